@@ -1,0 +1,82 @@
+"""The boundary between strategies and the world: the `Communicator` protocol.
+
+A strategy reaches other workers only through this, so it runs unchanged over torch.distributed,
+over Shoal's own transport and in simulation. The array type is the implementation's own (a torch
+tensor, a NumPy array): this file imports neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+Buffer: TypeAlias = Any
+"""A contiguous one-dimensional array of the implementation's own kind."""
+
+
+class Work(Protocol):
+    """An operation under way."""
+
+    def wait(self) -> None:
+        """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
+        ...
+
+
+class Communicator(Protocol):
+    """What one worker can do together with others. Every wait in it has a deadline.
+
+    `channel` keeps independent conversations between the same two workers apart (the training
+    thread's, a parameter server's, a background gossip's); within one channel, messages between two
+    workers are matched in order. `sequence` names the one collective all its members mean: members
+    that disagree get an error, not a wrong sum.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This worker's index."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers in the job."""
+        ...
+
+    def all_reduce(self, buffer: Buffer) -> Work:
+        """Start summing `buffer` over all workers, in place. Same order on every worker."""
+        ...
+
+    def group_average(
+        self,
+        buffer: Buffer,
+        members: Sequence[int],
+        *,
+        sequence: int,
+        weights: Sequence[int] = (),
+        channel: int = 0,
+    ) -> None:
+        """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
+
+        Only members call it and nobody else is involved: a group costs nothing to form.
+        `weights` (one per member, default equal) make it a weighted mean.
+        """
+        ...
+
+    def send(self, buffer: Buffer, destination: int, *, channel: int) -> Work:
+        """Start sending `buffer`; it must stay unchanged until the work is done."""
+        ...
+
+    def receive(self, buffer: Buffer, source: int, *, channel: int) -> Work:
+        """Start receiving into `buffer` from `source`."""
+        ...
+
+    def receive_any(self, buffer: Buffer, *, channel: int) -> int:
+        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank."""
+        ...
+
+    def broadcast(self, buffer: Buffer, source: int) -> None:
+        """Overwrite `buffer` with that of `source` on every worker."""
+        ...
+
+    def barrier(self) -> None:
+        """Return once every worker has called it."""
+        ...

@@ -1,0 +1,55 @@
+"""Value objects of the groups room: a group of workers and a round of disjoint groups.
+
+A group says who averages together and with which weights; it never holds a process group, a socket
+or a tensor. Weights exist for ragged divisions (DS-Sync with a world size that does not factor,
+research digest section 2.4), where equal weights would bias the consensus.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from shoal.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Workers that replace their values by the group's (weighted) mean."""
+
+    members: tuple[int, ...]
+    """Ranks, ascending and distinct."""
+
+    weights: tuple[int, ...] = ()
+    """Relative weight of each member, in the order of `members`; empty means equal weights."""
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise UsageError("A group needs at least one member.")
+        if list(self.members) != sorted(set(self.members)):
+            message = f"Group members must be ascending and distinct, not {self.members}."
+            raise UsageError(message)
+        if self.weights and (len(self.weights) != len(self.members) or min(self.weights) <= 0):
+            message = f"Group weights must be positive, one per member, not {self.weights}."
+            raise UsageError(message)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __contains__(self, rank: object) -> bool:
+        return rank in self.members
+
+    def share_of(self, rank: int) -> Fraction:
+        """Return the exact fraction with which `rank` enters the mean."""
+        if not self.weights:
+            return Fraction(1, len(self.members))
+        return Fraction(self.weights[self.members.index(rank)], sum(self.weights))
+
+    def conflicts_with(self, other: Group) -> bool:
+        """Return whether some worker is in both groups."""
+        return not set(self.members).isdisjoint(other.members)
+
+
+Round: TypeAlias = tuple[Group, ...]
+"""Disjoint groups that together hold every worker exactly once; a worker alone is a group of one."""

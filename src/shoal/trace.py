@@ -1,0 +1,77 @@
+"""The one trace schema: what a worker did and when, for real and simulated runs alike.
+
+Owns the record and the sinks that need no I/O. Knows no clock: whoever records passes the time of
+its own world, so that a simulated run is stamped with virtual time. `jobs.trace_file` writes
+records as Chrome trace events, which Perfetto opens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class SpanKind(StrEnum):
+    """What a worker's time went into."""
+
+    COMPUTE = "compute"
+    """Forward, backward, local update, and the padding that stands for a slower machine."""
+
+    WAIT = "wait"
+    """Blocked until other workers are ready: nothing of ours is moving."""
+
+    EXCHANGE = "exchange"
+    """Data is moving between this worker and its group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stretch of a worker's time."""
+
+    kind: SpanKind
+    """What the time went into."""
+
+    rank: int
+    """Whose time it was."""
+
+    step: int
+    """The worker's own step number."""
+
+    start_ns: int
+    """Start on the clock of this run (monotonic, shared by all processes of one machine)."""
+
+    duration_ns: int
+    """Length of the stretch."""
+
+    members: tuple[int, ...] = ()
+    """The group it belonged to, if any."""
+
+    reason: str = ""
+    """Why this group, as the one who formed it gave it."""
+
+
+class TraceSink(Protocol):
+    """Where spans go."""
+
+    def record(self, span: Span) -> None:
+        """Keep `span`."""
+        ...
+
+
+class NullSink:
+    """Drops every span."""
+
+    def record(self, span: Span) -> None:
+        """Drop `span`."""
+
+
+@dataclass(slots=True)
+class ListSink:
+    """Keeps every span in memory, oldest first."""
+
+    spans: list[Span] = field(default_factory=list)
+
+    def record(self, span: Span) -> None:
+        """Append `span`."""
+        self.spans.append(span)
