@@ -1,0 +1,161 @@
+"""What a training run leaves behind: the result schema that `--json`, reports and benchmarks share.
+
+Owns the structures and their reading and writing as JSON; computes nothing. A field that does not
+apply is null, never a made-up number.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from shoal.errors import DataError
+from shoal.trace import Span
+
+SCHEMA_VERSION = 1
+
+
+class CurvePoint(msgspec.Struct, frozen=True):
+    """The models at one moment of a run, evaluated after it so that measuring cost it no time."""
+
+    seconds: float
+    """Time since training began."""
+
+    mean_step: float
+    """Steps made by then, mean over the workers."""
+
+    averaged: float | None
+    """Metric of the average of all workers' models."""
+
+    rank0: float | None
+    """Metric of rank 0's own model."""
+
+    consensus_distance: float
+    """Root mean square distance of the workers' parameters from their mean."""
+
+
+class WorkerResult(msgspec.Struct, frozen=True):
+    """One worker's account of a run."""
+
+    rank: int
+    """Whose account it is."""
+
+    steps: int
+    """Iterations it made."""
+
+    slow_factor: float
+    """How many times longer than the others' its compute was made, 1.0 for an ordinary worker."""
+
+    compute_seconds: float
+    """Time in forward, backward, local update and padding."""
+
+    wait_seconds: float
+    """Time blocked until other workers were ready."""
+
+    exchange_seconds: float
+    """Time in which data moved between it and its groups."""
+
+    step_ms: list[float]
+    """Duration of every iteration, in milliseconds."""
+
+    last_loss: float
+    """Training loss of its last step."""
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Where a result was made."""
+
+    shoal: str
+    python: str
+    torch: str
+    platform: str
+    processor: str
+    cores: int
+    memory_gib: float
+    taken_at: str
+    """UTC, ISO 8601."""
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One model trained under one strategy."""
+
+    schema_version: int = SCHEMA_VERSION
+    strategy: str
+    strategy_options: dict[str, str | int | float | bool | None]
+    dataset: str
+    model: str
+    num_parameters: int
+    workers: int
+    compute_ms: float | None
+    """Each step was padded to this length by sleeping; null when it was not padded."""
+
+    slow: dict[str, float]
+    """Rank (as text) to slow-down factor."""
+
+    seed: int
+    batch_size: int
+    """Per worker."""
+
+    learning_rate: float
+    metric: str
+    """"accuracy", "AUC" (higher is better) or "loss" (lower is better)."""
+
+    target: float | None
+    duration_seconds: float
+    iteration_ms_median: float
+    """Median over the iterations of all ordinary workers (all workers when none is slow)."""
+
+    iteration_ms_p99: float
+    wait_share: float
+    """Share of the ordinary workers' time spent waiting for others, 0 to 1."""
+
+    exchange_share: float
+    """Share of the ordinary workers' time spent moving data, 0 to 1."""
+
+    time_to_target_seconds: float | None
+    """First time the averaged model met the target; null when it never did."""
+
+    final_averaged: float | None
+    final_rank0: float | None
+    consensus_distance: float
+    """At the end, before the final average."""
+
+    curve: list[CurvePoint]
+    group_sizes: dict[str, int]
+    """Size of a synchronizing group (as text) to how often it occurred."""
+
+    counters: dict[str, float]
+    """What the strategy counted: conflicts, serializations, buffer hits, staleness and the like."""
+
+    worker_results: list[WorkerResult]
+    timeline: list[Span]
+    """A window of the trace, enough to see who waited for whom."""
+
+    stopped_early: str | None = None
+    """Why the run ended before its last step, if it did."""
+
+
+class ResultFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of results: `shoal train --json`, `shoal demo`, and what `shoal report` reads."""
+
+    schema_version: int = SCHEMA_VERSION
+    environment: Environment
+    runs: list[RunResult]
+
+
+def write_results(path: Path, results: ResultFile) -> None:
+    """Write `results` to `path` as indented JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+
+
+def read_results(path: Path) -> ResultFile:
+    """Read a result file. Raises `DataError` when it is absent, truncated or of another schema."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ResultFile)
+    except OSError as error:
+        message = f"Cannot read {path}: {error.strerror}."
+        raise DataError(message) from error
+    except msgspec.DecodeError as error:
+        message = f"{path} is not a Shoal result file ({error}); make one with `shoal train --json`."
+        raise DataError(message) from error
