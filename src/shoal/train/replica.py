@@ -1,0 +1,126 @@
+"""One worker's copy of the model and its ways to the others: what a strategy works with.
+
+Owns no decision. `Replica` bundles what is fixed for a run; `Stopwatch` accounts for the worker's
+time by kind and hands spans to the trace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from shoal.trace import NullSink, Span, SpanKind, TraceSink
+
+if TYPE_CHECKING:
+    import torch
+
+    from shoal.comm import Communicator
+    from shoal.train.flat_parameters import FlatParameters
+
+
+class Stopwatch:
+    """Adds up a worker's time by kind; every stretch also goes to the trace."""
+
+    def __init__(self, rank: int, sink: TraceSink | None = None) -> None:
+        self.rank = rank
+        self.step = 0
+        self.sink: TraceSink = sink or NullSink()
+        self.total_ns = dict.fromkeys(SpanKind, 0)
+
+    @contextmanager
+    def span(
+        self, kind: SpanKind, members: tuple[int, ...] = (), reason: str = ""
+    ) -> Iterator[None]:
+        """Account the body of the `with` statement as time of `kind`."""
+        start_ns = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.add(kind, start_ns, time.monotonic_ns(), members, reason)
+
+    def add(
+        self,
+        kind: SpanKind,
+        start_ns: int,
+        end_ns: int,
+        members: tuple[int, ...] = (),
+        reason: str = "",
+    ) -> None:
+        """Account a stretch that was timed elsewhere."""
+        self.total_ns[kind] += end_ns - start_ns
+        self.sink.record(
+            Span(kind, self.rank, self.step, start_ns, end_ns - start_ns, members, reason)
+        )
+
+
+class GroupSource(Protocol):
+    """Whoever forms groups at run time, as a worker sees it: `runtime.control.ControlClient`."""
+
+    def join(self, session: str, host: int, config: object, seed: int) -> None:
+        """Take part in `session`."""
+        ...
+
+    def request_group(self, session: str, step: int) -> Assigned:
+        """Say that this worker is at a synchronization point; return its group once all are."""
+        ...
+
+    def leave(self, session: str) -> None:
+        """Make no more requests in `session`."""
+        ...
+
+
+class Assigned(Protocol):
+    """The answer to a group request."""
+
+    @property
+    def group_id(self) -> int:
+        """Names this group among all of the session's."""
+        ...
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ranks, ascending."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why this group."""
+        ...
+
+    @property
+    def more(self) -> bool:
+        """Whether this worker owes another group before it goes on computing."""
+        ...
+
+
+@dataclass(slots=True)
+class Replica:
+    """Everything a strategy may use."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    """The user's own optimizer; its state stays local."""
+
+    flat: FlatParameters
+    communicator: Communicator
+    groups: GroupSource
+    session: str
+    """Names this training run among those of the job; the same on every worker."""
+
+    host: int
+    """Index of the host this worker runs on."""
+
+    workers_per_host: int
+    seed: int
+    """The same on every worker."""
+
+    stopwatch: Stopwatch
+    counters: dict[str, float] = field(default_factory=dict)
+    """What the strategy counts, reported with the result."""
+
+    def count(self, name: str, amount: float = 1) -> None:
+        """Add `amount` to the counter `name`."""
+        self.counters[name] = self.counters.get(name, 0) + amount

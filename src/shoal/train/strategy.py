@@ -1,0 +1,71 @@
+"""The contract of a synchronization strategy: what happens around one optimizer step.
+
+A strategy is made with its options, bound to one replica, and then told of every step. Its life:
+`bind` once, `step` per iteration, `finish` when this worker makes no more steps. It reaches other
+workers only through the replica's communicator and group source. Members of the family live one
+per file and are listed in `train.strategies.STRATEGIES`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from shoal.train.replica import Replica
+
+
+class Averaged(StrEnum):
+    """What the workers average: design decision 7 says never to mix these up."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+
+
+class AbstractStrategy(ABC):
+    """How this worker's training meets that of the others."""
+
+    name: ClassVar[str]
+    """The word that selects it."""
+
+    averaged: ClassVar[Averaged]
+    """What it averages."""
+
+    is_lock_step: ClassVar[bool]
+    """Whether every worker must make the same number of steps (or use uneven inputs)."""
+
+    @abstractmethod
+    def options(self) -> dict[str, str | int | float | bool | None]:
+        """Return the options it was made with, as plain values; workers must agree on them."""
+
+    @abstractmethod
+    def bind(self, replica: Replica) -> None:
+        """Attach to `replica`, whose parameters are the same on every worker by now."""
+
+    @abstractmethod
+    def step(self, update: Callable[[], None]) -> None:
+        """End one iteration: apply `update` (the local optimizer step) and synchronize.
+
+        `update` must be called at most once; a strategy whose updates happen elsewhere (a
+        parameter server) does not call it. When mixed precision skips a step, `update` does
+        nothing, and the synchronization still takes place: the workers stay in step.
+        """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Make no more steps. Returns once no other worker can need this one for its own steps.
+
+        Collective for a lock-step strategy. Frees threads, hooks and connections.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to continue: the schedule position and the like."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`."""
+        if state:
+            message = f"The checkpoint holds state of another strategy than {self.name}."
+            raise ValueError(message)
