@@ -1,0 +1,1 @@
+"""The bench room of Shoal."""

@@ -1,0 +1,1 @@
+"""The cli room of Shoal."""

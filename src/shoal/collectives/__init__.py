@@ -1,0 +1,1 @@
+"""The collectives room of Shoal."""

@@ -1,0 +1,1 @@
+"""The jobs room of Shoal."""

@@ -1,0 +1,1 @@
+"""The workloads room of Shoal."""
