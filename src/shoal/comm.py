@@ -80,3 +80,23 @@ class Communicator(Protocol):
     def barrier(self) -> None:
         """Return once every worker has called it."""
         ...
+
+
+class FactStore(Protocol):
+    """Small facts that workers publish for each other; a fact once published stays."""
+
+    def publish(self, fact: str) -> None:
+        """Make `fact` known. Publishing it twice is the same as once."""
+        ...
+
+    def is_published(self, fact: str) -> bool:
+        """Return whether somebody has published `fact`, without waiting."""
+        ...
+
+    def increment(self, counter: str) -> int:
+        """Add one to `counter` atomically and return its new value."""
+        ...
+
+    def value_of(self, counter: str) -> int:
+        """Return the value of `counter`, 0 if nobody has incremented it."""
+        ...

@@ -17,7 +17,7 @@ from shoal.trace import NullSink, Span, SpanKind, TraceSink
 if TYPE_CHECKING:
     import torch
 
-    from shoal.comm import Communicator
+    from shoal.comm import Communicator, FactStore
     from shoal.train.flat_parameters import FlatParameters
 
 
@@ -107,6 +107,7 @@ class Replica:
     flat: FlatParameters
     communicator: Communicator
     groups: GroupSource
+    facts: FactStore
     session: str
     """Names this training run among those of the job; the same on every worker."""
 
@@ -116,6 +117,9 @@ class Replica:
     workers_per_host: int
     seed: int
     """The same on every worker."""
+
+    deadline_s: float
+    """Seconds after which any wait for other workers ends in an error."""
 
     stopwatch: Stopwatch
     counters: dict[str, float] = field(default_factory=dict)

@@ -45,12 +45,13 @@ class AbstractStrategy(ABC):
         """Attach to `replica`, whose parameters are the same on every worker by now."""
 
     @abstractmethod
-    def step(self, update: Callable[[], None]) -> None:
+    def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
         """End one iteration: apply `update` (the local optimizer step) and synchronize.
 
         `update` must be called at most once; a strategy whose updates happen elsewhere (a
-        parameter server) does not call it. When mixed precision skips a step, `update` does
-        nothing, and the synchronization still takes place: the workers stay in step.
+        parameter server) does not call it. `skipped` says that mixed precision found gradients
+        that are not finite: `update` does nothing then, and the synchronization still takes
+        place, so that the workers stay in step.
         """
 
     @abstractmethod

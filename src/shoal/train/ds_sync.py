@@ -1,0 +1,64 @@
+"""DS-Sync: divide the workers into groups that synchronize in parallel, and shuffle them.
+
+Wang et al., INFOCOM 2022; papers digest section 2. Parameters are averaged after the local step;
+which workers meet at which step is a schedule of `groups`: the grid by default, whose cycle brings
+all workers to exact consensus.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from shoal.groups import make_schedule
+from shoal.train.scheduled_averaging import AbstractScheduledAveraging
+
+if TYPE_CHECKING:
+    from shoal.groups.schedule import AbstractGroupSchedule
+    from shoal.groups.topology import Topology
+    from shoal.train.replica import Replica
+
+
+@final
+class DSSync(AbstractScheduledAveraging):
+    """Divide and shuffle.
+
+    `shuffle` is "grid" (rows and columns in turn), "random" (equal partitions drawn anew each
+    round) or "topology" (no phase puts more flows on a bottleneck than it must; needs `topology`).
+    `group_size` is for random partitions; 0 means the square root of the world size.
+    """
+
+    name = "ds-sync"
+
+    def __init__(
+        self,
+        *,
+        shuffle: str = "grid",
+        group_size: int = 0,
+        topology: Topology | None = None,
+        interval: int = 1,
+    ) -> None:
+        super().__init__(interval)
+        self._shuffle = shuffle
+        self._group_size = group_size
+        self._topology = topology
+
+    def options(self) -> dict[str, str | int | float | bool | None]:
+        """Return the options as plain values."""
+        return {
+            "shuffle": self._shuffle,
+            "group_size": self._group_size,
+            "interval": self._interval,
+            "topology": None if self._topology is None else repr(self._topology),
+        }
+
+    def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
+        """Return the schedule that `shuffle` names."""
+        name = "ds-sync" if self._shuffle == "grid" else f"ds-sync-{self._shuffle}"
+        return make_schedule(
+            name,
+            replica.communicator.world_size,
+            workers_per_host=replica.workers_per_host,
+            group_size=self._group_size or None,
+            seed=replica.seed,
+            topology=self._topology,
+        )

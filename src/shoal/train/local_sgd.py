@@ -1,0 +1,34 @@
+"""Local SGD: several steps alone, then all workers average their parameters.
+
+The classic remedy for slow links (Stich, ICLR 2019) and the reference for per-step strategies where
+the network is far too slow for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from shoal.groups import make_schedule
+from shoal.train.scheduled_averaging import AbstractScheduledAveraging
+
+if TYPE_CHECKING:
+    from shoal.groups.schedule import AbstractGroupSchedule
+    from shoal.train.replica import Replica
+
+
+@final
+class LocalSGD(AbstractScheduledAveraging):
+    """Average the parameters of all workers every `interval` steps."""
+
+    name = "local-sgd"
+
+    def __init__(self, *, interval: int = 8) -> None:
+        super().__init__(interval)
+
+    def options(self) -> dict[str, str | int | float | bool | None]:
+        """Return the options as plain values."""
+        return {"interval": self._interval}
+
+    def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
+        """Return the schedule in which everybody meets."""
+        return make_schedule("all-reduce", replica.communicator.world_size)

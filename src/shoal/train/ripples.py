@@ -1,0 +1,135 @@
+"""Ripples/Prague: partial all-reduce in groups that a generator forms at run time.
+
+Luo et al., ASPLOS 2020; papers digest sections 3.2 and 3.4. One iteration is: local optimizer step,
+ask the generator for a group, average parameters within it. The generator answers when all members
+of the group have arrived, so the exchange itself never waits for a worker that still computes.
+Optimizer state stays local.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+from shoal.errors import UsageError
+from shoal.groups import GeneratorConfig
+from shoal.trace import SpanKind
+from shoal.train.strategy import AbstractStrategy, Averaged
+
+if TYPE_CHECKING:
+    from shoal.train.replica import Assigned, Replica
+
+
+class GeneratedAveraging:
+    """Asks the group generator at every synchronization point and averages within the answer."""
+
+    def __init__(self, replica: Replica, config: GeneratorConfig) -> None:
+        self._replica = replica
+        replica.groups.join(replica.session, replica.host, config, replica.seed)
+
+    def synchronize(self, step: int) -> None:
+        """Average within the groups this worker owes before it may compute on."""
+        while True:
+            assigned = self._request(step)
+            self._replica.count(f"group_size.{len(assigned.members)}")
+            if len(assigned.members) > 1:
+                self._average(assigned)
+            if not assigned.more:
+                return
+
+    def _request(self, step: int) -> Assigned:
+        start_ns = time.monotonic_ns()
+        assigned = self._replica.groups.request_group(self._replica.session, step)
+        self._replica.stopwatch.add(
+            SpanKind.WAIT, start_ns, time.monotonic_ns(), assigned.members, assigned.reason
+        )
+        return assigned
+
+    def _average(self, assigned: Assigned) -> None:
+        replica = self._replica
+        with replica.stopwatch.span(SpanKind.EXCHANGE, assigned.members, assigned.reason):
+            for number, flat in enumerate(replica.flat.buffers):
+                replica.communicator.group_average(
+                    flat,
+                    assigned.members,
+                    sequence=assigned.group_id * len(replica.flat.buffers) + number,
+                )
+
+    def leave(self) -> None:
+        """Take this worker out of every group that has not started."""
+        self._replica.groups.leave(self._replica.session)
+
+
+class AbstractGeneratedStrategy(AbstractStrategy):
+    """What the two modes of the generator share: they differ only in its configuration."""
+
+    averaged = Averaged.PARAMETERS
+    is_lock_step = False
+
+    def __init__(self, config: GeneratorConfig, interval: int) -> None:
+        if interval < 1:
+            message = f"The interval between synchronizations must be at least 1, not {interval}."
+            raise UsageError(message)
+        self._config = config
+        self._interval = interval
+        self._position = 0
+
+    def options(self) -> dict[str, str | int | float | bool | None]:
+        """Return the generator's switches and the interval."""
+        config = {name: getattr(self._config, name) for name in self._config.__slots__}
+        return {**config, "interval": self._interval}
+
+    def bind(self, replica: Replica) -> None:
+        """Join the generator's session."""
+        if self._config.group_size > replica.communicator.world_size:
+            message = (
+                f"Group size {self._config.group_size} is larger than the"
+                f" {replica.communicator.world_size} workers of this job; choose a smaller one."
+            )
+            raise UsageError(message)
+        self._averaging = GeneratedAveraging(replica, self._config)
+        self._position = 0
+
+    def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
+        """Apply the local `update`, then average within the groups the generator hands out."""
+        update()
+        self._position += 1
+        if self._position % self._interval == 0:
+            self._averaging.synchronize(self._position)
+
+    def finish(self) -> None:
+        """Deregister: no group that has not started will wait for this worker."""
+        self._averaging.leave()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of local steps; groups are formed afresh after a restart."""
+        return {"position": self._position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue counting local steps from the saved position."""
+        self._position = int(state["position"])
+
+
+@final
+class Ripples(AbstractGeneratedStrategy):
+    """Smart generator: group buffer, global division, inter-intra rounds, slowdown filter.
+
+    The switches are those of `groups.GeneratorConfig`; `interval` is the number of local steps
+    between synchronizations.
+    """
+
+    name = "ripples"
+
+    def __init__(self, config: GeneratorConfig | None = None, *, interval: int = 1) -> None:
+        super().__init__(config or GeneratorConfig(), interval)
+
+
+@final
+class RipplesRandom(AbstractGeneratedStrategy):
+    """Random generator: every request draws a new random group, conflicts are serialized."""
+
+    name = "ripples-random"
+
+    def __init__(self, *, group_size: int = 3, interval: int = 1) -> None:
+        super().__init__(GeneratorConfig.random_mode(group_size), interval)

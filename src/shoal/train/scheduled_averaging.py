@@ -1,0 +1,138 @@
+"""Parameter averaging by a schedule: what DS-Sync, Ripples' static schedule and local SGD share.
+
+One iteration is: local optimizer step with the local gradient, then the group of this round replaces
+its members' parameters and batch-norm statistics by their mean (papers digest 2.3 and 3.3). There
+is no coordinator and no barrier: a worker waits only for its own group. Optimizer state stays local.
+
+Owns how a schedule is carried out; which groups meet is decided in `groups`.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import DeadlineExceeded, UsageError
+from shoal.trace import SpanKind
+from shoal.train.strategy import AbstractStrategy, Averaged
+
+if TYPE_CHECKING:
+    from shoal.groups.group import Group
+    from shoal.groups.schedule import AbstractGroupSchedule
+    from shoal.train.replica import Replica
+
+ROUNDS_PER_BLOCK = 8
+"""Rounds for which one published fact says that some worker still trains."""
+
+_POLL_SECONDS = 0.005
+
+
+class AbstractScheduledAveraging(AbstractStrategy):
+    """Averages parameters within the groups of a schedule, every `interval` local steps.
+
+    A worker whose data ends early keeps averaging, without updates of its own, until no worker
+    trains any more: the others' schedule stays whole, and the mean of all models is not biased.
+    """
+
+    averaged = Averaged.PARAMETERS
+    is_lock_step = True
+
+    def __init__(self, interval: int) -> None:
+        if interval < 1:
+            message = f"The interval between synchronizations must be at least 1, not {interval}."
+            raise UsageError(message)
+        self._interval = interval
+        self._position = 0
+
+    @abstractmethod
+    def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
+        """Return the schedule for the replica's world."""
+
+    def bind(self, replica: Replica) -> None:
+        """Make the schedule."""
+        self._replica = replica
+        self._schedule = self.make_schedule(replica)
+        self._position = 0
+
+    def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
+        """Apply the local `update`, then average within this round's group."""
+        update()
+        self._position += 1
+        if self._position % self._interval == 0:
+            round_index = self._position // self._interval - 1
+            if round_index % ROUNDS_PER_BLOCK == 0 or self._position == self._interval:
+                self._replica.facts.publish(self._block(round_index))
+            self._synchronize(round_index)
+
+    def _synchronize(self, round_index: int) -> None:
+        group = self._schedule.group_of(self._replica.communicator.rank, round_index)
+        self._replica.count(f"group_size.{len(group)}")
+        if len(group) > 1:
+            self._average(group, round_index)
+
+    def _average(self, group: Group, round_index: int) -> None:
+        replica = self._replica
+        reason = f"round {round_index} of {self._schedule.name}"
+        with replica.stopwatch.span(SpanKind.EXCHANGE, group.members, reason):
+            for number, flat in enumerate(replica.flat.buffers):
+                replica.communicator.group_average(
+                    flat,
+                    group.members,
+                    sequence=round_index * len(replica.flat.buffers) + number,
+                    weights=group.weights,
+                )
+
+    def finish(self) -> None:
+        """Keep averaging without updates until every worker has finished.
+
+        Rounds come in blocks. A block is worked off by everyone if anyone trained in it; whether
+        anyone trains in the next one is known once its fact is published or all have finished.
+        """
+        world_size = self._replica.communicator.world_size
+        if world_size == 1:
+            return
+        self._replica.facts.increment(self._finished)
+        round_index = self._position // self._interval
+        while True:
+            if round_index % ROUNDS_PER_BLOCK == 0 and not self._is_anyone_training(round_index):
+                return
+            if round_index == 0:
+                return
+            self._synchronize(round_index)
+            round_index += 1
+
+    def _is_anyone_training(self, round_index: int) -> bool:
+        """Wait until it is known whether some worker makes a round of this block by itself."""
+        replica = self._replica
+        deadline = time.monotonic() + replica.deadline_s
+        while time.monotonic() < deadline:
+            everyone_finished = (
+                replica.facts.value_of(self._finished) == replica.communicator.world_size
+            )
+            if replica.facts.is_published(self._block(round_index)):
+                return True
+            if everyone_finished:
+                return False
+            time.sleep(_POLL_SECONDS)
+        message = (
+            f"Waited {replica.deadline_s:g} s at the end of training for the other workers"
+            f" to finish; they may hang, or need a longer deadline."
+        )
+        raise DeadlineExceeded(message)
+
+    def _block(self, round_index: int) -> str:
+        return f"{self._replica.session}/block/{round_index // ROUNDS_PER_BLOCK}"
+
+    @property
+    def _finished(self) -> str:
+        return f"{self._replica.session}/finished"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the schedule, in local steps."""
+        return {"position": self._position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the schedule at the saved position."""
+        self._position = int(state["position"])
