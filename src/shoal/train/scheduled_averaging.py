@@ -45,6 +45,7 @@ class AbstractScheduledAveraging(AbstractStrategy):
             raise UsageError(message)
         self._interval = interval
         self._position = 0
+        self._published = ""
 
     @abstractmethod
     def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
@@ -55,6 +56,7 @@ class AbstractScheduledAveraging(AbstractStrategy):
         self._replica = replica
         self._schedule = self.make_schedule(replica)
         self._position = 0
+        self._published = ""
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
         """Apply the local `update`, then average within this round's group."""
@@ -62,8 +64,7 @@ class AbstractScheduledAveraging(AbstractStrategy):
         self._position += 1
         if self._position % self._interval == 0:
             round_index = self._position // self._interval - 1
-            if round_index % ROUNDS_PER_BLOCK == 0 or self._position == self._interval:
-                self._replica.facts.publish(self._block(round_index))
+            self._publish(self._block(round_index))
             self._synchronize(round_index)
 
     def _synchronize(self, round_index: int) -> None:
@@ -98,15 +99,14 @@ class AbstractScheduledAveraging(AbstractStrategy):
         while True:
             if round_index % ROUNDS_PER_BLOCK == 0 and not self._is_anyone_training(round_index):
                 return
-            if round_index == 0:
-                return
             self._synchronize(round_index)
             round_index += 1
 
     def _is_anyone_training(self, round_index: int) -> bool:
         """Wait until it is known whether some worker makes a round of this block by itself."""
         replica = self._replica
-        deadline = time.monotonic() + replica.deadline_s
+        patience_s = replica.deadline_s * ROUNDS_PER_BLOCK * self._interval
+        deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             everyone_finished = (
                 replica.facts.value_of(self._finished) == replica.communicator.world_size
@@ -117,10 +117,16 @@ class AbstractScheduledAveraging(AbstractStrategy):
                 return False
             time.sleep(_POLL_SECONDS)
         message = (
-            f"Waited {replica.deadline_s:g} s at the end of training for the other workers"
+            f"Waited {patience_s:g} s at the end of training for the other workers"
             f" to finish; they may hang, or need a longer deadline."
         )
         raise DeadlineExceeded(message)
+
+    def _publish(self, block: str) -> None:
+        """Say once per block that this worker trains in it."""
+        if block != self._published:
+            self._replica.facts.publish(block)
+            self._published = block
 
     def _block(self, round_index: int) -> str:
         return f"{self._replica.session}/block/{round_index // ROUNDS_PER_BLOCK}"

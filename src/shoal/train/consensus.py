@@ -1,0 +1,32 @@
+"""How far the workers' models are apart, and their average.
+
+Consensus distance is the root mean square distance of the workers' parameters from their mean
+(glossary), reported beside the loss because it says what the averaging leaves undone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from shoal.comm import Communicator
+    from shoal.train.flat_parameters import FlatParameters
+
+
+def average_model(flat: FlatParameters, communicator: Communicator) -> float:
+    """Replace every worker's model by the mean of all; return the consensus distance before.
+
+    Collective: every worker calls it.
+    """
+    squared = torch.zeros(1, dtype=torch.float64)
+    with torch.no_grad():
+        for buffer in flat.buffers:
+            mean = buffer.clone()
+            communicator.all_reduce(mean).wait()
+            mean.div_(communicator.world_size)
+            squared += (buffer.double() - mean.double()).square().sum().cpu()
+            buffer.copy_(mean)
+    communicator.all_reduce(squared).wait()
+    return float((squared / communicator.world_size).sqrt())

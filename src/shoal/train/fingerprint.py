@@ -1,0 +1,26 @@
+"""A model's fingerprint: what workers compare before they average anything.
+
+Two models fit together when their parameters and buffers have the same names, shapes and data
+types in the same order and their optimizers are of the same kind. Values may differ: all workers
+start from rank 0's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def fingerprint_model(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Return one line for the optimizer and one per parameter and floating-point buffer."""
+    lines = [f"optimizer {type(optimizer).__name__}"]
+    for name, parameter in model.named_parameters():
+        kind = "trainable" if parameter.requires_grad else "frozen"
+        lines.append(f"{kind} {name} {tuple(parameter.shape)} {parameter.dtype}")
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point():
+            lines.append(f"buffer {name} {tuple(buffer.shape)} {buffer.dtype}")
+    return lines

@@ -1,0 +1,226 @@
+"""`DistributedOptimizer`: a torch optimizer that also synchronizes.
+
+Owns the meeting of torch's optimizer interface (closures, learning-rate schedulers, gradient
+scalers, state dicts) with a strategy. Decides nothing about who synchronizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shoal.errors import UsageError
+from shoal.runtime.session import current_session
+from shoal.trace import TraceSink
+from shoal.train.all_reduce import AllReduce
+from shoal.train.consensus import average_model
+from shoal.train.fingerprint import fingerprint_model
+from shoal.train.flat_parameters import FlatParameters
+from shoal.train.replica import Replica, Stopwatch
+from shoal.train.strategies import make_strategy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from shoal.train.strategy import AbstractStrategy
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps `optimizer` so that `step()` also synchronizes `model` with the other workers.
+
+    Collective: every worker makes it with the same model and strategy. All start from rank 0's
+    parameters. `sync` is a word ("all-reduce", "ps-bsp", "ps-ssp", "ps-asp", "ad-psgd",
+    "ds-sync", "ripples-static", "ripples-random", "ripples", "local-sgd") or a strategy made with
+    options, such as `shoal.Ripples(interval=2)`. Move the model to its device first.
+
+    Gradient clipping, accumulation (`no_sync`), parameter groups, learning-rate schedulers and
+    `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker
+    makes no more steps, and `average_model()` for the mean of all replicas.
+
+    Raises `MismatchError` if the workers disagree on the model or the strategy.
+    """
+
+    _step_supports_amp_scaling = True  # GradScaler then leaves skipping to step(), see there
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        sync: str | AbstractStrategy = "all-reduce",
+        *,
+        seed: int = 0,
+        trace: TraceSink | None = None,
+    ) -> None:
+        # Not calling super().__init__: the wrapped optimizer owns parameter groups and state.
+        strategy = make_strategy(sync)
+        _check_covers(optimizer, model)
+        session = current_session()
+        name = session.next_run_name()
+        session.agree(
+            name,
+            strategy=f"{strategy.name} {strategy.options()}",
+            model_fingerprint=fingerprint_model(model, optimizer),
+        )
+        self._inner = optimizer
+        self._strategy = strategy
+        self._communicator = session.communicator
+        self.flat = FlatParameters(model)
+        for buffer in self.flat.buffers:
+            session.communicator.broadcast(buffer, 0)
+        self.stopwatch = Stopwatch(session.rank, trace)
+        self.replica = Replica(
+            model=model,
+            optimizer=optimizer,
+            flat=self.flat,
+            communicator=session.communicator,
+            groups=session.control,
+            facts=session.facts,
+            session=name,
+            host=session.host,
+            workers_per_host=session.workers_per_host,
+            seed=seed,
+            deadline_s=session.deadline_s,
+            stopwatch=self.stopwatch,
+        )
+        strategy.bind(self.replica)
+        self._num_steps = 0
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The wrapped optimizer's parameter groups."""
+        return self._inner.param_groups
+
+    @property
+    def state(self) -> Any:
+        """The wrapped optimizer's state; it stays local to this worker."""
+        return self._inner.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The wrapped optimizer's defaults."""
+        return self._inner.defaults
+
+    @property
+    def strategy(self) -> AbstractStrategy:
+        """The strategy that synchronizes."""
+        return self._strategy
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make one iteration's update and synchronize.
+
+        A gradient scaler hands over its scale and whether it found gradients that are not finite
+        (torch's `_step_supports_amp_scaling` protocol): the local update is skipped then, the
+        synchronization is not, so that no worker waits for one that skipped.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._num_steps += 1
+        self.stopwatch.step = self._num_steps
+        found_inf: Tensor | None = getattr(self, "found_inf", None)
+        skipped = found_inf is not None and bool(found_inf.item())
+        if not skipped:
+            self._unscale()
+
+        def update() -> None:
+            if not skipped:
+                self._inner.step()
+
+        self._strategy.step(update, skipped=skipped)
+        return loss
+
+    def _unscale(self) -> None:
+        """Divide the gradients by the scaler's scale, unless the user's `unscale_` already did."""
+        scale: Tensor | None = getattr(self, "grad_scale", None)
+        if scale is None:
+            return
+        inverse = scale.double().reciprocal().float()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(inverse.to(parameter.grad.device))
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients locally: wrap all but the last micro-batch of a step in it."""
+        accumulating = (
+            self._strategy.accumulating()
+            if isinstance(self._strategy, AllReduce)
+            else nullcontext()
+        )
+        with accumulating:
+            yield
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self._inner.zero_grad(set_to_none=set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: the workers agreed on the parameters when this optimizer was made."""
+        raise UsageError(
+            "Parameter groups cannot be added to a DistributedOptimizer; add them to the optimizer"
+            " before wrapping it."
+        )
+
+    def finish(self) -> None:
+        """Make no more steps; return once no other worker needs this one. See the strategy."""
+        self._strategy.finish()
+
+    def average_model(self) -> float:
+        """Replace every replica by the mean of all; return the consensus distance before.
+
+        Collective: every worker calls it, after `finish()`.
+        """
+        return average_model(self.flat, self._communicator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the wrapped optimizer's state with the strategy's, schedule position included."""
+        return {
+            **self._inner.state_dict(),
+            "shoal": {
+                "strategy": self._strategy.name,
+                "num_steps": self._num_steps,
+                "state": self._strategy.state_dict(),
+            },
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from `state_dict`; one saved by the bare optimizer is accepted as well."""
+        state_dict = dict(state_dict)
+        own = state_dict.pop("shoal", None)
+        self._inner.load_state_dict(state_dict)
+        if own is None:
+            return
+        if own["strategy"] != self._strategy.name:
+            message = (
+                f"The checkpoint was made with sync={own['strategy']!r}, not"
+                f" {self._strategy.name!r}; use the same strategy, or drop its 'shoal' entry."
+            )
+            raise UsageError(message)
+        self._num_steps = own["num_steps"]
+        self._strategy.load_state_dict(own["state"])
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer(sync={self._strategy.name!r}, {self._inner!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        # torch keeps adding small attributes to optimizers (hooks, flags): the wrapped one has them
+        if name in {"_inner", "found_inf", "grad_scale"}:
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def _check_covers(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Refuse an optimizer that has parameters the model does not: nobody would average them."""
+    known = {id(parameter) for parameter in model.parameters()}
+    for group in optimizer.param_groups:
+        if any(id(parameter) not in known for parameter in group["params"]):
+            raise UsageError(
+                "The optimizer holds parameters that are not the model's;"
+                " pass the model whose parameters it optimizes."
+            )
