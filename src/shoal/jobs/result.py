@@ -157,5 +157,7 @@ def read_results(path: Path) -> ResultFile:
         message = f"Cannot read {path}: {error.strerror}."
         raise DataError(message) from error
     except msgspec.DecodeError as error:
-        message = f"{path} is not a Shoal result file ({error}); make one with `shoal train --json`."
+        message = (
+            f"{path} is not a Shoal result file ({error}); make one with `shoal train --json`."
+        )
         raise DataError(message) from error

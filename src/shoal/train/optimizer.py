@@ -119,8 +119,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._num_steps += 1
-        self.stopwatch.step = self._num_steps
         found_inf: Tensor | None = getattr(self, "found_inf", None)
         skipped = found_inf is not None and bool(found_inf.item())
         if not skipped:
@@ -131,6 +129,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._inner.step()
 
         self._strategy.step(update, skipped=skipped)
+        self._num_steps += 1
+        self.stopwatch.step = self._num_steps
         return loss
 
     def _unscale(self) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from shoal.train.replica import Assigned, Replica
 
 
+_DEFAULTS = GeneratorConfig()
+
+
 class GeneratedAveraging:
     """Asks the group generator at every synchronization point and averages within the answer."""
 
@@ -121,8 +124,24 @@ class Ripples(AbstractGeneratedStrategy):
 
     name = "ripples"
 
-    def __init__(self, config: GeneratorConfig | None = None, *, interval: int = 1) -> None:
-        super().__init__(config or GeneratorConfig(), interval)
+    def __init__(
+        self,
+        *,
+        group_size: int = _DEFAULTS.group_size,
+        group_buffer: bool = _DEFAULTS.group_buffer,
+        global_division: bool = _DEFAULTS.global_division,
+        inter_intra: bool = _DEFAULTS.inter_intra,
+        slowdown_threshold: int | None = _DEFAULTS.slowdown_threshold,
+        interval: int = 1,
+    ) -> None:
+        config = GeneratorConfig(
+            group_size=group_size,
+            group_buffer=group_buffer,
+            global_division=global_division,
+            inter_intra=inter_intra,
+            slowdown_threshold=slowdown_threshold,
+        )
+        super().__init__(config, interval)
 
 
 @final

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from shoal.errors import UsageError
@@ -16,7 +17,7 @@ from shoal.train.ripples import Ripples, RipplesRandom
 from shoal.train.ripples_static import RipplesStatic
 from shoal.train.strategy import AbstractStrategy
 
-StrategyFactory: TypeAlias = Callable[[], AbstractStrategy]
+StrategyFactory: TypeAlias = Callable[..., AbstractStrategy]
 
 STRATEGIES: dict[str, StrategyFactory] = {
     "all-reduce": AllReduce,
@@ -33,16 +34,26 @@ STRATEGIES: dict[str, StrategyFactory] = {
 """Every strategy by its word, with its default options."""
 
 
-def make_strategy(sync: str | AbstractStrategy) -> AbstractStrategy:
-    """Return the strategy that `sync` names, or `sync` itself if it is one.
+def make_strategy(
+    sync: str | AbstractStrategy, options: Mapping[str, object] | None = None
+) -> AbstractStrategy:
+    """Return the strategy that `sync` names, made with `options`, or `sync` itself if it is one.
 
-    Raises `UsageError` for an unknown word, with the nearest known one.
+    Raises `UsageError` for an unknown word, with the nearest known one, and for options that the
+    strategy does not have.
     """
     if isinstance(sync, AbstractStrategy):
         return sync
-    if sync in STRATEGIES:
-        return STRATEGIES[sync]()
-    near = difflib.get_close_matches(str(sync), STRATEGIES, n=1)
-    hint = f"; did you mean {near[0]}?" if near else "."
-    message = f"There is no strategy {sync!r}{hint} Known: {', '.join(STRATEGIES)}."
-    raise UsageError(message)
+    if sync not in STRATEGIES:
+        near = difflib.get_close_matches(str(sync), STRATEGIES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        message = f"There is no strategy {sync!r}{hint} Known: {', '.join(STRATEGIES)}."
+        raise UsageError(message)
+    factory = STRATEGIES[sync]
+    known = inspect.signature(factory).parameters
+    for option in options or {}:
+        if option not in known:
+            names = ", ".join(known) or "none"
+            message = f"Strategy {sync!r} has no option {option!r}; its options: {names}."
+            raise UsageError(message)
+    return factory(**(options or {}))

@@ -1,0 +1,59 @@
+"""Progress that all processes of a pool on one machine can see: a small memory-mapped table.
+
+Each worker writes its own row, the launcher writes the header; single numbers are written whole, so
+no lock is needed. Reading it costs the workers nothing.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+
+_FILE = "board.bin"
+
+
+class Column(IntEnum):
+    """What a worker's row holds."""
+
+    STEP = 0
+    LOSS = 1
+    COMPUTE_SECONDS = 2
+    WAIT_SECONDS = 3
+    EXCHANGE_SECONDS = 4
+    SNAPSHOTS = 5
+    """Snapshots of its model written so far."""
+
+
+class Board:
+    """The shared table of one pool. `workers` rows of `Column`s, and a stop flag."""
+
+    def __init__(self, directory: Path, workers: int, *, create: bool = False) -> None:
+        self._table = np.memmap(
+            directory / _FILE,
+            dtype=np.float64,
+            mode="w+" if create else "r+",
+            shape=(workers + 1, len(Column)),
+        )
+
+    def clear(self) -> None:
+        """Forget the previous run."""
+        self._table[:] = 0
+
+    def stop(self) -> None:
+        """Ask every worker to finish at its next step."""
+        self._table[-1, 0] = 1
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the workers were asked to finish."""
+        return bool(self._table[-1, 0])
+
+    def publish(self, rank: int, column: Column, value: float) -> None:
+        """Write one number of a worker's row."""
+        self._table[rank, column] = value
+
+    def read(self, rank: int, column: Column) -> float:
+        """Read one number of a worker's row."""
+        return float(self._table[rank, column])

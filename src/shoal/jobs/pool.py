@@ -1,0 +1,175 @@
+"""A pool of worker processes on this machine: started once, used for many runs.
+
+Owns starting, watching and stopping the processes. A worker that dies is noticed at once; nothing
+is left running when the pool is closed, whatever happened.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, WorkerLost
+from shoal.jobs.board import Board
+from shoal.jobs.spec import PoolSettings, RunSpec
+from shoal.jobs.training import WorkerReport
+from shoal.jobs.worker import Failure, worker_main
+
+_START_SECONDS = 120.0
+_STOP_SECONDS = 1.0
+_TICK_SECONDS = 0.1
+
+
+class RunFailed(ShoalError):
+    """A run ended because of `failure`; `exit_code` is that of its cause."""
+
+    def __init__(self, failure: Failure) -> None:
+        where = f"Rank {failure.rank}"
+        super().__init__(f"{where}: {failure.message}")
+        self.failure = failure
+        self.exit_code = failure.exit_code  # type: ignore[misc] - the cause's, not the class's
+
+
+class WorkerPool:
+    """`workers` processes that wait for runs. A context manager: leaving it ends them all."""
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        deadline_s: float = 60.0,
+        cache_directory: str | None = None,
+        control_port: int = 0,
+    ) -> None:
+        # torch is imported here, once, before any process is forked from the server
+        from torch.distributed import TCPStore
+
+        self._directory = Path(tempfile.mkdtemp(prefix="shoal-"))
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.settings = PoolSettings(
+            workers=workers,
+            store_port=self._store.port,
+            directory=str(self._directory),
+            cache_directory=cache_directory,
+            job_key=secrets.token_hex(16),
+            control_port=control_port,
+            deadline_s=deadline_s,
+        )
+        self.board = Board(self._directory, workers, create=True)
+        self._processes: list[BaseProcess] = []
+        self._connections: list[Connection] = []
+
+    @property
+    def directory(self) -> Path:
+        """Where workers leave models and progress."""
+        return self._directory
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """The worker processes, by rank."""
+        return self._processes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the processes and wait until all have joined the job."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["shoal.jobs.worker"])
+        for rank in range(self.settings.workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=worker_main,
+                args=(rank, self.settings, theirs),
+                name=f"shoal-worker-{rank}",
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._connections.append(ours)
+        self._collect(time.monotonic() + _START_SECONDS, lambda: None)
+
+    def run(self, spec: RunSpec, on_tick: Callable[[], None]) -> list[WorkerReport]:
+        """Run `spec` on all workers; return their reports by rank.
+
+        `on_tick` is called about ten times a second. Raises `RunFailed` with the first cause if a
+        worker fails, and `WorkerLost` if one dies; the pool cannot be used for runs after that.
+        """
+        self.board.clear()
+        for connection in self._connections:
+            connection.send(spec)
+        return self._collect(None, on_tick)
+
+    def _collect(self, deadline: float | None, on_tick: Callable[[], None]) -> list[WorkerReport]:
+        """Wait for one message of every worker."""
+        answers: dict[int, WorkerReport] = {}
+        pending = {connection: rank for rank, connection in enumerate(self._connections)}
+        while pending:
+            for ready in wait(list(pending), timeout=_TICK_SECONDS):
+                assert isinstance(ready, Connection)
+                rank = pending.pop(ready)
+                answers[rank] = self._receive(rank, ready)
+            on_tick()
+            if deadline is not None and time.monotonic() > deadline:
+                late = sorted(pending.values())
+                message = f"Workers {late} did not start within {_START_SECONDS:g} s."
+                raise DeadlineExceeded(message)
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _receive(self, rank: int, connection: Connection) -> WorkerReport:
+        try:
+            answer = connection.recv()
+        except (EOFError, ConnectionResetError):
+            self._processes[rank].join(_STOP_SECONDS)
+            code = self._processes[rank].exitcode
+            message = f"Worker {rank} died (exit code {code})."
+            raise WorkerLost(message, rank) from None
+        if isinstance(answer, Failure):
+            raise RunFailed(self._first_cause(answer))
+        return answer
+
+    def _first_cause(self, failure: Failure) -> Failure:
+        """Prefer the failure that caused the others: that of the rank they blame."""
+        if failure.culprit is None or failure.culprit == failure.rank:
+            return failure
+        culprit = self._connections[failure.culprit]
+        if culprit.poll(_STOP_SECONDS):
+            try:
+                answer = culprit.recv()
+            except (EOFError, ConnectionResetError):
+                return failure
+            if isinstance(answer, Failure):
+                return answer
+        return failure
+
+    def close(self) -> None:
+        """End all processes, politely first, and remove the shared directory."""
+        for connection in self._connections:
+            connection.close()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+        for process in self._processes:
+            process.join(_STOP_SECONDS)
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,100 @@
+"""The description of one training run, sent to every worker.
+
+Owns the fields and their checks against each other; opens no file and starts nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from shoal.errors import UsageError
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, one data set, one strategy, a number of workers."""
+
+    strategy: str
+    strategy_options: dict[str, str | int | float | bool | None] = {}
+    """Keyword arguments of the strategy's constructor."""
+
+    dataset: str
+    model: str
+    workers: int
+    batch_size: int | None = None
+    """Per worker; null for the recipe's."""
+
+    learning_rate: float | None = None
+    """Null for the recipe's."""
+
+    compute_ms: float | None = None
+    """Pad each step's compute to this length by sleeping; null for no padding."""
+
+    slow: dict[int, float] = {}
+    """Rank to the factor by which its compute is made longer."""
+
+    max_steps: int | None = None
+    """Steps after which a worker finishes."""
+
+    max_seconds: float | None = None
+    """Time after which every worker finishes."""
+
+    target: float | None = None
+    """Metric at which the clock of time-to-target stops."""
+
+    stop_at_target: bool = True
+    """Whether the run ends once the averaged model has met the target."""
+
+    seed: int = 0
+    snapshot_seconds: float = 0.5
+    """Time between two looks at the models."""
+
+    workers_per_host: int | None = None
+    """Pretend that so many workers share a host; null for all on one."""
+
+    def validate(self) -> None:
+        """Raise `UsageError` with one sentence for the first thing that cannot be."""
+        if self.workers < 1:
+            raise UsageError(f"A run needs at least 1 worker, not {self.workers}.")
+        for rank, factor in self.slow.items():
+            if not 0 <= rank < self.workers:
+                message = (
+                    f"There is no rank {rank} to slow down among {self.workers} workers;"
+                    f" ranks go from 0 to {self.workers - 1}."
+                )
+                raise UsageError(message)
+            if factor < 1:
+                message = f"A slow rank's factor must be at least 1, not {factor:g}."
+                raise UsageError(message)
+        if self.compute_ms is not None and self.compute_ms <= 0:
+            message = f"--compute-ms must be positive, not {self.compute_ms:g}."
+            raise UsageError(message)
+        if not self.max_steps and not self.max_seconds:
+            raise UsageError("A run needs an end: give --max-steps or --max-seconds.")
+        for name in ("max_steps", "max_seconds", "batch_size", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                message = f"--{name.replace('_', '-')} must be positive, not {value:g}."
+                raise UsageError(message)
+
+
+class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool of worker processes needs to know for all of its runs."""
+
+    workers: int
+    store_port: int
+    directory: str
+    """Where the workers share progress and snapshots."""
+
+    cache_directory: str | None
+    """Where data sets are cached; null for the user's cache."""
+
+    job_key: str
+    control_port: int = 0
+    deadline_s: float = 60.0
+
+    @property
+    def path(self) -> Path:
+        """The shared directory."""
+        return Path(self.directory)

@@ -1,0 +1,163 @@
+"""One worker's part of a run: the training loop as a user would write it, plus its measuring.
+
+Runs inside a worker process. Knows the shared directory and the board; knows nothing of the
+launcher beyond them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from shoal.jobs.board import Board, Column
+from shoal.jobs.padding import Padding
+from shoal.jobs.snapshots import SnapshotWriter, flat_vector
+from shoal.trace import ListSink, Span, SpanKind
+from shoal.train.optimizer import DistributedOptimizer
+from shoal.train.strategies import make_strategy
+from shoal.units import NANOSECONDS_PER_SECOND
+from shoal.workloads import batches, default_recipe, loss_of, make_model, make_optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+
+    from shoal.jobs.spec import RunSpec
+    from shoal.runtime.session import Session
+    from shoal.workloads import Dataset
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker tells the launcher after a run. The model itself goes through files."""
+
+    rank: int
+    steps: int
+    start_ns: int
+    end_ns: int
+    last_loss: float
+    step_ms: list[float]
+    num_parameters: int
+    num_snapshots: int
+    consensus_distance: float
+    counters: dict[str, float]
+    spans: list[Span]
+
+
+@dataclass(slots=True)
+class _Loop:
+    """What one step of the loop needs."""
+
+    spec: RunSpec
+    model: nn.Module
+    optimizer: DistributedOptimizer
+    padding: Padding
+    data: Iterator[tuple[Tensor, Tensor]]
+    dataset: Dataset
+    board: Board
+    rank: int
+
+    def step(self) -> float:
+        """Make one training step and return its loss."""
+        inputs, targets = next(self.data)
+        begin_ns = time.monotonic_ns()
+        self.padding.begin_step()
+        self.optimizer.zero_grad()
+        loss = loss_of(self.model, inputs, targets, self.dataset.task)
+        loss.backward()
+        self.optimizer.stopwatch.add(SpanKind.COMPUTE, begin_ns, self.padding.compute_end_ns)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def publish(self, steps: int, loss: float) -> None:
+        """Show this worker's progress to the launcher."""
+        total_ns = self.optimizer.stopwatch.total_ns
+        publish = self.board.publish
+        publish(self.rank, Column.LOSS, loss)
+        publish(
+            self.rank,
+            Column.COMPUTE_SECONDS,
+            total_ns[SpanKind.COMPUTE] / NANOSECONDS_PER_SECOND,
+        )
+        publish(self.rank, Column.WAIT_SECONDS, total_ns[SpanKind.WAIT] / NANOSECONDS_PER_SECOND)
+        publish(
+            self.rank,
+            Column.EXCHANGE_SECONDS,
+            total_ns[SpanKind.EXCHANGE] / NANOSECONDS_PER_SECOND,
+        )
+        publish(self.rank, Column.STEP, steps)
+
+
+def train(
+    spec: RunSpec, session: Session, dataset: Dataset, board: Board, directory: Path
+) -> WorkerReport:
+    """Train this worker's replica as `spec` says; return its report.
+
+    Collective over the job's workers. Leaves `snapshots-RANK.npy`, `final-RANK.npy` (this worker's
+    own model at the end) and, from rank 0, `averaged.npy` in `directory`.
+    """
+    rank = session.rank
+    recipe = default_recipe(dataset, spec.model)
+    model = make_model(spec.model, dataset, spec.seed)
+    padding = Padding(model, spec.compute_ms, spec.slow.get(rank, 1.0))
+    sink = ListSink()
+    optimizer = DistributedOptimizer(
+        make_optimizer(model, recipe, spec.learning_rate),
+        model,
+        sync=make_strategy(spec.strategy, spec.strategy_options),
+        seed=spec.seed,
+        trace=sink,
+    )
+    data = batches(
+        dataset, rank, spec.workers, spec.batch_size or recipe.batch_size, seed=spec.seed
+    )
+    snapshots = SnapshotWriter(directory, rank, optimizer.flat, spec.snapshot_seconds)
+    loop = _Loop(spec, model, optimizer, padding, data, dataset, board, rank)
+    session.communicator.barrier()
+    start_ns = time.monotonic_ns()
+    step_ms, loss = _run(loop, snapshots, start_ns)
+    end_ns = time.monotonic_ns()
+    np.save(directory / f"final-{rank}.npy", flat_vector(optimizer.flat))
+    optimizer.finish()
+    padding.remove()
+    distance = optimizer.average_model()
+    if rank == 0:
+        np.save(directory / "averaged.npy", flat_vector(optimizer.flat))
+    return WorkerReport(
+        rank=rank,
+        steps=len(step_ms),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        last_loss=loss,
+        step_ms=step_ms,
+        num_parameters=optimizer.flat.num_parameters,
+        num_snapshots=snapshots.count,
+        consensus_distance=distance,
+        counters=optimizer.replica.counters,
+        spans=sink.spans,
+    )
+
+
+def _run(loop: _Loop, snapshots: SnapshotWriter, start_ns: int) -> tuple[list[float], float]:
+    """Step until the run's end; return every step's duration in ms, and the last loss."""
+    spec, board = loop.spec, loop.board
+    step_ms: list[float] = []
+    loss = float("nan")
+    now_ns = start_ns
+    while not board.is_stopping and len(step_ms) != spec.max_steps:
+        loss = loop.step()
+        end_ns = time.monotonic_ns()
+        step_ms.append((end_ns - now_ns) / 1e6)
+        now_ns = end_ns
+        elapsed_s = (now_ns - start_ns) / NANOSECONDS_PER_SECOND
+        if snapshots.take_if_due(elapsed_s):
+            board.publish(loop.rank, Column.SNAPSHOTS, snapshots.count)
+        loop.publish(len(step_ms), loss)
+        if spec.max_seconds is not None and elapsed_s >= spec.max_seconds:
+            break
+    return step_ms, loss

@@ -1,0 +1,69 @@
+"""What the launcher says about this worker: rank, world size and host, read from the environment.
+
+Users keep their launcher (design decision 10): torchrun, Slurm and Open MPI each set their own
+variables. This is the one place that knows them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Where this worker stands in its job."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    """Index among the workers of its host."""
+
+    workers_per_host: int
+    host: int
+    """Index of its host."""
+
+
+_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+_WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_PER_HOST = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_HOST = ("GROUP_RANK", "SLURM_NODEID")
+
+
+def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
+    """Return what torchrun, Slurm or Open MPI set in `environment`.
+
+    Raises `UsageError` if none of them did, naming torchrun as the way to start.
+    """
+    rank = _first(environment, _RANK)
+    world_size = _first(environment, _WORLD_SIZE)
+    if rank is None or world_size is None:
+        raise UsageError(
+            "No launcher has set RANK and WORLD_SIZE; start the script with torchrun, for example"
+            " `torchrun --nproc-per-node 2 train.py`."
+        )
+    per_host = _first(environment, _PER_HOST) or world_size
+    host = _first(environment, _HOST)
+    return Launch(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_first(environment, _LOCAL_RANK) or 0,
+        workers_per_host=per_host,
+        host=rank // per_host if host is None else host,
+    )
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    """Return the first of the variables `names` that is set, as an integer."""
+    for name in names:
+        if name in environment:
+            try:
+                return int(environment[name])
+            except ValueError:
+                message = f"The environment variable {name} is {environment[name]!r}, not a number."
+                raise UsageError(message) from None
+    return None

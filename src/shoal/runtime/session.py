@@ -1,0 +1,254 @@
+"""One worker's membership in a job: `init` to `shutdown`.
+
+Owns the order in which a worker gets its communicator and its control plane, and how a failure of
+one worker becomes an exception in the others. Decides nothing about training.
+
+A failure travels like this: whoever notices (the failing worker itself, a peer whose connection
+broke, the control plane's heartbeats) tells the control plane; it tells every worker's watcher
+thread; the watcher aborts the communicator; so the training thread's blocked wait raises
+`WorkerLost`, within the job's deadline and where the user can catch it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from types import TracebackType
+
+import torch
+import torch.distributed as dist
+
+import shoal
+from shoal.errors import UsageError, WorkerLost
+from shoal.runtime.control import ControlClient, ControlProcess, JobKey
+from shoal.runtime.facts import StoreFacts
+from shoal.runtime.job_card import JobCard, agree
+from shoal.runtime.launch import Launch, read_launch
+from shoal.runtime.torch_communicator import TorchCommunicator
+
+_current: Session | None = None
+
+DEFAULT_DEADLINE_S = 60.0
+
+
+class Session:
+    """This worker in its job. Made by `init` or `start_session`."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        communicator: TorchCommunicator,
+        facts: StoreFacts,
+        key: JobKey,
+        deadline_s: float,
+    ) -> None:
+        self._launch = launch
+        self.communicator = communicator
+        self.facts = facts
+        self.deadline_s = deadline_s
+        self._key = key
+        self._runs = 0
+        self._service: ControlProcess | None = None
+        self.control: ControlClient
+
+    @property
+    def rank(self) -> int:
+        """This worker's index in the job."""
+        return self._launch.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers in the job."""
+        return self._launch.world_size
+
+    @property
+    def host(self) -> int:
+        """Index of this worker's host."""
+        return self._launch.host
+
+    @property
+    def workers_per_host(self) -> int:
+        """Workers on each host."""
+        return self._launch.workers_per_host
+
+    def pretend_hosts(self, workers_per_host: int | None) -> None:
+        """Treat the workers as if so many shared a host; None for what the launcher said."""
+        if workers_per_host is not None:
+            host = self.rank // workers_per_host
+            self._launch = replace(self._launch, workers_per_host=workers_per_host, host=host)
+
+    def connect_control(self, host: str, port: int) -> None:
+        """Start the control plane on rank 0 and connect to it."""
+        if self.rank == 0:
+            self._service = ControlProcess.start(
+                host=host,
+                port=port,
+                key=self._key,
+                world_size=self.world_size,
+                liveness_timeout_s=max(10.0, self.deadline_s / 2),
+            )
+            self.facts.set("control", self._service.endpoint)
+        endpoint = self.facts.get("control", self.deadline_s)
+        self.control = ControlClient(
+            endpoint, self._key, self.rank, self.deadline_s, self._on_lost
+        )
+
+    def agree(self, topic: str, *, strategy: str = "", model: tuple[str, ...] = ()) -> None:
+        """Raise `MismatchError` on every worker unless all brought the same version and plans."""
+        card = JobCard(
+            version=shoal.__version__,
+            torch=torch.__version__,
+            strategy=strategy,
+            model=model,
+            world_size=self.world_size,
+        )
+        agree(
+            self.facts.store, self.rank, self.world_size, self._key, topic, card, self.deadline_s
+        )
+
+    def next_run_name(self) -> str:
+        """Return a name for the next training run, the same on every worker."""
+        self._runs += 1
+        return f"run-{self._runs}"
+
+    def _on_lost(self, lost: WorkerLost) -> None:
+        self.communicator.abort(lost)
+
+    def report_peer_error(self, rank: int | None, text: str) -> None:
+        """Tell the control plane that the connection to `rank` broke."""
+        if rank is not None:
+            self.control.report_failure(text, culprit=rank)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell the others that this worker cannot go on, unless another one is to blame."""
+        if not isinstance(error, WorkerLost):
+            self.control.report_failure(f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Say goodbye and free everything. Safe to call twice."""
+        global _current  # noqa: PLW0603 - one session per process, as torch has one default group
+        if _current is self:
+            _current = None
+        self.control.close()
+        if self._service is not None:
+            self._service.stop()
+            self._service = None
+
+
+def init(
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    job_key: str | None = None,
+    control_host: str | None = None,
+    control_port: int = 0,
+) -> Session:
+    """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
+
+    Initializes torch.distributed if nobody has: gloo, with NCCL for CUDA tensors where a GPU is.
+    `deadline_s` bounds every wait for other workers. `job_key` (default: SHOAL_JOB_KEY, else a
+    random one that rank 0 hands out through torch's store) authenticates the control plane, which
+    rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
+
+    Raises `UsageError` without a launcher, `MismatchError` if versions or job keys differ.
+    """
+    if not dist.is_initialized():
+        launch = read_launch()
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        if torch.cuda.is_available():
+            torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
+        dist.init_process_group(
+            backend,
+            rank=launch.rank,
+            world_size=launch.world_size,
+            timeout=timedelta(seconds=deadline_s),
+        )
+    session = start_session(
+        deadline_s=deadline_s,
+        job_key=job_key or os.environ.get("SHOAL_JOB_KEY"),
+        control_host=control_host or os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        control_port=control_port,
+    )
+    _report_uncaught(session)
+    atexit.register(shutdown)
+    return session
+
+
+def start_session(
+    *,
+    deadline_s: float,
+    job_key: str | None = None,
+    control_host: str = "127.0.0.1",
+    control_port: int = 0,
+) -> Session:
+    """Make this process's session on an initialized torch.distributed. See `init`."""
+    global _current  # noqa: PLW0603 - one session per process, as torch has one default group
+    if _current is not None:
+        raise UsageError("shoal.init() was called twice; call shoal.shutdown() in between.")
+    if deadline_s <= 0:
+        message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
+        raise UsageError(message)
+    facts = StoreFacts(dist.distributed_c10d._get_default_store())  # noqa: SLF001 - torch offers no public way to the store it has already connected
+    key = _agree_on_key(job_key, facts, deadline_s)
+    session: Session | None = None
+
+    def on_peer_error(rank: int | None, text: str) -> None:
+        if session is not None:
+            session.report_peer_error(rank, text)
+
+    communicator = TorchCommunicator(deadline_s=deadline_s, on_peer_error=on_peer_error)
+    launch = _launch_of_group()
+    session = Session(launch, communicator, facts, key, deadline_s)
+    session.agree("init")
+    session.connect_control(control_host, control_port)
+    _current = session
+    return session
+
+
+def current_session() -> Session:
+    """Return this process's session. Raises `UsageError` before `init`."""
+    if _current is None:
+        raise UsageError("Call shoal.init() before making a DistributedOptimizer.")
+    return _current
+
+
+def shutdown() -> None:
+    """Leave the job: say goodbye to the control plane and destroy torch's process group."""
+    if _current is not None:
+        _current.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _agree_on_key(job_key: str | None, facts: StoreFacts, deadline_s: float) -> JobKey:
+    """Return the given key, or the random one that rank 0 hands out."""
+    if job_key:
+        return JobKey(job_key)
+    if dist.get_rank() == 0:
+        facts.set("job-key", JobKey.generate().reveal())
+    return JobKey(facts.get("job-key", deadline_s))
+
+
+def _launch_of_group() -> Launch:
+    """Return the launcher's word where there is one, else one host for all."""
+    try:
+        launch = read_launch()
+    except UsageError:
+        size = dist.get_world_size()
+        return Launch(dist.get_rank(), size, dist.get_rank(), size, 0)
+    return replace(launch, rank=dist.get_rank(), world_size=dist.get_world_size())
+
+
+def _report_uncaught(session: Session) -> None:
+    """Let the others know at once when this worker dies of an exception nobody caught."""
+    previous = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        session.report_failure(error)
+        previous(kind, error, trace)
+
+    sys.excepthook = hook
