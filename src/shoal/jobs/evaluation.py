@@ -1,0 +1,94 @@
+"""Evaluates the snapshots that the workers of a run left: the average of all models, and rank 0's.
+
+Runs in the launcher, between or after the workers' steps. The averaged model is what the strategies
+promise to train; rank 0's is what a user who forgets to average would ship (papers digest 2.9).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shoal.jobs.result import CurvePoint
+from shoal.jobs.snapshots import load_vector, open_snapshots
+from shoal.train.flat_parameters import FlatParameters
+from shoal.workloads import better, evaluate, make_model, metric_name
+
+if TYPE_CHECKING:
+    from shoal.workloads import Dataset
+
+CURVE_SAMPLES = 2000
+"""Test samples behind a point of the curve; final figures use the whole test set."""
+
+
+class Evaluator:
+    """Evaluates flat vectors of one model on one data set."""
+
+    def __init__(self, dataset: Dataset, model_name: str) -> None:
+        self._dataset = dataset
+        self._model = make_model(model_name, dataset, seed=0)
+        self._flat = FlatParameters(self._model)
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+        return metric_name(self._dataset.task)
+
+    def meets(self, value: float, target: float) -> bool:
+        """Return whether `value` is at least as good as `target`."""
+        return value == target or better(value, target, self._dataset.task)
+
+    def evaluate(self, vector: np.ndarray, max_samples: int | None = None) -> float:
+        """Return the metric of the model with these parameters on the test set's first samples."""
+        load_vector(self._flat, vector)
+        return evaluate(self._model, self._dataset, max_samples=max_samples)
+
+
+class CurveBuilder:
+    """Turns snapshots into the points of a curve, as they become complete on all workers."""
+
+    def __init__(
+        self, directory: Path, workers: int, evaluator: Evaluator, interval_s: float
+    ) -> None:
+        self._directory = directory
+        self._workers = workers
+        self._evaluator = evaluator
+        self._interval_s = interval_s
+        self._mapped: list[np.ndarray] | None = None
+        self.points: list[CurvePoint] = []
+
+    def extend(self, num_complete: int, mean_step: float) -> None:
+        """Evaluate the snapshots that all workers have taken by now."""
+        if self._mapped is None and num_complete:
+            self._mapped = [open_snapshots(self._directory, r) for r in range(self._workers)]
+        while len(self.points) < num_complete:
+            self._add_point(len(self.points), mean_step)
+
+    def _add_point(self, index: int, mean_step: float) -> None:
+        assert self._mapped is not None
+        models = np.stack([rows[index] for rows in self._mapped])
+        mean = models.mean(axis=0)
+        self.points.append(
+            CurvePoint(
+                seconds=index * self._interval_s,
+                mean_step=mean_step,
+                averaged=self._evaluator.evaluate(mean, CURVE_SAMPLES),
+                rank0=self._evaluator.evaluate(models[0], CURVE_SAMPLES),
+                consensus_distance=consensus_distance(models),
+            )
+        )
+
+    def time_to(self, target: float) -> float | None:
+        """Return when the averaged model first met `target`, None if it has not."""
+        for point in self.points:
+            if point.averaged is not None and self._evaluator.meets(point.averaged, target):
+                return point.seconds
+        return None
+
+
+def consensus_distance(models: np.ndarray) -> float:
+    """Return the root mean square distance of the rows of `models` from their mean."""
+    deviation = models - models.mean(axis=0)
+    return float(np.sqrt(np.square(deviation, dtype=np.float64).sum(axis=1).mean()))
