@@ -34,7 +34,7 @@ class DataError(ShoalError):
     exit_code = 4
 
 
-class WorkerLost(ShoalError):  # noqa: N818 - named for what happened, like ConnectionReset
+class WorkerLost(ShoalError):
     """Another worker died or gave up. `rank` says which one, or is None while that is unknown.
 
     Raised in the training thread, within the job's deadline, so that a checkpoint can be saved.
@@ -47,7 +47,7 @@ class WorkerLost(ShoalError):  # noqa: N818 - named for what happened, like Conn
         self.rank = rank
 
 
-class DeadlineExceeded(ShoalError):  # noqa: N818 - named for what happened
+class DeadlineExceeded(ShoalError):
     """A wait ended at its deadline without an answer and without a known culprit."""
 
     exit_code = 6

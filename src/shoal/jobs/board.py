@@ -7,9 +7,12 @@ no lock is needed. Reading it costs the workers nothing.
 from __future__ import annotations
 
 from enum import IntEnum
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _FILE = "board.bin"
 

@@ -6,7 +6,6 @@ promise to train; rank 0's is what a user who forgets to average would ship (pap
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,8 @@ from shoal.train.flat_parameters import FlatParameters
 from shoal.workloads import better, evaluate, make_model, metric_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shoal.workloads import Dataset
 
 CURVE_SAMPLES = 2000

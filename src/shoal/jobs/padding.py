@@ -1,4 +1,4 @@
-"""Makes a step's compute as long as asked by sleeping, so that few cores can stand for many machines.
+"""Makes a step's compute as long as asked by sleeping: few cores can stand for many machines.
 
 The sleep comes at the end of the local backward pass and before anything is exchanged: gradients
 are communicated when a machine of that speed would have them. Time lost to other processes on the

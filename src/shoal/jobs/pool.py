@@ -11,18 +11,21 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, WorkerLost
+from shoal.errors import DeadlineExceeded, ShoalError, WorkerLost
 from shoal.jobs.board import Board
 from shoal.jobs.spec import PoolSettings, RunSpec
-from shoal.jobs.training import WorkerReport
 from shoal.jobs.worker import Failure, worker_main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
+    from types import TracebackType
+
+    from shoal.jobs.training import WorkerReport
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 1.0

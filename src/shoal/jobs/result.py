@@ -6,12 +6,15 @@ apply is null, never a made-up number.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from shoal.errors import DataError
 from shoal.trace import Span
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA_VERSION = 1
 

@@ -6,7 +6,6 @@ the target is met, the workers' reports put together. Prints nothing: progress g
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,8 @@ from shoal.units import NANOSECONDS_PER_SECOND
 from shoal.workloads import default_recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.jobs.pool import WorkerPool
     from shoal.jobs.spec import RunSpec
     from shoal.jobs.training import WorkerReport

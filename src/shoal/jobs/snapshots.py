@@ -6,13 +6,14 @@ stopping everybody for it would hide who waits. So workers only copy, and the la
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shoal.train.flat_parameters import FlatParameters
 
 _MAX_BYTES_PER_WORKER = 256 << 20

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +24,7 @@ from shoal.workloads import batches, default_recipe, loss_of, make_model, make_o
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from torch import Tensor, nn
 

@@ -10,11 +10,13 @@ members and by order: the n-th span of a group on one member belongs to the n-th
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.trace import Span, SpanKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _Queues: TypeAlias = dict[int, deque[Span]]
 
@@ -55,7 +57,7 @@ def find_synchronizations(
     worker was lost): it is passed over, and the count starts again behind it.
     """
     queues: dict[tuple[int, ...], _Queues] = defaultdict(lambda: defaultdict(deque))
-    for span in sorted(spans, key=lambda span: (span.start_ns, span.end_ns)):
+    for span in sorted(spans, key=lambda span: (span.start_ns, _end_ns(span))):
         if span.kind is kind and len(span.members) > 1:
             queues[span.members][span.rank].append(span)
     found = [
@@ -82,7 +84,7 @@ def split_waiting(spans: Iterable[Span]) -> list[Span]:
     pieces = (
         piece for span in spans for piece in _cut(span, cut_at_ns.get(id(span), span.start_ns))
     )
-    return sorted(pieces, key=lambda span: (span.start_ns, span.rank, span.end_ns))
+    return sorted(pieces, key=lambda span: (span.start_ns, span.rank, _end_ns(span)))
 
 
 def time_by_kind(spans: Iterable[Span]) -> dict[int, dict[SpanKind, int]]:
@@ -127,12 +129,16 @@ def who_waited_for_whom(spans: Iterable[Span], world_size: int) -> Waiting:
     return Waiting(tuple(tuple(row) for row in matrix), tuple(unattributed))
 
 
+def _end_ns(span: Span) -> int:
+    return span.start_ns + span.duration_ns
+
+
 def _match(members: tuple[int, ...], by_rank: _Queues) -> Iterator[Synchronization]:
     """Pair the oldest spans of all members, passing over those that cannot have been together."""
     while all(by_rank[rank] for rank in members):
         heads = [by_rank[rank][0] for rank in members]
         latest_ns = max(span.start_ns for span in heads)
-        orphans = [span for span in heads if span.end_ns < latest_ns]
+        orphans = [span for span in heads if _end_ns(span) < latest_ns]
         if not orphans:
             yield Synchronization(members, tuple(heads))
         for span in orphans or heads:

@@ -11,17 +11,21 @@ import os
 import signal
 import threading
 import traceback
-from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 
 from shoal.errors import ShoalError
 from shoal.jobs.board import Board
-from shoal.jobs.spec import PoolSettings, RunSpec
 from shoal.jobs.training import WorkerReport, train
 from shoal.runtime.session import Session, start_session
 from shoal.workloads import Dataset, load_dataset
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from shoal.jobs.spec import PoolSettings, RunSpec
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

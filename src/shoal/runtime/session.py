@@ -16,7 +16,7 @@ import os
 import sys
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,9 @@ from shoal.runtime.facts import StoreFacts
 from shoal.runtime.job_card import JobCard, agree
 from shoal.runtime.launch import Launch, read_launch
 from shoal.runtime.torch_communicator import TorchCommunicator
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 _current: Session | None = None
 
@@ -92,9 +95,7 @@ class Session:
             )
             self.facts.set("control", self._service.endpoint)
         endpoint = self.facts.get("control", self.deadline_s)
-        self.control = ControlClient(
-            endpoint, self._key, self.rank, self.deadline_s, self._on_lost
-        )
+        self.control = ControlClient(endpoint, self._key, self.rank, self.deadline_s, self._on_lost)
 
     def agree(self, topic: str, *, strategy: str = "", model: tuple[str, ...] = ()) -> None:
         """Raise `MismatchError` on every worker unless all brought the same version and plans."""
@@ -105,9 +106,7 @@ class Session:
             model=model,
             world_size=self.world_size,
         )
-        agree(
-            self.facts.store, self.rank, self.world_size, self._key, topic, card, self.deadline_s
-        )
+        agree(self.facts.store, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
 
     def next_run_name(self) -> str:
         """Return a name for the next training run, the same on every worker."""
@@ -245,9 +244,7 @@ def _report_uncaught(session: Session) -> None:
     """Let the others know at once when this worker dies of an exception nobody caught."""
     previous = sys.excepthook
 
-    def hook(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         session.report_failure(error)
         previous(kind, error, trace)
 

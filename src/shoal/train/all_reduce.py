@@ -6,7 +6,6 @@ while backward still runs (papers digest 4.3). Averages gradients; every replica
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
@@ -15,6 +14,8 @@ from shoal.train.gradient_buckets import GradientBuckets
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from shoal.train.replica import Replica
 
 

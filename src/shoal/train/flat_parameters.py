@@ -8,7 +8,6 @@ parameters and batch-norm statistics are averaged, optimizer state stays local).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ import torch
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor, nn
 
 

@@ -6,7 +6,6 @@ scalers, state dicts) with a strategy. Decides nothing about who synchronizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.runtime.session import current_session
-from shoal.trace import TraceSink
 from shoal.train.all_reduce import AllReduce
 from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
@@ -23,8 +21,11 @@ from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import make_strategy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from torch import Tensor, nn
 
+    from shoal.trace import TraceSink
     from shoal.train.strategy import AbstractStrategy
 
 

@@ -7,7 +7,6 @@ time by kind and hands spans to the trace.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from shoal.trace import NullSink, Span, SpanKind, TraceSink
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
     from shoal.comm import Communicator, FactStore

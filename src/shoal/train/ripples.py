@@ -9,7 +9,6 @@ Optimizer state stays local.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 from shoal.errors import UsageError
@@ -18,6 +17,8 @@ from shoal.trace import SpanKind
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.train.replica import Assigned, Replica
 
 

@@ -1,8 +1,9 @@
 """Parameter averaging by a schedule: what DS-Sync, Ripples' static schedule and local SGD share.
 
-One iteration is: local optimizer step with the local gradient, then the group of this round replaces
-its members' parameters and batch-norm statistics by their mean (papers digest 2.3 and 3.3). There
-is no coordinator and no barrier: a worker waits only for its own group. Optimizer state stays local.
+One iteration is: local optimizer step with the local gradient, then the group of this round
+replaces its members' parameters and batch-norm statistics by their mean (papers digest 2.3 and
+3.3). There is no coordinator and no barrier: a worker waits only for its own group. Optimizer state
+stays local.
 
 Owns how a schedule is carried out; which groups meet is decided in `groups`.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import DeadlineExceeded, UsageError
@@ -19,6 +19,8 @@ from shoal.trace import SpanKind
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.groups.group import Group
     from shoal.groups.schedule import AbstractGroupSchedule
     from shoal.train.replica import Replica

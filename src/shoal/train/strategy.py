@@ -9,11 +9,12 @@ per file and are listed in `train.strategies.STRATEGIES`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.train.replica import Replica
 
 
