@@ -6,4 +6,86 @@ are first used.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shoal.errors import (
+        DataError,
+        DeadlineExceeded,
+        MismatchError,
+        ProtocolError,
+        ResourceError,
+        ShoalError,
+        UsageError,
+        WorkerLost,
+    )
+    from shoal.runtime.session import init, shutdown
+    from shoal.train.ad_psgd import ADPSGD
+    from shoal.train.all_reduce import AllReduce
+    from shoal.train.ds_sync import DSSync
+    from shoal.train.local_sgd import LocalSGD
+    from shoal.train.optimizer import DistributedOptimizer
+    from shoal.train.parameter_server import ParameterServer
+    from shoal.train.ripples import Ripples, RipplesRandom
+    from shoal.train.ripples_static import RipplesStatic
+
 __version__ = "0.1.0"
+
+_HOME = {
+    "ADPSGD": "shoal.train.ad_psgd",
+    "AllReduce": "shoal.train.all_reduce",
+    "DSSync": "shoal.train.ds_sync",
+    "DataError": "shoal.errors",
+    "DeadlineExceeded": "shoal.errors",
+    "DistributedOptimizer": "shoal.train.optimizer",
+    "LocalSGD": "shoal.train.local_sgd",
+    "MismatchError": "shoal.errors",
+    "ParameterServer": "shoal.train.parameter_server",
+    "ProtocolError": "shoal.errors",
+    "ResourceError": "shoal.errors",
+    "Ripples": "shoal.train.ripples",
+    "RipplesRandom": "shoal.train.ripples",
+    "RipplesStatic": "shoal.train.ripples_static",
+    "ShoalError": "shoal.errors",
+    "UsageError": "shoal.errors",
+    "WorkerLost": "shoal.errors",
+    "init": "shoal.runtime.session",
+    "shutdown": "shoal.runtime.session",
+}
+
+__all__ = [
+    "ADPSGD",
+    "AllReduce",
+    "DSSync",
+    "DataError",
+    "DeadlineExceeded",
+    "DistributedOptimizer",
+    "LocalSGD",
+    "MismatchError",
+    "ParameterServer",
+    "ProtocolError",
+    "ResourceError",
+    "Ripples",
+    "RipplesRandom",
+    "RipplesStatic",
+    "ShoalError",
+    "UsageError",
+    "WorkerLost",
+    "__version__",
+    "init",
+    "shutdown",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    try:
+        return getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        message = f'shoal.{name} needs PyTorch: pip install "shoal[torch]".'
+        raise ImportError(message) from error

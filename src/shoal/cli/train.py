@@ -1,0 +1,132 @@
+"""`shoal train`: one model, one strategy, real worker processes on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from shoal.cli.display import RunDisplay
+from shoal.cli.options import data_directory, parse_options, parse_slow
+
+if TYPE_CHECKING:
+    from shoal.jobs.run import RunOutcome
+    from shoal.jobs.spec import RunSpec
+
+
+def train(
+    sync: Annotated[
+        str, typer.Option(help="Strategy, such as all-reduce, ds-sync, ripples.")
+    ] = "ripples",
+    dataset: Annotated[str, typer.Option(help="Data set; digits needs no download.")] = "digits",
+    model: Annotated[
+        str | None, typer.Option(help="Model; default: one that suits the data set.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
+    compute_ms: Annotated[
+        float | None,
+        typer.Option(help="Pad each step's compute to this many ms by sleeping."),
+    ] = None,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RANK:FACTOR", help="Make a worker slower; may be repeated."),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Stop when the averaged model meets it.")
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Steps per worker.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="Time limit of the run.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per worker and step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Default: the recipe's.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches and schedules.")] = 0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Option of the strategy; may be repeated."),
+    ] = None,
+    workers_per_host: Annotated[
+        int | None, typer.Option(help="Group as if so many workers shared a host.")
+    ] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
+    control_port: Annotated[int, typer.Option(help="Port of the control plane; 0 for any.")] = 0,
+    json: Annotated[Path | None, typer.Option(help="Write the result here.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto here.")] = None,
+) -> None:
+    """Train a real model with real processes under one synchronization strategy."""
+    from shoal.jobs.spec import RunSpec
+    from shoal.train.strategies import make_strategy
+    from shoal.workloads import default_model
+
+    options = parse_options(option or [])
+    make_strategy(sync, options)
+    spec = RunSpec(
+        strategy=sync,
+        strategy_options=options,
+        dataset=dataset,
+        model=model or default_model(dataset),
+        workers=workers,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        compute_ms=compute_ms,
+        slow=parse_slow(slow or []),
+        max_steps=max_steps if max_steps or max_seconds else 200,
+        max_seconds=max_seconds,
+        target=target,
+        seed=seed,
+        workers_per_host=workers_per_host,
+    )
+    spec.validate()
+    outcome = _run(spec, deadline, control_port)
+    _write(outcome, json, trace)
+
+
+def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
+    """Run `spec` in a pool of its own, showing it on standard error."""
+    from shoal.jobs.pool import WorkerPool
+    from shoal.jobs.run import run_spec
+    from shoal.workloads import load_dataset, metric_name
+
+    console = Console(stderr=True)
+    cache = data_directory()
+    dataset = load_dataset(spec.dataset, cache)
+    console.print(describe(spec), highlight=False)
+    with WorkerPool(
+        spec.workers,
+        deadline_s=deadline,
+        cache_directory=None if cache is None else str(cache),
+        control_port=control_port,
+    ) as pool:
+        with console.status("starting workers"):
+            pool.start()
+        with RunDisplay(
+            f"{spec.strategy} on {spec.workers} workers", metric_name(dataset.task), spec.max_steps
+        ) as display:
+            return run_spec(pool, spec, dataset, display.show)
+
+
+def describe(spec: RunSpec) -> str:
+    """Return in words what a run does, the padding included."""
+    text = f"Training {spec.model} on {spec.dataset} with {spec.workers} workers, {spec.strategy}."
+    if spec.compute_ms is not None:
+        text += (
+            f" Each step's compute is padded to {spec.compute_ms:g} ms by sleeping, so that the"
+            f" workers stand for {spec.workers} machines."
+        )
+    for rank, factor in spec.slow.items():
+        text += f" Rank {rank} takes {factor:g} times as long."
+    return text
+
+
+def _write(outcome: RunOutcome, json: Path | None, trace: Path | None) -> None:
+    """Print the summary to standard output and write the files that were asked for."""
+    from shoal.jobs.environment import describe_environment
+    from shoal.jobs.result import ResultFile, write_results
+    from shoal.jobs.trace_file import write_trace
+    from shoal.report import print_table
+
+    print_table([outcome.result])
+    if json is not None:
+        write_results(json, ResultFile(environment=describe_environment(), runs=[outcome.result]))
+    if trace is not None:
+        write_trace(trace, outcome.spans)
