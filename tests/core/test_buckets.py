@@ -1,0 +1,43 @@
+"""Bucket layout: every parameter once, in reverse order, sizes respected."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.collectives.buckets import layout_buckets
+from shoal.errors import UsageError
+
+sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=60)
+
+
+@given(sizes=sizes, bucket_bytes=st.integers(1, 20000), first=st.integers(1, 20000))
+def test_every_parameter_is_in_one_bucket_in_reverse_order(
+    sizes: list[int], bucket_bytes: int, first: int
+) -> None:
+    buckets = layout_buckets(sizes, 4, bucket_bytes=bucket_bytes, first_bucket_bytes=first)
+    order = [index for bucket in buckets for index in bucket.parameters]
+    assert order == list(reversed(range(len(sizes))))
+
+
+@given(sizes=sizes, bucket_bytes=st.integers(1, 20000), first=st.integers(1, 20000))
+def test_parameters_lie_side_by_side_and_only_the_last_bucket_is_short(
+    sizes: list[int], bucket_bytes: int, first: int
+) -> None:
+    buckets = layout_buckets(sizes, 4, bucket_bytes=bucket_bytes, first_bucket_bytes=first)
+    for number, bucket in enumerate(buckets):
+        end = 0
+        for index, offset in zip(bucket.parameters, bucket.offsets, strict=True):
+            assert offset == end
+            end += sizes[index]
+        assert end == bucket.num_elements
+        limit = first if number == 0 else bucket_bytes
+        if number < len(buckets) - 1:
+            assert end * 4 >= limit
+            assert (end - sizes[bucket.parameters[-1]]) * 4 < limit
+
+
+def test_a_bucket_size_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="bucket size"):
+        layout_buckets([1], 4, bucket_bytes=0)

@@ -1,0 +1,80 @@
+"""Flat parameters: the model computes as before, on storage that averages in one piece."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from shoal.errors import UsageError  # noqa: E402
+from shoal.train.flat_parameters import FlatParameters  # noqa: E402
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)
+    )
+    return model.to(memory_format=torch.channels_last)
+
+
+def test_outputs_gradients_and_strides_stay_the_same() -> None:
+    plain = make_model()
+    flattened = copy.deepcopy(plain)
+    strides = [p.stride() for p in flattened.parameters()]
+    FlatParameters(flattened)
+    inputs = torch.randn(2, 3, 8, 8)
+    for model in (plain, flattened):
+        model(inputs).square().sum().backward()
+    assert [p.stride() for p in flattened.parameters()] == strides
+    for a, b in zip(plain.parameters(), flattened.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a.grad, b.grad)
+    for a, b in zip(plain.buffers(), flattened.buffers(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_writing_the_flat_tensor_writes_the_model_and_back() -> None:
+    model = make_model()
+    flat = FlatParameters(model)
+    saved = flat.snapshot()
+    with torch.no_grad():
+        flat.buffers[0].fill_(2.0)
+    assert all(bool((p == 2.0).all()) for p in model.parameters())
+    assert bool((model[1].running_mean == 2.0).all())
+    flat.restore(saved)
+    assert torch.equal(flat.buffers[0], saved[0])
+    assert not bool((model[0].weight == 2.0).all())
+
+
+def test_counts_parameters_once_even_when_tied() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    flat = FlatParameters(model)
+    assert flat.num_parameters == 16
+    assert flat.buffers[0].numel() == 16
+    assert model[0].weight.data_ptr() == model[1].weight.data_ptr()
+
+
+def test_one_flat_tensor_per_data_type() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).double())
+    flat = FlatParameters(model)
+    assert [buffer.dtype for buffer in flat.buffers] == [torch.float32, torch.float64]
+    assert flat.num_bytes == 20 * 4 + 20 * 8
+
+
+def test_a_model_that_was_cast_afterwards_is_noticed() -> None:
+    model = make_model()
+    flat = FlatParameters(model)
+    flat.verify()
+    model.double()
+    with pytest.raises(UsageError, match="moved or cast"):
+        flat.verify()
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(UsageError, match="no parameters"):
+        FlatParameters(nn.ReLU())
