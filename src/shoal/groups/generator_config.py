@@ -1,0 +1,75 @@
+"""The switches of the group generator, validated once. Knows nothing of workers, time or messages.
+
+Source: Ripples/Prague, research digest sections 3.4 and 3.7 (every mechanism switchable). The
+defaults are measured: docs/group-generator.md has the figures, benchmarks/core/generator_sweep.py
+repeats them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.errors import UsageError
+
+DEFAULT_GROUP_SIZE = 3
+DEFAULT_SLOWDOWN_THRESHOLD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorConfig:
+    """How groups are formed. Each switch stands alone; `inter_intra` acts only within divisions.
+
+    Raises `UsageError` for a group size below two or a threshold below one.
+    """
+
+    group_size: int = DEFAULT_GROUP_SIZE
+    """Workers in a group: exactly this many when drawn at random, at most when divided."""
+
+    group_buffer: bool = True
+    """A worker takes the group already planned for it instead of drawing a new one."""
+
+    global_division: bool = True
+    """One request divides all idle workers; otherwise it draws one random group."""
+
+    inter_intra: bool = True
+    """A division plans two groups for each worker: across hosts, then its whole host."""
+
+    slowdown_threshold: int | None = DEFAULT_SLOWDOWN_THRESHOLD
+    """Requests by which a worker must lag the requester to be left out; None switches it off."""
+
+    refined_filter: bool = True
+    """Counters forgive waiting and fade old lag, and a host group leaves its laggards out.
+
+    Off is the published rule to the letter. See `shoal.groups.slowdown_filter`.
+    """
+
+    def __post_init__(self) -> None:
+        if self.group_size < 2:
+            message = f"A group size of {self.group_size} averages nothing; use 2 or more."
+            raise UsageError(message)
+        if self.slowdown_threshold is not None and self.slowdown_threshold < 1:
+            message = (
+                f"A slowdown threshold of {self.slowdown_threshold} would leave every worker out; "
+                "use 1 or more, or None to switch the filter off."
+            )
+            raise UsageError(message)
+
+    @classmethod
+    def random_mode(cls, group_size: int = DEFAULT_GROUP_SIZE) -> GeneratorConfig:
+        """Return the paper's baseline: every request draws a new random group, nothing else."""
+        return cls(
+            group_size=group_size,
+            group_buffer=False,
+            global_division=False,
+            inter_intra=False,
+            slowdown_threshold=None,
+        )
+
+    @classmethod
+    def smart_mode(
+        cls,
+        group_size: int = DEFAULT_GROUP_SIZE,
+        slowdown_threshold: int | None = DEFAULT_SLOWDOWN_THRESHOLD,
+    ) -> GeneratorConfig:
+        """Return the paper's full generator: all switches on."""
+        return cls(group_size=group_size, slowdown_threshold=slowdown_threshold)

@@ -1,0 +1,141 @@
+"""The clock of a parameter server: which updates to apply, and whose reads must wait.
+
+It owns iteration counts only; parameters, shards and transports are the caller's. Source: research
+digest section 4.2. A worker's clock is the number of updates it has pushed. With staleness s, a
+worker at clock c reads once no worker's clock is below c - s, so what it reads holds at least all
+updates of iterations 0 to c - s - 1. Staleness 0 is bulk-synchronous (BSP), s > 0 stale-synchronous
+(SSP) and None asynchronous (ASP).
+
+Under BSP the updates of an iteration are applied together when the last one is here: nobody reads
+half of them. Otherwise each update is applied as it comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.errors import ProtocolError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One worker's contribution to one iteration."""
+
+    rank: int
+    iteration: int
+    """Counted by the worker, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAdvance:
+    """What a push or a departure allows: first apply, then answer the reads."""
+
+    apply: tuple[Update, ...] = ()
+    """Updates to apply now, all at once, in this order."""
+
+    released: tuple[int, ...] = ()
+    """Ranks whose waiting reads are granted now, ascending."""
+
+
+class ServerClock:
+    """Iteration counts of the workers of one parameter server.
+
+    Each worker repeats: `pull` until granted, compute, `push`. Anything else raises `ProtocolError`
+    and changes nothing. Raises `UsageError` for no workers, a rank twice or a negative staleness.
+    """
+
+    def __init__(self, workers: Iterable[int], staleness: int | None = 0) -> None:
+        ranks = list(workers)
+        if not ranks or len(set(ranks)) != len(ranks):
+            message = f"A parameter server needs workers with distinct ranks, not {ranks}."
+            raise UsageError(message)
+        if staleness is not None and staleness < 0:
+            message = f"Staleness must be 0 or more, or None for no bound, not {staleness}."
+            raise UsageError(message)
+        self.staleness = staleness
+        self.staleness_counts: dict[int, int] = {}
+        """Granted reads by how many iterations the slowest worker was behind the reader."""
+        self._clocks = dict.fromkeys(ranks, 0)
+        self._minimum = 0
+        self._at_clock = {0: len(ranks)}
+        self._may_push: set[int] = set()
+        self._waiting: set[int] = set()
+        self._held: list[Update] = []
+
+    @property
+    def minimum(self) -> int:
+        """Clock of the slowest worker that has not left; it never decreases."""
+        return self._minimum
+
+    def clock_of(self, rank: int) -> int:
+        """Return how many updates `rank` has pushed."""
+        clock = self._clocks.get(rank)
+        if clock is None:
+            message = f"Worker {rank} does not take part here, or has left."
+            raise ProtocolError(message)
+        return clock
+
+    def pull(self, rank: int) -> bool:
+        """Ask to read; return whether it is granted now. Otherwise a later advance releases it."""
+        clock = self.clock_of(rank)
+        if rank in self._waiting or rank in self._may_push:
+            message = f"Worker {rank} pulled twice for its iteration {clock}."
+            raise ProtocolError(message)
+        if self._must_wait(clock):
+            self._waiting.add(rank)
+            return False
+        self._grant(rank)
+        return True
+
+    def push(self, rank: int) -> ClockAdvance:
+        """Take the update of `rank` for the iteration that its last granted read began."""
+        clock = self.clock_of(rank)
+        if rank not in self._may_push:
+            message = f"Worker {rank} pushed its iteration {clock} before it was granted a read."
+            raise ProtocolError(message)
+        self._may_push.remove(rank)
+        self._clocks[rank] = clock + 1
+        self._at_clock[clock + 1] = self._at_clock.get(clock + 1, 0) + 1
+        self._held.append(Update(rank, clock))
+        return self._leave_clock(clock)
+
+    def leave(self, rank: int) -> ClockAdvance:
+        """Drop `rank`, finished or dead: nobody waits for it. What it has pushed still counts."""
+        clock = self.clock_of(rank)
+        del self._clocks[rank]
+        self._may_push.discard(rank)
+        self._waiting.discard(rank)
+        return self._leave_clock(clock)
+
+    def _must_wait(self, clock: int) -> bool:
+        return self.staleness is not None and clock - self._minimum > self.staleness
+
+    def _grant(self, rank: int) -> None:
+        self._may_push.add(rank)
+        behind = self._clocks[rank] - self._minimum
+        self.staleness_counts[behind] = self.staleness_counts.get(behind, 0) + 1
+
+    def _leave_clock(self, clock: int) -> ClockAdvance:
+        """Note that one worker is no longer at `clock`; return what that allows."""
+        self._at_clock[clock] -= 1
+        if not self._at_clock[clock]:
+            del self._at_clock[clock]
+            while self._clocks and self._minimum not in self._at_clock:
+                self._minimum += 1
+        released = sorted(r for r in self._waiting if not self._must_wait(self._clocks[r]))
+        for rank in released:
+            self._waiting.remove(rank)
+            self._grant(rank)
+        return ClockAdvance(self._take_applicable(), tuple(released))
+
+    def _take_applicable(self) -> tuple[Update, ...]:
+        """Return held updates that may be applied: complete iterations under BSP, else all."""
+        held, self._held = self._held, []
+        if self.staleness == 0:
+            self._held = [u for u in held if self._clocks and u.iteration >= self._minimum]
+            held = [u for u in held if not self._clocks or u.iteration < self._minimum]
+        return tuple(sorted(held, key=lambda update: (update.iteration, update.rank)))
