@@ -1,4 +1,4 @@
-"""A pool of worker processes on this machine: started once, used for many runs.
+"""A pool of worker processes on this machine: started once, used for many tasks.
 
 Owns starting, watching and stopping the processes. A worker that dies is noticed at once; nothing
 is left running when the pool is closed, whatever happened.
@@ -13,11 +13,11 @@ import tempfile
 import time
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from shoal.errors import DeadlineExceeded, ShoalError, WorkerLost
 from shoal.jobs.board import Board
-from shoal.jobs.spec import PoolSettings, RunSpec
+from shoal.jobs.spec import PoolSettings
 from shoal.jobs.worker import Failure, worker_main
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from types import TracebackType
 
-    from shoal.jobs.training import WorkerReport
+Result = TypeVar("Result")
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 1.0
@@ -33,7 +33,7 @@ _TICK_SECONDS = 0.1
 
 
 class RunFailed(ShoalError):
-    """A run ended because of `failure`; `exit_code` is that of its cause."""
+    """A task ended because of `failure`; `exit_code` is that of its cause."""
 
     def __init__(self, failure: Failure) -> None:
         where = f"Rank {failure.rank}"
@@ -43,7 +43,7 @@ class RunFailed(ShoalError):
 
 
 class WorkerPool:
-    """`workers` processes that wait for runs. A context manager: leaving it ends them all."""
+    """`workers` processes that wait for tasks. A context manager: leaving it ends them all."""
 
     def __init__(
         self,
@@ -110,20 +110,26 @@ class WorkerPool:
             self._connections.append(ours)
         self._collect(time.monotonic() + _START_SECONDS, lambda: None)
 
-    def run(self, spec: RunSpec, on_tick: Callable[[], None]) -> list[WorkerReport]:
-        """Run `spec` on all workers; return their reports by rank.
+    def call(
+        self,
+        function: Callable[..., Result],
+        *arguments: object,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> list[Result]:
+        """Call `function(context, *arguments)` in every worker; return the results by rank.
 
-        `on_tick` is called about ten times a second. Raises `RunFailed` with the first cause if a
-        worker fails, and `WorkerLost` if one dies; the pool cannot be used for runs after that.
+        `function` is defined in a module, so that it can be named across processes. `on_tick` is
+        called about ten times a second. Raises `RunFailed` with the first cause if a worker fails,
+        and `WorkerLost` if one dies; the pool cannot be used after that.
         """
         self.board.clear()
         for connection in self._connections:
-            connection.send(spec)
-        return self._collect(None, on_tick)
+            connection.send((function, arguments))
+        return cast("list[Result]", self._collect(None, on_tick))
 
-    def _collect(self, deadline: float | None, on_tick: Callable[[], None]) -> list[WorkerReport]:
+    def _collect(self, deadline: float | None, on_tick: Callable[[], None]) -> list[object]:
         """Wait for one message of every worker."""
-        answers: dict[int, WorkerReport] = {}
+        answers: dict[int, object] = {}
         pending = {connection: rank for rank, connection in enumerate(self._connections)}
         while pending:
             for ready in wait(list(pending), timeout=_TICK_SECONDS):
@@ -137,7 +143,7 @@ class WorkerPool:
                 raise DeadlineExceeded(message)
         return [answers[rank] for rank in sorted(answers)]
 
-    def _receive(self, rank: int, connection: Connection) -> WorkerReport:
+    def _receive(self, rank: int, connection: Connection) -> object:
         try:
             answer = connection.recv()
         except (EOFError, ConnectionResetError):

@@ -14,6 +14,7 @@ import numpy as np
 from shoal.jobs.board import Board, Column
 from shoal.jobs.evaluation import CurveBuilder, Evaluator
 from shoal.jobs.result import RunResult, WorkerResult
+from shoal.jobs.training import train
 from shoal.jobs.waiting import split_waiting, time_by_kind
 from shoal.trace import Span, SpanKind
 from shoal.train.strategies import make_strategy
@@ -115,7 +116,7 @@ def run_spec(
     spec.validate()
     strategy = make_strategy(spec.strategy, dict(spec.strategy_options))
     watch = _Watch(pool, spec, dataset, show)
-    reports = pool.run(spec, watch.tick)
+    reports = pool.call(train, spec, on_tick=watch.tick)
     watch.curve.extend(
         min(report.num_snapshots for report in reports),
         sum(report.steps for report in reports) / len(reports),

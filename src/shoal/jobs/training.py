@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from shoal.jobs.board import Board, Column
+from shoal.jobs.board import Column
 from shoal.jobs.padding import Padding
 from shoal.jobs.snapshots import SnapshotWriter, flat_vector
 from shoal.trace import ListSink, Span, SpanKind
@@ -24,12 +24,12 @@ from shoal.workloads import batches, default_recipe, loss_of, make_model, make_o
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from torch import Tensor, nn
 
+    from shoal.jobs.board import Board
     from shoal.jobs.spec import RunSpec
-    from shoal.runtime.session import Session
+    from shoal.jobs.worker import WorkerContext
     from shoal.workloads import Dataset
 
 
@@ -93,14 +93,15 @@ class _Loop:
         publish(self.rank, Column.STEP, steps)
 
 
-def train(
-    spec: RunSpec, session: Session, dataset: Dataset, board: Board, directory: Path
-) -> WorkerReport:
-    """Train this worker's replica as `spec` says; return its report.
+def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
+    """Train this worker's replica as `spec` says; return its report. A task for `WorkerPool.call`.
 
     Collective over the job's workers. Leaves `snapshots-RANK.npy`, `final-RANK.npy` (this worker's
-    own model at the end) and, from rank 0, `averaged.npy` in `directory`.
+    own model at the end) and, from rank 0, `averaged.npy` in the shared directory.
     """
+    session, directory = context.session, context.directory
+    dataset = context.dataset(spec.dataset)
+    session.pretend_hosts(spec.workers_per_host)
     rank = session.rank
     recipe = default_recipe(dataset, spec.model)
     model = make_model(spec.model, dataset, spec.seed)
@@ -117,7 +118,7 @@ def train(
         dataset, rank, spec.workers, spec.batch_size or recipe.batch_size, seed=spec.seed
     )
     snapshots = SnapshotWriter(directory, rank, optimizer.flat, spec.snapshot_seconds)
-    loop = _Loop(spec, model, optimizer, padding, data, dataset, board, rank)
+    loop = _Loop(spec, model, optimizer, padding, data, dataset, context.board, rank)
     session.communicator.barrier()
     start_ns = time.monotonic_ns()
     step_ms, loss = _run(loop, snapshots, start_ns)

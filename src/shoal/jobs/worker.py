@@ -1,6 +1,6 @@
-"""A worker process of a pool: starts once, then trains run after run as the launcher asks.
+"""A worker process of a pool: starts once, then works off tasks as the launcher asks.
 
-Owns the process's life: joining the job, the loop over runs, and ending when the launcher does. A
+Owns the process's life: joining the job, the loop over tasks, and ending when the launcher does. A
 failure becomes a value that the launcher can show; the process itself goes down only with it.
 """
 
@@ -11,25 +11,26 @@ import os
 import signal
 import threading
 import traceback
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import torch
 
 from shoal.errors import ShoalError
 from shoal.jobs.board import Board
-from shoal.jobs.training import WorkerReport, train
 from shoal.runtime.session import Session, start_session
 from shoal.workloads import Dataset, load_dataset
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from shoal.jobs.spec import PoolSettings, RunSpec
+    from shoal.jobs.spec import PoolSettings
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a worker could not finish a run."""
+    """Why a worker could not finish a task."""
 
     rank: int
     message: str
@@ -46,8 +47,29 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The rank that is to blame, where that is another one."""
 
 
+class WorkerContext:
+    """What a task finds in its worker process."""
+
+    def __init__(self, session: Session, settings: PoolSettings) -> None:
+        self.session = session
+        self.board = Board(settings.path, settings.workers)
+        self.directory = settings.path
+        self._cache = None if settings.cache_directory is None else Path(settings.cache_directory)
+        self._datasets: dict[str, Dataset] = {}
+
+    def dataset(self, name: str) -> Dataset:
+        """Return a data set, loaded once per process."""
+        if name not in self._datasets:
+            self._datasets[name] = load_dataset(name, self._cache)
+        return self._datasets[name]
+
+
+Task: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
+"""A module-level function, called with the worker's context and these arguments."""
+
+
 def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> None:
-    """Run one worker until the launcher closes `connection` or dies."""
+    """Work off tasks until the launcher closes `connection` or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and tells us
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     torch.set_num_threads(1)
@@ -56,11 +78,10 @@ def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> No
     except Exception as error:  # noqa: BLE001 - crosses a process boundary as a value
         connection.send(_failure(rank, error))
         return
+    context = WorkerContext(session, settings)
     connection.send("ready")
-    datasets: dict[str, Dataset] = {}
-    board = Board(settings.path, settings.workers)
-    while (spec := _next_run(connection)) is not None:
-        outcome = _run(spec, session, datasets, board, settings)
+    while (task := _next_task(connection)) is not None:
+        outcome = _attempt(task, context)
         connection.send(outcome)
         if isinstance(outcome, Failure):
             break
@@ -79,28 +100,20 @@ def _join(rank: int, settings: PoolSettings) -> Session:
     )
 
 
-def _next_run(connection: Connection) -> RunSpec | None:
+def _next_task(connection: Connection) -> Task | None:
     try:
         return connection.recv()
     except EOFError:
         return None
 
 
-def _run(
-    spec: RunSpec,
-    session: Session,
-    datasets: dict[str, Dataset],
-    board: Board,
-    settings: PoolSettings,
-) -> WorkerReport | Failure:
+def _attempt(task: Task, context: WorkerContext) -> object:
+    function, arguments = task
     try:
-        if spec.dataset not in datasets:
-            datasets[spec.dataset] = load_dataset(spec.dataset, settings.cache_directory)
-        session.pretend_hosts(spec.workers_per_host)
-        return train(spec, session, datasets[spec.dataset], board, settings.path)
+        return function(context, *arguments)
     except Exception as error:  # noqa: BLE001 - crosses a process boundary as a value
-        session.report_failure(error)
-        return _failure(session.rank, error)
+        context.session.report_failure(error)
+        return _failure(context.session.rank, error)
 
 
 def _failure(rank: int, error: Exception) -> Failure:
