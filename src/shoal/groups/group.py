@@ -52,4 +52,4 @@ class Group:
 
 
 Round: TypeAlias = tuple[Group, ...]
-"""Disjoint groups that together hold every worker exactly once; a worker alone is a group of one."""
+"""Disjoint groups that together hold every worker exactly once; a lone worker is a group of one."""
