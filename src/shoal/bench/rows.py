@@ -6,14 +6,16 @@ against. What does not apply is null; `met` is set only where there is a target.
 
 from __future__ import annotations
 
-import operator
 import statistics
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from shoal.jobs.result import Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +46,25 @@ class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[Row]
 
 
-AT_MOST: Callable[[float, float], bool] = operator.le
-AT_LEAST: Callable[[float, float], bool] = operator.ge
+class Target(msgspec.Struct, frozen=True):
+    """What a figure is held against."""
+
+    bound: float
+    is_lower_better: bool = False
+
+    def is_met_by(self, value: float) -> bool:
+        """Return whether `value` is on the right side of the bound."""
+        return value <= self.bound if self.is_lower_better else value >= self.bound
+
+
+def at_most(bound: float) -> Target:
+    """Return the target of a figure that should be small."""
+    return Target(bound, is_lower_better=True)
+
+
+def at_least(bound: float) -> Target:
+    """Return the target of a figure that should be large."""
+    return Target(bound)
 
 
 def figure(
@@ -54,9 +73,7 @@ def figure(
     metric: str,
     unit: str,
     values: Sequence[float],
-    *,
-    target: float | None = None,
-    holds: Callable[[float, float], bool] = AT_LEAST,
+    target: Target | None = None,
 ) -> Row:
     """Return a row for a figure without a peer: the median of `values`."""
     value = statistics.median(values)
@@ -66,8 +83,8 @@ def figure(
         metric=metric,
         unit=unit,
         value=value,
-        target=target,
-        met=None if target is None else holds(value, target),
+        target=None if target is None else target.bound,
+        met=None if target is None else target.is_met_by(value),
         spread=[min(values), max(values)],
     )
 
@@ -81,8 +98,7 @@ def comparison(
     *,
     peer: str,
     inverse: bool = False,
-    target: float | None = None,
-    holds: Callable[[float, float], bool] = AT_MOST,
+    target: Target | None = None,
 ) -> Row:
     """Return a row for (ours, peer's) `pairs`, each taken side by side.
 
@@ -99,8 +115,8 @@ def comparison(
         peer=peer,
         peer_value=statistics.median(theirs for _, theirs in pairs),
         ratio=ratio,
-        target=target,
-        met=None if target is None else holds(ratio, target),
+        target=None if target is None else target.bound,
+        met=None if target is None else target.is_met_by(ratio),
         spread=[min(ratios), max(ratios)],
     )
 
