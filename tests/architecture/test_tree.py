@@ -1,0 +1,56 @@
+"""The habits that a machine can check: sizes, docstrings, light imports, names that resolve."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "shoal"
+FILES = sorted(SOURCE.rglob("*.py"))
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 80
+BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py", "base.py"}
+
+
+def names(files: list[Path]) -> list[str]:
+    return [str(path.relative_to(SOURCE)) for path in files]
+
+
+@pytest.mark.parametrize("path", FILES, ids=names(FILES))
+def test_file_opens_with_its_rules_and_stays_small(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "a module docstring says what the file owns"
+    assert text.count("\n") <= MAX_FILE_LINES
+    assert path.name not in BANNED_NAMES
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
+
+
+def test_module_docstrings_are_not_copies() -> None:
+    docstrings = [ast.get_docstring(ast.parse(path.read_text())) for path in FILES]
+    assert len(set(docstrings)) == len(docstrings)
+
+
+@pytest.mark.parametrize(
+    "module", ["shoal", "shoal.groups", "shoal.collectives", "shoal.runtime.control", "shoal.cli"]
+)
+def test_importing_loads_no_torch(module: str) -> None:
+    program = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_every_public_name_resolves() -> None:
+    pytest.importorskip("torch")
+    import shoal
+
+    for name in shoal.__all__:
+        assert getattr(shoal, name) is not None
+    with pytest.raises(AttributeError, match="no attribute"):
+        shoal.no_such_name  # noqa: B018 - the access is the test
