@@ -87,16 +87,11 @@ class Topology:
     def __post_init__(self) -> None:
         host_of = {rank: index for index, host in enumerate(self.hosts) for rank in host.ranks}
         num_ranks = sum(len(host.ranks) for host in self.hosts)
-        if sorted(host_of) != list(range(num_ranks)) or not all(host.ranks for host in self.hosts):
-            message = (
-                "A topology's hosts must hold the ranks 0 to N - 1, each rank once, no host none."
-            )
-            raise UsageError(message)
+        has_workers = bool(self.hosts) and all(host.ranks for host in self.hosts)
+        if not has_workers or sorted(host_of) != list(range(num_ranks)):
+            raise UsageError("A topology's hosts must hold the ranks 0 to N - 1, and no host none.")
         if {host.rack for host in self.hosts} != set(range(len(self.racks))):
-            message = (
-                "A topology's hosts must name its racks by index, and every rack needs a host."
-            )
-            raise UsageError(message)
+            raise UsageError("A topology's hosts must name its racks by index, and no rack none.")
         speeds = [host.nic_bps for host in self.hosts] + [rack.uplink_bps for rack in self.racks]
         if min(speeds) <= 0:
             message = f"Link speeds must be positive, not {min(speeds)} bit/s."
