@@ -1,0 +1,55 @@
+"""The control plane's process: `python -m shoal.runtime.control`, started by `ControlProcess`.
+
+Reads its orders from standard input, announces itself on standard output, serves until told to stop
+or until standard input closes. Not meant to be started by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+from shoal.errors import ResourceError, UsageError
+from shoal.runtime.control.key import JobKey
+from shoal.runtime.control.process import Announcement, Orders
+from shoal.runtime.control.service import ControlService
+
+_STDIN = 0
+
+
+def main() -> int:
+    """Serve one job; return the exit status."""
+    with os.fdopen(_STDIN, "rb", buffering=0, closefd=False) as stdin:
+        orders = msgspec.json.decode(stdin.readline(), type=Orders)
+    try:
+        service = ControlService(
+            JobKey(orders.job_key),
+            world_size=orders.world_size,
+            liveness_timeout_s=orders.liveness_timeout_s,
+            host=orders.host,
+            port=orders.port,
+        )
+    except UsageError as error:
+        _announce(Announcement(usage_error=str(error)))
+        return error.exit_code
+    except ResourceError as error:
+        _announce(Announcement(resource_error=str(error)))
+        return error.exit_code
+    _announce(Announcement(endpoint=service.endpoint))
+    service.run(_STDIN)
+    service.close()
+    return 0
+
+
+def _announce(announcement: Announcement) -> None:
+    try:
+        sys.stdout.buffer.write(msgspec.json.encode(announcement) + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        return  # the parent is gone already; the closed standard input ends this process
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""The control plane as a worker sees it: join, ask for groups, leave, report, hear of losses.
+
+Owns the two connections of one worker: one for questions, used by whoever asks, and the watcher's.
+Knows neither how groups are formed nor what they are used for. No wait here is longer than the
+deadline given to the constructor.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Self
+
+import zmq
+
+from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
+from shoal.runtime.control.connection import Connection
+from shoal.runtime.control.messages import (
+    Assigned,
+    Done,
+    Dump,
+    DumpRequest,
+    Failed,
+    GroupRequest,
+    Join,
+    Leave,
+)
+from shoal.runtime.control.waiting import R, wait_for
+from shoal.runtime.control.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from shoal.groups import GeneratorConfig
+    from shoal.runtime.control.key import JobKey
+    from shoal.runtime.control.messages import Request
+
+_CLOSING_S = 2.0
+_MAX_REASON = 1500
+
+
+class ControlClient:
+    """Rank `rank`'s connection to the control plane at `endpoint` (`tcp://host:port`).
+
+    `on_lost` is called on a thread of this client, once for each worker lost; it must neither raise
+    nor block. From then on `join`, `request_group` and `leave` raise the first `WorkerLost`.
+
+    Connecting raises `MismatchError` if the job key is not the service's or the rank not this
+    worker's own, `DeadlineExceeded` if nobody answers within `deadline_s` seconds. A wait that ends
+    at its deadline leaves the client unusable, except for `report_failure` and `close`.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        key: JobKey,
+        rank: int,
+        deadline_s: float,
+        on_lost: Callable[[WorkerLost], None],
+    ) -> None:
+        if deadline_s <= 0:
+            message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
+            raise UsageError(message)
+        self._rank = rank
+        self._deadline_s = deadline_s
+        self._report_loss = on_lost
+        self._failure: ShoalError | None = None
+        self._asking = threading.Lock()
+        self._is_closed = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self._watcher = Watcher(self._context, endpoint, key, rank, deadline_s, self._on_lost)
+        except BaseException:
+            self._context.term()
+            raise
+        self._connection = Connection(self._context, endpoint, key)
+
+    def join(self, session: str, host: int, config: GeneratorConfig, seed: int) -> None:
+        """Take part in `session`, on machine `host`; all workers bring the same config and seed.
+
+        Raises `MismatchError` if they do not.
+        """
+        message = Join(session, self._rank, host, config, seed)
+        self._ask(message, Done, f"to join session {session!r}")
+
+    def request_group(self, session: str, step: int) -> Assigned:
+        """Return this worker's next group, once all its members have asked.
+
+        Raises `WorkerLost` as soon as any worker is lost.
+        """
+        message = GroupRequest(session, self._rank, step)
+        return self._ask(message, Assigned, f"for its group at step {step}")
+
+    def leave(self, session: str) -> None:
+        """Make no more requests in `session`; no group that has not started waits for this rank."""
+        self._ask(Leave(session, self._rank), Done, f"to leave session {session!r}")
+
+    def dump(self) -> Dump:
+        """Return what the control plane knows; works also after a loss."""
+        with self._asking:
+            self._connection.send(DumpRequest())
+            return wait_for(self._connection, Dump, self._deadline_s, self._late("for a dump"))
+
+    def report_failure(self, reason: str, culprit: int | None = None) -> bool:
+        """Tell the others that this worker cannot go on, through `culprit` if one is known.
+
+        May be called from any thread but `on_lost`'s. Never raises: the reason it is called for
+        matters more. Returns whether the control plane has confirmed.
+        """
+        message = Failed(self._rank, culprit, reason[:_MAX_REASON])
+        return self._watcher.post(message, min(self._deadline_s, _CLOSING_S))
+
+    def close(self) -> None:
+        """Say goodbye and close everything, within seconds. Safe to call twice.
+
+        A worker that cannot go on calls `report_failure` first; a goodbye alone means success.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._connection.close(0)
+        if self._watcher.stop(_CLOSING_S):
+            self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not isinstance(error, WorkerLost):
+            self.report_failure(f"{type(error).__name__}: {error}")
+        self.close()
+
+    def _ask(self, message: Request, kind: type[R], purpose: str) -> R:
+        with self._asking:
+            if self._failure is not None:
+                raise self._failure
+            self._connection.send(message)
+            try:
+                return wait_for(self._connection, kind, self._deadline_s, self._late(purpose))
+            except (DeadlineExceeded, WorkerLost) as error:
+                # A late answer would be taken for that to the next question.
+                self._failure = error
+                raise
+
+    def _late(self, purpose: str) -> str:
+        return (
+            f"Rank {self._rank} waited {self._deadline_s:g} s {purpose} without an answer: some "
+            "worker is slower than the deadline allows, or hangs."
+        )
+
+    def _on_lost(self, lost: WorkerLost) -> None:
+        if self._failure is None:
+            self._failure = lost
+        self._report_loss(lost)

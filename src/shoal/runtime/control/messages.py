@@ -1,0 +1,222 @@
+"""What workers and the control plane say to each other, and its encoding: MessagePack by msgspec.
+
+Owns the messages and their limits. Knows no socket and no rule about who may say what when (that is
+`handler`). A message is an array `[name, field, ...]`; a change of fields is a new version of
+Shoal, which the job card compares before anything connects. Group metadata only: no model data,
+ever (research digest section 3.4).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from shoal.groups import GeneratorConfig, GeneratorState
+
+MAX_FRAME_BYTES = 1 << 20
+"""Longest message the service accepts; a connection that sends more is closed."""
+
+SessionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+RankNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 20)]
+Reason: TypeAlias = Annotated[str, Meta(max_length=2000)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """Base of everything on the wire; the tag is the class name."""
+
+
+class Join(Message, frozen=True):
+    """Rank `rank` takes part in `session`. Answered `Done`."""
+
+    session: SessionName
+    rank: RankNumber
+    host: RankNumber
+    """Index of the machine the worker runs on."""
+
+    config: GeneratorConfig
+    """Rules for the group generator: the same from every worker of the session."""
+
+    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+    """Seed of the generator's random numbers: the same from every worker of the session."""
+
+
+class GroupRequest(Message, frozen=True):
+    """Rank `rank` is ready to average. Answered `Assigned` once its whole group is ready."""
+
+    session: SessionName
+    rank: RankNumber
+    step: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    """The worker's own step, for the dump."""
+
+
+class Leave(Message, frozen=True):
+    """Rank `rank` averages no more in `session`. Answered `Done`."""
+
+    session: SessionName
+    rank: RankNumber
+
+
+class Heartbeat(Message, frozen=True):
+    """Rank `rank` is alive. The first on a connection is answered `Welcome`."""
+
+    rank: RankNumber
+
+
+class Goodbye(Message, frozen=True):
+    """Rank `rank` has finished and will be silent. Answered `Done`."""
+
+    rank: RankNumber
+
+
+class Failed(Message, frozen=True):
+    """Rank `rank` cannot go on, through `culprit` if it knows one. Answered `Done`."""
+
+    rank: RankNumber
+    culprit: RankNumber | None
+    reason: Reason
+
+
+class DumpRequest(Message, frozen=True):
+    """Someone wants to look inside. Answered `Dump`."""
+
+
+class Assigned(Message, frozen=True):
+    """The group to average with now; all members get the same one."""
+
+    session: str
+    group_id: int
+    """Counts up within the session: the same group has the same number on all its members."""
+
+    members: tuple[int, ...]
+    """Ranks, ascending."""
+
+    reason: str
+    """Why this group, as the generator gave it."""
+
+    more: bool
+    """Whether another group is already planned for this worker."""
+
+
+class Done(Message, frozen=True):
+    """The message was acted upon."""
+
+
+class Welcome(Message, frozen=True):
+    """The worker is being watched; it must be heard from within every `timeout_ms`."""
+
+    timeout_ms: int
+
+
+class Lost(Message, frozen=True):
+    """Worker `rank` is gone (None: unknown which) and the job cannot go on."""
+
+    rank: int | None
+    reason: str
+
+
+class RefusalKind(StrEnum):
+    """Why a message was not acted upon; the service counts each."""
+
+    MALFORMED = "malformed"
+    """It is not a message of this protocol."""
+
+    MISMATCH = "mismatch"
+    """It contradicts what another worker said."""
+
+    NO_SUCH_WORKER = "no such worker"
+    """Its rank is not one of the job's."""
+
+    DUPLICATE = "duplicate"
+    """That worker is already connected, has joined or waits for its group."""
+
+    NOT_JOINED = "not joined"
+    """That worker has not joined the session, or not over this connection."""
+
+    TOO_MANY = "too many"
+    """A limit of the service is reached."""
+
+
+class Rejected(Message, frozen=True):
+    """The message was not acted upon; `reason` is one sentence."""
+
+    kind: RefusalKind
+    reason: str
+
+
+class WorkerState(StrEnum):
+    """What the control plane knows of a worker."""
+
+    EXPECTED = "expected"
+    ALIVE = "alive"
+    FINISHED = "finished"
+    LOST = "lost"
+
+
+class WorkerDump(msgspec.Struct, frozen=True):
+    """One worker, as seen by the control plane."""
+
+    rank: int
+    state: WorkerState
+    silent_ms: int | None
+    """Time since it was last heard; None unless alive."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A worker whose request has no answer yet."""
+
+    rank: int
+    step: int
+    waited_ms: int
+
+
+class SessionDump(msgspec.Struct, frozen=True):
+    """One training run inside the job."""
+
+    session: str
+    seed: int
+    joined: tuple[int, ...]
+    left: tuple[int, ...]
+    waiting: tuple[Waiting, ...]
+    """Longest wait first."""
+
+    generator: GeneratorState
+
+
+class Dump(Message, frozen=True):
+    """Everything the control plane knows, at one moment."""
+
+    world_size: int
+    up_ms: int
+    handled: int
+    """Messages acted upon so far."""
+
+    workers: tuple[WorkerDump, ...]
+    sessions: tuple[SessionDump, ...]
+    lost: Lost | None
+    """The first loss, if any."""
+
+    rejected: dict[str, int]
+    """Messages not acted upon, by `RefusalKind`."""
+
+    strangers: int
+    """Connections that did not complete the handshake, most likely for want of the job key."""
+
+
+Request: TypeAlias = Join | GroupRequest | Leave | Heartbeat | Goodbye | Failed | DumpRequest
+Reply: TypeAlias = Assigned | Done | Welcome | Lost | Rejected | Dump
+
+_encoder = msgspec.msgpack.Encoder()
+_request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_reply_decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+encode = _encoder.encode
+"""Return a message as bytes."""
+
+decode_request = _request_decoder.decode
+"""Return the request in some bytes; raises `msgspec.DecodeError` or `UnicodeDecodeError`."""
+
+decode_reply = _reply_decoder.decode
+"""Return the reply in some bytes; raises `msgspec.DecodeError`."""

@@ -1,0 +1,47 @@
+"""Waiting for one reply, and what a reply means to whoever waits for it.
+
+Owns the deadline of a question and the translation of refusals and losses into the errors of
+`shoal.errors`. Knows no socket.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from shoal.errors import DeadlineExceeded, MismatchError, ProtocolError, ShoalError, WorkerLost
+from shoal.runtime.control.messages import Lost, RefusalKind, Rejected, Reply
+
+if TYPE_CHECKING:
+    from shoal.runtime.control.connection import Connection
+
+R = TypeVar("R", bound=Reply)
+_MISMATCHES = (RefusalKind.MISMATCH, RefusalKind.DUPLICATE, RefusalKind.NO_SUCH_WORKER)
+
+
+def wait_for(connection: Connection, kind: type[R], deadline_s: float, late: str) -> R:
+    """Return the next reply, of type `kind`, that comes within `deadline_s`.
+
+    Raises `DeadlineExceeded` with the sentence `late`, `WorkerLost` if a worker or the control
+    plane is gone, `MismatchError` or `ProtocolError` if the question was refused.
+    """
+    end = time.monotonic() + deadline_s
+    while (remaining_s := end - time.monotonic()) > 0:
+        reply = connection.receive(remaining_s)
+        if isinstance(reply, kind):
+            return reply
+        if reply is not None:
+            raise as_error(reply)
+    raise DeadlineExceeded(late)
+
+
+def as_error(reply: Reply) -> ShoalError:
+    """Return the error that a reply other than the hoped-for one stands for."""
+    match reply:
+        case Lost(rank, reason):
+            return WorkerLost(reason, rank)
+        case Rejected(kind, reason) if kind in _MISMATCHES:
+            return MismatchError(reason)
+        case Rejected(_, reason):
+            return ProtocolError(reason)
+    return ProtocolError(f"The control plane gave an answer of the wrong kind: {reply!r}.")
