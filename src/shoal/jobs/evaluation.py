@@ -39,7 +39,7 @@ class Evaluator:
 
     def meets(self, value: float, target: float) -> bool:
         """Return whether `value` is at least as good as `target`."""
-        return value == target or better(value, target, self._dataset.task)
+        return value == target or better(self._dataset.task, value, target)
 
     def evaluate(self, vector: np.ndarray, max_samples: int | None = None) -> float:
         """Return the metric of the model with these parameters on the test set's first samples."""

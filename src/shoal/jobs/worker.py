@@ -6,6 +6,7 @@ failure becomes a value that the launcher can show; the process itself goes down
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -76,7 +77,8 @@ def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> No
     try:
         session = _join(rank, settings)
     except Exception as error:  # noqa: BLE001 - crosses a process boundary as a value
-        connection.send(_failure(rank, error))
+        with contextlib.suppress(BrokenPipeError):  # the launcher has given up already
+            connection.send(_failure(rank, error))
         return
     context = WorkerContext(session, settings)
     connection.send("ready")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import shoal
-from shoal.errors import UsageError, WorkerLost
+from shoal.errors import ResourceError, UsageError, WorkerLost
 from shoal.runtime.control import ControlClient, ControlProcess, JobKey
 from shoal.runtime.facts import StoreFacts
 from shoal.runtime.job_card import JobCard, agree
@@ -30,11 +30,41 @@ from shoal.runtime.launch import Launch, read_launch
 from shoal.runtime.torch_communicator import TorchCommunicator
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
 _current: Session | None = None
 
 DEFAULT_DEADLINE_S = 60.0
+_NO_CONTROL = "error: "
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What it takes for the workers to agree on something before they start."""
+
+    facts: StoreFacts
+    key: JobKey
+    deadline_s: float
+
+    def reach(self, topic: str, *, strategy: str = "", model: Sequence[str] = ()) -> None:
+        """Raise `MismatchError` on every worker unless all brought the same version and plans."""
+        card = JobCard(
+            version=shoal.__version__,
+            world_size=dist.get_world_size(),
+            strategy=strategy,
+            model_fingerprint=model,
+            torch=str(torch.__version__),
+        )
+        agree(
+            self.facts.store,
+            dist.get_rank(),
+            dist.get_world_size(),
+            self.key,
+            topic,
+            card,
+            self.deadline_s,
+        )
 
 
 class Session:
@@ -44,18 +74,26 @@ class Session:
         self,
         launch: Launch,
         communicator: TorchCommunicator,
-        facts: StoreFacts,
-        key: JobKey,
-        deadline_s: float,
+        control: ControlClient,
+        agreement: Agreement,
+        service: ControlProcess | None = None,
     ) -> None:
         self._launch = launch
         self.communicator = communicator
-        self.facts = facts
-        self.deadline_s = deadline_s
-        self._key = key
+        self.control = control
+        self._agreement = agreement
+        self._service = service
         self._runs = 0
-        self._service: ControlProcess | None = None
-        self.control: ControlClient
+
+    @property
+    def facts(self) -> StoreFacts:
+        """Small facts shared by all workers."""
+        return self._agreement.facts
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds after which any wait for other workers ends in an error."""
+        return self._agreement.deadline_s
 
     @property
     def rank(self) -> int:
@@ -83,43 +121,14 @@ class Session:
             host = self.rank // workers_per_host
             self._launch = replace(self._launch, workers_per_host=workers_per_host, host=host)
 
-    def connect_control(self, host: str, port: int) -> None:
-        """Start the control plane on rank 0 and connect to it."""
-        if self.rank == 0:
-            self._service = ControlProcess.start(
-                host=host,
-                port=port,
-                key=self._key,
-                world_size=self.world_size,
-                liveness_timeout_s=max(10.0, self.deadline_s / 2),
-            )
-            self.facts.set("control", self._service.endpoint)
-        endpoint = self.facts.get("control", self.deadline_s)
-        self.control = ControlClient(endpoint, self._key, self.rank, self.deadline_s, self._on_lost)
-
-    def agree(self, topic: str, *, strategy: str = "", model: tuple[str, ...] = ()) -> None:
-        """Raise `MismatchError` on every worker unless all brought the same version and plans."""
-        card = JobCard(
-            version=shoal.__version__,
-            torch=torch.__version__,
-            strategy=strategy,
-            model=model,
-            world_size=self.world_size,
-        )
-        agree(self.facts.store, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
+    def agree(self, topic: str, *, strategy: str, model: Sequence[str]) -> None:
+        """Raise `MismatchError` on every worker unless all brought the same plans."""
+        self._agreement.reach(topic, strategy=strategy, model=model)
 
     def next_run_name(self) -> str:
         """Return a name for the next training run, the same on every worker."""
         self._runs += 1
         return f"run-{self._runs}"
-
-    def _on_lost(self, lost: WorkerLost) -> None:
-        self.communicator.abort(lost)
-
-    def report_peer_error(self, rank: int | None, text: str) -> None:
-        """Tell the control plane that the connection to `rank` broke."""
-        if rank is not None:
-            self.control.report_failure(text, culprit=rank)
 
     def report_failure(self, error: BaseException) -> None:
         """Tell the others that this worker cannot go on, unless another one is to blame."""
@@ -190,20 +199,52 @@ def start_session(
         message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
         raise UsageError(message)
     facts = StoreFacts(dist.distributed_c10d._get_default_store())  # noqa: SLF001 - torch offers no public way to the store it has already connected
-    key = _agree_on_key(job_key, facts, deadline_s)
+    agreement = Agreement(facts, _agree_on_key(job_key, facts, deadline_s), deadline_s)
+    agreement.reach("init")
     session: Session | None = None
 
     def on_peer_error(rank: int | None, text: str) -> None:
-        if session is not None:
-            session.report_peer_error(rank, text)
+        if session is not None and rank is not None:
+            session.control.report_failure(text, culprit=rank)
 
     communicator = TorchCommunicator(deadline_s=deadline_s, on_peer_error=on_peer_error)
-    launch = _launch_of_group()
-    session = Session(launch, communicator, facts, key, deadline_s)
-    session.agree("init")
-    session.connect_control(control_host, control_port)
-    _current = session
+    service = _serve_control(agreement, control_host, control_port)
+    control = ControlClient(
+        _find_control(agreement),
+        agreement.key,
+        dist.get_rank(),
+        deadline_s,
+        communicator.abort,
+    )
+    session = _current = Session(_launch_of_group(), communicator, control, agreement, service)
     return session
+
+
+def _serve_control(agreement: Agreement, host: str, port: int) -> ControlProcess | None:
+    """Start the control plane on rank 0 and tell the others where it is."""
+    if dist.get_rank() != 0:
+        return None
+    try:
+        service = ControlProcess.start(
+            host=host,
+            port=port,
+            key=agreement.key,
+            world_size=dist.get_world_size(),
+            liveness_timeout_s=max(10.0, agreement.deadline_s / 2),
+        )
+    except ResourceError as error:
+        agreement.facts.set("control", f"{_NO_CONTROL}{error}")
+        raise
+    agreement.facts.set("control", service.endpoint)
+    return service
+
+
+def _find_control(agreement: Agreement) -> str:
+    """Return where rank 0 serves the control plane; raise its error if it could not."""
+    endpoint = agreement.facts.get("control", agreement.deadline_s)
+    if endpoint.startswith(_NO_CONTROL):
+        raise ResourceError(endpoint.removeprefix(_NO_CONTROL))
+    return endpoint
 
 
 def current_session() -> Session:

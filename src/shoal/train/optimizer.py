@@ -63,7 +63,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         session.agree(
             name,
             strategy=f"{strategy.name} {strategy.options()}",
-            model_fingerprint=fingerprint_model(model, optimizer),
+            model=fingerprint_model(model, optimizer),
         )
         self._inner = optimizer
         self._strategy = strategy
