@@ -237,6 +237,7 @@ def test_random_partition_eigenvalue_by_enumeration(sizes: tuple[int, ...]) -> N
     every = partitions(tuple(range(world_size)), sizes)
     eigenvalue = second_eigenvalue(expected_gram(every))
     assert eigenvalue == pytest.approx((num_groups - 1) / (world_size - 1), rel=1e-9)
+    assert schedule.expected_second_eigenvalue == pytest.approx(eigenvalue, rel=1e-9)
     if world_size % largest == 0:
         closed_form = (world_size - largest) / (largest * (world_size - 1))
         assert eigenvalue == pytest.approx(closed_form, rel=1e-9)

@@ -151,10 +151,11 @@ def contraction_per_step(schedule: AbstractGroupSchedule, num_samples: int = 64)
     """Return by what factor one step shrinks the distance from consensus; 0 is exact, 1 is none.
 
     Periodic schedules: the second singular value of a period, its period-th root. Random ones: the
-    root of the second eigenvalue of E[WᵀW], the mean taken over the first `num_samples` rounds,
-    which is a little above the true value (use `expected_gram` with all rounds where they can be
-    enumerated).
+    root of the second eigenvalue of E[WᵀW], exact where the schedule knows it, else from the first
+    `num_samples` rounds, which is a little above the true value.
     """
+    if schedule.expected_second_eigenvalue is not None:
+        return math.sqrt(schedule.expected_second_eigenvalue)
     if schedule.period is None:
         sample = expected_gram(schedule.round_at(step) for step in range(num_samples))
         return math.sqrt(second_eigenvalue(sample))

@@ -68,6 +68,11 @@ class RandomPartition(AbstractGroupSchedule):
         """Groups in every round."""
         return math.ceil(self.world_size / self.group_size)
 
+    @property
+    def expected_second_eigenvalue(self) -> float:
+        """(G - 1) / (N - 1) for G groups of N workers."""
+        return (self.num_groups - 1) / max(1, self.world_size - 1)
+
     def round_at(self, step: int) -> Round:
         """Return the division drawn for `step`."""
         return self._drawn(step).round_at(0)

@@ -62,6 +62,11 @@ class AbstractGroupSchedule(ABC):
     def period(self) -> int | None:
         """Steps after which rounds repeat, or None for a random schedule."""
 
+    @property
+    def expected_second_eigenvalue(self) -> float | None:
+        """Second eigenvalue of E[WᵀW], if the schedule is random and a closed form is known."""
+        return None
+
     @abstractmethod
     def round_at(self, step: int) -> Round:
         """Return the disjoint groups of `step`; together they hold every rank exactly once.
