@@ -22,14 +22,14 @@ WORKERS = 8
 COMPUTE_MS = 20.0
 STRATEGIES = (
     "all-reduce",
-    "parameter-server",
+    "ps-bsp",
     "local-sgd",
     "ad-psgd",
     "ds-sync",
     "ripples-static",
     "ripples",
 )
-_MOVE_MS = {"all-reduce": 4.0, "parameter-server": 9.0, "ad-psgd": 3.0}
+_MOVE_MS = {"all-reduce": 4.0, "ps-bsp": 9.0, "ad-psgd": 3.0}
 
 
 class Shoal:
@@ -125,7 +125,7 @@ class Shoal:
         alone = tuple((rank,) for rank in everyone)
         rows = ((0, 1, 2, 3), (4, 5, 6, 7))
         pairs = ((0, 4), (1, 5), (2, 6), (3, 7))
-        if strategy in ("all-reduce", "parameter-server"):
+        if strategy in ("all-reduce", "ps-bsp"):
             self.lock_step(lambda step: (everyone,))
         elif strategy == "local-sgd":
             self.lock_step(lambda step: (everyone,) if step % 8 == 7 else alone)
@@ -192,7 +192,7 @@ def make_run(
 
 def make_curve(shoal: Shoal, strategy: str) -> list[CurvePoint]:
     points = []
-    shared = strategy in ("all-reduce", "parameter-server")
+    shared = strategy in ("all-reduce", "ps-bsp")
     for number in range(61):
         now_ms = shoal.end_ms * number / 60
         steps = [sum(end <= now_ms for end in ends) - 1 for ends in shoal.ends_ms]

@@ -1,0 +1,190 @@
+"""Writes the report: one page with the comparison table and every figure, which opens offline.
+
+Owns how the page is put together. What figures show is decided in `report.figures`, how they look
+in `style` and `palette`, what they do in `script`. Only here is plotly needed, for its script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+import msgspec
+
+from shoal.errors import ResourceError, UsageError
+from shoal.report.figures import PANELS, Figure, Panel, draw_timeline
+from shoal.report.findings import finding
+from shoal.report.legend import legend, swatch
+from shoal.report.markup_table import html_table
+from shoal.report.palette import Styles, assign_styles, css_variables
+from shoal.report.scenario import Entry, Results, Scenario, group_scenarios
+from shoal.report.script import SCRIPT
+from shoal.report.style import CSS
+from shoal.report.table import BEST_NOTE
+from shoal.report.waiting_section import Choice, timeline_choices, waiting_section
+from shoal.report.wording import environment_line, padding_sentence
+
+_FOOTER = (
+    "<footer><p>Made by <code>shoal report</code>. How to read it: "
+    "docs/reading-a-report.md.</p></footer>"
+)
+
+
+def write_report(results: Results, path: Path) -> None:
+    """Write `results`, one result file or several, as one self-contained HTML page to `path`.
+
+    Raises `UsageError` when plotly is missing or there are no runs, `ResourceError` when the file
+    cannot be written.
+    """
+    page = make_page(group_scenarios(results), _plotly_script())
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        message = f"Cannot write the report to {path}: {error.strerror}."
+        raise ResourceError(message) from error
+
+
+def make_page(scenarios: Sequence[Scenario], plotly_script: str) -> str:
+    """Return the page for `scenarios`; `plotly_script` is plotly.js."""
+    styles = assign_styles(scenarios)
+    choices = timeline_choices(scenarios)
+    figures = dict(_figures(scenarios, styles, choices))
+    parts = (
+        _head(),
+        _top(scenarios),
+        _controls(scenarios, styles),
+        "<main>",
+        _summary(scenarios, styles),
+        *(
+            _section(panel, scenarios) + (waiting_section(choices) if index == 1 else "")
+            for index, panel in enumerate(PANELS)
+        ),
+        _details(scenarios),
+        "</main>",
+        _FOOTER,
+        f'<script type="application/json" id="figures">{_json(figures)}</script>',
+        f"<script>{plotly_script}</script>",
+        f"<script>{SCRIPT}</script></body></html>\n",
+    )
+    return "".join(parts)
+
+
+def _plotly_script() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        message = 'The HTML report needs plotly; install it with: pip install "shoal[report]"'
+        raise UsageError(message) from error
+    return str(get_plotlyjs())
+
+
+def _json(figures: dict[str, Figure]) -> str:
+    """Return `figures` as JSON that no text in them can break out of its script element."""
+    return msgspec.json.encode(figures).decode().replace("<", "\\u003c")
+
+
+def _figures(
+    scenarios: Sequence[Scenario], styles: Styles, choices: Sequence[Choice]
+) -> Iterator[tuple[str, Figure]]:
+    for panel in PANELS:
+        for index, figure in enumerate(panel.draw(scenarios, styles)):
+            yield f"{panel.key}-{index}", figure
+    for choice in choices:
+        yield f"timeline-{choice.key}", draw_timeline(choice.run)
+
+
+def _head() -> str:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Shoal report</title><style>{css_variables()}{CSS}</style></head><body>"
+    )
+
+
+def _top(scenarios: Sequence[Scenario]) -> str:
+    subtitles = dict.fromkeys(scenario.subtitle for scenario in scenarios)
+    padding = dict.fromkeys(padding_sentence(s.first, s.environment) for s in scenarios)
+    machines = dict.fromkeys(environment_line(s.environment) for s in scenarios)
+    lead = "".join(f'<p class="lead">{escape(line)}</p>' for line in subtitles)
+    facts = "".join(f"<p>{escape(line)}</p>" for line in [*padding, *machines])
+    return (
+        f'<header class="top"><h1>Shoal report</h1>{lead}<div class="facts">{facts}</div></header>'
+    )
+
+
+def _controls(scenarios: Sequence[Scenario], styles: Styles) -> str:
+    labels = dict.fromkeys(entry.label for scenario in scenarios for entry in scenario.entries)
+    boxes = "".join(
+        f'<label><input type="checkbox" checked data-label="{escape(label)}">'
+        f"{swatch(styles[label].color)}{escape(label)}</label>"
+        for label in labels
+    )
+    return f'<nav class="controls" aria-label="Strategies shown"><div>{boxes}</div></nav>'
+
+
+def _summary(scenarios: Sequence[Scenario], styles: Styles) -> str:
+    blocks = "".join(
+        f'<div class="block"><h3>{_titled(scenario, scenarios)}</h3>'
+        f'<p class="finding">{escape(finding(scenario))}</p>'
+        f"{html_table(scenario, lambda label: swatch(styles[label].color))}</div>"
+        for scenario in scenarios
+    )
+    note = BEST_NOTE.format(mark="bold with a dot")
+    return f'<section><h2>Comparison</h2><p class="how">{note}</p>{blocks}</section>'
+
+
+def _titled(scenario: Scenario, scenarios: Sequence[Scenario]) -> str:
+    """Return the scenario's title, with what it trained on where that is not the same for all."""
+    if len({other.subtitle for other in scenarios}) == 1:
+        return escape(scenario.title)
+    return escape(f"{scenario.title} · {scenario.subtitle}")
+
+
+def _section(panel: Panel, scenarios: Sequence[Scenario]) -> str:
+    figures = "".join(
+        f"<div><h3>{_titled(scenario, scenarios)}</h3>"
+        f'<div class="figure" data-figure="{panel.key}-{index}"></div></div>'
+        for index, scenario in enumerate(scenarios)
+    )
+    toggle = (
+        '<label class="toggle"><input type="checkbox" id="rank0">rank 0\'s own model:&nbsp;'
+        '<span class="state"></span></label>'
+        if panel.key == "metric"
+        else ""
+    )
+    return (
+        f'<section><h2>{panel.title}</h2><p class="how">{panel.explanation}</p>{toggle}'
+        f'{legend(panel.legend)}<div class="panels">{figures}</div></section>'
+    )
+
+
+def _details(scenarios: Sequence[Scenario]) -> str:
+    """Return what each run was made with and what it counted, folded away."""
+    rows = "".join(
+        f'<tr><th scope="row">{escape(entry.label)}<br>{escape(scenario.title)}</th>'
+        f"<td><code>{escape(_settings(entry))}</code></td>"
+        f"<td><code>{escape(_counters(entry))}</code></td></tr>"
+        for scenario in scenarios
+        for entry in scenario.entries
+    )
+    return (
+        "<section><details><summary>Settings and counters of every run</summary>"
+        '<div class="scroll"><table class="details"><thead><tr><th>Run</th><th>Settings</th>'
+        f"<th>Counted</th></tr></thead><tbody>{rows}</tbody></table></div></details></section>"
+    )
+
+
+def _settings(entry: Entry) -> str:
+    run = entry.run
+    settings = {
+        "batch size": run.batch_size,
+        "learning rate": run.learning_rate,
+        "seed": run.seed,
+        **run.strategy_options,
+    }
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+def _counters(entry: Entry) -> str:
+    return ", ".join(f"{name} {value:,g}" for name, value in sorted(entry.run.counters.items()))
