@@ -1,0 +1,98 @@
+"""A thread that serves other workers while this one computes, and whose failure is not lost.
+
+Owns how an exception of the thread reaches the training thread. Knows nothing of what it serves.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Self, TypeVar
+
+from shoal.errors import DeadlineExceeded
+
+_T = TypeVar("_T")
+
+
+class BackgroundThread:
+    """Runs `target` in a daemon thread; what it raises is raised again by `check` and `join`."""
+
+    def __init__(
+        self, name: str, target: Callable[[], None], on_failure: Callable[[], None] | None = None
+    ) -> None:
+        """`on_failure` runs in the thread after it failed: wake whoever waits for its work."""
+        self._target = target
+        self._on_failure = on_failure
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what the thread failed with, if it failed."""
+        if self._failure is not None:
+            raise self._failure
+
+    def join(self, deadline_s: float) -> None:
+        """Wait for the thread to end. Raises what it failed with, or `DeadlineExceeded`."""
+        self._thread.join(deadline_s)
+        self.check()
+        if self._thread.is_alive():
+            message = f"Thread {self._thread.name} did not end within {deadline_s:g} s."
+            raise DeadlineExceeded(message)
+
+    def _run(self) -> None:
+        try:
+            self._target()
+        except BaseException as error:  # noqa: BLE001 - carried over to the training thread
+            self._failure = error
+            if self._on_failure is not None:
+                self._on_failure()
+
+
+class Progress:
+    """A condition that tells waiting from hanging: a wait fails only if nothing happens for long.
+
+    Use it as the lock of what changes (`with progress:`).
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self._condition = threading.Condition(threading.RLock())
+        self._deadline_s = deadline_s
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        self._condition.acquire()
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self._condition.release()
+
+    def advance(self) -> None:
+        """Tell all who wait that something has changed. The lock must be held."""
+        self._count += 1
+        self._condition.notify_all()
+
+    def announce(self) -> None:
+        """Take the lock and `advance`: fit for `BackgroundThread`'s `on_failure`."""
+        with self:
+            self.advance()
+
+    def wait_for(self, poll: Callable[[], _T | None], what: str) -> _T:
+        """Return what `poll` returns once that is not None; it is asked again after every change.
+
+        The lock must be held. `poll` may raise to end the wait. Raises `DeadlineExceeded`, naming
+        `what`, if nothing changes for the deadline.
+        """
+        last_change, last_count = time.monotonic(), self._count
+        while (result := poll()) is None:
+            self._condition.wait(last_change + self._deadline_s - time.monotonic())
+            if self._count != last_count:
+                last_change, last_count = time.monotonic(), self._count
+            elif time.monotonic() - last_change >= self._deadline_s:
+                message = f"Waited {self._deadline_s:g} s for {what}, and nothing happened."
+                raise DeadlineExceeded(message)
+        return result

@@ -1,0 +1,143 @@
+"""An optimizer's numeric options as one vector, and the same optimizer over other tensors.
+
+What a parameter server needs to run the user's optimizer somewhere else: make it anew over the
+server's shard, and keep following the worker's learning-rate scheduler. Knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import Tensor
+
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+ParamGroups: TypeAlias = Sequence[dict[str, Any]]
+"""`param_groups` of a torch optimizer."""
+
+_SWITCHES = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
+"""How to compute, not what: these depend on the device and keep their defaults on a server."""
+
+_NOT_OPTIONS = {"params", "param_names"}
+
+_COUPLED = {"lbfgs", "sparseadam", "adafactor", "muon", "lamb", "lars", "shampoo", "soap"}
+"""Optimizers (lower case) whose update of one element looks at others of its tensor."""
+
+
+class Hyperparameters:
+    """The numeric entries of parameter groups: learning rate, momentum, betas, weight decay, ...
+
+    The layout is fixed by the groups it is made from; entries that are None, text or anything else
+    without a number stay as they were when the server's optimizer was made.
+    """
+
+    def __init__(self, groups: ParamGroups) -> None:
+        self._slots: list[tuple[int, str, int]] = []
+        for index, group in enumerate(groups):
+            for key in sorted(group.keys() - _SWITCHES.keys() - _NOT_OPTIONS):
+                numbers = _numbers_in(group[key])
+                if numbers is not None:
+                    self._slots.append((index, key, len(numbers)))
+        self._last = self.read(groups)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def read(self, groups: ParamGroups) -> list[float]:
+        """Return the present values, in the order of the layout.
+
+        Raises `UsageError` if an entry no longer holds as many numbers as at the beginning.
+        """
+        values: list[float] = []
+        for index, key, count in self._slots:
+            numbers = _numbers_in(groups[index].get(key))
+            if numbers is None or len(numbers) != count:
+                message = (
+                    f"Option {key!r} of parameter group {index} no longer holds {count} number(s):"
+                    f" the parameter server cannot follow that."
+                )
+                raise UsageError(message)
+            values += numbers
+        return values
+
+    def write(self, groups: ParamGroups, values: list[float]) -> None:
+        """Set those entries of `groups` that differ from the values last written.
+
+        Entries nobody changed are left alone: some optimizers count steps in their groups.
+        """
+        start = 0
+        for index, key, count in self._slots:
+            new = values[start : start + count]
+            if new != self._last[start : start + count]:
+                groups[index][key] = _in_form_of(groups[index][key], new)
+            start += count
+        self._last = list(values)
+
+
+def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> Optimizer:
+    """Return a fresh optimizer like `optimizer`, over `tensors` instead (one list per group).
+
+    Raises `UsageError` for an optimizer that couples elements across a tensor, holds state already
+    or cannot be made from its own `defaults`.
+    """
+    kind = type(optimizer)
+    if kind.__name__.lower() in _COUPLED:
+        message = (
+            f"{kind.__name__} couples elements across a tensor, which a sharded parameter server"
+            f" cuts anywhere; use an element-wise optimizer or another strategy."
+        )
+        raise UsageError(message)
+    if any(float(state.get("step", 1)) > 0 for state in optimizer.state.values()):
+        raise UsageError(
+            "The optimizer has made steps already, and a parameter server keeps that state on its"
+            " servers; wrap a fresh optimizer and load a checkpoint of this strategy."
+        )
+    accepted = inspect.signature(kind).parameters
+    defaults = {key: _on_server(key, v) for key, v in optimizer.defaults.items() if key in accepted}
+    groups = [
+        {"params": members, **_options_of(group)}
+        for group, members in zip(optimizer.param_groups, tensors, strict=True)
+    ]
+    try:
+        return kind(groups, **defaults)
+    except (TypeError, ValueError) as error:
+        message = f"The parameter server cannot make another {kind.__name__}: {error}"
+        raise UsageError(message) from error
+
+
+def _options_of(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: _on_server(key, v) for key, v in group.items() if key not in _NOT_OPTIONS}
+
+
+def _on_server(key: str, value: Any) -> Any:
+    """Return an option as a server on the CPU wants it: no device switches, no tensors."""
+    if key in _SWITCHES:
+        return _SWITCHES[key]
+    numbers = _numbers_in(value)
+    return value if numbers is None else _in_form_of(value, numbers)
+
+
+def _numbers_in(value: Any) -> list[float] | None:
+    """Return the number(s) `value` consists of, or None if it is something else."""
+    if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
+        return [float(value)]
+    if not isinstance(value, tuple | list):
+        return None
+    numbers = [number for item in value for number in _numbers_in(item) or ()]
+    return numbers if len(numbers) == len(value) else None
+
+
+def _in_form_of(old: Any, numbers: list[float]) -> Any:
+    """Return `numbers` as a bool, int, float, tuple or list, as `old` is; tensors become floats."""
+    if isinstance(old, tuple | list):
+        items = zip(old, numbers, strict=True)
+        return type(old)(_in_form_of(item, [number]) for item, number in items)
+    number = numbers[0]
+    if isinstance(old, bool):
+        return bool(number)
+    return int(number) if isinstance(old, int) and number.is_integer() else number

@@ -1,0 +1,41 @@
+"""Where a model's parameters and buffers lie among its flat tensors.
+
+Relies on `FlatParameters`' layout: in each flat tensor first parameters, then buffers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from shoal.train.flat_parameters import FlatParameters
+
+
+def place_of(parameter: Tensor, flat: FlatParameters) -> tuple[int, range]:
+    """Return which flat tensor holds `parameter` (not empty), and which elements of it.
+
+    Raises `UsageError` if none does.
+    """
+    for number, buffer in enumerate(flat.buffers):
+        if (parameter.dtype, parameter.device) == (buffer.dtype, buffer.device):
+            start = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
+            if 0 <= start <= buffer.numel() - parameter.numel():
+                return number, range(start, start + parameter.numel())
+    raise UsageError(
+        "A parameter does not live in the model's flat tensors; do not move or cast the model after"
+        " making DistributedOptimizer, and give it an optimizer of that model's parameters."
+    )
+
+
+def buffer_ranges(model: nn.Module, flat: FlatParameters) -> tuple[range, ...]:
+    """Return, per flat tensor, the elements that are buffers (batch-norm statistics)."""
+    ends = [0] * len(flat.buffers)
+    for parameter in model.parameters():
+        if parameter.numel():
+            number, elements = place_of(parameter, flat)
+            ends[number] = max(ends[number], elements.stop)
+    return tuple(range(end, buffer.numel()) for end, buffer in zip(ends, flat.buffers, strict=True))

@@ -1,0 +1,241 @@
+"""Parameter server, sharded over the workers: BSP, SSP and ASP (papers digest 4.2).
+
+Workers push gradients and pull weights; the update happens on the servers, which run the user's
+optimizer on their shards. Every worker process hosts one server, so that every machine carries the
+same share of the traffic. See docs/parameter-server.md.
+
+Owns what connects a torch model to that: gradients gathered into flat tensors, weights taken back,
+time and counters accounted. Messages and updates are `runtime`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from shoal.errors import UsageError
+from shoal.runtime.hyperparameters import Hyperparameters
+from shoal.runtime.parameter_client import ParameterClient
+from shoal.runtime.parameter_protocol import Kind, Request
+from shoal.runtime.parameter_server import ShardServer, UpdateRule
+from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSpan
+from shoal.trace import SpanKind
+from shoal.train.flat_layout import buffer_ranges, place_of
+from shoal.train.strategy import AbstractStrategy, Averaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from shoal.train.replica import Replica
+
+
+@final
+class ParameterServer(AbstractStrategy):
+    """Push gradients to sharded servers, pull weights from them, at every step.
+
+    `staleness` 0 is bulk-synchronous (BSP): one update per step with the mean gradient of all. A
+    positive number is stale-synchronous (SSP): every push is applied at once, and no worker gets
+    more than so many steps ahead of the slowest. None is asynchronous (ASP): no bound.
+    `scale_gradients` divides SSP's and ASP's pushes by the number of workers, so that the learning
+    rate found for BSP works; without it every push moves the weights by a full step.
+    """
+
+    averaged = Averaged.GRADIENTS
+    is_lock_step = False
+
+    def __init__(self, staleness: int | None = 0, *, scale_gradients: bool = True) -> None:
+        if staleness is not None and staleness < 0:
+            message = f"Staleness must be 0 or more, or None for no bound, not {staleness}."
+            raise UsageError(message)
+        self._rule = UpdateRule(staleness, scale_gradients)
+
+    @classmethod
+    def bsp(cls) -> ParameterServer:
+        """Return the bulk-synchronous parameter server."""
+        return cls(0)
+
+    @classmethod
+    def ssp(cls, *, staleness: int = 3, scale_gradients: bool = True) -> ParameterServer:
+        """Return the stale-synchronous parameter server; `staleness` is at least 1."""
+        if staleness < 1:
+            message = f"ps-ssp needs a staleness of at least 1, not {staleness}; 0 is ps-bsp."
+            raise UsageError(message)
+        return cls(staleness, scale_gradients=scale_gradients)
+
+    @classmethod
+    def asp(cls, *, scale_gradients: bool = True) -> ParameterServer:
+        """Return the asynchronous parameter server."""
+        return cls(None, scale_gradients=scale_gradients)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # the word depends on the mode
+        """The word that selects this mode."""
+        return {0: "ps-bsp", None: "ps-asp"}.get(self._rule.staleness, "ps-ssp")
+
+    def options(self) -> dict[str, str | int | float | bool | None]:
+        """Return the bound of staleness and whether gradients are scaled."""
+        return {
+            "staleness": self._rule.staleness,
+            "scale_gradients": self._rule.scale_gradients,
+        }
+
+    def bind(self, replica: Replica) -> None:
+        """Start this worker's server. Raises `UsageError` for an optimizer it cannot run."""
+        self._replica = replica
+        communicator = replica.communicator
+        self._parameters = _trained_parameters(replica.optimizer)
+        layout = _layout(replica, self._parameters)
+        self._hyperparameters = Hyperparameters(replica.optimizer.param_groups)
+        self._allocate(replica.flat.buffers, layout)
+        self._server = ShardServer(
+            communicator,
+            ParameterShard(replica.flat.buffers, layout, communicator.rank, replica.optimizer),
+            self._rule,
+            self._empty_request(),
+            replica.deadline_s,
+        )
+        self._client = ParameterClient(
+            communicator, layout, self._server, self._empty_request(), self._outbox, self._inbox
+        )
+        # A model loaded later must not be undone by the next pull.
+        self._on_load = replica.model.register_load_state_dict_post_hook(
+            lambda *_: self._server.load_weights(replica.flat.buffers)
+        )
+        self._server.start()
+
+    def _allocate(self, flats: list[Tensor], layout: ModelLayout) -> None:
+        """Make what is pushed from and pulled into; on the CPU weights are pulled in place."""
+        self._outbox = [_cpu_twin(flat) for flat in flats]
+        self._inbox = [flat if flat.device.type == "cpu" else _cpu_twin(flat) for flat in flats]
+        self._gradients = [
+            self._outbox[span.flat].as_strided(p.size(), p.stride(), span.elements.start)
+            for p, span in zip(self._parameters, layout.trained, strict=True)
+        ]
+        self._statistics = [
+            (twin[buffers.start : buffers.stop], flat[buffers.start : buffers.stop])
+            for twin, flat, buffers in zip(self._outbox, flats, layout.averaged, strict=True)
+        ]
+
+    def _empty_request(self) -> Request:
+        return Request.allocate(len(self._parameters), len(self._hyperparameters))
+
+    def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
+        """Push this step's gradients and pull weights; `update` happens on the servers instead."""
+        self._server.check()
+        begin_ns = time.monotonic_ns()
+        with torch.no_grad():
+            used = [False] * len(self._parameters) if skipped else self._pack()
+            answer = self._client.exchange(
+                Kind.SKIP if skipped else Kind.PUSH,
+                used,
+                self._hyperparameters.read(self._replica.optimizer.param_groups),
+            )
+            self._unpack()
+        self._account(begin_ns, answer.held_ns)
+
+    def _pack(self) -> list[bool]:
+        """Copy gradients and buffers into the outbox; return which parameters had a gradient."""
+        used = []
+        for parameter, place in zip(self._parameters, self._gradients, strict=True):
+            gradient = parameter.grad
+            used.append(gradient is not None)
+            if gradient is None:
+                place.zero_()
+            else:
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                place.copy_(dense, non_blocking=True)
+        for place, present in self._statistics:
+            place.copy_(present, non_blocking=True)
+        if any(flat.is_cuda for flat in self._replica.flat.buffers):
+            torch.cuda.current_stream().synchronize()
+        return used
+
+    def _unpack(self) -> None:
+        """Take pulled weights into the model, where they are not there already."""
+        for flat, pulled in zip(self._replica.flat.buffers, self._inbox, strict=True):
+            if flat is not pulled:
+                flat.copy_(pulled, non_blocking=True)
+
+    def _account(self, begin_ns: int, held_ns: int) -> None:
+        """Record the step's time: under BSP all workers meet, otherwise the server knows."""
+        replica, end_ns = self._replica, time.monotonic_ns()
+        if self._rule.staleness == 0:
+            everyone = tuple(range(replica.communicator.world_size))
+            reason = "every worker's gradient, every step"
+            replica.stopwatch.add(SpanKind.EXCHANGE, begin_ns, end_ns, everyone, reason)
+        else:
+            granted_ns = min(begin_ns + held_ns, end_ns)
+            if held_ns:
+                reason = "too far ahead of the slowest worker"
+                replica.stopwatch.add(SpanKind.WAIT, begin_ns, granted_ns, reason=reason)
+            replica.stopwatch.add(SpanKind.EXCHANGE, granted_ns, end_ns)
+        replica.count("server_wait_seconds", held_ns / 1e9)
+        for name, amount in self._client.bytes_per_exchange.items():
+            replica.count(name, amount)
+
+    def finish(self) -> None:
+        """Leave all servers; return when every worker has, with the final weights."""
+        with torch.no_grad():
+            self._client.exchange(
+                Kind.LEAVE,
+                [False] * len(self._parameters),
+                self._hyperparameters.read(self._replica.optimizer.param_groups),
+            )
+            self._unpack()
+        self._server.join()
+        self._on_load.remove()
+        self._replica.counters.update(self._server.counters())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this worker's shard: weights, optimizer state, options and update count."""
+        return {"world_size": self._replica.communicator.world_size, **self._server.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`, which this rank saved. Collective: every worker loads its own.
+
+        Raises `UsageError` for a checkpoint of another number of workers or another model.
+        """
+        world_size = self._replica.communicator.world_size
+        if state["world_size"] != world_size:
+            message = (
+                f"The checkpoint's shards are those of {state['world_size']} workers, but there"
+                f" are {world_size}; continue with as many, or drop its 'shoal' entry."
+            )
+            raise UsageError(message)
+        with torch.no_grad():
+            self._server.load_state_dict(state)
+        self._replica.communicator.barrier()
+
+
+def _trained_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the parameters that the servers update: those frozen now stay as they are."""
+    return [
+        parameter
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad and parameter.numel()
+    ]
+
+
+def _layout(replica: Replica, trained: list[Tensor]) -> ModelLayout:
+    """Describe the model's flat tensors and what lies where in them."""
+    groups = {
+        id(parameter): index
+        for index, group in enumerate(replica.optimizer.param_groups)
+        for parameter in group["params"]
+    }
+    return ModelLayout(
+        sizes=tuple(flat.numel() for flat in replica.flat.buffers),
+        trained=tuple(TrainedSpan(*place_of(p, replica.flat), groups[id(p)]) for p in trained),
+        averaged=buffer_ranges(replica.model, replica.flat),
+        num_shards=replica.communicator.world_size,
+    )
+
+
+def _cpu_twin(flat: Tensor) -> Tensor:
+    """Return zeros like `flat` on the CPU, in memory that a GPU copies to and from directly."""
+    return torch.zeros(flat.numel(), dtype=flat.dtype, pin_memory=flat.is_cuda)
