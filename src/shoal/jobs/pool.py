@@ -95,7 +95,8 @@ class WorkerPool:
     def start(self) -> None:
         """Start the processes and wait until all have joined the job."""
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["shoal.jobs.worker"])
+        # torch loads torch._dynamo at the first use of any optimizer: once here, not in each worker
+        context.set_forkserver_preload(["shoal.jobs.worker", "torch._dynamo"])
         for rank in range(self.settings.workers):
             ours, theirs = context.Pipe()
             process = context.Process(

@@ -1,0 +1,246 @@
+"""DistributedOptimizer against oracles: what one process computes for all workers at once."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import Tensor, nn  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+
+import shoal  # noqa: E402
+from shoal.groups import make_schedule  # noqa: E402
+from shoal.train.strategies import STRATEGIES  # noqa: E402
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
+
+STEPS = 6
+BATCH = 8
+FEATURES = 5
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def batch_of(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    inputs = torch.randn(BATCH, FEATURES, generator=generator)
+    return inputs, torch.randint(0, 3, (BATCH,), generator=generator)
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Two parameter groups with settings of their own."""
+    first, last = list(model[0].parameters()), list(model[2].parameters())
+    groups = [{"params": first, "lr": 0.1}, {"params": last, "lr": 0.05, "weight_decay": 0.01}]
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+
+def parameters_of(model: nn.Module) -> list[float]:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+
+
+def assert_close(ours: list[float], oracle: list[float]) -> None:
+    torch.testing.assert_close(torch.tensor(ours), torch.tensor(oracle), atol=2e-6, rtol=1e-5)
+
+
+# --- all-reduce equals one process that sees every worker's batch -------------------------------
+
+
+def train_all_reduce(clip: float | None, micro_batches: int) -> list[float]:
+    session = shoal.init(deadline_s=30)
+    model = make_model()
+    optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync="all-reduce")
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        inputs, targets = batch_of(session.rank, step)
+        parts = list(zip(inputs.chunk(micro_batches), targets.chunk(micro_batches), strict=True))
+        with optimizer.no_sync():
+            for part in parts[:-1]:
+                (cross_entropy(model(part[0]), part[1]) / micro_batches).backward()
+        (cross_entropy(model(parts[-1][0]), parts[-1][1]) / micro_batches).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        scheduler.step()
+    optimizer.finish()
+    return parameters_of(model)
+
+
+@pytest.mark.parametrize(("clip", "micro_batches"), [(None, 1), (0.1, 4)])
+def test_all_reduce_equals_one_process_with_the_whole_batch(
+    run_workers: RunWorkers, clip: float | None, micro_batches: int
+) -> None:
+    world_size = 3
+    results = run_workers(train_all_reduce, world_size, clip, micro_batches)
+    model = make_model()
+    optimizer = make_optimizer(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        batches = [batch_of(rank, step) for rank in range(world_size)]
+        inputs, targets = (torch.cat(part) for part in zip(*batches, strict=True))
+        cross_entropy(model(inputs), targets).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        scheduler.step()
+    for result in results:
+        assert_close(result, parameters_of(model))
+    assert results[0] == results[1] == results[2]
+
+
+# --- scheduled averaging equals the mixing of all replicas in one process ------------------------
+
+
+def train_scheduled(sync: str) -> list[float]:
+    session = shoal.init(deadline_s=30)
+    model = make_model()
+    optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync=sync)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        inputs, targets = batch_of(session.rank, step)
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    result = parameters_of(model)
+    optimizer.finish()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("sync", "schedule"), [("ds-sync", "ds-sync")] * 1 + [("ripples-static", "ripples-static")]
+)
+def test_scheduled_averaging_equals_mixing_in_one_process(
+    run_workers: RunWorkers, sync: str, schedule: str
+) -> None:
+    world_size = 5
+    results = run_workers(train_scheduled, world_size, sync)
+    models = [make_model() for _ in range(world_size)]
+    optimizers = [make_optimizer(model) for model in models]
+    plan = make_schedule(schedule, world_size, workers_per_host=world_size)
+    for step in range(STEPS):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            optimizer.zero_grad()
+            inputs, targets = batch_of(rank, step)
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        for group in plan.round_at(step):
+            average(models, [(rank, float(group.share_of(rank))) for rank in group.members])
+    for result, model in zip(results, models, strict=True):
+        assert_close(result, parameters_of(model))
+
+
+def average(models: list[nn.Module], shares: list[tuple[int, float]]) -> None:
+    with torch.no_grad():
+        for parameters in zip(*(models[rank].parameters() for rank, _ in shares), strict=True):
+            pairs = zip(parameters, shares, strict=True)
+            mean = sum(p.double() * share for p, (_, share) in pairs)
+            for parameter in parameters:
+                parameter.copy_(mean)
+
+
+# --- every strategy lives with what training scripts do ------------------------------------------
+
+
+class Branches(nn.Module):
+    """One branch per parity of the rank, one that nobody uses, and batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.norm = nn.BatchNorm1d(FEATURES)
+        self.branches = nn.ModuleList(nn.Linear(FEATURES, 3) for _ in range(3))
+
+    def forward(self, inputs: Tensor, branch: int) -> Tensor:
+        return self.branches[branch](self.norm(inputs))
+
+
+def live_with_everything(sync: str) -> dict[str, Any]:
+    """Uneven inputs, unused parameters, a skipped step, batch norm: nobody may be left waiting."""
+    session = shoal.init(deadline_s=30)
+    model = Branches()
+    inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    losses = []
+    for step in range(12 + 5 * session.rank):
+        optimizer.zero_grad()
+        inputs, targets = batch_of(session.rank, step % 4)
+        loss = cross_entropy(model(inputs, session.rank % 2), targets)
+        losses.append(float(loss.detach()))
+        if step == 3 and session.rank == 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    optimizer.finish()
+    distance = optimizer.average_model()
+    return {
+        "losses": losses,
+        "finite": all(bool(p.isfinite().all()) for p in model.parameters()),
+        "parameters": parameters_of(model),
+        "unused": torch.allclose(model.branches[2].weight, Branches().branches[2].weight),
+        "mean": model.norm.running_mean.tolist(),
+        "scale": scaler.get_scale(),
+        "distance": distance,
+        "steps": optimizer.state_dict()["shoal"]["num_steps"],
+    }
+
+
+@pytest.mark.parametrize("sync", STRATEGIES)
+def test_every_strategy_lives_with_everything_a_script_does(
+    run_workers: RunWorkers, sync: str
+) -> None:
+    results = run_workers(live_with_everything, 3, sync)
+    for rank, result in enumerate(results):
+        assert result["finite"]
+        assert result["steps"] == 12 + 5 * rank
+        assert sum(result["losses"][-4:]) < sum(result["losses"][:4])
+        assert result["parameters"] == results[0]["parameters"]
+        assert result["mean"] == results[0]["mean"]
+        assert result["unused"]
+        assert result["mean"] != [0.0] * FEATURES
+    assert results[1]["scale"] == 32.0  # the scaler saw the infinity and backed off
+    if sync == "all-reduce":
+        assert results[0]["scale"] == 32.0  # and so did everyone: the gradient is shared
+        assert results[0]["distance"] == 0.0
+    else:
+        assert results[0]["scale"] == 64.0
+
+
+# --- a checkpoint continues the schedule ----------------------------------------------------------
+
+
+def train_with_restart(sync: str, restart_at: int | None) -> list[float]:
+    session = shoal.init(deadline_s=30)
+    model = make_model()
+    optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync=sync)
+    for step in range(STEPS):
+        if step == restart_at:
+            saved_model = copy.deepcopy(model.state_dict())
+            saved_optimizer = copy.deepcopy(optimizer.state_dict())
+            optimizer.finish()
+            model = make_model()
+            optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync=sync)
+            model.load_state_dict(saved_model)
+            optimizer.load_state_dict(saved_optimizer)
+        optimizer.zero_grad()
+        inputs, targets = batch_of(session.rank, step)
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    result = parameters_of(model)
+    optimizer.finish()
+    return result
+
+
+@pytest.mark.parametrize("sync", ["all-reduce", "ds-sync", "ripples-static", "local-sgd", "ps-bsp"])
+def test_a_checkpoint_continues_where_it_was(run_workers: RunWorkers, sync: str) -> None:
+    assert run_workers(train_with_restart, 3, sync, 3) == run_workers(
+        train_with_restart, 3, sync, None
+    )
