@@ -14,7 +14,7 @@ import gc
 import json
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from random import Random
@@ -37,22 +37,25 @@ Request: TypeAlias = tuple[int, int]
 """(rank, now_ns) of one call."""
 
 
+Slowdown: TypeAlias = Callable[[int, int], float]
+"""(rank, now_ns) to how many times slower than STEP_NS that worker computes then."""
+
+
 class Workload:
     """Workers that compute, ask, average and compute again, in virtual time."""
 
-    def __init__(self, slowdown: dict[int, float], seed: int) -> None:
-        """`slowdown` maps every rank to how many times slower than STEP_NS it computes."""
+    def __init__(self, ranks: list[int], slowdown: Slowdown, seed: int) -> None:
         self.slowdown = slowdown
         self.random = Random(seed)
-        self.steps = dict.fromkeys(slowdown, 0)
+        self.steps = dict.fromkeys(ranks, 0)
 
-    def compute_ns(self, rank: int) -> int:
+    def compute_ns(self, rank: int, now_ns: int) -> int:
         jitter = 1 + JITTER_RATIO * (2 * self.random.random() - 1)
-        return round(STEP_NS * self.slowdown[rank] * jitter)
+        return round(STEP_NS * self.slowdown(rank, now_ns) * jitter)
 
     def play(self, generator: GroupGenerator) -> Iterator[tuple[Request, list[Assignment]]]:
         """Yield every call and its answer for ever, in order of virtual time."""
-        queue = [(self.compute_ns(rank), rank, True) for rank in self.slowdown]
+        queue = [(self.compute_ns(rank, 0), rank, True) for rank in self.steps]
         heapify(queue)
         while True:
             now_ns, rank, has_computed = heappop(queue)
@@ -62,13 +65,16 @@ class Workload:
             for group in answer:
                 for member in group.members:
                     again = member in group.more
-                    delay_ns = AVERAGING_NS + (0 if again else self.compute_ns(member))
-                    heappush(queue, (now_ns + delay_ns, member, not again))
+                    done_ns = now_ns + AVERAGING_NS
+                    compute_ns = 0 if again else self.compute_ns(member, done_ns)
+                    heappush(queue, (done_ns + compute_ns, member, not again))
 
 
-def build(config: GeneratorConfig, ranks: list[int], workers_per_host: int) -> GroupGenerator:
+def build(
+    config: GeneratorConfig, ranks: list[int], workers_per_host: int, seed: int = 0
+) -> GroupGenerator:
     """Return a generator that all `ranks` have joined."""
-    generator = GroupGenerator(config, Random(0))
+    generator = GroupGenerator(config, Random(seed))
     for rank in ranks:
         generator.join(rank, rank // workers_per_host)
     return generator
@@ -86,11 +92,11 @@ def measure(
     `slow_ratio` of the workers are five times slower. In random mode a call that asks again after
     `Assignment.more` counts like any other.
     """
-    slow = round(workers * slow_ratio)
     ranks = list(range(workers))
-    slowdown = {rank: 5.0 if rank >= workers - slow else 1.0 for rank in ranks}
+    first_slow = workers - round(workers * slow_ratio)
+    workload = Workload(ranks, lambda rank, _: 5.0 if rank >= first_slow else 1.0, seed=1)
     config = MODES[mode]()
-    played = Workload(slowdown, seed=1).play(build(config, ranks, WORKERS_PER_HOST))
+    played = workload.play(build(config, ranks, WORKERS_PER_HOST))
     calls = [next(played)[0] for _ in range(requests)]
     return statistics.median(
         requests / _seconds(build(config, ranks, WORKERS_PER_HOST), calls) for _ in range(repeats)

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class GroupGenerator:
     """Plans groups on request and hands each out once all its members have arrived.
 
-    The same configuration, seed and calls give the same answers. `now_ns` only serves to measure
-    waits and must not decrease. Misuse of the protocol raises `ProtocolError` and changes nothing.
+    The same configuration, seed and calls give the same answers. `now_ns` must not
+    decrease; it tells waiting from computing. Misuse raises `ProtocolError` and changes nothing.
     """
 
     def __init__(self, config: GeneratorConfig, random: Random) -> None:
@@ -86,7 +86,7 @@ class GroupGenerator:
         worker.arrived_ns = now_ns
         worker.running = None
         if worker.owed is None:
-            self._begin_synchronization(worker)
+            self._begin_synchronization(worker, now_ns)
         group = worker.queue[0]
         group.arrived += 1
         return [self._start(group, now_ns)] if group.arrived == len(group.members) else []
@@ -134,7 +134,7 @@ class GroupGenerator:
             raise ProtocolError(message)
         return worker
 
-    def _begin_synchronization(self, worker: Worker) -> None:
+    def _begin_synchronization(self, worker: Worker, now_ns: int) -> None:
         counters = self.counters
         counters.requests += 1
         counters.requests_by_rank[worker.rank] = counters.requests_by_rank.get(worker.rank, 0) + 1
@@ -142,9 +142,9 @@ class GroupGenerator:
             self._idle.remove(worker)  # before its progress moves: the bucket is found by it
         elif self.config.group_buffer:
             counters.buffer_hits += 1
-            self._filter.count_request(worker)
+            self._filter.count_request(worker, now_ns)
             return
-        self._filter.count_request(worker)
+        self._filter.count_request(worker, now_ns)
         self._plan(worker)
 
     def _plan(self, requester: Worker) -> None:
@@ -161,8 +161,9 @@ class GroupGenerator:
             self._enqueue(members, requester, reason)
 
     def _divide(self, requester: Worker) -> Plan:
-        """Divide `requester` and all idle workers that it need not wait for too long."""
-        workers = self._idle.take_above(self._filter.limit_for(requester))
+        """Divide `requester` and all idle workers that nobody would have to wait for too long."""
+        limit = self._filter.limit_for(requester, self._idle.furthest_ticks)
+        workers = self._idle.take_above(limit)
         self.counters.filtered += len(self._idle)
         workers.append(requester)
         self._random.shuffle(workers)
@@ -171,11 +172,11 @@ class GroupGenerator:
         return divide_evenly(workers, self.config.group_size)
 
     def _draw(self, requester: Worker) -> Plan:
-        """Draw one random group with `requester` among those it need not wait for too long."""
+        """Draw one random group of `requester` and others that need not be waited for too long."""
         size = min(self.config.group_size, len(self._joined))
         drawn = self._random.sample(self._joined, size)
         others = [worker for worker in drawn if worker is not requester][: size - 1]
-        limit = self._filter.limit_for(requester)
+        limit = self._filter.limit_for(requester, self._filter.frontier_ticks)
         laggards = sum(worker.progress_ticks <= limit for worker in others)
         if laggards:
             self.counters.filtered += laggards
@@ -229,6 +230,6 @@ class GroupGenerator:
         worker.queue.popleft()
         if worker.owed is group:
             worker.owed = None
-        self._filter.end_wait(worker)
+        self._filter.end_wait(worker, waited_ns, now_ns)
         if not worker.queue:
             self._idle.add(worker)

@@ -38,10 +38,7 @@ class GeneratorConfig:
     """Requests by which a worker must lag the requester to be left out; None switches it off."""
 
     refined_filter: bool = True
-    """Counters forgive waiting and fade old lag, and a host group leaves its laggards out.
-
-    Off is the published rule to the letter. See `shoal.groups.slowdown_filter`.
-    """
+    """Mend the filter's traps, see `shoal.groups.slowdown_filter`. Off is the published rule."""
 
     def __post_init__(self) -> None:
         if self.group_size < 2:

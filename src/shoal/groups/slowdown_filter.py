@@ -2,14 +2,14 @@
 
 The published rule (Ripples/Prague, research digest section 3.4): a requester is not grouped with
 workers whose request counter lags its own by the threshold or more, while a laggard's own request
-passes. Alone, that rule has a trap: workers that were stalled by a straggler lag as far as the
-straggler itself, so from then on they are grouped with it and stay stalled. The refinement, which
-`GeneratorConfig.refined_filter` switches, keeps the rule and changes what a counter means:
+passes. Alone, that rule has traps: workers stalled by a straggler lag as far as the straggler, so
+from then on they are grouped with it; one straggler's request groups others with fast workers; and
+a worker that was slow once is left out for ever. `GeneratorConfig.refined_filter` mends all three:
 
-- Waiting for a group is not lag: after a wait a worker lags the furthest worker by no more than it
-  did when it arrived.
-- Lag fades by a sixteenth at each request of the worker, so a worker that recovers is taken back
-  and a steady slowness below a sixteenth of the threshold never counts.
+- Lag is measured against the furthest of those at hand, not the requester: nobody but the
+  requester, which has arrived, can hold up its group by the threshold.
+- Waiting for a group is not lag: a counter goes on at its worker's own pace while it waits.
+- Lag fades by a sixteenth at each request of the worker, so that one that recovers is taken back.
 
 docs/group-generator.md has the figures.
 """
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from shoal.groups.worker_queues import Worker
 
-_FADE_SHIFT = 4
 _NO_LIMIT = 1 << 62
+_FADE_REQUESTS = 16
+_PACE_STEPS = 4  # a worker's pace is smoothed over about this many of its steps
 
 
 class SlowdownFilter:
@@ -40,30 +41,36 @@ class SlowdownFilter:
         self.frontier_ticks = 0
         """Progress of the furthest worker; a worker that joins starts here."""
 
-    def count_request(self, worker: Worker) -> None:
-        """Advance the worker by one request and note how far it lags now that it has arrived."""
+    def count_request(self, worker: Worker, now_ns: int) -> None:
+        """Advance the worker, which has arrived at `now_ns`, by one request."""
         progress = worker.progress_ticks + TICKS_PER_REQUEST
         lag = self.frontier_ticks - progress
         if lag <= 0:
             self.frontier_ticks = progress
-            lag = 0
         elif self._refined:
-            fade = (lag + TICKS_PER_REQUEST - 1) >> _FADE_SHIFT
-            progress += fade
-            lag -= fade
+            progress += lag // _FADE_REQUESTS
         worker.progress_ticks = progress
-        worker.lag_ticks = lag
+        if worker.answered_ns is not None:
+            step_ns = now_ns - worker.answered_ns
+            change_ns = (step_ns - worker.pace_ns) // _PACE_STEPS if worker.pace_ns else step_ns
+            worker.pace_ns += change_ns
 
-    def end_wait(self, worker: Worker) -> None:
-        """Carry a worker that waited along with the furthest one."""
-        if self._refined:
-            level = self.frontier_ticks - worker.lag_ticks
-            if level > worker.progress_ticks:
-                worker.progress_ticks = level
+    def end_wait(self, worker: Worker, waited_ns: int, now_ns: int) -> None:
+        """Advance a worker that waited as far as it would have come meanwhile."""
+        worker.answered_ns = now_ns
+        if self._refined and worker.pace_ns:
+            worker.progress_ticks += waited_ns * TICKS_PER_REQUEST // worker.pace_ns
+            self.frontier_ticks = max(self.frontier_ticks, worker.progress_ticks)
 
-    def limit_for(self, worker: Worker) -> int:
-        """Return the progress above which others may be grouped with `worker`, in ticks."""
-        return worker.progress_ticks - self._margin_ticks
+    def limit_for(self, requester: Worker, furthest_ticks: int) -> int:
+        """Return the progress above which others may be grouped with `requester`, in ticks.
+
+        `furthest_ticks` is the progress of the furthest of those others.
+        """
+        reference = requester.progress_ticks
+        if self._refined and furthest_ticks > reference:
+            reference = furthest_ticks
+        return reference - self._margin_ticks
 
     def without_laggards(self, workers: list[Worker]) -> list[Worker]:
         """Return those who do not hold up the furthest of `workers`; all when not refined."""

@@ -23,10 +23,11 @@ class Worker:
     """One worker: where it is, what is planned for it and how far it has come."""
 
     __slots__ = (
+        "answered_ns",
         "arrived_ns",
         "host",
-        "lag_ticks",
         "owed",
+        "pace_ns",
         "progress_ticks",
         "queue",
         "rank",
@@ -37,7 +38,8 @@ class Worker:
         self.rank = rank
         self.host = host
         self.progress_ticks = progress_ticks
-        self.lag_ticks = 0
+        self.pace_ns = 0  # smoothed time from an answer to the next request; 0 while unknown
+        self.answered_ns: int | None = None
         self.queue: deque[QueuedGroup] = deque()
         self.arrived_ns: int | None = None
         self.running: int | None = None
@@ -97,6 +99,11 @@ class IdleWorkers:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def furthest_ticks(self) -> int:
+        """Progress of the furthest idle worker, or 0 if there is none."""
+        return self._keys[-1] if self._keys else 0
 
     def add(self, worker: Worker) -> None:
         """Put `worker` in; its progress must not change while it is here."""
