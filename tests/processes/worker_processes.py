@@ -1,0 +1,142 @@
+"""A harness that runs one function in several worker processes, joined by gloo on loopback.
+
+Workers are forked from a server that has imported torch, so that a group of eight starts in under a
+second. The store that joins them lives in the test's process, as torchrun's agent does it: its port
+is free by construction, and no worker's death takes it away.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any, Protocol
+
+import pytest
+import torch
+import torch.distributed as dist
+
+DEADLINE_S = 40.0
+"""Default limit on one run, below pytest's own."""
+
+context = multiprocessing.get_context("forkserver")
+# torch._dynamo is what torch loads at the first use of any optimizer: once, not once per worker
+context.set_forkserver_preload(["pytest", "torch._dynamo", "shoal.train.optimizer"])
+
+
+class RunWorkers(Protocol):
+    """What the fixture `run_workers` is."""
+
+    def __call__(
+        self,
+        function: Callable[..., Any],
+        world_size: int,
+        *arguments: Any,
+        may_die: tuple[int, ...] = (),
+        initialize: bool = True,
+        deadline_s: float = DEADLINE_S,
+    ) -> list[Any]: ...
+
+
+def run_workers(
+    function: Callable[..., Any],
+    world_size: int,
+    *arguments: Any,
+    may_die: tuple[int, ...] = (),
+    initialize: bool = True,
+    deadline_s: float = DEADLINE_S,
+) -> list[Any]:
+    """See the fixture of this name."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pipes = [context.Pipe() for _ in range(world_size)]
+    processes = [
+        context.Process(
+            target=_work,
+            args=(theirs, rank, world_size, store.port, initialize, function, arguments),
+            daemon=True,
+        )
+        for rank, (_, theirs) in enumerate(pipes)
+    ]
+    try:
+        for process, (_, theirs) in zip(processes, pipes, strict=True):
+            process.start()
+            theirs.close()
+        outcomes = _collect([ours for ours, _ in pipes], time.monotonic() + deadline_s)
+    finally:
+        _end(processes, [ours for ours, _ in pipes])
+    failures = [
+        f"rank {rank}: {outcome[1]}"
+        for rank, outcome in enumerate(outcomes)
+        if outcome[0] == "failed" or (outcome[0] == "died" and rank not in may_die)
+    ]
+    if failures:
+        pytest.fail("\n".join(failures), pytrace=False)
+    return [value if kind == "returned" else None for kind, value in outcomes]
+
+
+def _collect(pipes: list[Connection], deadline: float) -> list[tuple[str, Any]]:
+    """Return ("returned", value), ("failed", traceback) or ("died", why) of each worker."""
+    outcomes: dict[Connection, tuple[str, Any]] = {}
+    while waiting := [pipe for pipe in pipes if pipe not in outcomes]:
+        ready = multiprocessing.connection.wait(waiting, max(0.0, deadline - time.monotonic()))
+        for pipe in ready:
+            try:
+                outcomes[pipe] = pickle.loads(pipe.recv_bytes())
+            except (EOFError, ConnectionResetError):
+                outcomes[pipe] = ("died", "died without a result")
+        if not ready:
+            late = ("failed", "did not return before the deadline")
+            outcomes.update(dict.fromkeys(waiting, late))
+    return [outcomes[pipe] for pipe in pipes]
+
+
+def _end(processes: list[ForkServerProcess], pipes: list[Connection]) -> None:
+    for pipe in pipes:
+        pipe.close()
+    for process in processes:
+        if process.pid is not None:
+            process.join(5)
+            if process.exitcode is None:
+                process.kill()
+                process.join(5)
+            process.close()
+
+
+def _work(
+    pipe: Connection,
+    rank: int,
+    world_size: int,
+    port: int,
+    initialize: bool,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(world_size),
+        TORCHELASTIC_USE_AGENT_STORE="True",
+        GLOO_SOCKET_IFNAME="lo",
+    )
+    try:
+        if initialize:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=DEADLINE_S))
+        outcome = ("returned", function(*arguments))
+    except BaseException:  # noqa: BLE001 - whatever it is, the test's process is to show it
+        outcome = ("failed", traceback.format_exc())
+    pipe.send_bytes(pickle.dumps(outcome))  # by value: torch's own pickling shares memory
+    try:
+        pipe.recv()  # until the test's process has everyone's result and closes its end
+    except (EOFError, ConnectionResetError):
+        os._exit(0)  # connections that a test broke on purpose would hold up an orderly exit
