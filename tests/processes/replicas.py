@@ -1,0 +1,48 @@
+"""Replicas for strategies that need a communicator and nothing else of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from shoal.runtime.torch_communicator import TorchCommunicator
+from shoal.trace import ListSink
+from shoal.train.flat_parameters import FlatParameters
+from shoal.train.replica import Replica, Stopwatch
+
+if TYPE_CHECKING:
+    from shoal.train.strategy import AbstractStrategy
+
+
+def bind(
+    strategy: AbstractStrategy,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    communicator: TorchCommunicator | None = None,
+    deadline_s: float = 20.0,
+) -> Replica:
+    """Bind `strategy` to this process's worker, as DistributedOptimizer does in a whole job."""
+    communicator = communicator or TorchCommunicator(deadline_s=deadline_s)
+    replica = Replica(
+        model=model,
+        optimizer=optimizer,
+        flat=FlatParameters(model),
+        communicator=communicator,
+        groups=None,  # type: ignore[arg-type]
+        facts=None,  # type: ignore[arg-type]
+        session="test",
+        host=0,
+        workers_per_host=communicator.world_size,
+        seed=7,
+        deadline_s=deadline_s,
+        stopwatch=Stopwatch(communicator.rank, ListSink()),
+    )
+    strategy.bind(replica)
+    return replica
+
+
+def parameters_of(model: nn.Module) -> torch.Tensor:
+    """Return a copy of all parameters as one vector."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -1,0 +1,248 @@
+"""AD-PSGD between real processes: nothing is lost, everyone answers, nobody hangs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from replicas import bind, parameters_of
+from torch import Tensor, nn
+
+from shoal.errors import UsageError
+from shoal.runtime.master_copy import MasterCopy
+from shoal.runtime.pair_exchange import ActiveSide, PassiveSide
+from shoal.runtime.torch_communicator import TorchCommunicator
+from shoal.trace import SpanKind
+from shoal.train.ad_psgd import ADPSGD
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
+
+TURNS = 5
+"""Channel of the tests' own messages."""
+
+SIZE = 1000
+START = 2.0**30
+"""Ranks start at multiples of it. With 53 bits, averages and small whole updates stay exact."""
+
+
+def make_vector(rank: int) -> nn.ParameterList:
+    return nn.ParameterList([nn.Parameter(torch.full((SIZE,), rank * START, dtype=torch.float64))])
+
+
+def walk(steps: list[int], gradient: float) -> tuple[Tensor, dict[str, float]]:
+    """Make `steps[rank]` steps of a fixed size; return the parameters after `finish`."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    rank = communicator.rank
+    model = make_vector(rank)
+    optimizer = torch.optim.SGD(model, lr=1.0)
+    strategy = ADPSGD()
+    replica = bind(strategy, model, optimizer, communicator)
+    for _ in range(steps[rank]):
+        model[0].grad = torch.full((SIZE,), gradient, dtype=torch.float64)
+        strategy.step(optimizer.step)
+    strategy.finish()
+    return parameters_of(model), replica.counters
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
+def test_exchanges_conserve_the_sum_exactly(run_workers: RunWorkers, world_size: int) -> None:
+    num_steps = 6
+    outcomes = run_workers(walk, world_size, [num_steps] * world_size, 0.0)
+    finals = torch.stack([final for final, _ in outcomes])
+    starts = torch.arange(world_size, dtype=torch.float64) * START
+    assert torch.equal(finals.sum(0), starts.sum().expand(SIZE))
+    if world_size > 1:
+        assert finals.std(0).max() < starts.std(), "workers come closer to each other"
+    exchanges = sum(counters.get("group_size.2", 0) for _, counters in outcomes)
+    assert exchanges == num_steps * (world_size // 2), "one per step of an active worker"
+    assert exchanges == sum(counters.get("exchanges_answered", 0) for _, counters in outcomes)
+
+
+@pytest.mark.parametrize("steps", [[9, 9, 9, 9], [3, 12, 9, 5], [0, 4, 7, 0]])
+def test_no_local_update_is_lost_or_doubled(run_workers: RunWorkers, steps: list[int]) -> None:
+    outcomes = run_workers(walk, len(steps), steps, 1.0)
+    total = torch.stack([final for final, _ in outcomes]).sum(0)
+    expected = sum(rank * START for rank in range(len(steps))) - sum(steps)
+    assert torch.equal(total, torch.full((SIZE,), expected, dtype=torch.float64))
+
+
+def two_steps() -> Tensor:
+    """Return rank 1's parameters after an exchange that it was sure to have finished."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = make_vector(communicator.rank)
+    optimizer = torch.optim.SGD(model, lr=1.0, momentum=0.5)
+    strategy = ADPSGD()
+    bind(strategy, model, optimizer, communicator)
+    for _ in range(2 * communicator.rank):
+        model[0].grad = torch.ones(SIZE, dtype=torch.float64)
+        strategy.step(optimizer.step)
+    after = parameters_of(model)
+    strategy.finish()
+    return after
+
+
+def test_updates_go_to_the_averaged_parameters(run_workers: RunWorkers) -> None:
+    # The second gradient was computed before the average came, and is applied to it; momentum
+    # is the worker's own: 1, then 1 + 0.5.
+    _, after = run_workers(two_steps, 2)
+    assert torch.equal(after, torch.full_like(after, (START - 1) / 2 - 1.5))
+
+
+def train_alone() -> tuple[Tensor, Tensor]:
+    finals = []
+    for strategy in (ADPSGD(), None):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+            inputs = torch.randn(5, 8, 4)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        if strategy is not None:
+            bind(strategy, model, optimizer)
+        for batch in inputs:
+            model.zero_grad()
+            model(batch).square().mean().backward()
+            if strategy is None:
+                optimizer.step()
+            else:
+                strategy.step(optimizer.step)
+        if strategy is not None:
+            strategy.finish()
+        finals.append(torch.cat([parameters_of(model), model[1].running_var]))
+    return finals[0], finals[1]
+
+
+def test_one_worker_trains_as_without(run_workers: RunWorkers) -> None:
+    ((distributed, plain),) = run_workers(train_alone, 1)
+    assert torch.equal(distributed, plain)
+
+
+def blocked_passive(num_steps: int) -> dict[str, float]:
+    """Rank 0 does nothing until rank 1 says that its exchanges are done."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = make_vector(communicator.rank)
+    optimizer = torch.optim.SGD(model, lr=1.0)
+    strategy = ADPSGD()
+    replica = bind(strategy, model, optimizer, communicator)
+    done = torch.zeros(1)
+    if communicator.rank == 0:
+        communicator.receive(done, 1, channel=TURNS).wait()
+        time.sleep(0.05)
+    else:
+        for _ in range(num_steps):
+            strategy.step(lambda: None)
+        done.fill_(replica.counters["group_size.2"])
+        communicator.send(done, 0, channel=TURNS).wait()
+    strategy.finish()
+    return {**replica.counters, "told": float(done)}
+
+
+def test_a_passive_worker_answers_while_it_is_busy(run_workers: RunWorkers) -> None:
+    passive, active = run_workers(blocked_passive, 2, 10)
+    assert passive["told"] == 9, "all but the last exchange were over before rank 0 went on"
+    assert passive["exchanges_answered"] == active["group_size.2"] == 10
+
+
+def meet_together() -> int:
+    """Ranks 1 and 2 ask rank 0, which lets neither begin before both have asked."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    flats = [torch.full((SIZE,), communicator.rank * START, dtype=torch.float64)]
+    master = MasterCopy(flats, [range(SIZE, SIZE)])
+    queued_ns = 0
+    if communicator.rank == 0:
+        passive = PassiveSide(communicator, master, 2, 20.0)
+        passive.start()
+
+        def wait_for_both() -> None:
+            while passive.num_requests < 2:
+                passive.check()
+                time.sleep(0.001)
+
+        master.update(wait_for_both)
+        passive.finish()
+    else:
+        active = ActiveSide(communicator, master, 20.0)
+        active.start()
+        active.begin(0)
+        exchange = active.wait()
+        assert exchange is not None
+        queued_ns = exchange.queued_ns
+        assert exchange.begin_ns <= exchange.granted_ns <= exchange.end_ns
+        active.finish([0])
+    return queued_ns
+
+
+def test_queueing_at_a_busy_passive_worker_is_measured(run_workers: RunWorkers) -> None:
+    queued_ns = run_workers(meet_together, 3)
+    assert sorted(waited > 0 for waited in queued_ns) == [False, False, True]
+
+
+def exposed_wait() -> list[tuple[SpanKind, tuple[int, ...]]]:
+    """Rank 1 makes steps without computing, so it waits for its exchanges."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = nn.ParameterList([nn.Parameter(torch.zeros(1 << 18))])
+    strategy = ADPSGD()
+    replica = bind(strategy, model, torch.optim.SGD(model, lr=1.0), communicator)
+    for _ in range(5 * communicator.rank):
+        strategy.step(lambda: None)
+    strategy.finish()
+    return [(span.kind, span.members) for span in replica.stopwatch.sink.spans]
+
+
+def test_waiting_for_an_exchange_is_recorded_with_its_pair(run_workers: RunWorkers) -> None:
+    passive, active = run_workers(exposed_wait, 2)
+    assert passive == []
+    assert {members for _, members in active} == {(0, 1)}
+    assert SpanKind.EXCHANGE in {kind for kind, _ in active}
+
+
+def position_after(parts: list[int]) -> dict[str, Any]:
+    """Make as many steps as `parts` say, each part by a new strategy from the last one's state."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = make_vector(communicator.rank)
+    state: dict[str, Any] = {}
+    for num_steps in parts:
+        strategy = ADPSGD()
+        bind(strategy, model, torch.optim.SGD(model, lr=1.0), communicator)
+        if state:
+            strategy.load_state_dict(state)
+        for _ in range(num_steps):
+            strategy.step(lambda: None)
+        state = strategy.state_dict()
+        strategy.finish()
+    return state
+
+
+def test_a_checkpoint_continues_the_choice_of_peers(run_workers: RunWorkers) -> None:
+    straight = run_workers(position_after, 4, [12])
+    assert straight == run_workers(position_after, 4, [5, 7])
+    assert [state["num_exchanges"] for state in straight] == [0, 12, 0, 12]
+    assert straight[1]["random"] != straight[3]["random"], "active workers choose independently"
+
+
+def load_later() -> tuple[Tensor, Tensor]:
+    """Load a model after binding: the next step must start from it."""
+    model = make_vector(3)
+    optimizer = torch.optim.SGD(model, lr=1.0)
+    strategy = ADPSGD()
+    bind(strategy, model, optimizer)
+    model.load_state_dict(make_vector(5).state_dict())
+    model[0].grad = torch.ones(SIZE, dtype=torch.float64)
+    strategy.step(optimizer.step)
+    after = parameters_of(model)
+    strategy.finish()
+    return after, parameters_of(model)
+
+
+def test_a_model_loaded_later_is_what_training_continues_from(run_workers: RunWorkers) -> None:
+    ((after, final),) = run_workers(load_later, 1)
+    assert torch.equal(after, torch.full((SIZE,), 5 * START - 1, dtype=torch.float64))
+    assert torch.equal(after, final)
+
+
+def test_unknown_peers_are_refused() -> None:
+    with pytest.raises(UsageError, match="exponential"):
+        ADPSGD(peers="nearest")
+    assert ADPSGD(peers="exponential").options() == {"peers": "exponential"}

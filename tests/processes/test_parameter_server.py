@@ -1,0 +1,463 @@
+"""The sharded parameter server between real processes, against oracles in one process."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from replicas import bind, parameters_of
+from torch import Tensor, nn
+from torch.nn import functional
+
+from shoal.errors import UsageError
+from shoal.runtime.torch_communicator import TorchCommunicator
+from shoal.trace import SpanKind
+from shoal.train.parameter_server import ParameterServer
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
+
+
+TURNS = 5
+"""Channel of the tests' own messages."""
+
+
+def make_model() -> nn.Module:
+    """64 parameters: no number of workers below divides them at the parameters' edges."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    return model.double()
+
+
+def make_optimizer(kind: str, model: nn.Module) -> torch.optim.Optimizer:
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": 0.1},
+        {"params": others, "lr": 0.03},
+    ]
+    if kind == "sgd":
+        return torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    draw = torch.randn(4, 8, generator=generator, dtype=torch.float64)
+    return draw[:, :5], draw[:, 5:]
+
+
+def backward(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+    model.zero_grad()
+    functional.mse_loss(model(inputs), targets).backward()
+
+
+def never() -> None:
+    pytest.fail("a parameter server must not make the local update")
+
+
+# --- BSP ------------------------------------------------------------------------------------------
+
+
+def train_bsp(kind: str, num_steps: int, stagger: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the parameters after the last step and after `finish`."""
+    model = make_model()
+    optimizer = make_optimizer(kind, model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 2))
+    strategy = ParameterServer.bsp()
+    rank = bind(strategy, model, optimizer).communicator.rank
+    optimizer._opt_called = True  # the scheduler looks for it
+    for step in range(num_steps):
+        backward(model, *batch(rank, step))
+        time.sleep(0.01 * (rank * stagger % 3))
+        strategy.step(never)
+        schedule.step()
+    last = parameters_of(model)
+    strategy.finish()
+    return last, parameters_of(model)
+
+
+def train_alone(kind: str, num_steps: int, world_size: int) -> Tensor:
+    model = make_model()
+    optimizer = make_optimizer(kind, model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 2))
+    for step in range(num_steps):
+        batches = [batch(rank, step) for rank in range(world_size)]
+        backward(model, torch.cat([b[0] for b in batches]), torch.cat([b[1] for b in batches]))
+        optimizer.step()
+        schedule.step()
+    return parameters_of(model)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_bsp_equals_one_process_on_the_whole_batch(
+    run_workers: RunWorkers, kind: str, world_size: int
+) -> None:
+    expected = train_alone(kind, 6, world_size)
+    for last, final in run_workers(train_bsp, world_size, kind, 6):
+        torch.testing.assert_close(last, expected, rtol=0, atol=1e-12)
+        assert torch.equal(last, final)
+
+
+def test_bsp_gives_the_same_bits_whatever_the_order_of_arrival(run_workers: RunWorkers) -> None:
+    one, other = (run_workers(train_bsp, 4, "sgd", 4, stagger)[0][0] for stagger in (1, 2))
+    assert torch.equal(one, other)
+
+
+def train_unevenly(steps: list[int]) -> Tensor:
+    model = make_model()
+    optimizer = make_optimizer("sgd", model)
+    strategy = ParameterServer.bsp()
+    rank = bind(strategy, model, optimizer).communicator.rank
+    for step in range(steps[rank]):
+        backward(model, *batch(rank, step))
+        strategy.step(never)
+    strategy.finish()
+    return parameters_of(model)
+
+
+def test_a_worker_that_ends_early_leaves_the_mean_to_the_others(run_workers: RunWorkers) -> None:
+    steps = [5, 0, 3]
+    model = make_model()
+    optimizer = make_optimizer("sgd", model)
+    for step in range(max(steps)):
+        batches = [batch(rank, step) for rank in range(3) if step < steps[rank]]
+        backward(model, torch.cat([b[0] for b in batches]), torch.cat([b[1] for b in batches]))
+        optimizer.step()
+    for final in run_workers(train_unevenly, 3, steps):
+        torch.testing.assert_close(final, parameters_of(model), rtol=0, atol=1e-12)
+
+
+# --- skipped steps, unused parameters, buffers ----------------------------------------------------
+
+
+def train_with_skips(skips: list[list[int]]) -> Tensor:
+    model = make_model()
+    strategy = ParameterServer.bsp()
+    rank = bind(strategy, model, make_optimizer("sgd", model)).communicator.rank
+    for step, skipping in enumerate(skips):
+        backward(model, *batch(rank, step))
+        if rank in skipping:
+            for parameter in model.parameters():
+                parameter.grad.fill_(float("inf"))
+        strategy.step(never, skipped=rank in skipping)
+    strategy.finish()
+    return parameters_of(model)
+
+
+def test_a_skipped_step_counts_for_nothing(run_workers: RunWorkers) -> None:
+    skips = [[], [1], [0, 1], [0], []]
+    model = make_model()
+    optimizer = make_optimizer("sgd", model)
+    for step, skipping in enumerate(skips):
+        batches = [batch(rank, step) for rank in range(2) if rank not in skipping]
+        if batches:
+            backward(model, torch.cat([b[0] for b in batches]), torch.cat([b[1] for b in batches]))
+            optimizer.step()
+    for final in run_workers(train_with_skips, 2, skips):
+        torch.testing.assert_close(final, parameters_of(model), rtol=0, atol=1e-12)
+
+
+def train_with_unused() -> Tensor:
+    parameters = nn.ParameterList([nn.Parameter(torch.ones(3)) for _ in range(4)])
+    parameters[3].requires_grad_(False)
+    optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.5, weight_decay=1.0)
+    strategy = ParameterServer.bsp()
+    rank = bind(strategy, parameters, optimizer).communicator.rank
+    parameters[0].grad = torch.full((3,), 2.0)
+    if rank == 0:
+        parameters[1].grad = torch.full((3,), 2.0)
+    strategy.step(never)
+    strategy.finish()
+    return torch.stack([p.detach().clone() for p in parameters])
+
+
+def test_parameters_without_gradients(run_workers: RunWorkers) -> None:
+    used_by_both = 1 - 0.5 * (2 + 1)
+    used_by_one = 1 - 0.5 * (2 / 2 + 1)
+    expected = torch.tensor([used_by_both, used_by_one, 1.0, 1.0])
+    for final in run_workers(train_with_unused, 2):
+        assert torch.equal(final, expected[:, None].expand(4, 3)), "unused and frozen ones stay"
+
+
+def make_normed() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3, bias=False)).double()
+
+
+def normed_inputs(rank: int, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(50 * step + rank)
+    return torch.randn(6, 5, generator=generator, dtype=torch.float64) * (rank + 1) + rank
+
+
+def train_normed(strategy: ParameterServer, num_steps: int) -> tuple[list[Tensor], int]:
+    model = make_normed()
+    with torch.no_grad():
+        model[1].weight.fill_(0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rank = bind(strategy, model, optimizer).communicator.rank
+    for step in range(num_steps):
+        model.zero_grad()
+        model(normed_inputs(rank, step)).square().mean().backward()
+        strategy.step(never)
+    strategy.finish()
+    return [model[0].running_mean.clone(), model[0].running_var.clone()], int(
+        model[0].num_batches_tracked
+    )
+
+
+def test_batch_norm_statistics_are_averaged(run_workers: RunWorkers) -> None:
+    mean, variance = torch.zeros(5).double(), torch.ones(5).double()
+    for step in range(3):
+        inputs = [normed_inputs(rank, step) for rank in range(3)]
+        mean = 0.9 * mean + 0.1 * torch.stack([x.mean(0) for x in inputs]).mean(0)
+        variance = 0.9 * variance + 0.1 * torch.stack([x.var(0) for x in inputs]).mean(0)
+    for (found_mean, found_variance), num_batches in run_workers(
+        train_normed, 3, ParameterServer.bsp(), 3
+    ):
+        torch.testing.assert_close(found_mean, mean, rtol=0, atol=1e-12)
+        torch.testing.assert_close(found_variance, variance, rtol=0, atol=1e-12)
+        assert num_batches == 3, "integers are not averaged"
+
+
+# --- ASP ------------------------------------------------------------------------------------------
+
+
+def train_in_turns(order: list[int], kind: str, scale: bool) -> tuple[Tensor, dict[str, float]]:
+    """Workers step one after the other, in `order`; each computes on what it has last pulled."""
+    model = make_model()
+    strategy = ParameterServer.asp(scale_gradients=scale)
+    replica = bind(strategy, model, make_optimizer(kind, model))
+    for turn, whose in enumerate(order):
+        if whose == replica.communicator.rank:
+            backward(model, *batch(whose, turn))
+            strategy.step(never)
+        replica.communicator.barrier()
+    strategy.finish()
+    return parameters_of(model), replica.counters
+
+
+def serve_in_turns(order: list[int], kind: str, divisor: float, world_size: int) -> Tensor:
+    """The oracle: one sequence of updates, each with a gradient at that worker's last read."""
+    server = make_model()
+    optimizer = make_optimizer(kind, server)
+    reads = [make_model().state_dict()] * world_size
+    for turn, whose in enumerate(order):
+        worker = make_model()
+        worker.load_state_dict(reads[whose])
+        backward(worker, *batch(whose, turn))
+        for mine, theirs in zip(server.parameters(), worker.parameters(), strict=True):
+            mine.grad = theirs.grad / divisor
+        optimizer.step()
+        reads[whose] = {name: value.clone() for name, value in server.state_dict().items()}
+    return parameters_of(server)
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("sgd", True), ("adamw", True), ("sgd", False)])
+def test_asp_applies_pushes_in_order_of_arrival(
+    run_workers: RunWorkers, kind: str, scale: bool
+) -> None:
+    rng = random.Random(3)
+    order = [rng.randrange(3) for _ in range(12)]
+    expected = serve_in_turns(order, kind, 3.0 if scale else 1.0, 3)
+    outcomes = run_workers(train_in_turns, 3, order, kind, scale)
+    last_turn: dict[int, int] = {}
+    delays = []
+    for turn, whose in enumerate(order):
+        delays.append(turn - last_turn.get(whose, -1) - 1)
+        last_turn[whose] = turn
+    for final, counters in outcomes:
+        torch.testing.assert_close(final, expected, rtol=0, atol=1e-12)
+        assert counters["update_delay"] == sum(delays)
+        assert counters["max.update_delay"] == max(delays)
+        assert counters["shard_updates"] == len(order)
+
+
+def test_asp_with_one_worker_is_plain_sgd(run_workers: RunWorkers) -> None:
+    order = [0] * 6
+    ((final, _),) = run_workers(train_in_turns, 1, order, "sgd", True)
+    model = make_model()
+    optimizer = make_optimizer("sgd", model)
+    for turn in order and range(6):
+        backward(model, *batch(0, turn))
+        optimizer.step()
+    assert torch.equal(final, parameters_of(model))
+
+
+# --- SSP ------------------------------------------------------------------------------------------
+
+
+def read_marks(staleness: int, num_steps: int) -> tuple[list[Tensor], dict[str, float]]:
+    """Push so that every update leaves a mark of its own, and return all reads.
+
+    Worker r's update t adds one to element (r, t). Rank 0 is slow: it steps only when the others
+    have made all the steps that the bound allows without it.
+    """
+    strategy = ParameterServer(staleness, scale_gradients=False)
+    communicator = TorchCommunicator(deadline_s=20.0)
+    rank, world_size = communicator.rank, communicator.world_size
+    marks = nn.ParameterList([nn.Parameter(torch.zeros(world_size, num_steps))])
+    replica = bind(strategy, marks, torch.optim.SGD(marks, lr=1.0), communicator)
+    reads, word = [], torch.zeros(1)
+    heard = 0
+    for step in range(num_steps):
+        while rank == 0 and heard < min(step + staleness, num_steps):
+            for other in range(1, world_size):
+                communicator.receive(word, other, channel=TURNS).wait()
+            heard += 1
+        marks[0].grad = torch.zeros(world_size, num_steps)
+        marks[0].grad[rank, step] = -1.0
+        strategy.step(never)
+        reads.append(marks[0].detach().clone())
+        if rank != 0:
+            communicator.send(word, 0, channel=TURNS).wait()
+    strategy.finish()
+    assert torch.equal(marks[0].detach(), torch.ones(world_size, num_steps))
+    return reads, replica.counters
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_ssp_reads_hold_what_the_bound_promises(run_workers: RunWorkers, staleness: int) -> None:
+    for rank, (reads, counters) in enumerate(run_workers(read_marks, 3, staleness, 8)):
+        for clock, read in enumerate(reads, start=1):
+            assert set(read.flatten().tolist()) <= {0.0, 1.0}
+            assert bool(read[:, : max(0, clock - staleness)].all()), "an update is missing"
+            assert bool(read[rank, :clock].all()), "a worker must see its own updates"
+        assert counters["max.staleness"] == staleness, "reached, as rank 0 is slow, not exceeded"
+
+
+def test_ssp_waiting_is_told_from_moving(run_workers: RunWorkers) -> None:
+    kinds = run_workers(span_kinds, 2)
+    assert kinds[1].count(SpanKind.WAIT) >= 1, "the fast worker waited for the slow one"
+    assert kinds[1].count(SpanKind.EXCHANGE) == 6
+
+
+def span_kinds() -> list[SpanKind]:
+    strategy = ParameterServer.ssp(staleness=1)
+    communicator = TorchCommunicator(deadline_s=20.0)
+    weights = nn.ParameterList([nn.Parameter(torch.zeros(4))])
+    replica = bind(strategy, weights, torch.optim.SGD(weights, lr=1.0), communicator)
+    for _ in range(6):
+        if communicator.rank == 0:
+            time.sleep(0.02)
+        weights[0].grad = torch.ones(4)
+        strategy.step(never)
+    strategy.finish()
+    return [span.kind for span in replica.stopwatch.sink.spans]
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def train_and_continue() -> tuple[Tensor, Tensor]:
+    """Return the parameters after six steps, and after three more from a checkpoint of three."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+
+    def steps(model: nn.Module, strategy: ParameterServer, numbers: range) -> None:
+        for step in numbers:
+            backward(model, *batch(communicator.rank, step))
+            strategy.step(never)
+
+    model, strategy = make_model(), ParameterServer.bsp()
+    optimizer = make_optimizer("adamw", model)
+    bind(strategy, model, optimizer, communicator)
+    optimizer.param_groups[0]["lr"] = 0.02
+    steps(model, strategy, range(3))
+    saved_model = {name: value.clone() for name, value in model.state_dict().items()}
+    saved_optimizer, saved = optimizer.state_dict(), strategy.state_dict()
+    steps(model, strategy, range(3, 6))
+    strategy.finish()
+
+    again, strategy = make_model(), ParameterServer.bsp()
+    optimizer = make_optimizer("adamw", again)
+    bind(strategy, again, optimizer, communicator)
+    optimizer.load_state_dict(saved_optimizer)
+    strategy.load_state_dict(saved)
+    again.load_state_dict(saved_model)
+    steps(again, strategy, range(3, 6))
+    strategy.finish()
+    return parameters_of(model), parameters_of(again)
+
+
+def test_a_checkpoint_continues_bit_for_bit(run_workers: RunWorkers) -> None:
+    for straight, continued in run_workers(train_and_continue, 3):
+        assert torch.equal(straight, continued)
+
+
+def refused_checkpoints() -> None:
+    model, strategy = make_model(), ParameterServer.bsp()
+    bind(strategy, model, make_optimizer("sgd", model))
+    state = strategy.state_dict()
+    with pytest.raises(UsageError, match="3 workers"):
+        strategy.load_state_dict({**state, "world_size": 3})
+    other = [torch.zeros(5, dtype=torch.float64)]
+    with pytest.raises(UsageError, match="another shard"):
+        strategy.load_state_dict({**state, "shard": {**state["shard"], "weights": other}})
+    strategy.finish()
+
+
+def test_checkpoints_of_other_jobs_are_refused(run_workers: RunWorkers) -> None:
+    run_workers(refused_checkpoints, 1)
+
+
+# --- refusals and accounting ----------------------------------------------------------------------
+
+
+def refused_optimizers() -> None:
+    def attempt(optimizer: torch.optim.Optimizer, model: nn.Module, words: str) -> None:
+        with pytest.raises(UsageError, match=words):
+            bind(ParameterServer.bsp(), model, optimizer)
+
+    model = make_model()
+    attempt(torch.optim.LBFGS(model.parameters()), model, "element-wise")
+    attempt(torch.optim.Adafactor(model.parameters()), model, "element-wise")
+    used = torch.optim.Adam(model.parameters())
+    backward(model, *batch(0, 0))
+    used.step()
+    attempt(used, model, "has made steps")
+    attempt(torch.optim.SGD(make_model().parameters(), lr=1.0), model, "flat tensors")
+
+
+def test_optimizers_it_cannot_run_are_refused(run_workers: RunWorkers) -> None:
+    run_workers(refused_optimizers, 1)
+
+
+def test_names_and_options() -> None:
+    assert [ParameterServer(s).name for s in (0, 1, 5, None)] == [
+        "ps-bsp",
+        "ps-ssp",
+        "ps-ssp",
+        "ps-asp",
+    ]
+    assert ParameterServer.ssp(staleness=4).options() == {"staleness": 4, "scale_gradients": True}
+    with pytest.raises(UsageError, match="0 or more"):
+        ParameterServer(-1)
+    with pytest.raises(UsageError, match="ps-bsp"):
+        ParameterServer.ssp(staleness=0)
+
+
+def counters_of_bsp(num_steps: int) -> dict[str, float]:
+    model, strategy = make_model(), ParameterServer.bsp()
+    replica = bind(strategy, model, make_optimizer("sgd", model))
+    for step in range(num_steps):
+        backward(model, *batch(replica.communicator.rank, step))
+        strategy.step(never)
+    strategy.finish()
+    spans = [span for span in replica.stopwatch.sink.spans if span.members == (0, 1)]
+    assert [span.kind for span in spans] == [SpanKind.EXCHANGE] * num_steps
+    return replica.counters
+
+
+def test_bytes_and_staleness_are_counted(run_workers: RunWorkers) -> None:
+    counters = run_workers(counters_of_bsp, 2, 5)
+    model_bytes = 66 * 8
+    for own in counters:
+        assert own["pulled_bytes"] == 5 * (model_bytes // 2 + 2 * 8)
+        assert own["pushed_bytes"] > 5 * model_bytes // 2
+        assert own["shard_updates"] == 5
+        assert own["shard_reads"] == 2 * (1 + 5), "the first one is free"
+        assert own["max.staleness"] == 0
