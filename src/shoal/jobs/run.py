@@ -154,11 +154,7 @@ def run_spec(
         final_rank0=watch.evaluator.evaluate(own),
         consensus_distance=reports[0].consensus_distance,
         curve=watch.curve.points,
-        group_sizes={
-            name.removeprefix(_GROUP_SIZE): int(count)
-            for name, count in sorted(counters.items())
-            if name.startswith(_GROUP_SIZE)
-        },
+        group_sizes=_group_sizes(counters),
         counters={n: c for n, c in counters.items() if not n.startswith(_GROUP_SIZE)},
         worker_results=workers,
         timeline=_window(spans),
@@ -195,6 +191,16 @@ def _sum_counters(reports: list[WorkerReport]) -> dict[str, float]:
             known = total.get(name, 0.0)
             total[name] = max(known, value) if name.startswith("max.") else known + value
     return total
+
+
+def _group_sizes(counters: dict[str, float]) -> dict[str, int]:
+    """Return size -> number of groups: every member has counted the group once."""
+    sizes = {
+        int(name.removeprefix(_GROUP_SIZE)): count
+        for name, count in counters.items()
+        if name.startswith(_GROUP_SIZE)
+    }
+    return {str(size): round(sizes[size] / size) for size in sorted(sizes)}
 
 
 def _wait_share(board: Board, rank: int) -> float:
