@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor, log10
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 from shoal.report.figures.figure import Figure, Json, Panel, Trace, axis, rounded, row_layout
+from shoal.report.ticks import log_ticks
 from shoal.report.wording import number
 
 if TYPE_CHECKING:
@@ -100,15 +100,9 @@ def _slow_marker(label: str, style: Style, rank: int, middle: float) -> Trace:
 def _time_axis(drawn: Sequence[float]) -> dict[str, Json]:
     if not drawn or min(drawn) <= 0 or max(drawn) / min(drawn) <= LOG_SCALE_FROM_RATIO:
         return axis("iteration time (ms)", rangemode="tozero")
-    ticks = _round_numbers(min(drawn), max(drawn))
+    ticks = log_ticks(min(drawn), max(drawn))
     words: list[Json] = [number(tick, digits=1) for tick in ticks]
     return axis("iteration time (ms, logarithmic)", type="log", tickvals=ticks, ticktext=words)
-
-
-def _round_numbers(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times the powers of ten around `low` to `high`."""
-    powers = range(floor(log10(low)), floor(log10(high)) + 1)
-    return [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
 
 
 ITERATION_TIME = Panel(
