@@ -164,9 +164,10 @@ class ControlHandler:
         self._check_watched(identity, rank)
         self._liveness.goodbye(rank)
         answers: list[Answer] = [(identity, Done())]
-        for session in self._sessions.values():
-            answers += session.remove(rank, now_ns)
-        self._drop_sessions()
+        if self._lost is None:  # otherwise no session forms groups any more
+            for session in self._sessions.values():
+                answers += session.remove(rank, now_ns)
+            self._drop_sessions()
         return answers
 
     def _on_failed(self, identity: bytes, message: Failed) -> list[Answer]:

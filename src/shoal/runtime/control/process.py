@@ -89,6 +89,11 @@ class ControlProcess:
         raise ResourceError(announcement.resource_error)
 
     @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         """Whether the service still runs."""
         return self._process.poll() is None

@@ -34,6 +34,7 @@ MINIMUM_TIMEOUT_S = 0.2
 
 _BATCH = 256
 _TICKS_PER_TIMEOUT = 20
+_LONGEST_TICK_MS = 500
 _LINGER_MS = 1000
 _HANDSHAKE_FAILURES = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -59,7 +60,7 @@ class ControlService:
         port: int = 0,
     ) -> None:
         _check(world_size, liveness_timeout_s)
-        self._tick_ms = max(1, round(liveness_timeout_s * 1000 / _TICKS_PER_TIMEOUT))
+        self._tick_ms = min(_LONGEST_TICK_MS, round(liveness_timeout_s * 1000 / _TICKS_PER_TIMEOUT))
         self._handler = ControlHandler(
             world_size, seconds_to_ns(liveness_timeout_s), time.monotonic_ns()
         )
@@ -75,10 +76,11 @@ class ControlService:
             raise
 
     def run(self, control_fd: int) -> None:
-        """Serve until the pipe `control_fd` says `STOP_COMMAND` or its other end is closed.
+        """Serve until the pipe `control_fd` says `STOP_COMMAND` or the process of rank 0 is gone.
 
-        In both cases the workers that are still there are told that the control plane ends; the
-        closed pipe means that the process of rank 0, which holds the other end, is gone.
+        That process holds the pipe's other end: its end closes the pipe, or, where a fork of it
+        still holds the pipe, gives this process another parent. Either way the workers that are
+        still there are told that the control plane ends.
         """
         poller = zmq.Poller()
         for source in (self._router, self._events, control_fd):
