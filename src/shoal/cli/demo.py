@@ -16,6 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from shoal.cli.display import output_console
 from shoal.cli.options import data_directory
 from shoal.errors import DataError
 
@@ -46,7 +47,8 @@ def demo(
     from shoal.jobs.comparison import DEMO_SCENARIOS, Scenario
     from shoal.jobs.environment import describe_environment
     from shoal.jobs.result import ResultFile, write_results
-    from shoal.report import print_table, write_report
+    from shoal.report.html import write_report
+    from shoal.report.terminal_table import print_table
     from shoal.train.strategies import STRATEGIES, make_strategy
 
     console = Console(stderr=True)
@@ -64,8 +66,8 @@ def demo(
     runs = _run_all(console, base, dataset, strategies, scenarios)
     results = ResultFile(environment=describe_environment(), runs=runs)
     write_results(json, results)
-    write_report(results, output)
-    print_table(runs)
+    write_report([results], output)
+    print_table([results], output_console())
     console.print(f"Report: {output.resolve()}\nResults: {json.resolve()}", highlight=False)
 
 

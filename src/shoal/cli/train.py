@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from shoal.cli.display import RunDisplay
+from shoal.cli.display import RunDisplay, output_console
 from shoal.cli.options import data_directory, parse_options, parse_slow
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def train(
     from shoal.workloads import default_model
 
     options = parse_options(option or [])
-    make_strategy(sync, options)
+    make_strategy(sync, options).validate(workers)
     spec = RunSpec(
         strategy=sync,
         strategy_options=options,
@@ -123,10 +123,11 @@ def _write(outcome: RunOutcome, json: Path | None, trace: Path | None) -> None:
     from shoal.jobs.environment import describe_environment
     from shoal.jobs.result import ResultFile, write_results
     from shoal.jobs.trace_file import write_trace
-    from shoal.report import print_table
+    from shoal.report.terminal_table import print_table
 
-    print_table([outcome.result])
+    results = ResultFile(environment=describe_environment(), runs=[outcome.result])
+    print_table([results], output_console())
     if json is not None:
-        write_results(json, ResultFile(environment=describe_environment(), runs=[outcome.result]))
+        write_results(json, results)
     if trace is not None:
         write_trace(trace, outcome.spans)

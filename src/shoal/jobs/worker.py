@@ -84,7 +84,10 @@ def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> No
     connection.send("ready")
     while (task := _next_task(connection)) is not None:
         outcome = _attempt(task, context)
-        connection.send(outcome)
+        try:
+            connection.send(outcome)
+        except BrokenPipeError:  # the launcher has given up already
+            break
         if isinstance(outcome, Failure):
             break
     session.close()

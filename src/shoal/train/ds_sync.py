@@ -51,14 +51,19 @@ class DSSync(AbstractScheduledAveraging):
             "topology": None if self._topology is None else repr(self._topology),
         }
 
+    def validate(self, world_size: int) -> None:
+        """Raise `UsageError` if there is no such schedule for `world_size` workers."""
+        self._schedule_for(world_size, seed=0)
+
     def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
         """Return the schedule that `shuffle` names."""
-        name = "ds-sync" if self._shuffle == "grid" else f"ds-sync-{self._shuffle}"
+        return self._schedule_for(replica.communicator.world_size, replica.seed)
+
+    def _schedule_for(self, world_size: int, seed: int) -> AbstractGroupSchedule:
         return make_schedule(
-            name,
-            replica.communicator.world_size,
-            workers_per_host=replica.workers_per_host,
+            "ds-sync" if self._shuffle == "grid" else f"ds-sync-{self._shuffle}",
+            world_size,
             group_size=self._group_size or None,
-            seed=replica.seed,
+            seed=seed,
             topology=self._topology,
         )

@@ -59,6 +59,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         strategy = make_strategy(sync)
         _check_covers(optimizer, model)
         session = current_session()
+        strategy.validate(session.world_size)
         name = session.next_run_name()
         session.agree(
             name,

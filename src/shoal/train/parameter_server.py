@@ -158,7 +158,7 @@ class ParameterServer(AbstractStrategy):
         """Take pulled weights into the model, where they are not there already."""
         for flat, pulled in zip(self._replica.flat.buffers, self._inbox, strict=True):
             if flat is not pulled:
-                flat.copy_(pulled, non_blocking=True)
+                flat.copy_(pulled)  # blocking: the next pull may come without a push before it
 
     def _account(self, begin_ns: int, held_ns: int) -> None:
         """Record the step's time: under BSP all workers meet, otherwise the server knows."""

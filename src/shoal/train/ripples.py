@@ -84,14 +84,17 @@ class AbstractGeneratedStrategy(AbstractStrategy):
         config = {name: getattr(self._config, name) for name in self._config.__slots__}
         return {**config, "interval": self._interval}
 
-    def bind(self, replica: Replica) -> None:
-        """Join the generator's session."""
-        if self._config.group_size > replica.communicator.world_size:
+    def validate(self, world_size: int) -> None:
+        """Raise `UsageError` if a group cannot have so many members as asked for."""
+        if world_size < self._config.group_size != GeneratorConfig().group_size:
             message = (
-                f"Group size {self._config.group_size} is larger than the"
-                f" {replica.communicator.world_size} workers of this job; choose a smaller one."
+                f"Group size {self._config.group_size} is larger than the {world_size} workers of"
+                f" this job; choose a smaller one."
             )
             raise UsageError(message)
+
+    def bind(self, replica: Replica) -> None:
+        """Join the generator's session."""
         self._averaging = GeneratedAveraging(replica, self._config)
         self._position = 0
 

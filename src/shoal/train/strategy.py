@@ -41,6 +41,9 @@ class AbstractStrategy(ABC):
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the options it was made with, as plain values; workers must agree on them."""
 
+    def validate(self, world_size: int) -> None:  # noqa: B027 - most strategies fit any world
+        """Raise `UsageError` if the options do not fit `world_size` workers. Starts nothing."""
+
     @abstractmethod
     def bind(self, replica: Replica) -> None:
         """Attach to `replica`, whose parameters are the same on every worker by now."""
