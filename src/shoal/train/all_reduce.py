@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
+import torch
+
 from shoal.collectives.buckets import BUCKET_BYTES
 from shoal.train.gradient_buckets import GradientBuckets
 from shoal.train.strategy import AbstractStrategy, Averaged
@@ -50,10 +52,12 @@ class AllReduce(AbstractStrategy):
             self._bucket_bytes,
         )
         self._everyone = replica.communicator.world_size
+        self._num_steps = 0
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
         """Apply `update`: the gradients are averaged since the end of backward."""
         update()
+        self._num_steps += 1
         self._replica.count(f"group_size.{self._everyone}")
 
     @contextmanager
@@ -66,8 +70,21 @@ class AllReduce(AbstractStrategy):
             self._buckets.enabled = True
 
     def finish(self) -> None:
-        """Join the others' reductions with nothing to give until no worker contributes."""
+        """Join the others' reductions with nothing to give until no worker contributes.
+
+        Then take over the model of the worker that trained longest: it saw every update.
+        """
         if self._everyone > 1:
             while self._buckets.shadow():
                 pass
+            self._adopt_longest_trained()
         self._buckets.remove()
+
+    def _adopt_longest_trained(self) -> None:
+        communicator = self._replica.communicator
+        steps = torch.zeros(self._everyone, dtype=torch.int64)
+        steps[communicator.rank] = self._num_steps
+        communicator.all_reduce(steps).wait()
+        if int(steps.min()) < int(steps.max()):
+            for flat in self._replica.flat.buffers:
+                communicator.broadcast(flat, int(steps.argmax()))
