@@ -14,7 +14,7 @@ from shoal.report.figures import PANELS, Figure, draw_timeline
 from shoal.report.figures.figure import thinned
 from shoal.report.figures.iteration_time import percentiles
 from shoal.report.figures.over_time import MAX_POINTS, METRIC
-from shoal.report.figures.timeline import MAX_SPANS, shown_spans
+from shoal.report.figures.timeline import MAX_SPANS, find_window
 from shoal.report.palette import assign_styles
 from shoal.report.scenario import group_scenarios
 from shoal.report.ticks import log_ticks, ticks
@@ -180,7 +180,8 @@ def test_a_bar_tells_for_whom_with_whom_and_why():
         Span(SpanKind.EXCHANGE, 0, 4, 0, 50_000_000, (0, 2), "both <idle>"),
         Span(SpanKind.EXCHANGE, 2, 9, 42_500_000, 8_000_000, (0, 2), "both <idle>"),
     ]
-    run = msgspec.structs.replace(SAMPLES.runs[0], timeline=spans)
+    known = [Span(SpanKind.COMPUTE, rank, 0, -9, 9) for rank in range(8)]
+    run = msgspec.structs.replace(SAMPLES.runs[0], timeline=[*known, *spans])
 
     _, wait, exchange = draw_timeline(run)["data"]
 
@@ -201,17 +202,32 @@ def test_the_timeline_stops_before_exchanges_that_the_window_cuts():
 
     whole = [exchange(0, 0, 30), exchange(1, 20, 30)]
     cut = exchange(0, 50, 90)  # worker 1 came at 80, which the window does not hold
-    compute = Span(SpanKind.COMPUTE, 1, 1, 30, 35)
-    run = msgspec.structs.replace(SAMPLES.runs[0], timeline=[*whole, cut, compute])
+    compute = [Span(SpanKind.COMPUTE, 1, 0, 0, 20), Span(SpanKind.COMPUTE, 1, 1, 30, 35)]
+    run = msgspec.structs.replace(SAMPLES.runs[0], timeline=[*whole, cut, *compute])
 
-    shown = shown_spans(run)
+    window = find_window(run)
 
-    assert [(s.rank, s.kind, s.start_ns) for s in shown] == [
+    assert (window.begin_ns, window.end_ns) == (0, 50)
+    assert [(s.rank, s.kind, s.start_ns) for s in window.spans] == [
         (0, SpanKind.WAIT, 0),
+        (1, SpanKind.COMPUTE, 0),
         (0, SpanKind.EXCHANGE, 20),
         (1, SpanKind.EXCHANGE, 20),
         (1, SpanKind.COMPUTE, 30),
     ]
+
+
+def test_the_timeline_begins_when_every_worker_is_known():
+    def compute(rank: int, start: int, end: int) -> Span:
+        return Span(SpanKind.COMPUTE, rank, 0, start, end - start)
+
+    spans = [compute(0, 0, 10), compute(0, 10, 30), compute(1, 25, 70), compute(0, 30, 40)]
+    run = msgspec.structs.replace(SAMPLES.runs[0], timeline=spans)
+
+    window = find_window(run)
+
+    assert (window.begin_ns, window.end_ns) == (25, 70)
+    assert [s.start_ns for s in window.spans] == [10, 25, 30]  # the first reaches into it
 
 
 def test_the_metric_comes_first():

@@ -10,6 +10,7 @@ from shoal.errors import UsageError
 from shoal.jobs.result import ResultFile, RunResult
 from shoal.report.findings import finding
 from shoal.report.scenario import group_scenarios
+from shoal.report.wording import padding_sentence
 
 SHORT_MS = 300.0
 BASE = make_run("all-reduce", duration_ms=SHORT_MS)
@@ -60,6 +61,16 @@ def test_runs_of_different_machines_are_kept_apart_but_not_those_of_different_da
 
     assert len(group_scenarios([here, results(BASE, cores=64)])) == 2
     assert len(group_scenarios([here, results(BASE, taken_at="2027-01-01T00:00:00Z")])) == 1
+
+
+def test_runs_fresh_from_training_need_no_machine():
+    (scenario,) = group_scenarios([BASE, changed(strategy="ripples")])
+
+    assert scenario.environment is None
+    assert len(scenario.entries) == 2
+    assert padding_sentence(BASE, None) == (
+        "Each step is padded to 20 ms by sleeping, so that 8 workers stand for 8 machines."
+    )
 
 
 def test_equal_workers_come_first():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from report_samples import make_run
 
 from shoal.jobs.waiting import (
+    find_awaited,
     find_synchronizations,
     split_waiting,
     time_by_kind,
@@ -110,6 +111,16 @@ def test_a_request_waits_for_the_last_to_ask_and_then_for_nobody():
 
     assert waiting.for_worker_ns[0] == (0, 70, 0)
     assert waiting.unattributed_ns == (30, 30, 9)
+
+
+def test_a_pair_of_which_only_one_records_its_wait_waits_for_the_other():
+    busy = Span(SpanKind.WAIT, 2, 0, 0, 60, (0, 2), "the passive worker is busy")
+
+    waiting = who_waited_for_whom([busy], world_size=3)
+
+    assert waiting.for_worker_ns == ((0, 0, 0), (0, 0, 0), (60, 0, 0))
+    assert waiting.unattributed_ns == (0, 0, 0)
+    assert [(a.span, a.worker) for a in find_awaited([busy])] == [(busy, 0)]
 
 
 def test_of_several_that_arrive_last_the_lowest_rank_is_named_and_no_one_waits():

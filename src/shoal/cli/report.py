@@ -15,9 +15,7 @@ import typer
 from rich.console import Console
 
 from shoal.jobs.result import read_results
-from shoal.report.html import write_report
-from shoal.report.markup_table import markdown_table
-from shoal.report.terminal_table import TERMINAL_WIDTH, print_table
+from shoal.report import markdown_table, print_table, write_report
 
 DEFAULT_OUTPUT = Path("report.html")
 
@@ -49,14 +47,8 @@ def report(
     if markdown:
         sys.stdout.write(markdown_table(results))
     else:
-        print_table(results, _console())
+        print_table(results)
     page = output or (None if markdown else DEFAULT_OUTPUT)
     if page:
         write_report(results, page)
         Console(stderr=True).print(f"Wrote {page}", soft_wrap=True, markup=False, highlight=False)
-
-
-def _console() -> Console:
-    """Return where tables go; a pipe or file gets the whole table."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=TERMINAL_WIDTH, highlight=False)

@@ -107,11 +107,49 @@ class Waiting:
     """How long each worker waited for nobody in particular, such as for a group to be formed."""
 
 
-def who_waited_for_whom(spans: Iterable[Span], world_size: int) -> Waiting:
-    """Divide the waiting in `spans`, as recorded (not split), among the last to arrive.
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """One worker waiting for another."""
 
-    A WAIT with members (the generator answers once all of a group have asked) is treated like an
-    exchange up to its last arrival; the rest of it, and a WAIT without members, is unattributed.
+    span: Span
+    """The WAIT or EXCHANGE, as recorded, at the start of which it waited."""
+
+    worker: int
+    """Rank it waited for."""
+
+    duration_ns: int
+
+
+def find_awaited(spans: Iterable[Span]) -> list[Awaited]:
+    """Return every wait in `spans`, as recorded (not split), that was for one worker.
+
+    Members of a synchronization waited for the last to arrive. A WAIT with members counts as one:
+    the generator answers once all of a group have asked. Where only one of a pair recorded the
+    WAIT (the passive side of AD-PSGD records nothing), it was for the other.
+    """
+    spans = list(spans)
+    found, matched = [], set[int]()
+    for kind in (SpanKind.WAIT, SpanKind.EXCHANGE):
+        for meeting in find_synchronizations(spans, kind):
+            for span in meeting.spans:
+                matched.add(id(span))
+                if meeting.waited_ns(span) > 0:
+                    found.append(Awaited(span, meeting.last, meeting.waited_ns(span)))
+    for span in spans:
+        if span.kind is SpanKind.WAIT and id(span) not in matched and len(span.members) == 2:
+            found += [
+                Awaited(span, other, span.duration_ns)
+                for other in span.members
+                if other != span.rank
+            ]
+    return found
+
+
+def who_waited_for_whom(spans: Iterable[Span], world_size: int) -> Waiting:
+    """Add up the waiting in `spans`, as recorded, by who waited and for whom.
+
+    What is left of a WAIT after the last member's arrival, and a WAIT without members, is
+    unattributed.
     """
     spans = list(spans)
     matrix = [[0] * world_size for _ in range(world_size)]
@@ -119,13 +157,11 @@ def who_waited_for_whom(spans: Iterable[Span], world_size: int) -> Waiting:
     for span in spans:
         if span.kind is SpanKind.WAIT:
             unattributed[span.rank] += span.duration_ns
-    for kind in (SpanKind.WAIT, SpanKind.EXCHANGE):
-        for meeting in find_synchronizations(spans, kind):
-            for span in meeting.spans:
-                waited_ns = meeting.waited_ns(span)
-                matrix[span.rank][meeting.last] += waited_ns
-                if kind is SpanKind.WAIT:
-                    unattributed[span.rank] -= waited_ns
+    for awaited in find_awaited(spans):
+        rank = awaited.span.rank
+        matrix[rank][awaited.worker] += awaited.duration_ns
+        if awaited.span.kind is SpanKind.WAIT:
+            unattributed[rank] -= awaited.duration_ns
     return Waiting(tuple(tuple(row) for row in matrix), tuple(unattributed))
 
 

@@ -21,9 +21,9 @@ from shoal.report.palette import Styles, assign_styles, css_variables
 from shoal.report.scenario import Entry, Results, Scenario, group_scenarios
 from shoal.report.script import SCRIPT
 from shoal.report.style import CSS
-from shoal.report.table import BEST_NOTE
+from shoal.report.table import BEST_NOTE, environment_lines
 from shoal.report.waiting_section import Choice, timeline_choices, waiting_section
-from shoal.report.wording import environment_line, padding_sentence
+from shoal.report.wording import padding_sentence
 
 _FOOTER = (
     "<footer><p>Made by <code>shoal report</code>. How to read it: "
@@ -32,7 +32,7 @@ _FOOTER = (
 
 
 def write_report(results: Results, path: Path) -> None:
-    """Write `results`, one result file or several, as one self-contained HTML page to `path`.
+    """Write `results` as one self-contained HTML page to `path`.
 
     Raises `UsageError` when plotly is missing or there are no runs, `ResourceError` when the file
     cannot be written.
@@ -105,7 +105,7 @@ def _head() -> str:
 def _top(scenarios: Sequence[Scenario]) -> str:
     subtitles = dict.fromkeys(scenario.subtitle for scenario in scenarios)
     padding = dict.fromkeys(padding_sentence(s.first, s.environment) for s in scenarios)
-    machines = dict.fromkeys(environment_line(s.environment) for s in scenarios)
+    machines = environment_lines(scenarios)
     lead = "".join(f'<p class="lead">{escape(line)}</p>' for line in subtitles)
     facts = "".join(f"<p>{escape(line)}</p>" for line in [*padding, *machines])
     return (

@@ -6,7 +6,7 @@ Owns what makes two runs comparable and what each is called. Knows no output for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,8 +16,8 @@ from shoal.errors import UsageError
 from shoal.jobs.result import Environment, ResultFile, RunResult
 from shoal.report.wording import Metric, conditions_title, workload_line
 
-Results: TypeAlias = ResultFile | Sequence[ResultFile]
-"""One result file, or several to be shown together."""
+Results: TypeAlias = ResultFile | Sequence[ResultFile | RunResult]
+"""One result file, or several to be shown together, or runs fresh from training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,9 @@ class Entry:
 class Scenario:
     """Runs that differ in nothing but the strategy, its tuning and the seed."""
 
-    environment: Environment
+    environment: Environment | None
+    """Where they were made; None for runs that were not read from a file."""
+
     entries: tuple[Entry, ...]
 
     @property
@@ -65,24 +67,30 @@ def group_scenarios(results: Results) -> list[Scenario]:
 
     Runs made on different machines are never put together. Raises `UsageError` if there are none.
     """
-    grouped: dict[bytes, tuple[Environment, list[RunResult]]] = {}
-    for file in [results] if isinstance(results, ResultFile) else results:
-        for run in file.runs:
-            key = _key(file.environment, run)
-            grouped.setdefault(key, (file.environment, []))[1].append(run)
+    grouped: dict[bytes, tuple[Environment | None, list[RunResult]]] = {}
+    for environment, run in _with_environments(results):
+        key = _key(environment, run)
+        grouped.setdefault(key, (environment, []))[1].append(run)
     if not grouped:
         raise UsageError("The result files hold no runs; make one with `shoal train --json`.")
     scenarios = [Scenario(environment, _named(runs)) for environment, runs in grouped.values()]
     return sorted(scenarios, key=lambda scenario: bool(_slow(scenario.first)))
 
 
-def _key(environment: Environment, run: RunResult) -> bytes:
+def _with_environments(results: Results) -> Iterator[tuple[Environment | None, RunResult]]:
+    for item in [results] if isinstance(results, ResultFile) else results:
+        if isinstance(item, RunResult):
+            yield None, item
+        else:
+            yield from ((item.environment, run) for run in item.runs)
+
+
+def _key(environment: Environment | None, run: RunResult) -> bytes:
     """Return what must be equal for two runs to be compared."""
-    machine = msgspec.structs.replace(environment, taken_at="")
+    machine = environment and msgspec.structs.replace(environment, taken_at="")
     task = (run.dataset, run.model, run.num_parameters, run.metric, run.target)
-    return msgspec.json.encode(
-        (machine, task, run.workers, run.compute_ms, sorted(_slow(run).items()))
-    )
+    conditions = (run.workers, run.compute_ms, sorted(_slow(run).items()))
+    return msgspec.json.encode((machine, task, conditions))
 
 
 def _slow(run: RunResult) -> dict[str, float]:

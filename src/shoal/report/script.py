@@ -13,7 +13,7 @@ SCRIPT = """
   const resolve = (key, value) =>
     typeof value === "string" && value.startsWith("var(") ? css(value.slice(4, -1)) : value;
   const touch = matchMedia("(pointer: coarse)").matches;
-  const config = {responsive: true, displayModeBar: false, doubleClick: "reset"};
+  const config = {responsive: true, displayModeBar: false};
   const hidden = new Set();
   let rank0 = false;
   let figures = {};

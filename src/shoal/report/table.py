@@ -89,11 +89,17 @@ def make_block(scenario: Scenario) -> Block:
     return Block(scenario.title, scenario.subtitle, headings, rows, notes)
 
 
+def environment_lines(scenarios: Sequence[Scenario]) -> list[str]:
+    """Return the machines on which `scenarios` were made, each once."""
+    known = [scenario.environment for scenario in scenarios if scenario.environment]
+    return list(dict.fromkeys(environment_line(environment) for environment in known))
+
+
 def footer(scenarios: Sequence[Scenario], mark: str) -> list[str]:
     """Return what must be said about all scenarios: the mark, the padding, the machines."""
     padding = [padding_sentence(scenario.first, scenario.environment) for scenario in scenarios]
-    machines = [environment_line(scenario.environment) for scenario in scenarios]
-    return [BEST_NOTE.format(mark=mark), *dict.fromkeys(padding), *dict.fromkeys(machines)]
+    machines = environment_lines(scenarios)
+    return [BEST_NOTE.format(mark=mark), *dict.fromkeys(padding), *machines]
 
 
 def _columns(scenario: Scenario) -> tuple[Column, ...]:

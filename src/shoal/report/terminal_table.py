@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich import box
+from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -13,9 +13,6 @@ from rich.text import Text
 from shoal.report.scenario import Results, group_scenarios
 from shoal.report.table import Block, Cell, footer, make_block
 from shoal.report.wording import listed
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 TERMINAL_WIDTH = 100
 """Columns of a terminal that the whole table fits into."""
@@ -27,13 +24,22 @@ EXPENDABLE = ("p99", "rank 0")
 """Columns (by the second line of their heading) that a narrow terminal goes without, in order."""
 
 
-def print_table(results: Results, console: Console) -> None:
-    """Print the table of every scenario to `console`."""
+def print_table(results: Results, console: Console | None = None) -> None:
+    """Print the table of every scenario to `console`, or else to standard output.
+
+    A pipe or file gets the whole table, whatever the width. Raises `UsageError` without runs.
+    """
+    console = console or _standard_output()
     scenarios = group_scenarios(results)
     for scenario in scenarios:
         _print_block(make_block(scenario), console)
     for line in footer(scenarios, mark="*"):
         console.print(Text(line, style="dim"))
+
+
+def _standard_output() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=TERMINAL_WIDTH, highlight=False)
 
 
 def _print_block(block: Block, console: Console) -> None:

@@ -90,29 +90,32 @@ def workload_line(run: RunResult) -> str:
     return f"{run.workers} workers · {run.dataset} · {run.model} ({parameters})"
 
 
-def padding_sentence(run: RunResult, environment: Environment) -> str:
+def padding_sentence(run: RunResult, environment: Environment | None) -> str:
     """Return what was done to make few cores stand for many machines, or that nothing was."""
     if run.compute_ms is None:
         return (
             "Steps are not padded: iterations take as long as the hardware and its load make them."
         )
-    cores = f"{environment.cores} core{'' if environment.cores == 1 else 's'}"
+    few = "" if environment is None else f" on {_cores(environment)}"
     return (
-        f"Each step is padded to {run.compute_ms:g} ms by sleeping, so that {run.workers} workers "
-        f"on {cores} stand for {run.workers} machines."
+        f"Each step is padded to {run.compute_ms:g} ms by sleeping, so that {run.workers} workers"
+        f"{few} stand for {run.workers} machines."
     )
+
+
+def _cores(environment: Environment) -> str:
+    return f"{environment.cores} core{'' if environment.cores == 1 else 's'}"
 
 
 def environment_line(environment: Environment) -> str:
     """Return where a result was made, on one line."""
-    cores = f"{environment.cores} core{'' if environment.cores == 1 else 's'}"
     parts = (
         f"shoal {environment.shoal}",
         f"Python {environment.python}",
         f"torch {environment.torch}",
         environment.platform,
         environment.processor,
-        cores,
+        _cores(environment),
         f"{environment.memory_gib:.1f} GiB",
         environment.taken_at.replace("T", " ").replace("Z", " UTC"),
     )

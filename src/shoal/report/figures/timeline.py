@@ -7,10 +7,11 @@ small; the caption says how much is shown.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from shoal.jobs.waiting import find_synchronizations, split_waiting
+from shoal.jobs.waiting import find_awaited, find_synchronizations, split_waiting
 from shoal.report.figures.figure import Figure, Trace, axis, row_layout
 from shoal.report.figures.time_shares import KIND_LEGEND
 from shoal.report.wording import listed, number
@@ -23,49 +24,68 @@ if TYPE_CHECKING:
 MAX_SPANS = 640
 """Spans drawn per run: about as many as there is room for side by side."""
 
-_Awaited = dict[tuple[int, int], int]
+_AwaitedAt = dict[tuple[int, int], int]
 """(rank, start of its waiting in ns) -> the worker it waited for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a trace that is drawn."""
+
+    spans: tuple[Span, ...]
+    """Split into waiting and moving, by start; some may reach out of the window."""
+
+    begin_ns: int
+    end_ns: int
+
+
 def draw_timeline(run: RunResult) -> Figure:
-    """Draw `run`'s timeline, times in milliseconds since its first span."""
-    spans = shown_spans(run)
-    awaited = _find_awaited(run.timeline)
-    origin_ns = min((span.start_ns for span in spans), default=0)
+    """Draw `run`'s timeline, times in milliseconds since the window begins."""
+    window = find_window(run)
+    awaited = {
+        (found.span.rank, found.span.start_ns): found.worker for found in find_awaited(run.timeline)
+    }
     rows = [worker_name(run, rank) for rank in range(run.workers)]
     traces = [
-        _bars([span for span in spans if span.kind is kind], run, origin_ns, awaited)
+        _bars([span for span in window.spans if span.kind is kind], run, window.begin_ns, awaited)
         | {"name": name, "marker": {"color": color}}
         for kind, (name, color) in zip(SpanKind, KIND_LEGEND, strict=True)
     ]
-    end_ms = max((_milliseconds(_end_ns(span) - origin_ns) for span in spans), default=1.0)
-    layout = row_layout(rows, axis("time since the first span shown (ms)", range=[0, end_ms]))
+    end_ms = _milliseconds(window.end_ns - window.begin_ns)
+    layout = row_layout(rows, axis("time since the window began (ms)", range=[0, end_ms]))
     layout["bargap"] = 0.22
     return {"data": traces, "layout": layout}
 
 
-def shown_spans(run: RunResult) -> list[Span]:
-    """Return the spans of `run` that are drawn, split into waiting and moving, by start.
+def find_window(run: RunResult) -> Window:
+    """Choose the part of `run`'s trace that is drawn.
 
-    A window of a trace ends in the middle of exchanges of which some member's part is missing, so
-    that waiting cannot be told from moving: what is drawn stops before the first of those.
+    It begins when something is known of every worker. A trace may end in the middle of exchanges of
+    which some member's part is missing, so that waiting cannot be told from moving: it ends before
+    the first of those, or when there is no room for more.
     """
-    spans = split_waiting(run.timeline)
-    ends_ns = [span.start_ns for span in _cut_off(run.timeline)]
-    if len(spans) > MAX_SPANS:
-        ends_ns.append(spans[MAX_SPANS].start_ns)
-    return [span for span in spans if not ends_ns or span.start_ns < min(ends_ns)]
+    if not run.timeline:
+        return Window((), 0, 1)
+    begin_ns = max(_first_starts(run.timeline).values())
+    pieces = [span for span in split_waiting(run.timeline) if _end_ns(span) > begin_ns]
+    ends_ns = [span.start_ns for span in _cut_off(run.timeline) if span.start_ns > begin_ns]
+    ends_ns += [span.start_ns for span in pieces[MAX_SPANS : MAX_SPANS + 1]]
+    end_ns = min(ends_ns, default=max(map(_end_ns, run.timeline)))
+    return Window(tuple(s for s in pieces if s.start_ns < end_ns), begin_ns, end_ns)
 
 
 def window_sentence(run: RunResult) -> str:
     """Say how much of the run is drawn."""
-    spans = shown_spans(run)
-    if not spans:
-        return ""
-    shown_ns = max(_end_ns(span) for span in spans) - spans[0].start_ns
-    return (
-        f"Shown: {number(ns_to_seconds(shown_ns))} s of a run of {number(run.duration_seconds)} s."
-    )
+    window = find_window(run)
+    shown = number(ns_to_seconds(window.end_ns - window.begin_ns))
+    return f"Shown: {shown} s of a run of {number(run.duration_seconds)} s."
+
+
+def _first_starts(spans: Sequence[Span]) -> dict[int, int]:
+    first_ns: dict[int, int] = {}
+    for span in spans:
+        first_ns[span.rank] = min(first_ns.get(span.rank, span.start_ns), span.start_ns)
+    return first_ns
 
 
 def _cut_off(spans: Sequence[Span]) -> list[Span]:
@@ -82,7 +102,8 @@ def _cut_off(spans: Sequence[Span]) -> list[Span]:
     return [
         span
         for span in spans
-        if id(span) not in whole and any(last_ns.get(m, 0) < _end_ns(span) for m in span.members)
+        if id(span) not in whole
+        and any(m in last_ns and last_ns[m] < _end_ns(span) for m in span.members)
     ]
 
 
@@ -92,17 +113,7 @@ def worker_name(run: RunResult, rank: int) -> str:
     return f"worker {rank}" if factor == 1 else f"worker {rank} · {factor:g}×"
 
 
-def _find_awaited(spans: Sequence[Span]) -> _Awaited:
-    return {
-        (span.rank, span.start_ns): meeting.last
-        for kind in (SpanKind.WAIT, SpanKind.EXCHANGE)
-        for meeting in find_synchronizations(spans, kind)
-        for span in meeting.spans
-        if meeting.waited_ns(span) > 0
-    }
-
-
-def _bars(spans: Sequence[Span], run: RunResult, origin_ns: int, awaited: _Awaited) -> Trace:
+def _bars(spans: Sequence[Span], run: RunResult, origin_ns: int, awaited: _AwaitedAt) -> Trace:
     return {
         "type": "bar",
         "orientation": "h",
@@ -114,7 +125,7 @@ def _bars(spans: Sequence[Span], run: RunResult, origin_ns: int, awaited: _Await
     }
 
 
-def _hover(span: Span, awaited: _Awaited) -> str:
+def _hover(span: Span, awaited: _AwaitedAt) -> str:
     """Return what is shown on pointing at `span`: what, how long, with whom and why."""
     doing = {SpanKind.COMPUTE: "computing", SpanKind.EXCHANGE: "exchanging data"}
     what = doing.get(span.kind) or _waiting_words(span, awaited)
@@ -126,7 +137,7 @@ def _hover(span: Span, awaited: _Awaited) -> str:
     return "<br>".join(lines)
 
 
-def _waiting_words(span: Span, awaited: _Awaited) -> str:
+def _waiting_words(span: Span, awaited: _AwaitedAt) -> str:
     last = awaited.get((span.rank, span.start_ns))
     return "waiting" if last is None else f"waiting for worker {last}"
 
