@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shoal.jobs.waiting import who_waited_for_whom
 from shoal.report.figures.timeline import worker_name
 from shoal.report.wording import number
-from shoal.units import ns_to_seconds
+from shoal.units import ns_to_ms, ns_to_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,4 +71,5 @@ def _cell(waited_ns: int, most_ns: int) -> str:
     text = f"{seconds:.2f}" if seconds >= 0.005 else ""
     share = waited_ns / most_ns if most_ns else 0.0
     dark = ' class="full"' if share > 0.4 else ""
-    return f'<td{dark} style="--share:{share:.2f}">{text}</td>'
+    exact = f"{number(ns_to_ms(waited_ns))} ms"
+    return f'<td{dark} style="--share:{share:.2f}" title="{exact}">{text}</td>'
