@@ -211,10 +211,20 @@ def test_failures_are_passed_on_with_their_culprit() -> None:
     answers = handler.handle(watch(0), Failed(0, 2, "connection reset"), 1)
     lost = Lost(2, "Rank 0 reports rank 2: connection reset")
     assert answers == [(watch(0), lost), (watch(1), lost), (watch(0), Done())]
-    answers = handler.handle(watch(0), Failed(0, None, "disk full"), 1)
-    assert answers == [(watch(1), Lost(0, "Rank 0 gave up: disk full")), (watch(0), Done())]
-    assert handler.handle(watch(1), Failed(1, 2, "again"), 1) == [(watch(1), Done())]
     assert handler.dump(1).lost == lost
+
+
+def test_after_a_loss_facts_are_passed_on_and_blame_is_not() -> None:
+    handler = started(4)
+    handler.disconnected(watch(3))
+    assert handler.handle(watch(0), Failed(0, 1, "reset"), 1) == [(watch(0), Done())]
+    assert handler.dump(1).workers[1].state is WorkerState.ALIVE
+    lost = Lost(2, "Rank 2 gave up: disk full")
+    answers = handler.handle(watch(2), Failed(2, None, "disk full"), 1)
+    assert answers == [(watch(0), lost), (watch(1), lost), (watch(2), Done())]
+    first = handler.dump(1).lost
+    assert first is not None
+    assert first.rank == 3
 
 
 def test_the_end_of_the_service_reaches_those_who_are_still_there() -> None:

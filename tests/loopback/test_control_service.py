@@ -122,6 +122,8 @@ def test_workers_join_ask_leave_and_finish() -> None:
         groups = list(pool.map(lambda client: client.request_group("run", 0), clients))
         assert groups[0].members == (0, 1, 2)
         assert groups == [groups[0]] * 3
+        assert clients[0].generator_counters("run")["groups_started"] == 1
+        assert clients[0].generator_counters("no such run") == {}
         for client in clients:
             client.leave("run")
         dump = clients[0].dump()

@@ -8,6 +8,7 @@ deadline given to the constructor.
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
 
 import zmq
@@ -100,6 +101,14 @@ class ControlClient:
         with self._asking:
             self._connection.send(DumpRequest())
             return wait_for(self._connection, Dump, self._deadline_s, self._late("for a dump"))
+
+    def generator_counters(self, session: str) -> dict[str, float]:
+        """Return what the generator of `session` has counted so far, by name; {} if unknown."""
+        for run in self.dump().sessions:
+            if run.session == session:
+                counters = asdict(run.generator.counters)
+                return {name: n for name, n in counters.items() if isinstance(n, int | float)}
+        return {}
 
     def report_failure(self, reason: str, culprit: int | None = None) -> bool:
         """Tell the others that this worker cannot go on, through `culprit` if one is known.

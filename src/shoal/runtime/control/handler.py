@@ -114,9 +114,7 @@ class ControlHandler:
     def _act(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
         if isinstance(message, DumpRequest):
             return [(identity, self.dump(now_ns))]
-        if message.rank >= self._world_size:
-            sentence = f"There is no rank {message.rank} in a job of {self._world_size} workers."
-            raise Refusal(RefusalKind.NO_SUCH_WORKER, sentence)
+        self._check_rank(message.rank)
         match message:
             case Heartbeat():
                 return self._on_heartbeat(identity, message.rank, now_ns)
@@ -175,13 +173,18 @@ class ControlHandler:
         if message.culprit is None:
             self._told.add(identity)
             lost = Lost(message.rank, f"Rank {message.rank} gave up: {message.reason}")
-        else:
-            sentence = f"Rank {message.rank} reports rank {message.culprit}: {message.reason}"
-            lost = Lost(message.culprit, sentence)
-        if lost.rank is not None and lost.rank >= self._world_size:
-            sentence = f"There is no rank {lost.rank} in a job of {self._world_size} workers."
+            return [*self._lose(lost), (identity, Done())]
+        self._check_rank(message.culprit)
+        if self._lost is not None:
+            # Workers that stop because of a loss break connections to workers that are well.
+            return [(identity, Done())]
+        sentence = f"Rank {message.rank} reports rank {message.culprit}: {message.reason}"
+        return [*self._lose(Lost(message.culprit, sentence)), (identity, Done())]
+
+    def _check_rank(self, rank: int) -> None:
+        if rank >= self._world_size:
+            sentence = f"There is no rank {rank} in a job of {self._world_size} workers."
             raise Refusal(RefusalKind.NO_SUCH_WORKER, sentence)
-        return [*self._lose(lost), (identity, Done())]
 
     def _check_watched(self, identity: bytes, rank: int) -> None:
         if self._liveness.rank_of(identity) != rank:

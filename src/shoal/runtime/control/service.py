@@ -120,13 +120,9 @@ class ControlService:
                 identity = router.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return False
-            frame = router.recv(zmq.NOBLOCK, copy=False)
-            extra = 0
-            while router.rcvmore:
-                router.recv(zmq.NOBLOCK)
-                extra += 1
-            if extra:
-                self._send(handler.reject_frames(identity, 1 + extra))
+            frame = router.recv(zmq.NOBLOCK, copy=False)  # not copied: it knows its descriptor
+            if frame.more:
+                self._send(handler.reject_frames(identity, 1 + self._skip_frames()))
                 continue
             answers = handler.receive(identity, frame.bytes, clock())
             if answers:
@@ -134,6 +130,13 @@ class ControlService:
                 if isinstance(answers[0][1], Welcome):
                     self._watch(frame, identity)
         return True
+
+    def _skip_frames(self) -> int:
+        """Drop the rest of a message; return how many frames that was."""
+        count = 1
+        while self._router.recv(zmq.NOBLOCK, copy=False).more:
+            count += 1
+        return count
 
     def _watch(self, frame: zmq.Frame, identity: bytes) -> None:
         """Remember on which descriptor a worker is watched, to notice when it closes."""
