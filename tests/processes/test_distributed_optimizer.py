@@ -209,7 +209,7 @@ def test_every_strategy_lives_with_everything_a_script_does(
     assert results[1]["scale"] == 32.0  # the scaler saw the infinity and backed off
     if sync == "all-reduce":
         assert results[0]["scale"] == 32.0  # and so did everyone: the gradient is shared
-        assert results[0]["distance"] == 0.0
+        assert results[0]["distance"] < 1e-6
     else:
         assert results[0]["scale"] == 64.0
 

@@ -39,7 +39,7 @@ class RunFailed(ShoalError):
         where = f"Rank {failure.rank}"
         super().__init__(f"{where}: {failure.message}")
         self.failure = failure
-        self.exit_code = failure.exit_code  # type: ignore[misc] - the cause's, not the class's
+        self.exit_code = failure.exit_code  # type: ignore[misc]  # the cause's, not the class's
 
 
 class WorkerPool:
@@ -54,7 +54,7 @@ class WorkerPool:
         control_port: int = 0,
     ) -> None:
         # torch is imported here, once, before any process is forked from the server
-        from torch.distributed import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's own omission
 
         self._directory = Path(tempfile.mkdtemp(prefix="shoal-"))
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's own omission
 
 from shoal.errors import ShoalError
 from shoal.jobs.board import Board
@@ -94,7 +95,7 @@ def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> No
 
 
 def _join(rank: int, settings: PoolSettings) -> Session:
-    store = torch.distributed.TCPStore("127.0.0.1", settings.store_port, is_master=False)
+    store = TCPStore("127.0.0.1", settings.store_port, is_master=False)
     torch.distributed.init_process_group(
         "gloo", store=store, rank=rank, world_size=settings.workers
     )

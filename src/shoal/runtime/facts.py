@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shoal.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own omission
 
 _PREFIX = "shoal/"
 
@@ -21,7 +21,7 @@ class StoreFacts:
 
     def publish(self, fact: str) -> None:
         """Make `fact` known."""
-        self.store.set(_PREFIX + fact, b"1")
+        self.store.set(_PREFIX + fact, "1")
 
     def is_published(self, fact: str) -> bool:
         """Return whether somebody has published `fact`, without waiting."""
@@ -37,7 +37,7 @@ class StoreFacts:
 
     def set(self, name: str, text: str) -> None:
         """Publish `text` under `name`."""
-        self.store.set(_PREFIX + name, text.encode())
+        self.store.set(_PREFIX + name, text)
 
     def get(self, name: str, deadline_s: float) -> str:
         """Return the text under `name`, waiting for it. Raises `DeadlineExceeded`."""

@@ -16,7 +16,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,8 @@ from shoal.runtime.torch_communicator import TorchCommunicator
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
+
+    from shoal.runtime.job_card import CardStore
 
 _current: Session | None = None
 
@@ -57,7 +59,7 @@ class Agreement:
             torch=str(torch.__version__),
         )
         agree(
-            self.facts.store,
+            cast("CardStore", self.facts.store),  # torch declares set(str, str), takes bytes
             dist.get_rank(),
             dist.get_world_size(),
             self.key,

@@ -18,6 +18,8 @@ from shoal.train.strategy import AbstractStrategy, Averaged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from torch import Tensor
+
     from shoal.train.replica import Replica
 
 
@@ -42,7 +44,7 @@ class AllReduce(AbstractStrategy):
     def bind(self, replica: Replica) -> None:
         """Put hooks on the parameters."""
         self._replica = replica
-        parameters = list(replica.model.parameters())
+        parameters: list[Tensor] = list(replica.model.parameters())
         statistics = [b for b in replica.model.buffers() if b.is_floating_point()]
         self._buckets = GradientBuckets(
             parameters,

@@ -123,6 +123,7 @@ class GradientBuckets:
     def _load(self, index: int) -> None:
         """Copy a gradient into its bucket, already divided by the number of workers."""
         parameter, view = self._parameters[index], self._views[index]
+        assert parameter.grad is not None
         torch.mul(parameter.grad, 1.0 / self._communicator.world_size, out=view)
         parameter.grad = view
 

@@ -91,17 +91,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._num_steps = 0
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the wrapped one's, which may replace it
         """The wrapped optimizer's parameter groups."""
         return self._inner.param_groups
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Any:  # type: ignore[override]  # the wrapped one's, which may replace it
         """The wrapped optimizer's state; it stays local to this worker."""
         return self._inner.state
 
     @property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]  # the wrapped one's, which may replace it
         """The wrapped optimizer's defaults."""
         return self._inner.defaults
 
@@ -110,7 +110,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """The strategy that synchronizes."""
         return self._strategy
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         """Make one iteration's update and synchronize.
 
         A gradient scaler hands over its scale and whether it found gradients that are not finite

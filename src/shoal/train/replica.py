@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from shoal.comm import Communicator, FactStore
+    from shoal.groups import GeneratorConfig
     from shoal.train.flat_parameters import FlatParameters
 
 
@@ -60,7 +61,7 @@ class Stopwatch:
 class GroupSource(Protocol):
     """Whoever forms groups at run time, as a worker sees it: `runtime.control.ControlClient`."""
 
-    def join(self, session: str, host: int, config: object, seed: int) -> None:
+    def join(self, session: str, host: int, config: GeneratorConfig, seed: int) -> None:
         """Take part in `session`."""
         ...
 
@@ -70,6 +71,10 @@ class GroupSource(Protocol):
 
     def leave(self, session: str) -> None:
         """Make no more requests in `session`."""
+        ...
+
+    def generator_counters(self, session: str) -> dict[str, float]:
+        """Return what the generator has counted so far, by name."""
         ...
 
 

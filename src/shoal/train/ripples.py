@@ -62,6 +62,9 @@ class GeneratedAveraging:
 
     def leave(self) -> None:
         """Take this worker out of every group that has not started."""
+        if self._replica.communicator.rank == 0:
+            counters = self._replica.groups.generator_counters(self._replica.session)
+            self._replica.counters.update(counters)
         self._replica.groups.leave(self._replica.session)
 
 
