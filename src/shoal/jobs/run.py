@@ -211,9 +211,14 @@ def _wait_share(board: Board, rank: int) -> float:
 
 
 def _window(spans: list[Span]) -> list[Span]:
-    """Return the spans of a stretch in the middle of the run, few enough for a report."""
+    """Return the spans of a stretch in the middle of the run, few enough for a report.
+
+    A span counts if it reaches into the stretch, so that a slow worker's long one is not cut off.
+    """
     if len(spans) <= _TIMELINE_SPANS:
         return spans
     ordered = sorted(spans, key=lambda span: span.start_ns)
-    start = (len(ordered) - _TIMELINE_SPANS) // 2
-    return ordered[start : start + _TIMELINE_SPANS]
+    first = (len(ordered) - _TIMELINE_SPANS) // 2
+    begin_ns = ordered[first].start_ns
+    last = first + _TIMELINE_SPANS
+    return [s for s in ordered[:last] if s.start_ns + s.duration_ns >= begin_ns]
