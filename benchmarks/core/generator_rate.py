@@ -1,8 +1,9 @@
-"""How many requests per second the group generator answers on one core.
+"""How many requests the group generator answers per second of one core's time.
 
 The workload is played once in virtual time (equal workers of 100 ms +-5 % per step, optionally some
 five times slower) and its requests are recorded; the recorded requests are then timed against a
-fresh generator, which answers them identically. So only the generator is on the clock.
+fresh generator, which answers them identically. So only the generator is on the clock, and what
+else the machine does is not.
 
     python benchmarks/core/generator_rate.py [--json FILE]
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from random import Random
-from time import perf_counter
+from time import process_time
 from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.groups.generator import GroupGenerator
@@ -87,7 +88,7 @@ def measure(
     requests: int = 100_000,
     repeats: int = 5,
 ) -> float:
-    """Return calls of `request` per second, the median of `repeats`.
+    """Return calls of `request` per second of processor time, the median of `repeats`.
 
     `slow_ratio` of the workers are five times slower. In random mode a call that asks again after
     `Assignment.more` counts like any other.
@@ -106,10 +107,10 @@ def measure(
 def _seconds(generator: GroupGenerator, calls: list[Request]) -> float:
     gc.collect()
     request = generator.request
-    begin = perf_counter()
+    begin = process_time()
     for rank, now_ns in calls:
         request(rank, now_ns)
-    return perf_counter() - begin
+    return process_time() - begin
 
 
 def main() -> None:

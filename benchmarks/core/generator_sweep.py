@@ -1,8 +1,9 @@
 """How the group generator's settings bear stragglers: the figures of docs/group-generator.md.
 
 Plays the real generator in virtual time: 100 ms +-5 % per step, 5 ms per averaging, runs as long as
-200 undisturbed steps unless said otherwise. Speeds and consensus are means over seeds; the worst
-seed is in brackets.
+200 undisturbed steps unless said otherwise. "Kept speed" is the other workers' steps beside a
+straggler over their steps without it: the mean and, in brackets, the worst of the seeds.
+"Consensus" is the mean consensus distance.
 
     python benchmarks/core/generator_sweep.py [--seeds N] [--json FILE]
 """
@@ -23,7 +24,7 @@ from generator_rate import AVERAGING_NS, STEP_NS, Slowdown, Workload, build
 from shoal.groups.generator_config import GeneratorConfig
 
 STEPS = 200
-CLUSTERS = {"8 workers, 1 host": (8, 8), "16 workers, 4 hosts": (16, 4)}
+CLUSTERS = {"8 on 1": (8, 8), "16 on 4": (16, 4)}
 THRESHOLDS = (1, 2, 3, 4, 6, 8, 16, None)
 GROUP_SIZES = (2, 3, 4, 6, 8)
 Row: TypeAlias = dict[str, object]
@@ -71,50 +72,52 @@ def one_slow(factor: float, workers: int) -> Slowdown:
     return lambda rank, _: factor if rank == workers - 1 else 1.0
 
 
-def kept_speeds(
+def beside_straggler(
     config: GeneratorConfig, cluster: tuple[int, int], factor: float, seeds: int
-) -> list[float]:
-    """Return, per seed, the others' steps beside a straggler over their steps without it."""
+) -> tuple[str, str]:
+    """Return the kept speed and the consensus beside one worker that is `factor` times slower."""
     slow = cluster[0] - 1
-    ratios = []
+    kept, consensus = [], []
     for seed in range(seeds):
-        beside = Run(config, cluster, seed).play(one_slow(factor, cluster[0])).steps
-        without = Run(config, cluster, seed).play(one_slow(1.0, cluster[0]), slow).steps
-        ratios.append(sum(n for rank, n in beside.items() if rank != slow) / sum(without.values()))
-    return ratios
+        beside = Run(config, cluster, seed).play(one_slow(factor, cluster[0]))
+        without = Run(config, cluster, seed).play(one_slow(1.0, cluster[0]), slow)
+        others = sum(steps for rank, steps in beside.steps.items() if rank != slow)
+        kept.append(others / sum(without.steps.values()))
+        consensus.append(beside.consensus)
+    return f"{mean(kept):.2f} ({min(kept):.2f})", f"{mean(consensus):.2f}"
 
 
 def sweep_thresholds(seeds: int) -> list[Row]:
-    """One straggler: what is left of the other workers' speed, by rule and threshold."""
-    rows = []
+    """Kept speed beside one straggler, 5x or 2x slow, and consensus, by rule and threshold."""
+    rows: list[Row] = []
     for refined in (False, True):
         for threshold in THRESHOLDS:
             config = GeneratorConfig(slowdown_threshold=threshold, refined_filter=refined)
             row: Row = {"rule": "refined" if refined else "published", "threshold": threshold}
             for name, cluster in CLUSTERS.items():
                 for factor in (5.0, 2.0):
-                    speeds = kept_speeds(config, cluster, factor, seeds)
-                    row[f"{name}, {factor:.0f}x"] = f"{mean(speeds):.2f} ({min(speeds):.2f})"
+                    kept, consensus = beside_straggler(config, cluster, factor, seeds)
+                    row[f"{name}, {factor:.0f}x"] = f"{kept} {consensus}"
             rows.append(row)
-            report(row)
+            report(rows)
     return rows
 
 
 def sweep_group_sizes(seeds: int) -> list[Row]:
-    """Group size: speed beside a 5x straggler, and with equal workers speed and consensus."""
-    rows = []
+    """Group size: kept speed beside a 5x straggler; speed and consensus of equal workers."""
+    rows: list[Row] = []
     for size in GROUP_SIZES:
         row: Row = {"group size": size}
         for name, cluster in CLUSTERS.items():
             config = GeneratorConfig(group_size=size)
             runs = [Run(config, cluster, s).play(one_slow(1.0, 1)) for s in range(seeds)]
             steps = mean(sum(run.steps.values()) for run in runs) / cluster[0] / STEPS
-            speeds = kept_speeds(config, cluster, 5.0, seeds)
-            row[f"{name}, 5x"] = f"{mean(speeds):.2f} ({min(speeds):.2f})"
-            row[f"{name}, equal: speed"] = f"{steps:.3f}"
-            row[f"{name}, equal: consensus"] = f"{mean(run.consensus for run in runs):.2f}"
+            kept, _ = beside_straggler(config, cluster, 5.0, seeds)
+            row[f"{name}: kept speed, 5x"] = kept
+            row[f"{name}: speed, equal"] = f"{steps:.3f}"
+            row[f"{name}: consensus, equal"] = f"{mean(run.consensus for run in runs):.2f}"
         rows.append(row)
-        report(row)
+        report(rows)
     return rows
 
 
@@ -139,13 +142,13 @@ def scenarios() -> dict[str, tuple[tuple[int, int], int, Slowdown]]:
 
 
 def sweep_scenarios(seeds: int) -> list[Row]:
-    """Harder cases: all workers' steps over those of 8 or 16 undisturbed workers, consensus."""
+    """Harder cases: all workers' steps over those of undisturbed workers, and consensus."""
     rules = {
         "no filter": GeneratorConfig(slowdown_threshold=None),
         "published": GeneratorConfig(refined_filter=False),
         "refined": GeneratorConfig(),
     }
-    rows = []
+    rows: list[Row] = []
     for name, (cluster, steps, slowdown) in scenarios().items():
         row: Row = {"scenario": name}
         for rule, config in rules.items():
@@ -153,7 +156,7 @@ def sweep_scenarios(seeds: int) -> list[Row]:
             done = mean(sum(run.steps.values()) for run in runs) / (cluster[0] * steps)
             row[rule] = f"{done:.2f}, {mean(run.consensus for run in runs):.2f}"
         rows.append(row)
-        report(row)
+        report(rows)
     return rows
 
 
@@ -168,26 +171,48 @@ def sweep_switches(seeds: int) -> list[Row]:
         "no group buffer": replace(smart, group_buffer=False),
         "random mode": GeneratorConfig.random_mode(),
     }
-    rows = []
+    rows: list[Row] = []
     for name, config in variants.items():
-        speeds = kept_speeds(config, (16, 4), 5.0, seeds)
-        rows.append({"switches": name, "kept speed": f"{mean(speeds):.2f} ({min(speeds):.2f})"})
-        report(rows[-1])
+        kept, consensus = beside_straggler(config, (16, 4), 5.0, seeds)
+        rows.append({"switches": name, "kept speed": kept, "consensus": consensus})
+        report(rows)
     return rows
 
 
-def report(row: Row) -> None:
-    """Print one row of a Markdown table."""
-    print("| " + " | ".join(str(value) for value in row.values()) + " |", flush=True)
+def sweep_small_jobs(seeds: int) -> list[Row]:
+    """Two to four workers on one host, one 5x slow: kept speed by rule."""
+    rows: list[Row] = []
+    for workers in (2, 3, 4):
+        row: Row = {"workers": workers}
+        for refined in (False, True):
+            config = GeneratorConfig(refined_filter=refined)
+            kept, _ = beside_straggler(config, (workers, workers), 5.0, seeds)
+            row["refined" if refined else "published"] = kept
+        rows.append(row)
+        report(rows)
+    return rows
+
+
+def report(rows: list[Row]) -> None:
+    """Print the last of `rows` as a row of a Markdown table, after the head if it is the first."""
+    if len(rows) == 1:
+        print("| " + " | ".join(rows[0]) + " |\n|" + " --- |" * len(rows[0]))
+    print("| " + " | ".join(str(value) for value in rows[-1].values()) + " |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     results = {}
-    for sweep in (sweep_thresholds, sweep_group_sizes, sweep_scenarios, sweep_switches):
+    for sweep in (
+        sweep_thresholds,
+        sweep_small_jobs,
+        sweep_scenarios,
+        sweep_group_sizes,
+        sweep_switches,
+    ):
         print(f"\n{sweep.__doc__}\n")
         results[sweep.__name__] = sweep(arguments.seeds)
     if arguments.json:
