@@ -1,0 +1,111 @@
+"""cifar10: 50,000 + 10,000 color pictures of 32 x 32 pixels, 10 classes (Krizhevsky, 2009).
+
+The official archive is a tar of pickles; it is read only after its checksum has proved it to be the
+published one. No package carries it, so it comes from its own site or from the user's disk.
+
+cifar10-jpeg is for people who have the pictures as files: a folder, or a tar, of
+{train,test}/CLASS/PICTURE. It goes by another name because its accuracies are not comparable to
+the digit: the pixels were compressed anew.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.errors import DataError, UsageError
+from shoal.workloads.fetch import Fetcher, WantedFile
+from shoal.workloads.sets.images import image_arrays, stack
+from shoal.workloads.website import WebSite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shoal.workloads.cache import Array, Arrays
+
+ARCHIVE = "cifar-10-python.tar.gz"
+FILES = (WantedFile(ARCHIVE, "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"),)
+SOURCES = (WebSite("https://www.cs.toronto.edu/~kriz/"),)
+
+_TRAIN_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+
+
+def load(fetcher: Fetcher) -> Arrays:
+    """Return images of shape (N, 3, 32, 32) from the official archive."""
+    return read_archive(fetcher.obtain("cifar10", FILES, SOURCES)[ARCHIVE])
+
+
+def read_archive(path: Path) -> Arrays:
+    """Return the arrays in the official archive, which the caller has verified."""
+    parts: dict[str, tuple[Array, Array]] = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            name = PurePosixPath(member.name).name
+            content = archive.extractfile(member)
+            if content is not None and (name in _TRAIN_BATCHES or name == "test_batch"):
+                parts[name] = _read_batch(content)
+    train = [parts[name] for name in _TRAIN_BATCHES]
+    pixels, labels = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
+    return image_arrays((pixels, labels), parts["test_batch"], 10)
+
+
+def _read_batch(content: IO[bytes]) -> tuple[Array, Array]:
+    batch: dict[bytes, Any] = pickle.load(content, encoding="bytes")
+    return batch[b"data"].reshape(-1, 3, 32, 32), np.asarray(batch[b"labels"])
+
+
+def load_pictures(fetcher: Fetcher) -> Arrays:
+    """Return images of shape (N, 3, H, W) from the user's folder or tar of picture files.
+
+    Classes are numbered in alphabetical order, which is CIFAR-10's own.
+    """
+    if fetcher.source is None:
+        raise DataError(
+            "cifar10-jpeg has no public source: name a folder or a tar of "
+            "{train,test}/CLASS/PICTURE as the source."
+        )
+    try:
+        pictures = sorted(_pictures(fetcher.source), key=lambda item: item[0].parts)
+    except (OSError, EOFError, tarfile.TarError) as error:
+        message = f"Cannot read pictures from {fetcher.source} ({error})."
+        raise DataError(message) from error
+    classes = sorted({path.parts[-2] for path, _ in pictures})
+    parts = [_part(pictures, part, classes) for part in ("train", "test")]
+    if any(len(labels) == 0 for _, labels in parts):
+        message = f"{fetcher.source} has no pictures named {{train,test}}/CLASS/PICTURE."
+        raise DataError(message)
+    return image_arrays(parts[0], parts[1], len(classes))
+
+
+def _part(
+    pictures: list[tuple[PurePosixPath, Array]], part: str, classes: list[str]
+) -> tuple[Array, Array]:
+    chosen = [(path, pixels) for path, pixels in pictures if path.parts[-3] == part]
+    labels = np.array([classes.index(path.parts[-2]) for path, _ in chosen], np.int64)
+    return (stack([pixels for _, pixels in chosen]) if chosen else labels), labels
+
+
+def _pictures(source: Path) -> Iterator[tuple[PurePosixPath, Array]]:
+    """Yield path and pixels (H, W, 3) of every picture three levels deep or more."""
+    if source.is_dir():
+        for path in source.glob("*/*/*.*"):
+            yield PurePosixPath(path), _decode(path)
+        return
+    with tarfile.open(source) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            if content is not None and len(PurePosixPath(member.name).parts) > 2:
+                yield PurePosixPath(member.name), _decode(content)
+
+
+def _decode(file: Path | IO[bytes]) -> Array:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UsageError('Pictures need Pillow: pip install "shoal[data]".') from error
+    with Image.open(file) as picture:
+        return np.asarray(picture.convert("RGB"))
