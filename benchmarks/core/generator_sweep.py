@@ -124,6 +124,7 @@ def sweep_group_sizes(seeds: int) -> list[Row]:
 def scenarios() -> dict[str, tuple[tuple[int, int], int, Slowdown]]:
     """Return harder cases: cluster, length in steps, slowdown."""
     twenty_seconds = 20_000_000_000
+    chance = Random(1)
     return {
         "5x and 3x, 8 on 1 host": ((8, 8), 200, lambda r, _: {7: 5.0, 6: 3.0}.get(r, 1.0)),
         "every other 2x, 16 on 4": ((16, 4), 400, lambda r, _: 2.0 if r % 2 else 1.0),
@@ -138,6 +139,8 @@ def scenarios() -> dict[str, tuple[tuple[int, int], int, Slowdown]]:
             lambda r, now: 3.0 if now // twenty_seconds % 16 == r else 1.0,
         ),
         "speeds from 1 to 1.35, 16 on 4": ((16, 4), 1000, lambda r, _: 1 + 0.35 * r / 15),
+        "exponential step times, 8 on 1": ((8, 8), 400, lambda *_: chance.expovariate(1.0)),
+        "exponential step times, 16 on 4": ((16, 4), 400, lambda *_: chance.expovariate(1.0)),
     }
 
 
