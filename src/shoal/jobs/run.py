@@ -19,7 +19,6 @@ from shoal.jobs.waiting import split_waiting, time_by_kind
 from shoal.trace import Span, SpanKind
 from shoal.train.strategies import make_strategy
 from shoal.units import NANOSECONDS_PER_SECOND
-from shoal.workloads import default_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +121,7 @@ def run_spec(
         sum(report.steps for report in reports) / len(reports),
     )
     spans = [span for report in reports for span in report.spans]
-    recipe = default_recipe(dataset, spec.model)
+    recipe = spec.recipe()
     final = np.load(pool.directory / "averaged.npy")
     own = np.load(pool.directory / "final-0.npy")
     workers = _worker_results(spec, reports, spans)
@@ -140,8 +139,8 @@ def run_spec(
         compute_ms=spec.compute_ms,
         slow={str(rank): factor for rank, factor in spec.slow.items()},
         seed=spec.seed,
-        batch_size=spec.batch_size or recipe.batch_size,
-        learning_rate=spec.learning_rate or recipe.learning_rate,
+        batch_size=recipe.batch_size,
+        learning_rate=recipe.learning_rate,
         metric=watch.evaluator.metric,
         target=spec.target,
         duration_seconds=max(r.end_ns - r.start_ns for r in reports) / NANOSECONDS_PER_SECOND,

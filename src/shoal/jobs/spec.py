@@ -5,11 +5,17 @@ Owns the fields and their checks against each other; opens no file and starts no
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from shoal.errors import UsageError
+from shoal.workloads import default_recipe
+
+if TYPE_CHECKING:
+    from shoal.workloads import Recipe
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +58,15 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     workers_per_host: int | None = None
     """Pretend that so many workers share a host; null for all on one."""
+
+    def recipe(self) -> Recipe:
+        """Return the model's recipe with what this run overrides."""
+        recipe = default_recipe(self.dataset, self.model)
+        return dataclasses.replace(
+            recipe,
+            batch_size=self.batch_size or recipe.batch_size,
+            learning_rate=self.learning_rate or recipe.learning_rate,
+        )
 
     def validate(self) -> None:
         """Raise `UsageError` with one sentence for the first thing that cannot be."""

@@ -20,7 +20,7 @@ from shoal.trace import ListSink, Span, SpanKind
 from shoal.train.optimizer import DistributedOptimizer
 from shoal.train.strategies import make_strategy
 from shoal.units import NANOSECONDS_PER_SECOND
-from shoal.workloads import batches, default_recipe, loss_of, make_model, make_optimizer
+from shoal.workloads import batches, loss_of, make_model, make_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,20 +103,18 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
     dataset = context.dataset(spec.dataset)
     session.pretend_hosts(spec.workers_per_host)
     rank = session.rank
-    recipe = default_recipe(dataset, spec.model)
+    recipe = spec.recipe()
     model = make_model(spec.model, dataset, spec.seed)
     padding = Padding(model, spec.compute_ms, spec.slow.get(rank, 1.0))
     sink = ListSink()
     optimizer = DistributedOptimizer(
-        make_optimizer(model, recipe, spec.learning_rate),
+        make_optimizer(model, recipe),
         model,
         sync=make_strategy(spec.strategy, spec.strategy_options),
         seed=spec.seed,
         trace=sink,
     )
-    data = batches(
-        dataset, rank, spec.workers, spec.batch_size or recipe.batch_size, seed=spec.seed
-    )
+    data = batches(dataset, rank, spec.workers, recipe.batch_size, seed=spec.seed)
     snapshots = SnapshotWriter(directory, rank, optimizer.flat, spec.snapshot_seconds)
     loop = _Loop(spec, model, optimizer, padding, data, dataset, context.board, rank)
     session.communicator.barrier()
