@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +13,10 @@ import torch
 from replicas import bind, parameters_of
 from torch import Tensor, nn
 
-from shoal.errors import UsageError
+import shoal
+from shoal.errors import UsageError, WorkerLost
 from shoal.runtime.master_copy import MasterCopy
-from shoal.runtime.pair_exchange import ActiveSide, PassiveSide
+from shoal.runtime.pair_exchange import ActiveSide, Channels, PassiveSide
 from shoal.runtime.torch_communicator import TorchCommunicator
 from shoal.trace import SpanKind
 from shoal.train.ad_psgd import ADPSGD
@@ -56,9 +60,10 @@ def test_exchanges_conserve_the_sum_exactly(run_workers: RunWorkers, world_size:
     assert torch.equal(finals.sum(0), starts.sum().expand(SIZE))
     if world_size > 1:
         assert finals.std(0).max() < starts.std(), "workers come closer to each other"
-    exchanges = sum(counters.get("group_size.2", 0) for _, counters in outcomes)
+    exchanges = sum(counters.get("exchanges", 0) for _, counters in outcomes)
     assert exchanges == num_steps * (world_size // 2), "one per step of an active worker"
-    assert exchanges == sum(counters.get("exchanges_answered", 0) for _, counters in outcomes)
+    members = sum(counters.get("group_size.2", 0) for _, counters in outcomes)
+    assert members == 2 * exchanges, "each has an active and a passive member"
 
 
 @pytest.mark.parametrize("steps", [[9, 9, 9, 9], [3, 12, 9, 5], [0, 4, 7, 0]])
@@ -133,7 +138,7 @@ def blocked_passive(num_steps: int) -> dict[str, float]:
     else:
         for _ in range(num_steps):
             strategy.step(lambda: None)
-        done.fill_(replica.counters["group_size.2"])
+        done.fill_(replica.counters["exchanges"])
         communicator.send(done, 0, channel=TURNS).wait()
     strategy.finish()
     return {**replica.counters, "told": float(done)}
@@ -142,7 +147,7 @@ def blocked_passive(num_steps: int) -> dict[str, float]:
 def test_a_passive_worker_answers_while_it_is_busy(run_workers: RunWorkers) -> None:
     passive, active = run_workers(blocked_passive, 2, 10)
     assert passive["told"] == 9, "all but the last exchange were over before rank 0 went on"
-    assert passive["exchanges_answered"] == active["group_size.2"] == 10
+    assert passive["group_size.2"] == active["group_size.2"] == 10
 
 
 def meet_together() -> int:
@@ -150,9 +155,10 @@ def meet_together() -> int:
     communicator = TorchCommunicator(deadline_s=20.0)
     flats = [torch.full((SIZE,), communicator.rank * START, dtype=torch.float64)]
     master = MasterCopy(flats, [range(SIZE, SIZE)])
+    channels = Channels(8, 9, 10)
     queued_ns = 0
     if communicator.rank == 0:
-        passive = PassiveSide(communicator, master, 2, 20.0)
+        passive = PassiveSide(communicator, channels, master, 2, 20.0)
         passive.start()
 
         def wait_for_both() -> None:
@@ -163,7 +169,7 @@ def meet_together() -> int:
         master.update(wait_for_both)
         passive.finish()
     else:
-        active = ActiveSide(communicator, master, 20.0)
+        active = ActiveSide(communicator, channels, master, 20.0)
         active.start()
         active.begin(0)
         exchange = active.wait()
@@ -222,6 +228,27 @@ def test_a_checkpoint_continues_the_choice_of_peers(run_workers: RunWorkers) -> 
     assert straight[1]["random"] != straight[3]["random"], "active workers choose independently"
 
 
+def train_two(num_steps: int) -> list[Tensor]:
+    """Two models at the same time, under one strategy each; rank 1 takes them in turns."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    models = [make_vector(10 * communicator.rank), make_vector(communicator.rank)]
+    strategies = [ADPSGD(), ADPSGD()]
+    for model, strategy in zip(models, strategies, strict=True):
+        bind(strategy, model, torch.optim.SGD(model, lr=1.0), communicator)
+    for _ in range(num_steps):
+        for strategy in strategies:
+            strategy.step(lambda: None)
+    for strategy in strategies:
+        strategy.finish()
+    return [parameters_of(model) for model in models]
+
+
+def test_two_models_train_at_the_same_time(run_workers: RunWorkers) -> None:
+    for wide, narrow in run_workers(train_two, 2, 4):
+        assert torch.equal(wide, torch.full_like(wide, 5 * START))
+        assert torch.equal(narrow, torch.full_like(narrow, START / 2))
+
+
 def load_later() -> tuple[Tensor, Tensor]:
     """Load a model after binding: the next step must start from it."""
     model = make_vector(3)
@@ -240,6 +267,36 @@ def test_a_model_loaded_later_is_what_training_continues_from(run_workers: RunWo
     ((after, final),) = run_workers(load_later, 1)
     assert torch.equal(after, torch.full((SIZE,), 5 * START - 1, dtype=torch.float64))
     assert torch.equal(after, final)
+
+
+def lose_a_worker(victim: int, finisher: int) -> str:
+    """Train until the loss of `victim` is noticed; `finisher` has finished by then."""
+    session = shoal.init(deadline_s=15.0)
+    model = make_vector(session.rank)
+    strategy = ADPSGD()
+    optimizer = torch.optim.SGD(model, lr=1.0)
+    bind(strategy, model, optimizer, session.communicator, session.deadline_s)
+
+    def train() -> None:
+        for step in itertools.count():
+            if session.rank == victim and step == 5:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if session.rank == finisher and step == 3:
+                strategy.finish()
+            strategy.step(lambda: None)
+            time.sleep(0.01)
+
+    with pytest.raises(WorkerLost) as caught:
+        train()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("victim", "finisher"), [(2, -1), (3, -1), (3, 0)])
+def test_a_killed_worker_is_reported_in_training(
+    run_workers: RunWorkers, victim: int, finisher: int
+) -> None:
+    messages = run_workers(lose_a_worker, 4, victim, finisher, may_die=(victim,))
+    assert [message is None for message in messages] == [rank == victim for rank in range(4)]
 
 
 def test_unknown_peers_are_refused() -> None:

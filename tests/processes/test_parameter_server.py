@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +15,17 @@ from replicas import bind, parameters_of
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shoal.errors import UsageError
+import shoal
+from shoal.errors import UsageError, WorkerLost
+from shoal.runtime.hyperparameters import Hyperparameters
+from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSpan
 from shoal.runtime.torch_communicator import TorchCommunicator
 from shoal.trace import SpanKind
 from shoal.train.parameter_server import ParameterServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from worker_processes import RunWorkers
 
 
@@ -133,6 +141,38 @@ def test_a_worker_that_ends_early_leaves_the_mean_to_the_others(run_workers: Run
         torch.testing.assert_close(final, parameters_of(model), rtol=0, atol=1e-12)
 
 
+def train_two(num_steps: int) -> list[Tensor]:
+    """Two models at the same time, each with a parameter server of its own."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    models = [make_model(), make_model()]
+    strategies = [ParameterServer.bsp(), ParameterServer.bsp()]
+    for model, strategy, kind in zip(models, strategies, ("sgd", "adamw"), strict=True):
+        bind(strategy, model, make_optimizer(kind, model), communicator)
+    for step in range(num_steps):
+        for model, strategy in zip(models, strategies, strict=True):
+            backward(model, *batch(communicator.rank, step))
+            strategy.step(never)
+    for strategy in strategies:
+        strategy.finish()
+    return [parameters_of(model) for model in models]
+
+
+def train_two_alone(kind: str, num_steps: int) -> Tensor:
+    model = make_model()
+    optimizer = make_optimizer(kind, model)
+    for step in range(num_steps):
+        inputs, targets = zip(*(batch(rank, step) for rank in range(2)), strict=True)
+        backward(model, torch.cat(inputs), torch.cat(targets))
+        optimizer.step()
+    return parameters_of(model)
+
+
+def test_two_models_train_at_the_same_time(run_workers: RunWorkers) -> None:
+    expected = [train_two_alone(kind, 4) for kind in ("sgd", "adamw")]
+    for finals in run_workers(train_two, 2, 4):
+        torch.testing.assert_close(finals, expected, rtol=0, atol=1e-12)
+
+
 # --- skipped steps, unused parameters, buffers ----------------------------------------------------
 
 
@@ -208,6 +248,14 @@ def train_normed(strategy: ParameterServer, num_steps: int) -> tuple[list[Tensor
     return [model[0].running_mean.clone(), model[0].running_var.clone()], int(
         model[0].num_batches_tracked
     )
+
+
+def test_asp_with_one_worker_keeps_its_statistics(run_workers: RunWorkers) -> None:
+    (((found, _), _),) = run_workers(train_normed, 1, ParameterServer.asp(), 3)
+    mean = torch.zeros(5).double()
+    for step in range(3):
+        mean = 0.9 * mean + 0.1 * normed_inputs(0, step).mean(0)
+    torch.testing.assert_close(found, mean, rtol=0, atol=1e-12)
 
 
 def test_batch_norm_statistics_are_averaged(run_workers: RunWorkers) -> None:
@@ -350,6 +398,70 @@ def span_kinds() -> list[SpanKind]:
     return [span.kind for span in replica.stopwatch.sink.spans]
 
 
+# --- any element-wise optimizer -------------------------------------------------------------------
+
+ELEMENTWISE = [
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "ASGD",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+]
+
+
+@pytest.mark.parametrize("kind", ELEMENTWISE)
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_shards_together_make_the_optimizer_s_update(kind: str, num_shards: int) -> None:
+    flat = torch.linspace(-1.0, 1.0, 17, dtype=torch.float64)
+    parts = [range(2), range(2, 15), range(15, 17)]
+    parameters = [nn.Parameter(flat[part.start : part.stop].clone()) for part in parts]
+    groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.003}]
+    optimizer = getattr(torch.optim, kind)(groups, lr=0.02)
+    layout = ModelLayout(
+        (17,),
+        tuple(TrainedSpan(0, part, int(part.start == 15)) for part in parts),
+        (range(17, 17),),
+        num_shards,
+    )
+    shards = [ParameterShard([flat], layout, owner, optimizer) for owner in range(num_shards)]
+    hyperparameters = Hyperparameters(optimizer.param_groups)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(4):
+        optimizer.param_groups[1]["lr"] = 0.01 * step
+        gradient = torch.randn(17, generator=generator, dtype=torch.float64)
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = gradient[part.start : part.stop].clone()
+        values = hyperparameters.read(optimizer.param_groups)
+        optimizer.step()
+        for owner, shard in enumerate(shards):
+            piece = gradient[layout.shard(0, owner)]
+            shard.add([piece + 1], torch.ones(3, dtype=torch.bool))
+            shard.add([piece - 1], torch.ones(3, dtype=torch.bool))
+            shard.apply(values, divisor=2.0, share=1.0)
+    expected = torch.cat([parameter.detach() for parameter in parameters])
+    found = torch.cat([shard.weights[0] for shard in shards])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_options_nobody_changed_are_left_alone() -> None:
+    server = [
+        {"params": [], "lr": 1, "betas": (0.9, 0.99), "count": 0, "nesterov": True, "x": None}
+    ]
+    options = Hyperparameters(server)
+    server[0]["count"] = 5  # an optimizer that counts in its groups
+    worker = [{**server[0], "lr": torch.tensor(0.5), "betas": (0.8, 0.99), "count": 0}]
+    options.write(server, options.read(worker))
+    assert server[0] == {**server[0], "lr": 0.5, "betas": (0.8, 0.99), "count": 5, "nesterov": True}
+    with pytest.raises(UsageError, match="betas"):
+        options.read([{**worker[0], "betas": None}])
+
+
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -402,6 +514,36 @@ def refused_checkpoints() -> None:
 
 def test_checkpoints_of_other_jobs_are_refused(run_workers: RunWorkers) -> None:
     run_workers(refused_checkpoints, 1)
+
+
+# --- lost workers ---------------------------------------------------------------------------------
+
+
+def lose_a_worker(strategy: ParameterServer, victim: int) -> str:
+    """Train until the loss of `victim`, who dies within its third step, is noticed."""
+    session = shoal.init(deadline_s=15.0)
+    model = make_model()
+    bind(strategy, model, make_optimizer("sgd", model), session.communicator, session.deadline_s)
+
+    def train() -> None:
+        for step in itertools.count():
+            backward(model, *batch(session.rank, step))
+            if session.rank == victim and step == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            strategy.step(never)
+
+    with pytest.raises(WorkerLost) as caught:
+        train()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("make", [ParameterServer.bsp, ParameterServer.asp])
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_killed_worker_is_reported_in_training(
+    run_workers: RunWorkers, make: Callable[[], ParameterServer], victim: int
+) -> None:
+    messages = run_workers(lose_a_worker, 3, make(), victim, may_die=(victim,))
+    assert [message is None for message in messages] == [rank == victim for rank in range(3)]
 
 
 # --- refusals and accounting ----------------------------------------------------------------------

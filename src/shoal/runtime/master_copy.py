@@ -24,7 +24,9 @@ class MasterCopy:
     def __init__(self, flats: Sequence[Tensor], averaged: Sequence[range]) -> None:
         """Copy the model's `flats`; `averaged` says where each holds buffers (batch norm)."""
         self._flats = flats
-        self._values = [torch.empty_like(flat, device="cpu") for flat in flats]
+        self._values = [
+            torch.empty(flat.numel(), dtype=flat.dtype, pin_memory=flat.is_cuda) for flat in flats
+        ]
         self._buffers = [slice(part.start, part.stop) for part in averaged]
         self._read = [
             torch.empty_like(flat[part]) for flat, part in zip(flats, self._buffers, strict=True)
@@ -49,10 +51,10 @@ class MasterCopy:
         is exact and the other worker's difference is the exact opposite.
         """
         for other, own in zip(theirs, mine, strict=True):
-            other.sub_(own).mul_(0.5)
+            other.sub_(own)
         with self._lock:
             for values, change in zip(self._values, theirs, strict=True):
-                values.add_(change)
+                values.add_(change, alpha=0.5)
 
     def update(self, apply: Callable[[], None]) -> None:
         """Take the values into the model, `apply` a local update to it, and take it back.

@@ -26,14 +26,19 @@ if TYPE_CHECKING:
     from shoal.comm import Communicator, Work
     from shoal.runtime.master_copy import MasterCopy
 
-REQUESTS = 20
-"""Channel of requests, active to passive: one word."""
 
-GRANTS = 21
-"""Channel of grants, passive to active: one word, how many nanoseconds the request queued."""
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The channels of one training run."""
 
-MODELS = 22
-"""Channel of models, both ways at once."""
+    requests: int
+    """Requests, active to passive: one word."""
+
+    grants: int
+    """Grants, passive to active: one word, how many nanoseconds the request queued."""
+
+    models: int
+    """Models, both ways at once."""
 
 
 class Request(IntEnum):
@@ -58,8 +63,15 @@ class Exchange:
 class ActiveSide:
     """An active worker's end: at most one exchange under way, in a thread of its own."""
 
-    def __init__(self, communicator: Communicator, master: MasterCopy, deadline_s: float) -> None:
+    def __init__(
+        self,
+        communicator: Communicator,
+        channels: Channels,
+        master: MasterCopy,
+        deadline_s: float,
+    ) -> None:
         self._communicator = communicator
+        self._channels = channels
         self._master = master
         self._mine, self._theirs = master.empty_like(), master.empty_like()
         self._request, self._grant = _word(Request.AVERAGE), _word(0)
@@ -95,7 +107,9 @@ class ActiveSide:
         self._orders.put(None)
         self._thread.join(self._deadline_s)
         goodbye = _word(Request.GOODBYE)
-        _wait_for([self._communicator.send(goodbye, p, channel=REQUESTS) for p in passives])
+        _wait_for(
+            [self._communicator.send(goodbye, p, channel=self._channels.requests) for p in passives]
+        )
 
     def _poll_idle(self) -> bool | None:
         self._thread.check()
@@ -112,10 +126,10 @@ class ActiveSide:
         begin_ns = time.monotonic_ns()
         send, receive = self._communicator.send, self._communicator.receive
         self._master.copy_to(self._mine)
-        granted = receive(self._grant, passive, channel=GRANTS)
-        works = [receive(theirs, passive, channel=MODELS) for theirs in self._theirs]
-        works += [send(mine, passive, channel=MODELS) for mine in self._mine]
-        works.append(send(self._request, passive, channel=REQUESTS))
+        granted = receive(self._grant, passive, channel=self._channels.grants)
+        works = [receive(theirs, passive, channel=self._channels.models) for theirs in self._theirs]
+        works += [send(mine, passive, channel=self._channels.models) for mine in self._mine]
+        works.append(send(self._request, passive, channel=self._channels.requests))
         granted.wait()
         granted_ns = time.monotonic_ns()
         self._progress.announce()
@@ -131,10 +145,16 @@ class PassiveSide:
     """
 
     def __init__(
-        self, communicator: Communicator, master: MasterCopy, actives: int, deadline_s: float
+        self,
+        communicator: Communicator,
+        channels: Channels,
+        master: MasterCopy,
+        actives: int,
+        deadline_s: float,
     ) -> None:
         """`actives` is the number of active workers of the job."""
         self._communicator = communicator
+        self._channels = channels
         self._master = master
         self._remaining = actives
         self._deadline_s = deadline_s
@@ -177,7 +197,7 @@ class PassiveSide:
     def _listen(self) -> None:
         word = _word(0)
         while self._remaining:
-            source = self._communicator.receive_any(word, channel=REQUESTS)
+            source = self._communicator.receive_any(word, channel=self._channels.requests)
             if int(word) == Request.GOODBYE:
                 self._remaining -= 1
             elif int(word) == Request.AVERAGE:
@@ -207,10 +227,10 @@ class PassiveSide:
 
     def _exchange_with(self, active: int, queued_ns: int) -> None:
         send, receive = self._communicator.send, self._communicator.receive
-        works = [receive(theirs, active, channel=MODELS) for theirs in self._theirs]
+        works = [receive(theirs, active, channel=self._channels.models) for theirs in self._theirs]
         self._master.copy_to(self._mine)
-        works.append(send(_word(queued_ns), active, channel=GRANTS))
-        works += [send(mine, active, channel=MODELS) for mine in self._mine]
+        works.append(send(_word(queued_ns), active, channel=self._channels.grants))
+        works += [send(mine, active, channel=self._channels.models) for mine in self._mine]
         _wait_for(works)
         self._master.meet(self._mine, self._theirs)
 

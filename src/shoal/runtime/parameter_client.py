@@ -13,11 +13,8 @@ import torch
 
 from shoal.runtime.parameter_protocol import (
     ANSWER_WORDS,
-    ANSWERS,
-    PULLS,
-    PUSHES,
-    REQUESTS,
     Answer,
+    Channels,
     Kind,
     Request,
 )
@@ -42,6 +39,7 @@ class ParameterClient:
     def __init__(
         self,
         communicator: Communicator,
+        channels: Channels,
         layout: ModelLayout,
         server: ShardServer,
         request: Request,
@@ -50,6 +48,7 @@ class ParameterClient:
     ) -> None:
         """`server` is that of this process, `request` an empty request of the agreed size."""
         self._communicator = communicator
+        self._channels = channels
         self._server = server
         self._request = request
         own, world_size = communicator.rank, communicator.world_size
@@ -86,8 +85,12 @@ class ParameterClient:
     def _start_pull(self, owner: int) -> list[Work]:
         receive = self._communicator.receive
         return [
-            receive(self._answers[owner], owner, channel=ANSWERS),
-            *(receive(part, owner, channel=PULLS) for part in self._pulled[owner] if part.numel()),
+            receive(self._answers[owner], owner, channel=self._channels.answers),
+            *(
+                receive(part, owner, channel=self._channels.pulls)
+                for part in self._pulled[owner]
+                if part.numel()
+            ),
         ]
 
     def _start_push(self, owner: int, kind: Kind) -> list[Work]:
@@ -95,8 +98,8 @@ class ParameterClient:
         send = self._communicator.send
         parts = [] if kind is Kind.SKIP else self._pushed[owner]
         return [
-            *(send(part, owner, channel=PUSHES) for part in parts if part.numel()),
-            send(self._request.words, owner, channel=REQUESTS),
+            *(send(part, owner, channel=self._channels.pushes) for part in parts if part.numel()),
+            send(self._request.words, owner, channel=self._channels.requests),
         ]
 
 

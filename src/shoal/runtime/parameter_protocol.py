@@ -19,17 +19,23 @@ from shoal.errors import ProtocolError
 if TYPE_CHECKING:
     from torch import Tensor
 
-REQUESTS = 16
-"""Channel of requests, worker to server."""
 
-PUSHES = 17
-"""Channel of contributions, worker to server."""
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The channels of one training run."""
 
-ANSWERS = 18
-"""Channel of answers, server to worker."""
+    requests: int
+    """Requests, worker to server."""
 
-PULLS = 19
-"""Channel of weights, server to worker."""
+    pushes: int
+    """Contributions, worker to server."""
+
+    answers: int
+    """Answers, server to worker."""
+
+    pulls: int
+    """Weights, server to worker."""
+
 
 ANSWER_WORDS = 2
 

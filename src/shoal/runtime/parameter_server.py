@@ -19,11 +19,8 @@ from shoal.groups.server_clock import ServerClock
 from shoal.runtime.background import BackgroundThread, Progress
 from shoal.runtime.parameter_protocol import (
     ANSWER_WORDS,
-    ANSWERS,
-    PULLS,
-    PUSHES,
-    REQUESTS,
     Answer,
+    Channels,
     Kind,
     Request,
 )
@@ -77,6 +74,7 @@ class ShardServer:
     def __init__(
         self,
         communicator: Communicator,
+        channels: Channels,
         shard: ParameterShard,
         rule: UpdateRule,
         request: Request,
@@ -84,6 +82,7 @@ class ShardServer:
     ) -> None:
         """`request` is an empty request of the size that workers send."""
         self._communicator = communicator
+        self._channels = channels
         self._own = communicator.rank
         self._shard = shard
         self._rule = rule
@@ -188,7 +187,9 @@ class ShardServer:
         """Take requests of other processes until all of them have left."""
         remaining = set(self._seats)
         while remaining:
-            source = self._communicator.receive_any(self._request.words, channel=REQUESTS)
+            source = self._communicator.receive_any(
+                self._request.words, channel=self._channels.requests
+            )
             seat = self._seats[source]
             kind = self._request.kind
             if kind is not Kind.SKIP:
@@ -281,8 +282,12 @@ class ShardServer:
         answer.fill(seat.answer)
         weights = self._shard.weights if is_last or self._rule.staleness == 0 else self._copy(seat)
         seat.sending = [
-            self._communicator.send(seat.answer, rank, channel=ANSWERS),
-            *(self._communicator.send(w, rank, channel=PULLS) for w in weights if w.numel()),
+            self._communicator.send(seat.answer, rank, channel=self._channels.answers),
+            *(
+                self._communicator.send(w, rank, channel=self._channels.pulls)
+                for w in weights
+                if w.numel()
+            ),
         ]
 
     def _copy(self, seat: _Seat) -> list[Tensor]:
@@ -299,7 +304,7 @@ class ShardServer:
         seat = self._seats[rank]
         if not seat.arriving:
             seat.arriving = [
-                self._communicator.receive(part, rank, channel=PUSHES)
+                self._communicator.receive(part, rank, channel=self._channels.pushes)
                 for part in seat.inbox
                 if part.numel()
             ]

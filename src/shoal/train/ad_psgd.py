@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import torch
 
 from shoal.groups.bipartite import Bipartite
+from shoal.runtime.channels import reserve_channels
 from shoal.runtime.master_copy import MasterCopy
-from shoal.runtime.pair_exchange import ActiveSide, PassiveSide
+from shoal.runtime.pair_exchange import ActiveSide, Channels, PassiveSide
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import buffer_ranges
 from shoal.train.strategy import AbstractStrategy, Averaged
@@ -59,14 +60,17 @@ class ADPSGD(AbstractStrategy):
         self._on_load = replica.model.register_load_state_dict_post_hook(
             lambda *_: self._master.reload()
         )
+        channels = Channels(*reserve_channels(communicator)[:3])
         self._active: ActiveSide | None = None
         self._passive: PassiveSide | None = None
         if self._pairs.is_active(communicator.rank):
-            self._active = ActiveSide(communicator, self._master, replica.deadline_s)
+            self._active = ActiveSide(communicator, channels, self._master, replica.deadline_s)
             self._active.start()
         elif communicator.world_size > 1:
             num_actives = communicator.world_size // 2
-            self._passive = PassiveSide(communicator, self._master, num_actives, replica.deadline_s)
+            self._passive = PassiveSide(
+                communicator, channels, self._master, num_actives, replica.deadline_s
+            )
             self._passive.start()
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
@@ -97,11 +101,13 @@ class ADPSGD(AbstractStrategy):
         add = replica.stopwatch.add
         if exchange.granted_ns > begin_ns:
             granted_ns = min(exchange.granted_ns, end_ns)
-            add(SpanKind.WAIT, begin_ns, granted_ns, members, "the passive worker is busy")
+            reason = f"rank {exchange.passive} has not answered yet"
+            add(SpanKind.WAIT, begin_ns, granted_ns, members, reason)
         if exchange.end_ns > begin_ns:
             moving_ns = max(exchange.granted_ns, begin_ns)
             add(SpanKind.EXCHANGE, moving_ns, end_ns, members, "the exchange outlasts computing")
         replica.count("group_size.2")
+        replica.count("exchanges")
         replica.count("exchange_seconds", (exchange.end_ns - exchange.begin_ns) / 1e9)
         replica.count("exposed_exchange_seconds", (end_ns - begin_ns) / 1e9)
         if exchange.queued_ns:
@@ -118,7 +124,7 @@ class ADPSGD(AbstractStrategy):
             self._active.finish(list(range(0, self._replica.communicator.world_size, 2)))
         if self._passive is not None:
             self._passive.finish()
-            self._replica.count("exchanges_answered", self._passive.num_served)
+            self._replica.count("group_size.2", self._passive.num_served)
         with torch.no_grad():
             self._master.update(lambda: None)
         self._on_load.remove()

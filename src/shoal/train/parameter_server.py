@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from shoal.errors import UsageError
+from shoal.runtime.channels import reserve_channels
 from shoal.runtime.hyperparameters import Hyperparameters
 from shoal.runtime.parameter_client import ParameterClient
-from shoal.runtime.parameter_protocol import Kind, Request
+from shoal.runtime.parameter_protocol import Channels, Kind, Request
 from shoal.runtime.parameter_server import ShardServer, UpdateRule
 from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSpan
 from shoal.trace import SpanKind
@@ -91,15 +92,23 @@ class ParameterServer(AbstractStrategy):
         layout = _layout(replica, self._parameters)
         self._hyperparameters = Hyperparameters(replica.optimizer.param_groups)
         self._allocate(replica.flat.buffers, layout)
+        channels = Channels(*reserve_channels(communicator))
         self._server = ShardServer(
             communicator,
+            channels,
             ParameterShard(replica.flat.buffers, layout, communicator.rank, replica.optimizer),
             self._rule,
             self._empty_request(),
             replica.deadline_s,
         )
         self._client = ParameterClient(
-            communicator, layout, self._server, self._empty_request(), self._outbox, self._inbox
+            communicator,
+            channels,
+            layout,
+            self._server,
+            self._empty_request(),
+            self._outbox,
+            self._inbox,
         )
         # A model loaded later must not be undone by the next pull.
         self._on_load = replica.model.register_load_state_dict_post_hook(

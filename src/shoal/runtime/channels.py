@@ -1,0 +1,33 @@
+"""Channels for services that run beside training: a few of their own for each training run.
+
+Two optimizers may train at the same time (a generator and its critic); their servers must not read
+each other's mail. Workers make their optimizers in the same order, so counting agrees everywhere.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shoal.comm import Communicator
+
+CHANNELS_PER_RUN = 4
+
+_FIRST = 8
+_NUM_RUNS = 6
+
+_runs: WeakKeyDictionary[Communicator, Iterator[int]] = WeakKeyDictionary()
+
+
+def reserve_channels(communicator: Communicator) -> tuple[int, int, int, int]:
+    """Return four channels for a new run's service; every worker gets the same.
+
+    After six runs the first one's are given out again: it must have finished by then.
+    """
+    number = next(_runs.setdefault(communicator, count()))
+    base = _FIRST + CHANNELS_PER_RUN * (number % _NUM_RUNS)
+    return base, base + 1, base + 2, base + 3
