@@ -264,6 +264,40 @@ def test_failures_reach_the_others_but_not_oneself() -> None:
         assert mine.empty()
 
 
+def test_a_failure_may_be_reported_from_within_on_lost() -> None:
+    losses, confirmed = Losses(), Losses()
+    clients: list[ControlClient] = []
+
+    def on_lost(lost: WorkerLost) -> None:
+        assert not clients[0].report_failure("then I stop as well")
+        confirmed.put(lost)
+
+    with serving(3) as service, service.client(1, losses.put), service.client(2) as failing:
+        clients.append(service.client(0, on_lost))
+        with clients[0]:
+            failing.report_failure("it broke")
+            assert confirmed.next().rank == 2
+            assert [losses.next().rank, losses.next().rank] == [2, 0]
+
+
+def test_a_client_may_be_closed_while_another_thread_still_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shoal.runtime.control.client._CLOSING_S", 0.5)
+    with serving(2) as service, service.client(1) as other, ThreadPoolExecutor(1) as pool:
+        other.join("run", 0, CONFIG, 1)
+        client = service.client(0, deadline_s=1.0)
+        client.join("run", 0, CONFIG, 1)
+        answer = pool.submit(client.request_group, "run", 0)
+        while not other.dump().sessions[0].waiting:
+            pass
+        client.close()
+        assert isinstance(answer.exception(DEADLINE_S), DeadlineExceeded)
+        assert client._context.closed
+        with pytest.raises(UsageError, match="is closed"):
+            client.dump()
+
+
 def test_an_exception_in_the_with_block_is_reported_and_a_loss_is_not() -> None:
     losses = Losses()
     with serving(3) as service, service.client(0, losses.put):

@@ -8,6 +8,7 @@ deadline given to the constructor.
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
 
@@ -29,7 +30,7 @@ from shoal.runtime.control.waiting import R, wait_for
 from shoal.runtime.control.watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from shoal.groups import GeneratorConfig
@@ -67,7 +68,7 @@ class ControlClient:
         self._report_loss = on_lost
         self._failure: ShoalError | None = None
         self._asking = threading.Lock()
-        self._is_closed = False
+        self._closed = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._watcher = Watcher(self._context, endpoint, key, rank, deadline_s, self._on_lost)
@@ -98,7 +99,7 @@ class ControlClient:
 
     def dump(self) -> Dump:
         """Return what the control plane knows; works also after a loss."""
-        with self._asking:
+        with self._turn():
             self._connection.send(DumpRequest())
             return wait_for(self._connection, Dump, self._deadline_s, self._late("for a dump"))
 
@@ -113,8 +114,8 @@ class ControlClient:
     def report_failure(self, reason: str, culprit: int | None = None) -> bool:
         """Tell the others that this worker cannot go on, through `culprit` if one is known.
 
-        May be called from any thread but `on_lost`'s. Never raises: the reason it is called for
-        matters more. Returns whether the control plane has confirmed.
+        May be called from any thread. Never raises: the reason it is called for matters more.
+        Returns whether the control plane has confirmed, which inside `on_lost` it cannot have yet.
         """
         message = Failed(self._rank, culprit, reason[:_MAX_REASON])
         return self._watcher.post(message, min(self._deadline_s, _CLOSING_S))
@@ -123,13 +124,15 @@ class ControlClient:
         """Say goodbye and close everything, within seconds. Safe to call twice.
 
         A worker that cannot go on calls `report_failure` first; a goodbye alone means success.
+        A thread that still waits for an answer ends this client's sockets once it stops waiting.
         """
-        if self._is_closed:
+        if self._closed.is_set():
             return
-        self._is_closed = True
-        self._connection.close(0)
-        if self._watcher.stop(_CLOSING_S):
-            self._context.term()
+        self._closed.set()
+        self._watcher.stop(_CLOSING_S)
+        if self._asking.acquire(timeout=_CLOSING_S):
+            self._dispose()
+            self._asking.release()
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +148,7 @@ class ControlClient:
         self.close()
 
     def _ask(self, message: Request, kind: type[R], purpose: str) -> R:
-        with self._asking:
+        with self._turn():
             if self._failure is not None:
                 raise self._failure
             self._connection.send(message)
@@ -155,6 +158,25 @@ class ControlClient:
                 # A late answer would be taken for that to the next question.
                 self._failure = error
                 raise
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let one thread at a time use the connection for questions."""
+        with self._asking:
+            if self._closed.is_set():
+                message = f"The control client of rank {self._rank} is closed; make another one."
+                raise UsageError(message)
+            try:
+                yield
+            finally:
+                if self._closed.is_set():
+                    self._dispose()
+
+    def _dispose(self) -> None:
+        """Close what is left, whoever comes last: `close` or a thread that was still asking."""
+        if self._watcher.has_ended and not self._context.closed:
+            self._connection.close(0)
+            self._context.term()
 
     def _late(self, purpose: str) -> str:
         return (

@@ -91,25 +91,33 @@ class Watcher:
         self._thread.start()
 
     def post(self, message: Request, deadline_s: float) -> bool:
-        """Send `message`, from any thread; return whether it was confirmed within `deadline_s`."""
+        """Send `message`, from any thread; return whether it was confirmed within `deadline_s`.
+
+        On the watcher's own thread, inside `on_lost`, it cannot wait and returns False.
+        """
         posted = _Posted(message)
         with self._waking:
             if self._has_ended:
                 return False
             self._outbox.put(posted)
             self._wake_out.send(b"")
-        posted.answered.wait(deadline_s)
+        if threading.current_thread() is not self._thread:
+            posted.answered.wait(deadline_s)
         return posted.is_confirmed
 
-    def stop(self, deadline_s: float) -> bool:
-        """Say goodbye and end the thread, each within `deadline_s`; return whether it ended."""
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread has ended and closed its sockets."""
+        return not self._thread.is_alive()
+
+    def stop(self, deadline_s: float) -> None:
+        """Say goodbye and end the thread, waiting at most `deadline_s` for each."""
         self.post(Goodbye(self._rank), deadline_s)
         with self._waking:
             self._is_stopping.set()
             if not self._has_ended:
                 self._wake_out.send(b"")
         self._thread.join(deadline_s)
-        return not self._thread.is_alive()
 
     def _enroll(self, endpoint: str, deadline_s: float) -> float:
         """Send the first heartbeat; return the interval, in seconds, at which to send more."""
