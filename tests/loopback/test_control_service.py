@@ -207,14 +207,25 @@ def test_asking_without_joining_is_a_mistake_that_says_so() -> None:
         client.request_group("run", 0)
 
 
-def test_a_wait_ends_at_the_deadline_and_the_client_stays_unusable() -> None:
-    with serving(2) as service, service.client(1) as other:
-        other.join("run", 0, CONFIG, 1)
+def test_a_wait_that_ends_at_the_deadline_says_who_was_missing() -> None:
+    with serving(3) as service, service.client(1) as other, service.client(2) as third:
+        for client in (other, third):
+            client.join("run", 0, CONFIG, 1)
         with service.client(0, deadline_s=0.2) as client:
             client.join("run", 0, CONFIG, 1)
-            for _ in range(2):  # the second at once: a late answer must not pass for its own
-                with pytest.raises(DeadlineExceeded, match=r"Rank 0 waited 0\.2 s for its group"):
-                    client.request_group("run", 0)
+            with pytest.raises(DeadlineExceeded) as caught:
+                client.request_group("run", 7)
+            assert str(caught.value) == (
+                "Rank 0 waited 0.2 s for its group at step 7 without an answer: a worker is slower"
+                " than the deadline allows, or hangs."
+                " Ranks 1 and 2 did not ask for a group in that time."
+            )
+            third.leave("run")
+            assert other.request_group("run", 0).members == (0, 1)
+            # The late answer to rank 0 must not pass for that to another question of its own.
+            with pytest.raises(DeadlineExceeded):
+                client.request_group("run", 8)
+            assert client.dump().sessions[0].waiting == ()
 
 
 def test_a_vanished_worker_is_lost_to_those_who_wait_and_those_who_do_not() -> None:

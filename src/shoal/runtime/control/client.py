@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 import zmq
 
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
+from shoal.runtime.card_difference import name_ranks
 from shoal.runtime.control.connection import Connection
 from shoal.runtime.control.messages import (
     Assigned,
@@ -26,7 +27,7 @@ from shoal.runtime.control.messages import (
     Join,
     Leave,
 )
-from shoal.runtime.control.waiting import R, wait_for
+from shoal.runtime.control.waiting import R, not_asking, wait_for
 from shoal.runtime.control.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class ControlClient:
     nor block. From then on `join`, `request_group` and `leave` raise the first `WorkerLost`.
 
     Connecting raises `MismatchError` if the job key is not the service's or the rank not this
-    worker's own, `DeadlineExceeded` if nobody answers within `deadline_s` seconds. A wait that ends
-    at its deadline leaves the client unusable, except for `report_failure` and `close`.
+    worker's own, `DeadlineExceeded` if nobody answers within `deadline_s` seconds. After a wait
+    that ended at its deadline, only `dump`, `report_failure` and `close` are of use.
     """
 
     def __init__(
@@ -88,10 +89,14 @@ class ControlClient:
     def request_group(self, session: str, step: int) -> Assigned:
         """Return this worker's next group, once all its members have asked.
 
-        Raises `WorkerLost` as soon as any worker is lost.
+        Raises `WorkerLost` as soon as any worker is lost, `DeadlineExceeded` with the names of the
+        workers that did not ask.
         """
         message = GroupRequest(session, self._rank, step)
-        return self._ask(message, Assigned, f"for its group at step {step}")
+        try:
+            return self._ask(message, Assigned, f"for its group at step {step}")
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(f"{error} {self._blame(session)}".strip()) from error
 
     def leave(self, session: str) -> None:
         """Make no more requests in `session`; no group that has not started waits for this rank."""
@@ -99,9 +104,7 @@ class ControlClient:
 
     def dump(self) -> Dump:
         """Return what the control plane knows; works also after a loss."""
-        with self._turn():
-            self._connection.send(DumpRequest())
-            return wait_for(self._connection, Dump, self._deadline_s, self._late("for a dump"))
+        return self._dump(self._deadline_s)
 
     def generator_counters(self, session: str) -> dict[str, float]:
         """Return what the generator of `session` has counted so far, by name; {} if unknown."""
@@ -178,9 +181,25 @@ class ControlClient:
             self._connection.close(0)
             self._context.term()
 
+    def _dump(self, deadline_s: float) -> Dump:
+        late = f"The control plane did not answer rank {self._rank} within {deadline_s:g} s."
+        with self._turn():
+            self._connection.send(DumpRequest())
+            return wait_for(self._connection, Dump, deadline_s, late, skip_others=True)
+
+    def _blame(self, session: str) -> str:
+        """Return a sentence about the workers that `session` waits for, or '' if unknown."""
+        try:
+            others = not_asking(self._dump(min(self._deadline_s, _CLOSING_S)), session)
+        except ShoalError as error:
+            return str(error)
+        if not others:
+            return ""
+        return f"{name_ranks(others)} did not ask for a group in that time."
+
     def _late(self, purpose: str) -> str:
         return (
-            f"Rank {self._rank} waited {self._deadline_s:g} s {purpose} without an answer: some "
+            f"Rank {self._rank} waited {self._deadline_s:g} s {purpose} without an answer: a "
             "worker is slower than the deadline allows, or hangs."
         )
 

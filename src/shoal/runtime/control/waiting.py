@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from shoal.errors import DeadlineExceeded, MismatchError, ProtocolError, ShoalError, WorkerLost
-from shoal.runtime.control.messages import Lost, RefusalKind, Rejected, Reply
+from shoal.runtime.control.messages import Dump, Lost, RefusalKind, Rejected, Reply
 
 if TYPE_CHECKING:
     from shoal.runtime.control.connection import Connection
@@ -19,20 +19,37 @@ R = TypeVar("R", bound=Reply)
 _MISMATCHES = (RefusalKind.MISMATCH, RefusalKind.DUPLICATE, RefusalKind.NO_SUCH_WORKER)
 
 
-def wait_for(connection: Connection, kind: type[R], deadline_s: float, late: str) -> R:
+def wait_for(
+    connection: Connection,
+    kind: type[R],
+    deadline_s: float,
+    late: str,
+    *,
+    skip_others: bool = False,
+) -> R:
     """Return the next reply, of type `kind`, that comes within `deadline_s`.
 
-    Raises `DeadlineExceeded` with the sentence `late`, `WorkerLost` if a worker or the control
-    plane is gone, `MismatchError` or `ProtocolError` if the question was refused.
+    With `skip_others`, replies of other types are late ones to earlier questions. Raises
+    `DeadlineExceeded` with the sentence `late`, `WorkerLost` if a worker or the control plane is
+    gone, `MismatchError` or `ProtocolError` if the question was refused.
     """
     end = time.monotonic() + deadline_s
     while (remaining_s := end - time.monotonic()) > 0:
         reply = connection.receive(remaining_s)
         if isinstance(reply, kind):
             return reply
-        if reply is not None:
+        if reply is not None and not skip_others:
             raise as_error(reply)
     raise DeadlineExceeded(late)
+
+
+def not_asking(dump: Dump, session: str) -> list[int]:
+    """Return the workers that have joined `session` and do not wait for a group."""
+    for run in dump.sessions:
+        if run.session == session:
+            waiting = {it.rank for it in run.waiting}
+            return [rank for rank in run.joined if rank not in waiting]
+    return []
 
 
 def as_error(reply: Reply) -> ShoalError:
