@@ -378,24 +378,26 @@ def test_ssp_reads_hold_what_the_bound_promises(run_workers: RunWorkers, stalene
         assert counters["max.staleness"] == staleness, "reached, as rank 0 is slow, not exceeded"
 
 
-def test_ssp_waiting_is_told_from_moving(run_workers: RunWorkers) -> None:
-    kinds = run_workers(span_kinds, 2)
-    assert kinds[1].count(SpanKind.WAIT) >= 1, "the fast worker waited for the slow one"
-    assert kinds[1].count(SpanKind.EXCHANGE) == 6
-
-
-def span_kinds() -> list[SpanKind]:
+def spans_of_two_steps() -> list[tuple[SpanKind, bool]]:
+    """Rank 0 makes its first step when rank 1 waits in its second."""
     strategy = ParameterServer.ssp(staleness=1)
-    communicator = TorchCommunicator(deadline_s=20.0)
     weights = nn.ParameterList([nn.Parameter(torch.zeros(4))])
-    replica = bind(strategy, weights, torch.optim.SGD(weights, lr=1.0), communicator)
-    for _ in range(6):
-        if communicator.rank == 0:
-            time.sleep(0.02)
-        weights[0].grad = torch.ones(4)
+    replica = bind(strategy, weights, torch.optim.SGD(weights, lr=1.0))
+    weights[0].grad = torch.ones(4)
+    while replica.communicator.rank == 0 and strategy._server.num_requests < 2:
+        strategy._server.check()
+        time.sleep(0.001)
+    for _ in range(2):
         strategy.step(never)
     strategy.finish()
-    return [span.kind for span in replica.stopwatch.sink.spans]
+    return [(span.kind, span.duration_ns > 0) for span in replica.stopwatch.sink.spans]
+
+
+def test_ssp_waiting_is_told_from_moving(run_workers: RunWorkers) -> None:
+    slow, fast = run_workers(spans_of_two_steps, 2)
+    moved, waited = (SpanKind.EXCHANGE, True), (SpanKind.WAIT, True)
+    assert slow == [moved, moved]
+    assert fast == [moved, waited, moved]
 
 
 # --- any element-wise optimizer -------------------------------------------------------------------

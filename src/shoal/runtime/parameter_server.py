@@ -105,6 +105,8 @@ class ShardServer:
         self._progress = Progress(deadline_s)
         self.version = 0
         """Updates made."""
+        self.num_requests = 0
+        """Requests taken."""
         self._delays = 0
         self._longest_delay = 0
         self._skipped = 0
@@ -201,6 +203,7 @@ class ShardServer:
 
     def _handle(self, rank: int, request: Request, contribution: list[Tensor]) -> None:
         """Act on one request and answer everyone whom that lets go on. The lock is held."""
+        self.num_requests += 1
         self._asked_ns[rank] = time.monotonic_ns()
         if request.kind is Kind.LEAVE:
             self._handle_leave(rank)
@@ -214,7 +217,7 @@ class ShardServer:
             self._update(advance.apply)
             self._answer_all(advance.released)
             if self._clock.pull(rank):
-                self._answer(rank)
+                self._answer(rank, held_ns=0)
         self._progress.advance()
 
     def _handle_leave(self, rank: int) -> None:
@@ -263,14 +266,16 @@ class ShardServer:
         self._shard.add(push.contribution, push.used)
 
     def _answer_all(self, ranks: Iterable[int]) -> None:
+        """Answer workers who had to wait."""
+        now_ns = time.monotonic_ns()
         for rank in ranks:
-            self._answer(rank)
+            self._answer(rank, now_ns - self._asked_ns[rank])
 
-    def _answer(self, rank: int) -> None:
+    def _answer(self, rank: int, held_ns: int) -> None:
         """Let `rank` go on, with the weights as they are now."""
         is_last = not self._live
         staleness = 0 if is_last else self._clock.clock_of(rank) - self._clock.minimum
-        answer = Answer(time.monotonic_ns() - self._asked_ns[rank], staleness)
+        answer = Answer(held_ns, staleness)
         self._read_version[rank] = self.version
         if rank == self._own:
             self._granted = answer
