@@ -134,6 +134,16 @@ def test_a_newcomer_starts_level_with_the_furthest() -> None:
     assert planned.members == (0, 1)
 
 
+def test_a_newcomer_is_level_with_those_who_are_still_here() -> None:
+    generator = joined(GeneratorConfig(), 1)
+    for now_ns in range(50):
+        generator.request(0, now_ns)
+    generator.leave(0, 50)
+    generator.join(1)
+    (newcomer,) = generator.dump().workers
+    assert newcomer.progress == 0
+
+
 def test_misuse_is_refused_and_changes_nothing() -> None:
     generator = joined(GeneratorConfig(), 2)
     generator.request(0, 0)
@@ -230,6 +240,9 @@ class TestCounters:
         for rank, now_ns in ((0, 10), (1, 30), (2, 40)):
             generator.request(rank, now_ns)
         assert (generator.counters.wait_ns, generator.counters.longest_wait_ns) == (40, 30)
+        for rank in (0, 1, 2):
+            generator.request(rank, 100 + rank)
+        assert (generator.counters.wait_ns, generator.counters.longest_wait_ns) == (43, 30)
 
     def test_conflicts_count_overlapping_groups_and_serializations_groups_that_wait(self) -> None:
         generator = joined(GeneratorConfig.random_mode(3), 3)
@@ -239,6 +252,13 @@ class TestCounters:
         assert (generator.counters.conflicts, generator.counters.serializations) == (1, 1)
         generator.request(2, 0)
         assert (generator.counters.conflicts, generator.counters.serializations) == (3, 2)
+
+    def test_a_division_without_buffer_conflicts_through_the_requester(self) -> None:
+        generator = joined(GeneratorConfig(2, group_buffer=False, inter_intra=False), 4)
+        generator.request(0, 0)
+        assert generator.counters.conflicts == 0
+        generator.request(1, 0)
+        assert (generator.counters.conflicts, generator.counters.serializations) == (1, 1)
 
     def test_the_second_round_of_a_division_is_no_conflict(self) -> None:
         generator = joined(GeneratorConfig(), 16, per_host=4)

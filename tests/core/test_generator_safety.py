@@ -180,7 +180,7 @@ class GeneratorMachine(RuleBasedStateMachine):
 
 TestGeneratorMachine = GeneratorMachine.TestCase
 TestGeneratorMachine.settings = settings(
-    max_examples=200, stateful_step_count=30, deadline=None, derandomize=True
+    max_examples=120, stateful_step_count=30, deadline=None, derandomize=True
 )
 
 

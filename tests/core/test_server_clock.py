@@ -166,5 +166,5 @@ class ServerClockMachine(RuleBasedStateMachine):
 
 TestServerClockMachine = ServerClockMachine.TestCase
 TestServerClockMachine.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, derandomize=True
+    max_examples=100, stateful_step_count=50, deadline=None, derandomize=True
 )
