@@ -77,6 +77,10 @@ class Communicator(Protocol):
         """Overwrite `buffer` with that of `source` on every worker."""
         ...
 
+    def check(self) -> None:
+        """Raise the error that this communicator was aborted with, if it was."""
+        ...
+
     def barrier(self) -> None:
         """Return once every worker has called it."""
         ...

@@ -130,4 +130,8 @@ def _run_all(
             progress.update(task, description=f"{scenario.title}: {spec.strategy}")
             runs.append(run_spec(pool, spec, dataset).result)
             progress.advance(task)
+            if not console.is_terminal:
+                console.print(
+                    f"{len(runs)} of {len(specs)} done: {scenario.title}, {spec.strategy}"
+                )
     return runs

@@ -53,9 +53,11 @@ class WorkerPool:
         cache_directory: str | None = None,
         control_port: int = 0,
     ) -> None:
-        # torch is imported here, once, before any process is forked from the server
+        import torch
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's own omission
 
+        # The launcher evaluates while the workers train: a second thread would only fight them.
+        torch.set_num_threads(1)
         self._directory = Path(tempfile.mkdtemp(prefix="shoal-"))
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.settings = PoolSettings(

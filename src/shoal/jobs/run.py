@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shoal.jobs.training import WorkerReport
     from shoal.workloads import Dataset
 
-_TIMELINE_SPANS = 4000
+_TIMELINE_SPANS = 1600
 _GROUP_SIZE = "group_size."
 
 

@@ -85,6 +85,10 @@ class TorchCommunicator:
         self._guard.abort(error)
         self._subgroups.close()
 
+    def check(self) -> None:
+        """Raise the error that this communicator was aborted with, if it was."""
+        self._guard.check()
+
     def all_reduce(self, buffer: Tensor) -> GuardedWork:
         """Start summing `buffer` over all workers, in place. Same order on every worker."""
         what = f"summing {_describe(buffer)} over all workers"

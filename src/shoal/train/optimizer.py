@@ -6,6 +6,7 @@ scalers, state dicts) with a strategy. Decides nothing about who synchronizes.
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,16 @@ from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import make_strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import time
+from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
     from shoal.trace import TraceSink
     from shoal.train.strategy import AbstractStrategy
+
+
+_POLL_SECONDS = 0.01
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -178,9 +183,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def average_model(self) -> float:
         """Replace every replica by the mean of all; return the consensus distance before.
 
-        Collective: every worker calls it, after `finish()`.
+        Collective: every worker calls it, after `finish()`. A worker that trains on for longer than
+        the deadline is waited for as long as it is alive; `WorkerLost` is raised if it is not.
         """
+        self._meet()
         return average_model(self.flat, self._communicator)
+
+    def _meet(self) -> None:
+        """Wait until every worker has come here, however long the slowest still trains."""
+        facts, counter = self.replica.facts, f"{self.replica.session}/averaging"
+        meeting = -(-facts.increment(counter) // self._communicator.world_size)
+        while facts.value_of(counter) < meeting * self._communicator.world_size:
+            self._communicator.check()
+            time.sleep(_POLL_SECONDS)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state with the strategy's, schedule position included."""

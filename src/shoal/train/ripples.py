@@ -139,6 +139,7 @@ class Ripples(AbstractGeneratedStrategy):
         global_division: bool = _DEFAULTS.global_division,
         inter_intra: bool = _DEFAULTS.inter_intra,
         slowdown_threshold: int | None = _DEFAULTS.slowdown_threshold,
+        refined_filter: bool = _DEFAULTS.refined_filter,
         interval: int = 1,
     ) -> None:
         config = GeneratorConfig(
@@ -147,6 +148,7 @@ class Ripples(AbstractGeneratedStrategy):
             global_division=global_division,
             inter_intra=inter_intra,
             slowdown_threshold=slowdown_threshold,
+            refined_filter=refined_filter,
         )
         super().__init__(config, interval)
 
