@@ -22,8 +22,7 @@ from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import make_strategy
 
 if TYPE_CHECKING:
-    import time
-from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
