@@ -85,6 +85,9 @@ class Dataset:
     fingerprint: str = ""
     """SHA-256 over all samples: workers with equal fingerprints train on equal data."""
 
+    cache_dir: Path | None = None
+    """Where it is kept; pretrained weights are kept beside it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loader:
@@ -177,7 +180,7 @@ def load_dataset(
     fetcher = Fetcher(root / "downloads", progress or _silent, offline=offline, source=source)
     key = f"{name}-{loader.edition()}" if loader.edition else name
     arrays, fingerprint = load_or_build(root, key, lambda: loader.load(fetcher))
-    return _dataset(name, loader, arrays, fingerprint)
+    return _dataset(name, arrays, fingerprint, root)
 
 
 def _loader(name: str) -> Loader:
@@ -191,13 +194,13 @@ def _silent(what: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
-def _dataset(name: str, loader: Loader, arrays: Arrays, fingerprint: str) -> Dataset:
+def _dataset(name: str, arrays: Arrays, fingerprint: str, root: Path) -> Dataset:
     import torch
 
     return Dataset(
         name,
-        loader.task,
-        loader.input_kind,
+        DATASETS[name].task,
+        DATASETS[name].input_kind,
         torch.from_numpy(arrays.train_inputs),
         torch.from_numpy(arrays.train_targets),
         torch.from_numpy(arrays.test_inputs),
@@ -205,4 +208,5 @@ def _dataset(name: str, loader: Loader, arrays: Arrays, fingerprint: str) -> Dat
         arrays.num_classes,
         arrays.field_sizes,
         fingerprint,
+        root,
     )

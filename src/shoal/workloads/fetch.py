@@ -127,6 +127,8 @@ class Fetcher:
                 # what a source has just delivered is not worth keeping; what it owns is not ours
                 _discard(missing, room)
                 refusals.append(f"{source.label}: {error}")
+            except OSError as error:
+                refusals.append(f"{source.label}: {error.strerror}")
             else:
                 return found
         tried = "; ".join(refusals)
@@ -141,6 +143,9 @@ class Fetcher:
                 actual = content_sha256(path, gzipped=file.gzipped)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 message = f"{path} is truncated or damaged: delete it and it is fetched again."
+                raise DataError(message) from error
+            except OSError as error:
+                message = f"{path} cannot be read ({error.strerror}): check its permissions."
                 raise DataError(message) from error
             if actual != file.sha256:
                 message = f"{path} has a wrong checksum: delete it and it is fetched again."

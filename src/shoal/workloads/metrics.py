@@ -5,6 +5,7 @@ Must not know data sets by name or how models are built.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,9 @@ def metric_name(task: Task) -> str:
 
 
 def better(task: Task, a: float, b: float) -> bool:
-    """Return whether metric value `a` is strictly better than `b`. NaN is better than nothing."""
+    """Return whether metric value `a` is strictly better than `b`; NaN is worse than any number."""
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(b) and not math.isnan(a)
     return a < b if task is Task.LANGUAGE else a > b
 
 

@@ -15,8 +15,6 @@ from shoal.errors import UsageError
 from shoal.workloads.dataset import InputKind
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
 
     from shoal.workloads.dataset import Dataset
@@ -79,7 +77,6 @@ class ModelRequest:
     """What followed the colon; empty where there was none."""
 
     dataset: Dataset
-    cache_dir: Path | None
 
     def number(self, default: float) -> float:
         """Return the variant as a positive number, `default` where there is none."""
@@ -111,15 +108,14 @@ class ModelRequest:
         return UsageError(message + MODELS[self.family].variant + ".")
 
 
-def make_model(
-    name: str, dataset: Dataset, seed: int, *, cache_dir: Path | None = None
-) -> nn.Module:
+def make_model(name: str, dataset: Dataset, seed: int) -> nn.Module:
     """Return a new model for the inputs and classes of `dataset`; equal seeds, equal weights.
 
     It maps inputs (N, ...) to logits: (N, classes), or (N,) for a binary task, or (N, length,
-    vocabulary) for a language. Torch's global random state is left as it was. `cache_dir` is where
-    pretrained weights are kept. Raises `UsageError` for an unknown name, a variant that the family
-    has not, or a data set that the model cannot read.
+    vocabulary) for a language. Torch's global random state is left as it was.
+
+    Raises `UsageError` for an unknown name, a variant that the family has not, or a data set that
+    the model cannot read.
     """
     import torch
 
@@ -128,7 +124,7 @@ def make_model(
     module = import_module(f"shoal.workloads.nets.{MODELS[family].module}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = module.build(ModelRequest(family, variant, dataset, cache_dir))
+        model: nn.Module = module.build(ModelRequest(family, variant, dataset))
     return model
 
 

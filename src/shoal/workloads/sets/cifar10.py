@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pickle
 import tarfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ARCHIVE = "cifar-10-python.tar.gz"
 FILES = (WantedFile(ARCHIVE, "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"),)
 SOURCES = (WebSite("https://www.cs.toronto.edu/~kriz/"),)
+
+_PARTS = ("train", "test")
+_LEVELS = 3
 
 _TRAIN_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 
@@ -73,8 +76,11 @@ def load_pictures(fetcher: Fetcher) -> Arrays:
     except (OSError, EOFError, tarfile.TarError) as error:
         message = f"Cannot read pictures from {fetcher.source} ({error})."
         raise DataError(message) from error
+    if len({pixels.shape for _, pixels in pictures}) > 1:
+        message = f"{fetcher.source} has pictures of different sizes: they must have one."
+        raise DataError(message)
     classes = sorted({path.parts[-2] for path, _ in pictures})
-    parts = [_part(pictures, part, classes) for part in ("train", "test")]
+    parts = [_part(pictures, part, classes) for part in _PARTS]
     if any(len(labels) == 0 for _, labels in parts):
         message = f"{fetcher.source} has no pictures named {{train,test}}/CLASS/PICTURE."
         raise DataError(message)
@@ -90,16 +96,21 @@ def _part(
 
 
 def _pictures(source: Path) -> Iterator[tuple[PurePosixPath, Array]]:
-    """Yield path and pixels (H, W, 3) of every picture three levels deep or more."""
+    """Yield path and pixels (H, W, 3) of every file at {train,test}/CLASS/PICTURE."""
     if source.is_dir():
-        for path in source.glob("*/*/*.*"):
-            yield PurePosixPath(path), _decode(path)
+        for file in source.rglob("*.*"):
+            if _is_picture(file):
+                yield PurePosixPath(file), _decode(file)
         return
     with tarfile.open(source) as archive:
         for member in archive:
             content = archive.extractfile(member)
-            if content is not None and len(PurePosixPath(member.name).parts) > 2:
+            if content is not None and _is_picture(PurePosixPath(member.name)):
                 yield PurePosixPath(member.name), _decode(content)
+
+
+def _is_picture(path: PurePath) -> bool:
+    return len(path.parts) >= _LEVELS and path.parts[-3] in _PARTS
 
 
 def _decode(file: Path | IO[bytes]) -> Array:

@@ -20,6 +20,7 @@ def image_arrays(train: tuple[Array, Array], test: tuple[Array, Array], num_clas
     pixels = train[0]
     mean = pixels.mean(axis=(0, 2, 3), dtype=np.float64)
     deviation = pixels.std(axis=(0, 2, 3), dtype=np.float64)
+    deviation[deviation == 0] = 1  # a channel that never changes has nothing to scale
     return Arrays(
         _normalized(train[0], mean, deviation),
         train[1].astype(np.int64),
