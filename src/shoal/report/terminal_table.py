@@ -69,7 +69,7 @@ def _terminal_table(block: Block, left_out: Sequence[str]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, padding=0, show_edge=False, title=title, title_justify="left"
     )
-    width = max(len(row.label) for row in block.rows)
+    width = max(len("Strategy"), *(len(row.label) for row in block.rows))
     table.add_column("\n\nStrategy", overflow="fold", width=min(width, MAX_LABEL_WIDTH))
     shown = [i for i, heading in enumerate(block.headings) if heading[1] not in left_out]
     for index in shown:

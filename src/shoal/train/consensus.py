@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+_ROUNDING = 1e-7
+
 if TYPE_CHECKING:
     from shoal.comm import Communicator
     from shoal.train.flat_parameters import FlatParameters
@@ -29,4 +31,7 @@ def average_model(flat: FlatParameters, communicator: Communicator) -> float:
             squared += (buffer.double() - mean.double()).square().sum().cpu()
             buffer.copy_(mean)
     communicator.all_reduce(squared).wait()
-    return float((squared / communicator.world_size).sqrt())
+    distance = float((squared / communicator.world_size).sqrt())
+    length = float(torch.cat([buffer.flatten().double() for buffer in flat.buffers]).norm())
+    # Equal models differ from their own mean by the rounding of its sum: that is not distance.
+    return 0.0 if distance < _ROUNDING * length else distance
