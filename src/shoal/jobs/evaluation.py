@@ -18,6 +18,7 @@ from shoal.workloads import better, evaluate, make_model, metric_name
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shoal.jobs.spec import RunSpec
     from shoal.workloads import Dataset
 
 CURVE_SAMPLES = 2000
@@ -41,8 +42,13 @@ class Evaluator:
         """Return whether `value` is at least as good as `target`."""
         return value == target or better(self._dataset.task, value, target)
 
-    def evaluate(self, vector: np.ndarray, max_samples: int | None = None) -> float:
-        """Return the metric of the model with these parameters on the test set's first samples."""
+    def evaluate(self, vector: np.ndarray, max_samples: int | None = None) -> float | None:
+        """Return the metric of the model with these parameters on the test set's first samples.
+
+        `max_samples` is null for the whole test set; 0 asks for no evaluation and returns None.
+        """
+        if max_samples == 0:
+            return None
         load_vector(self._flat, vector)
         return evaluate(self._model, self._dataset, max_samples=max_samples)
 
@@ -50,13 +56,13 @@ class Evaluator:
 class CurveBuilder:
     """Turns snapshots into the points of a curve, as they become complete on all workers."""
 
-    def __init__(
-        self, directory: Path, workers: int, evaluator: Evaluator, interval_s: float
-    ) -> None:
+    def __init__(self, directory: Path, spec: RunSpec, evaluator: Evaluator) -> None:
         self._directory = directory
-        self._workers = workers
+        self._workers = spec.workers
         self._evaluator = evaluator
-        self._interval_s = interval_s
+        self._interval_s = spec.snapshot_seconds
+        wanted = spec.evaluation_samples
+        self._samples = CURVE_SAMPLES if wanted is None else min(wanted, CURVE_SAMPLES)
         self._mapped: list[np.ndarray] | None = None
         self.points: list[CurvePoint] = []
 
@@ -75,8 +81,8 @@ class CurveBuilder:
             CurvePoint(
                 seconds=index * self._interval_s,
                 mean_step=mean_step,
-                averaged=self._evaluator.evaluate(mean, CURVE_SAMPLES),
-                rank0=self._evaluator.evaluate(models[0], CURVE_SAMPLES),
+                averaged=self._evaluator.evaluate(mean, self._samples),
+                rank0=self._evaluator.evaluate(models[0], self._samples),
                 consensus_distance=consensus_distance(models),
             )
         )

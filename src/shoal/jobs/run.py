@@ -68,9 +68,7 @@ class _Watch:
         self._spec = spec
         self._show = show
         self.evaluator = Evaluator(dataset, spec.model)
-        self.curve = CurveBuilder(
-            pool.directory, spec.workers, self.evaluator, spec.snapshot_seconds
-        )
+        self.curve = CurveBuilder(pool.directory, spec, self.evaluator)
         self.stopped_early: str | None = None
 
     def tick(self) -> None:
@@ -149,8 +147,8 @@ def run_spec(
         wait_share=sum(w.wait_seconds for w in ordinary) / busy,
         exchange_share=sum(w.exchange_seconds for w in ordinary) / busy,
         time_to_target_seconds=watch.time_to_target(),
-        final_averaged=watch.evaluator.evaluate(final),
-        final_rank0=watch.evaluator.evaluate(own),
+        final_averaged=watch.evaluator.evaluate(final, spec.evaluation_samples),
+        final_rank0=watch.evaluator.evaluate(own, spec.evaluation_samples),
         consensus_distance=reports[0].consensus_distance,
         curve=watch.curve.points,
         group_sizes=_group_sizes(counters),

@@ -56,6 +56,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_seconds: float = 0.5
     """Time between two looks at the models."""
 
+    evaluation_samples: int | None = None
+    """Test samples behind the final figures; null for all, 0 for a run that is not evaluated."""
+
     workers_per_host: int | None = None
     """Pretend that so many workers share a host; null for all on one."""
 
