@@ -19,8 +19,7 @@ from random import Random
 from statistics import mean
 from typing import TypeAlias
 
-from generator_rate import AVERAGING_NS, STEP_NS, Slowdown, Workload, build
-
+from shoal.bench.generator_rate import AVERAGING_NS, STEP_NS, Slowdown, Workload, build
 from shoal.groups.generator_config import GeneratorConfig
 
 STEPS = 200

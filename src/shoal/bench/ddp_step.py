@@ -1,51 +1,56 @@
-"""Step time of `all-reduce` against PyTorch DDP on gloo: same model, same data, same processes.
+"""Section `ddp-step`: a step of `all-reduce` against one of PyTorch DDP on gloo.
 
-The two train copies of one model in alternating steps, so that whatever else the machine does meets
-both. Buckets, overlap and optimizer are each library's own defaults.
+The two train copies of one model in the same processes in alternating steps, so that whatever else
+the machine does meets both. Buckets, overlap and optimizer are each library's own defaults.
 """
 
 from __future__ import annotations
 
-import copy
 import time
 from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from shoal.bench.perceptron import (
+    WIDTH_1M,
+    WIDTH_15M,
+    batch_of,
+    local_optimizer,
+    perceptron,
+    training_step,
+)
 from shoal.bench.rows import Row, at_most, comparison
 from shoal.train.optimizer import DistributedOptimizer
 
 if TYPE_CHECKING:
-    from shoal.jobs.pool import WorkerPool
+    import torch
+    from torch import nn
+
+    from shoal.bench.stand import Stand
     from shoal.jobs.worker import WorkerContext
 
-_WARMUP = 5
-_BATCH = 16
+NAME = "ddp-step"
 TARGET_RATIO = 1.05
 
-WIDTHS = {"1 M parameters": 500, "15 M parameters": 1936}
-"""Width of a five-layer perceptron that has about so many parameters."""
+_WORKERS = 4
+_WARM_UP = 5
+_WIDTHS = {"1 M parameters": WIDTH_1M, "15 M parameters": WIDTH_15M}
 
 
-def ddp_rows(pool: WorkerPool, repeats: int) -> list[Row]:
-    """Measure both sizes on `pool`; the slowest worker's time counts in every step."""
+def measure(stand: Stand) -> list[Row]:
+    """Measure both sizes; the slowest worker's time counts in every step."""
+    repeats = stand.choose(full=40, quick=10)
     rows = []
-    for case, width in WIDTHS.items():
-        by_rank = pool.call(measure, width, repeats)
-        pairs = [
-            (max(ours for ours, _ in step), max(theirs for _, theirs in step))
-            for step in zip(*by_rank, strict=True)
-        ]
+    for number, (case, width) in enumerate(_WIDTHS.items()):
+        stand.note(case, number, len(_WIDTHS))
+        by_rank = stand.pool(_WORKERS).call(alternate, width, repeats)
         rows.append(
             comparison(
-                "all-reduce step",
-                f"{pool.settings.workers} workers, {case}",
-                "step time, ours / DDP",
+                NAME,
+                f"{_WORKERS} workers, {case}",
+                "step time, all-reduce / DDP",
                 "ms",
-                pairs,
+                slowest(by_rank),
                 peer="PyTorch DDP on gloo",
                 target=at_most(TARGET_RATIO),
             )
@@ -53,45 +58,41 @@ def ddp_rows(pool: WorkerPool, repeats: int) -> list[Row]:
     return rows
 
 
-def measure(context: WorkerContext, width: int, repeats: int) -> list[tuple[float, float]]:
+def slowest(by_rank: list[list[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Return (ours, theirs) of the slowest worker in each repeat, from every worker's pairs."""
+    return [
+        (max(ours for ours, _ in repeat), max(theirs for _, theirs in repeat))
+        for repeat in zip(*by_rank, strict=True)
+    ]
+
+
+def alternate(context: WorkerContext, width: int, repeats: int) -> list[tuple[float, float]]:
     """Return (ours, DDP's) milliseconds of `repeats` alternating steps. A task for the pool."""
-    torch.manual_seed(0)
-    theirs = _perceptron(width)
-    ours = copy.deepcopy(theirs)
+    ours, theirs = perceptron(width), perceptron(width)
     wrapped = DistributedDataParallel(theirs)
-    their_optimizer = torch.optim.SGD(theirs.parameters(), lr=0.01, momentum=0.9)
+    their_optimizer = local_optimizer(theirs.parameters())
     our_optimizer = DistributedOptimizer(
-        torch.optim.SGD(ours.parameters(), lr=0.01, momentum=0.9), ours, sync="all-reduce"
+        local_optimizer(ours.parameters()), ours, sync="all-reduce"
     )
-    torch.manual_seed(context.session.rank)
-    inputs, targets = torch.randn(_BATCH, width), torch.randint(0, 10, (_BATCH,))
+    batch = batch_of(context.session.rank, width)
     pairs = []
-    for number in range(_WARMUP + repeats):
-        their_ms = _timed_step(context, wrapped, their_optimizer, inputs, targets)
-        our_ms = _timed_step(context, ours, our_optimizer, inputs, targets)
-        if number >= _WARMUP:
-            pairs.append((our_ms, their_ms))
+    for number in range(_WARM_UP + repeats):
+        took = [0.0, 0.0]
+        for which in (0, 1) if number % 2 else (1, 0):
+            model, optimizer = ((ours, our_optimizer), (wrapped, their_optimizer))[which]
+            took[which] = _timed_step(context, model, optimizer, batch)
+        pairs.append((took[0], took[1]))
     our_optimizer.finish()
-    return pairs
-
-
-def _perceptron(width: int) -> nn.Module:
-    layers: list[nn.Module] = []
-    for _ in range(4):
-        layers += [nn.Linear(width, width), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(width, 10))
+    return pairs[_WARM_UP:]
 
 
 def _timed_step(
     context: WorkerContext,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    inputs: torch.Tensor,
-    targets: torch.Tensor,
+    batch: tuple[torch.Tensor, torch.Tensor],
 ) -> float:
     context.session.communicator.barrier()
     start = time.perf_counter()
-    optimizer.zero_grad()
-    cross_entropy(model(inputs), targets).backward()
-    optimizer.step()
+    training_step(model, batch, optimizer.zero_grad, optimizer.step)
     return (time.perf_counter() - start) * 1000

@@ -1,7 +1,7 @@
-"""The row format that every benchmark of Shoal shares, and its JSON file.
+"""The row format that every benchmark of Shoal shares, and how figures become rows.
 
 A row is one figure, measured side by side with its peer in the same run, with the target it is held
-against. What does not apply is null; `met` is set only where there is a target.
+against. What does not apply is null; `met` is set only where there is a target. Knows no file.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.result import Environment
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One measured figure."""
 
     bench: str
+    """Name of the section that measured it."""
+
     case: str
     metric: str
     unit: str
     value: float
-    """Median over the repeats."""
+    """Median over the repeats (mean over the seeds for an accuracy)."""
 
     peer: str | None = None
     peer_value: float | None = None
@@ -34,16 +33,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Median of the ratios taken pair by pair, in the sense `metric` says."""
 
     target: float | None = None
+    """Bound of `ratio` where there is one, else of `value`."""
+
     met: bool | None = None
     spread: list[float] = []
     """Smallest and largest of what `value` (or `ratio`, where there is one) is the median of."""
 
+    deviation: float | None = None
+    """Standard deviation of `value` over the seeds, where it is a mean."""
 
-class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A benchmark's result file."""
-
-    environment: Environment
-    rows: list[Row]
+    quick: bool = False
+    """Whether the counts were cut down by --quick: an indication, not a measurement."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -119,8 +119,3 @@ def comparison(
         met=None if target is None else target.is_met_by(ratio),
         spread=[min(ratios), max(ratios)],
     )
-
-
-def write_rows(path: Path, file: BenchFile) -> None:
-    """Write `file` as indented JSON."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")

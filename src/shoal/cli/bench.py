@@ -1,7 +1,118 @@
-"""`shoal bench`: the benchmarks, each a subcommand."""
+"""`shoal bench`: the benchmarks, each a subcommand. Owns options, progress and files."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 import typer
+from rich.console import Console
+
+from shoal.cli.bench_progress import BenchProgress
+from shoal.cli.options import data_directory
+from shoal.errors import ShoalError, UsageError
+
+if TYPE_CHECKING:
+    from shoal.bench.bench_file import BenchFile
+    from shoal.bench.stand import Stand
+    from shoal.bench.suite import Section
+
+TABLE_WIDTH = 400
+"""Columns of a table that goes to a file: nothing is folded."""
 
 bench_app = typer.Typer(help="Measure Shoal side by side with its peers.", no_args_is_help=True)
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Measure Shoal side by side with its peers."""
+
+
+@bench_app.command()
+def sync(
+    json: Annotated[
+        Path | None,
+        typer.Option(help="Write the rows here, section by section; other sections' rows stay."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this section; may be repeated.")
+    ] = None,
+    *,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small counts: minutes instead of hours.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Leave out sections that the file has already.")
+    ] = False,
+) -> None:
+    """Measure synchronization: steps, groups, stragglers, accuracy, and other libraries."""
+    from shoal.bench.suite import choose_sections
+    from shoal.bench.table import print_rows
+
+    if resume and json is None:
+        raise UsageError("--resume continues a file: give it with --json.")
+    chosen = choose_sections(only or [])
+    file = _open(json)
+    if resume:
+        done = {row.bench for row in file.rows if quick or not row.quick}
+        chosen = [section for section in chosen if section.name not in done]
+    file, failures = _measure(chosen, file, json, quick=quick)
+    names = {section.name for section in choose_sections(only or [])}
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=TABLE_WIDTH)
+    print_rows([row for row in file.rows if row.bench in names], console)
+    if failures:
+        raise failures[0]
+
+
+def _open(path: Path | None) -> BenchFile:
+    """Return what `path` holds already, or an empty file; make sure it can be written."""
+    from shoal.bench.bench_file import BenchFile, read_bench_file, write_bench_file
+    from shoal.jobs.environment import describe_environment
+
+    if path is not None and path.exists():
+        return read_bench_file(path)
+    file = BenchFile(environment=describe_environment())
+    if path is not None:
+        write_bench_file(path, file)
+    return file
+
+
+def _measure(
+    sections: list[Section], file: BenchFile, path: Path | None, *, quick: bool
+) -> tuple[BenchFile, list[ShoalError]]:
+    """Measure `sections` one after the other; a failure ends its section, not the suite."""
+    from shoal.bench.bench_file import write_bench_file
+    from shoal.bench.stand import Stand
+    from shoal.jobs.environment import describe_environment
+
+    failures: list[ShoalError] = []
+    with (
+        BenchProgress(sections, quick=quick) as progress,
+        Stand(quick=quick, on_progress=progress.note, data_directory=data_directory()) as stand,
+    ):
+        for section in sections:
+            progress.begin(section)
+            try:
+                measured = section.measure(stand)
+            except ShoalError as error:
+                failures.append(error)
+                progress.say(f"{section.name} failed: {error}")
+                stand.close_pool()
+                continue
+            rows = [msgspec.structs.replace(row, quick=quick) for row in measured]
+            skipped = _take_skipped(stand, section, progress)
+            file = file.merged(describe_environment(), section.name, rows, skipped)
+            if path is not None:
+                write_bench_file(path, file)
+    return file, failures
+
+
+def _take_skipped(stand: Stand, section: Section, progress: BenchProgress) -> list[str]:
+    """Say and return what the section could not measure."""
+    skipped, stand.skipped = stand.skipped, []
+    for text in skipped:
+        progress.say(f"{section.name}: skipped: {text}")
+    return skipped

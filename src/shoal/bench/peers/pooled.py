@@ -1,0 +1,159 @@
+"""Libraries that run in our own worker processes: all that build on torch.distributed.
+
+Owns the timing inside the workers. Two libraries measured against each other train copies of one
+model in the same processes by turns, so that whatever else the machine does meets both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shoal.bench.ddp_step import slowest
+from shoal.bench.peers.library import AbstractLibrary, Pairs, RateJob, StepJob
+from shoal.bench.perceptron import batch_of, perceptron, training_step
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch import nn
+
+    from shoal.bench.stand import Stand
+    from shoal.jobs.worker import WorkerContext
+
+CYCLE = 4
+"""Steps timed in one go: as many as a library lets pass between two averagings."""
+
+_WARM_UP_CYCLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A model in a library's hands: what a training loop calls."""
+
+    model: Callable[[torch.Tensor], torch.Tensor]
+    zero_grad: Callable[[], object]
+    update: Callable[[], object]
+    close: Callable[[], object] = lambda: None
+
+
+class PooledLibrary(AbstractLibrary):
+    """A library whose training loop runs in a worker of the pool. Sent there by value."""
+
+    is_lock_step = True
+    """Whether every worker makes as many steps as every other."""
+
+    @abstractmethod
+    def loop(self, context: WorkerContext, model: nn.Module, meeting_point: str) -> Loop:
+        """Return the loop that trains `model`; collective over the workers."""
+
+    def launch(self, _workers: int) -> AbstractContextManager[str]:
+        """Run whatever the library needs beside the workers; yields where they find it."""
+        return contextlib.nullcontext("")
+
+    @property
+    @abstractmethod
+    def counterpart(self) -> PooledLibrary:
+        """Shoal doing the same thing."""
+
+    def step_pairs(self, stand: Stand, job: StepJob) -> Pairs:
+        """Return (Shoal's, this library's) milliseconds per step, taken by turns."""
+        pool = stand.pool(job.workers)
+        with self.launch(job.workers) as meeting_point:
+            return slowest(pool.call(alternate, self.counterpart, self, meeting_point, job))
+
+    def rates(self, stand: Stand, job: RateJob) -> list[float]:
+        """Return every worker's steps per second, by rank."""
+        pool = stand.pool(job.workers)
+        with self.launch(job.workers) as meeting_point:
+            return pool.call(steps_per_second, self, meeting_point, job)
+
+
+def alternate(
+    context: WorkerContext,
+    ours: PooledLibrary,
+    theirs: PooledLibrary,
+    meeting_point: str,
+    job: StepJob,
+) -> Pairs:
+    """Return (our, their) milliseconds per step, mean over a cycle each. A task for the pool."""
+    batch = batch_of(context.session.rank, job.width)
+    pairs = []
+    with _quiet():
+        loops = [
+            library.loop(context, perceptron(job.width), meeting_point)
+            for library in (ours, theirs)
+        ]
+        for number in range(_WARM_UP_CYCLES + job.repeats):
+            took = [0.0, 0.0]
+            for which in (0, 1) if number % 2 else (1, 0):
+                took[which] = _timed_cycle(context, loops[which], batch)
+            pairs.append((took[0], took[1]))
+        for loop in loops:
+            loop.close()
+    return pairs[_WARM_UP_CYCLES:]
+
+
+def _timed_cycle(
+    context: WorkerContext, loop: Loop, batch: tuple[torch.Tensor, torch.Tensor]
+) -> float:
+    context.session.communicator.barrier()
+    start = time.perf_counter()
+    for _ in range(CYCLE):
+        training_step(loop.model, batch, loop.zero_grad, loop.update)
+    return (time.perf_counter() - start) * 1000 / CYCLE
+
+
+def steps_per_second(
+    context: WorkerContext, library: PooledLibrary, meeting_point: str, job: RateJob
+) -> float:
+    """Return this worker's steps per second. A task for the pool.
+
+    Under a lock-step library all workers make as many steps as the slowest can in the job's time,
+    and the time of all is the slowest's: nobody stays ahead for long. Under another each worker
+    makes as many as it can.
+    """
+    with _quiet():
+        loop = library.loop(context, perceptron(job.width), meeting_point)
+        rate = _steps_per_second(context, loop, library.is_lock_step, job)
+        loop.close()
+    return rate
+
+
+def _steps_per_second(
+    context: WorkerContext, loop: Loop, is_lock_step: bool, job: RateJob
+) -> float:
+    batch = batch_of(context.session.rank, job.width)
+    compute = partial(time.sleep, job.compute_s[context.session.rank])
+    fixed = max(1, round(job.seconds / max(job.compute_s) / CYCLE)) * CYCLE
+    _timed_cycle(context, loop, batch)  # a first meeting may take long, and comes once
+    context.session.communicator.barrier()
+    start, steps, elapsed_s = time.perf_counter(), 0, 0.0
+    while steps < fixed if is_lock_step else elapsed_s < job.seconds:
+        training_step(loop.model, batch, loop.zero_grad, loop.update, compute)
+        steps += 1
+        elapsed_s = time.perf_counter() - start
+    if is_lock_step:
+        context.session.communicator.barrier()
+        elapsed_s = time.perf_counter() - start
+    return steps / elapsed_s
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what libraries write to this process's standard error; errors are raised, not read."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,59 @@
+"""PyTorch's post-local SGD: DDP's hook with the periodic model averager, from the first step on.
+
+Used as its documentation shows (period 4), with every worker a machine of its own: there is no
+subgroup in which gradients would be averaged, and no warm-up, which would be plain DDP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from shoal.bench.peers.ours import Shoal
+from shoal.bench.peers.pooled import CYCLE, Loop, PooledLibrary
+from shoal.bench.perceptron import local_optimizer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from shoal.jobs.worker import WorkerContext
+
+
+@final
+class PostLocalSGD(PooledLibrary):
+    """Local steps; every fourth averages the parameters of all workers."""
+
+    package = "torch"
+
+    @property
+    def title(self) -> str:
+        """Its name."""
+        return f"PyTorch post-local SGD (period {CYCLE})"
+
+    @property
+    def counterpart(self) -> PooledLibrary:
+        """The same algorithm, averaging as often."""
+        return Shoal("local-sgd", interval=CYCLE)
+
+    def loop(self, _context: WorkerContext, model: nn.Module, _meeting_point: str) -> Loop:
+        """Return the loop of the documentation's example."""
+        wrapped = DistributedDataParallel(model)
+        state = PostLocalSGDState(
+            process_group=None,
+            subgroup=None,
+            start_localSGD_iter=0,
+            post_local_gradient_allreduce=False,
+        )
+        wrapped.register_comm_hook(state, post_localSGD_hook)
+        optimizer = PostLocalSGDOptimizer(
+            optim=local_optimizer(wrapped.parameters()),
+            averager=PeriodicModelAverager(period=CYCLE, warmup_steps=0),
+        )
+        return Loop(wrapped, optimizer.zero_grad, optimizer.step)

@@ -1,0 +1,92 @@
+"""What a section of the benchmark measures with: counts, worker processes, data and progress.
+
+Owns the worker processes between sections: the next section that wants as many takes them over.
+Knows no section and prints nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from shoal.errors import DataError
+from shoal.jobs.pool import WorkerPool
+from shoal.workloads import load_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+    from shoal.workloads import Dataset
+
+Count = TypeVar("Count", int, float)
+
+
+class Stand:
+    """A context manager: leaving it ends every process.
+
+    `on_progress` is told what is being measured and the share of the section that is done, 0 to 1;
+    `data_directory` is where data sets are cached, None for the default place.
+    """
+
+    def __init__(
+        self,
+        *,
+        quick: bool,
+        on_progress: Callable[[str, float], None] = lambda _text, _share: None,
+        data_directory: Path | None = None,
+    ) -> None:
+        self.quick = quick
+        self.skipped: list[str] = []
+        """Sentences on what could not be measured."""
+        self._on_progress = on_progress
+        self._data_directory = data_directory
+        self._pool: WorkerPool | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close_pool()
+
+    def choose(self, *, full: Count, quick: Count) -> Count:
+        """Return how many, or how long, by what the user asked for."""
+        return quick if self.quick else full
+
+    def note(self, text: str, done: int, total: int) -> None:
+        """Tell the user that part `done` + 1 of `total` begins."""
+        self._on_progress(text, done / total)
+
+    def skip(self, text: str) -> None:
+        """Record in one sentence what cannot be measured here, and why."""
+        self.skipped.append(text)
+
+    def pool(self, workers: int) -> WorkerPool:
+        """Return started worker processes, those of the section before if there are as many."""
+        if self._pool is not None and self._pool.settings.workers == workers:
+            return self._pool
+        self.close_pool()
+        cache = None if self._data_directory is None else str(self._data_directory)
+        self._pool = WorkerPool(workers, cache_directory=cache)
+        self._pool.start()
+        return self._pool
+
+    def close_pool(self) -> None:
+        """End the worker processes; needed after one of them has failed."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def dataset(self, *names: str) -> Dataset:
+        """Return the first data set of `names` that can be had; the last must be."""
+        for name in names[:-1]:
+            try:
+                return load_dataset(name, self._data_directory)
+            except DataError as error:
+                self._on_progress(f"{name} is not to be had ({error})", 0.0)
+        return load_dataset(names[-1], self._data_directory)

@@ -1,0 +1,128 @@
+"""The list of sections of `shoal bench sync`, and how long they take together.
+
+Owns their order: those that want as many worker processes follow each other.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.bench import (
+    accuracy,
+    contention,
+    control_service,
+    ddp_step,
+    generator_rate,
+    group_average,
+    large_exchange,
+    peer_step,
+    peer_straggler,
+    straggler_rate,
+    straggler_time,
+)
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.bench.rows import Row
+    from shoal.bench.stand import Stand
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the suite that can be measured alone."""
+
+    name: str
+    """What `--only` takes, and `Row.bench` of its rows."""
+
+    summary: str
+    """What it measures, in a few words."""
+
+    measure: Callable[[Stand], list[Row]]
+    quick_s: float
+    """Seconds it took on two cores with --quick; for the estimate of the time left."""
+
+    full_s: float
+    """The same without."""
+
+    def seconds(self, *, quick: bool) -> float:
+        """Return about how long it takes."""
+        return self.quick_s if quick else self.full_s
+
+
+SECTIONS = (
+    Section(
+        generator_rate.NAME, "requests per second of the group generator",
+        generator_rate.measure, 6, 40,
+    ),
+    Section(
+        control_service.NAME, "the same as a service, over sockets", control_service.measure, 9, 80
+    ),
+    Section(
+        ddp_step.NAME, "step of all-reduce against PyTorch DDP", ddp_step.measure, 20, 60
+    ),
+    Section(
+        peer_step.NAME, "step against other libraries", peer_step.measure, 40, 80
+    ),
+    Section(
+        large_exchange.NAME, "iteration with a large model", large_exchange.measure, 60, 600
+    ),
+    Section(
+        group_average.NAME, "averaging in a group never used before",
+        group_average.measure, 20, 60,
+    ),
+    Section(
+        straggler_rate.NAME, "iteration rate beside a slow worker",
+        straggler_rate.measure, 80, 1250,
+    ),
+    Section(
+        straggler_time.NAME, "time to accuracy beside a slow worker",
+        straggler_time.measure, 40, 400,
+    ),
+    Section(
+        accuracy.NAME, "accuracy of every strategy after equal steps", accuracy.measure, 60, 900
+    ),
+    Section(
+        contention.NAME, "queues in AD-PSGD, staleness in servers", contention.measure, 50, 600
+    ),
+    Section(
+        peer_straggler.NAME, "other libraries beside a slow worker",
+        peer_straggler.measure, 90, 3900,
+    ),
+)  # fmt: skip
+"""All sections, in the order in which they run."""
+
+
+def choose_sections(names: Sequence[str]) -> list[Section]:
+    """Return the sections of these names, all if there are none, in the suite's order.
+
+    Raises `UsageError` for a name that no section has.
+    """
+    known = {section.name: section for section in SECTIONS}
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            message = f"There is no section {name!r}{hint} Known: {', '.join(known)}."
+            raise UsageError(message)
+    return [section for section in SECTIONS if not names or section.name in names]
+
+
+class Estimate:
+    """Says how long the rest takes, from what sections have taken before and the pace so far."""
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self._seconds = list(seconds)
+
+    def share(self, index: int, share: float) -> float:
+        """Return the share of the whole that is done when section `index` is at `share`."""
+        done = sum(self._seconds[:index]) + share * self._seconds[index]
+        return done / sum(self._seconds)
+
+    def left_s(self, index: int, share: float, elapsed_s: float) -> float:
+        """Return the seconds left. The pace counts once a twentieth of the whole is done."""
+        done = self.share(index, share)
+        pace = elapsed_s / (done * sum(self._seconds)) if done > 0.05 else 1.0
+        return (1 - done) * sum(self._seconds) * pace

@@ -1,0 +1,90 @@
+"""What a person sees while a benchmark runs: a bar in a terminal, now and then a line in a log."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from shoal.bench.suite import Section
+
+_LOG_SECONDS = 5.0
+
+
+class BenchProgress:
+    """Shows how far `sections` are and an estimate of the time left, on standard error.
+
+    A context manager.
+    """
+
+    def __init__(self, sections: list[Section], *, quick: bool) -> None:
+        from shoal.bench.suite import Estimate
+
+        self._console = Console(stderr=True, highlight=False)
+        self._sections = sections
+        self._estimate = Estimate([section.seconds(quick=quick) for section in sections])
+        self._quick = quick
+        self._index = -1
+        self._started = self._logged = time.monotonic()
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Self:
+        if self._quick:
+            self._console.print("Quick: small counts, an indication and not a measurement.")
+        if self._console.is_terminal and self._sections:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[left]}"),
+            )
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._task = self._bar.add_task("starting", total=1.0, left="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, section: Section) -> None:
+        """Show that `section` begins."""
+        self._index += 1
+        self._logged = -_LOG_SECONDS
+        self.note(section.summary, 0.0)
+
+    def note(self, text: str, share: float) -> None:
+        """Show what the section is at, and that `share` of it is done."""
+        now = time.monotonic()
+        left_s = self._estimate.left_s(self._index, share, now - self._started)
+        left = f"about {duration(left_s)} left"
+        text = f"{self._sections[self._index].name}: {text}"
+        if self._bar is not None:
+            done = self._estimate.share(self._index, share)
+            self._bar.update(self._task, completed=done, description=text, left=left)
+        elif now - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            self._console.print(f"{now - self._started:7.1f} s  {text}; {left}", soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in words, to about its first two digits."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
