@@ -23,7 +23,7 @@ class Work(Protocol):
 
 
 class Communicator(Protocol):
-    """What one worker can do together with others. Every wait in it has a deadline.
+    """What one worker can do together with others. Every wait for what a worker owes has a deadline.
 
     `channel` keeps independent conversations between the same two workers apart (the training
     thread's, a parameter server's, a background gossip's); within one channel, messages between two
@@ -70,7 +70,11 @@ class Communicator(Protocol):
         ...
 
     def receive_any(self, buffer: Buffer, *, channel: int) -> int:
-        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank."""
+        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
+
+        The one wait without a deadline: a server is idle for as long as nobody asks. It ends with
+        the communicator's abort.
+        """
         ...
 
     def broadcast(self, buffer: Buffer, source: int) -> None:

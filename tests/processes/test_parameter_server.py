@@ -605,3 +605,22 @@ def test_bytes_and_staleness_are_counted(run_workers: RunWorkers) -> None:
         assert own["shard_updates"] == 5
         assert own["shard_reads"] == 2 * (1 + 5), "the first one is free"
         assert own["max.staleness"] == 0
+
+
+def step_pause_step(deadline_s: float, pause_s: float) -> list[float]:
+    shoal.init(deadline_s=deadline_s)
+    model = torch.nn.Linear(3, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync="ps-bsp")
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+        time.sleep(pause_s)  # everyone evaluates, say: the pause itself is what is under test
+    optimizer.finish()
+    return model.weight.detach().flatten().tolist()
+
+
+def test_servers_may_be_idle_for_longer_than_the_deadline(run_workers: RunWorkers) -> None:
+    first, second = run_workers(step_pause_step, 2, 2.0, 3.0)
+    assert first == second

@@ -105,10 +105,11 @@ class Messages:
     def receive_any(self, tensor: Tensor, tag: int, what: str) -> int:
         """Receive into `tensor` from whoever sends first; return the sender.
 
-        That some worker is gone does not end it: another one may send.
+        Has no deadline: a server may be idle for as long as its job evaluates. That some worker is
+        gone does not end it either: another one may send.
         """
         work = self._guard.start(self._group.recv_anysource, [tensor], tag, peer=None, what=what)
-        self._guard.wait(work, peer=None, what=what, probed=False)
+        self._guard.wait_idly(work, what)
         return int(work._source_rank())  # noqa: SLF001 - the only way to learn the source in torch
 
 

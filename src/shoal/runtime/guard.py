@@ -90,6 +90,10 @@ def classify(text: str) -> Failure:
     return next((failure for sign, failure in _SIGNS if sign in lowered), Failure.OTHER)
 
 
+_FOREVER = timedelta(days=20)
+"""gloo counts milliseconds in 32 bits."""
+
+
 class Waiting:
     """One wait, or a series of them, under way in a helper thread."""
 
@@ -155,10 +159,18 @@ class Guard:
                 raise
             raise error from None
 
-    def wait(self, work: Waitable, *, peer: int | None, what: str, probed: bool = True) -> None:
+    def wait(self, work: Waitable, *, peer: int | None, what: str) -> None:
         """Wait for `work` until the deadline. See `run`."""
-        waiting = Waiting(self.deadline, what, peer, probed=probed)
+        waiting = Waiting(self.deadline, what, peer)
         self.run(lambda: waiting.wait(work, peer), waiting)
+
+    def wait_idly(self, work: Waitable, what: str) -> None:
+        """Wait for `work`, which nobody owes: until it is done or the communicator is aborted.
+
+        Whoever is needed is watched by the control plane, whose word aborts the communicator.
+        """
+        waiting = Waiting(_FOREVER, what, probed=False)
+        self.run(lambda: waiting.wait(work, None), waiting)
 
     def run(self, job: Callable[[], object], waiting: Waiting) -> None:
         """Run `job`, which blocks only in `waiting.wait`, in a helper thread; return when done.
