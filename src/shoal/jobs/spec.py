@@ -92,7 +92,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("A run needs an end: give --max-steps or --max-seconds.")
         for name in ("max_steps", "max_seconds", "batch_size", "learning_rate"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:
                 message = f"--{name.replace('_', '-')} must be positive, not {value:g}."
                 raise UsageError(message)
 
