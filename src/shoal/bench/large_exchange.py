@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.bench.rows import Row, at_most, comparison
-from shoal.bench.runs import describe
+from shoal.bench.runs import WORKERS, describe
 from shoal.jobs.run import run_spec
 from shoal.jobs.spec import RunSpec
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 NAME = "large-exchange"
 TARGET_RATIO = 1.0
-WORKERS = 4
 STRATEGIES = ("ripples-static", "ds-sync")
 
 _WARM_UP = 3
@@ -64,8 +63,9 @@ def job(stand: Stand) -> tuple[Dataset, RunSpec]:
         model="vgg16",
         workers=WORKERS,
         batch_size=2,
-        max_steps=_WARM_UP + stand.choose(full=24, quick=8),
+        max_steps=_WARM_UP + stand.choose(full=24, quick=5),
         snapshot_seconds=1e6,  # looking at a model of this size would take as long as a step
+        evaluation_samples=0,
     )
 
 

@@ -8,7 +8,6 @@ background. Owns the swarm's process: its start, its deadlines and its end.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import select
@@ -37,6 +36,8 @@ _ROUNDS = 3
 _WARM_UP_ROUNDS = 2
 _STEPS_PER_EPOCH = 40
 """Steps of every worker that make up one global batch; its guide recommends large ones."""
+
+_TRAIN_S = 15.0
 
 
 @final
@@ -67,20 +68,27 @@ class Hivemind(AbstractLibrary):
                 pairs.append((statistics.median(ours), statistics.median(theirs)))
         return pairs
 
+    @property
+    def name_of_rates(self) -> str:
+        """The name, with how seldom it averages: other libraries do so at every step."""
+        return f"{self.name} (averages every {_STEPS_PER_EPOCH} steps)"
+
     def rates(self, _stand: Stand, job: RateJob) -> list[float]:
-        """Return every worker's micro-batches per second under `hivemind.Optimizer`."""
+        """Return every worker's micro-batches per second under `hivemind.Optimizer`.
+
+        Takes as long as several global batches need, even if the job asks for less. Raises
+        `ResourceError` if the swarm has not averaged in that time.
+        """
         with Swarm(job.workers, job.width) as swarm:
-            rates: list[float] = swarm.order(
+            by_rank: list[tuple[float, int]] = swarm.order(
                 do="train",
-                run=f"run-{next(_runs)}",
-                seconds=job.seconds,
+                seconds=max(job.seconds, _TRAIN_S),
                 compute_s=job.compute_s,
                 batches_per_epoch=_STEPS_PER_EPOCH * job.workers,
             )
-        return rates
-
-
-_runs = itertools.count()
+        if not any(epochs for _, epochs in by_rank):
+            raise ResourceError("Hivemind's swarm has not averaged once in its time.")
+        return [rate for rate, _ in by_rank]
 
 
 class Swarm:

@@ -85,13 +85,13 @@ class Member:
                     parameter.copy_(tensor)
 
     def train(
-        self, run: str, seconds: float, compute_s: list[float], batches_per_epoch: int
-    ) -> float:
-        """Train with `hivemind.Optimizer` for `seconds`; return micro-batches per second."""
+        self, seconds: float, compute_s: list[float], batches_per_epoch: int
+    ) -> tuple[float, int]:
+        """Train for `seconds`; return micro-batches per second, and how often it has averaged."""
         model = perceptron(self._width)
         optimizer = hivemind.Optimizer(
             dht=self.dht,
-            run_id=run,
+            run_id="train",
             target_batch_size=BATCH * batches_per_epoch,
             batch_size_per_step=BATCH,
             params=model.parameters(),
@@ -111,8 +111,7 @@ class Member:
             optimizer.step()
             steps += 1
         rate = steps / (time.perf_counter() - start)
-        optimizer.shutdown()
-        return rate
+        return rate, int(optimizer.local_epoch)
 
 
 def serve(rank: int, workers: int, width: int, first: list[str], pipe: Connection) -> None:

@@ -55,6 +55,11 @@ class AbstractLibrary(ABC):
         """The title with the installed version."""
         return f"{self.title} {version(self.package).partition('+')[0]}"
 
+    @property
+    def name_of_rates(self) -> str:
+        """The name beside `rates`, where more has to be said about the way of using it."""
+        return self.name
+
     def is_installed(self) -> bool:
         """Return whether it can be measured here."""
         try:
