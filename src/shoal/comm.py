@@ -23,7 +23,7 @@ class Work(Protocol):
 
 
 class Communicator(Protocol):
-    """What one worker can do together with others. Every wait for what a worker owes has a deadline.
+    """What one worker can do together with others. Waits for what a worker owes have a deadline.
 
     `channel` keeps independent conversations between the same two workers apart (the training
     thread's, a parameter server's, a background gossip's); within one channel, messages between two
