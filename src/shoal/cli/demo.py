@@ -17,7 +17,12 @@ from rich.progress import (
 )
 
 from shoal.cli.display import output_console
-from shoal.cli.options import data_directory
+from shoal.cli.options import (
+    choose_strategy,
+    data_directory,
+    require_positive,
+    require_writable,
+)
 from shoal.errors import DataError
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ def demo(
     sync: Annotated[
         list[str] | None, typer.Option(help="Only these strategies; may be repeated.")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Worker processes.")] = 8,
+    workers: Annotated[int, typer.Option(min=4, help="Worker processes; rank 3 is slowed.")] = 8,
     seconds_ratio: Annotated[
         float, typer.Option(help="Make every run this many times as long.")
     ] = 1.0,
@@ -49,12 +54,14 @@ def demo(
     from shoal.jobs.result import ResultFile, write_results
     from shoal.report.html import write_report
     from shoal.report.terminal_table import print_table
-    from shoal.train.strategies import STRATEGIES, make_strategy
+    from shoal.train.strategies import STRATEGIES
 
+    require_positive(seconds_ratio=seconds_ratio)
+    require_writable(output, json)
     console = Console(stderr=True)
     strategies = sync or list(STRATEGIES)
     for name in strategies:
-        make_strategy(name)
+        choose_strategy(name, {}).validate(workers)
     dataset, base = _choose_job(console, workers)
     scenarios = [Scenario(s.title, s.slow, s.seconds * seconds_ratio) for s in DEMO_SCENARIOS]
     console.print(

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shoal.errors import UsageError
+from shoal.errors import ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from shoal.train.strategy import AbstractStrategy
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "str": (str,),
+    "None": (type(None),),
+}
 
 
 def parse_slow(texts: list[str]) -> dict[int, float]:
@@ -15,11 +29,14 @@ def parse_slow(texts: list[str]) -> dict[int, float]:
         rank, _, factor = text.partition(":")
         try:
             slow[int(rank)] = float(factor)
+            is_finite = math.isfinite(slow[int(rank)])
         except ValueError:
+            is_finite = False
+        if not is_finite:
             message = (
                 f"--slow takes RANK:FACTOR, such as 3:5 for rank 3 five times slower, not {text!r}."
             )
-            raise UsageError(message) from None
+            raise UsageError(message)
     return slow
 
 
@@ -45,6 +62,58 @@ def _value(text: str) -> str | int | float | bool | None:
         except ValueError:
             continue
     return text
+
+
+def choose_strategy(
+    sync: str, options: dict[str, str | int | float | bool | None]
+) -> AbstractStrategy:
+    """Return the strategy. Raises `UsageError` for an unknown one, or an option of a wrong type."""
+    from shoal.train.strategies import STRATEGIES, make_strategy
+
+    if sync in STRATEGIES:
+        known = inspect.signature(STRATEGIES[sync]).parameters
+        for name, value in options.items():
+            if name in known and not _fits(value, str(known[name].annotation)):
+                message = (
+                    f"Option {name} of {sync!r} is of type {known[name].annotation}, not {value!r}."
+                )
+                raise UsageError(message)
+    return make_strategy(sync, options)
+
+
+def _fits(value: str | float | bool | None, annotation: str) -> bool:
+    """Return whether `value` is what `annotation`, such as "int | None", says."""
+    if annotation.startswith("Literal"):
+        return True  # the strategy itself knows its words
+    names = annotation.split(" | ")
+    if isinstance(value, bool):
+        return "bool" in names
+    return any(isinstance(value, _KINDS.get(name, ())) for name in names if name != "bool")
+
+
+def require_finite(**options: float | None) -> None:
+    """Raise `UsageError` for the first option (Python's name of it) that is infinite or NaN."""
+    for name, value in options.items():
+        if value is not None and not math.isfinite(value):
+            message = f"--{name.replace('_', '-')} must be a finite number, not {value:g}."
+            raise UsageError(message)
+
+
+def require_positive(**options: float | None) -> None:
+    """Raise `UsageError` for the first option (Python's name of it) that is not above zero."""
+    require_finite(**options)
+    for name, value in options.items():
+        if value is not None and value <= 0:
+            message = f"--{name.replace('_', '-')} must be positive, not {value:g}."
+            raise UsageError(message)
+
+
+def require_writable(*files: Path | None) -> None:
+    """Raise `ResourceError` for a file to be written where no file can be: before the work."""
+    for file in files:
+        if file is not None and (file.is_dir() or not os.access(file.absolute().parent, os.W_OK)):
+            message = f"{file} cannot be written: name a file in a folder that you may write to."
+            raise ResourceError(message)
 
 
 def data_directory() -> Path | None:

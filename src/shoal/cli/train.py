@@ -9,7 +9,15 @@ import typer
 from rich.console import Console
 
 from shoal.cli.display import RunDisplay, output_console
-from shoal.cli.options import data_directory, parse_options, parse_slow
+from shoal.cli.options import (
+    choose_strategy,
+    data_directory,
+    parse_options,
+    parse_slow,
+    require_finite,
+    require_positive,
+    require_writable,
+)
 
 if TYPE_CHECKING:
     from shoal.jobs.run import RunOutcome
@@ -49,17 +57,30 @@ def train(
         int | None, typer.Option(help="Group as if so many workers shared a host.")
     ] = None,
     deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
-    control_port: Annotated[int, typer.Option(help="Port of the control plane; 0 for any.")] = 0,
+    control_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the control plane; 0 for any.")
+    ] = 0,
     json: Annotated[Path | None, typer.Option(help="Write the result here.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto here.")] = None,
 ) -> None:
     """Train a real model with real processes under one synchronization strategy."""
     from shoal.jobs.spec import RunSpec
-    from shoal.train.strategies import make_strategy
     from shoal.workloads import default_model
 
+    require_positive(
+        deadline=deadline,
+        workers=workers,
+        workers_per_host=workers_per_host,
+        compute_ms=compute_ms,
+        max_steps=max_steps,
+        max_seconds=max_seconds,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+    )
+    require_finite(target=target)
+    require_writable(json, trace)
     options = parse_options(option or [])
-    make_strategy(sync, options).validate(workers)
+    choose_strategy(sync, options).validate(workers)
     spec = RunSpec(
         strategy=sync,
         strategy_options=options,
@@ -85,11 +106,12 @@ def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
     """Run `spec` in a pool of its own, showing it on standard error."""
     from shoal.jobs.pool import WorkerPool
     from shoal.jobs.run import run_spec
-    from shoal.workloads import load_dataset, metric_name
+    from shoal.workloads import load_dataset, make_model, metric_name
 
     console = Console(stderr=True)
     cache = data_directory()
     dataset = load_dataset(spec.dataset, cache)
+    make_model(spec.model, dataset, spec.seed)  # one that cannot be is better found out now
     console.print(describe(spec), highlight=False)
     with WorkerPool(
         spec.workers,

@@ -6,11 +6,13 @@ is left running when the pool is closed, whatever happened.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import secrets
-import shutil
+import signal
 import tempfile
 import time
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
@@ -38,6 +40,8 @@ class RunFailed(ShoalError):
     def __init__(self, failure: Failure) -> None:
         where = f"Rank {failure.rank}"
         super().__init__(f"{where}: {failure.message}")
+        if failure.details:  # no deliberate error: whoever mends it needs to see where it came from
+            self.add_note(failure.details)
         self.failure = failure
         self.exit_code = failure.exit_code  # type: ignore[misc]  # the cause's, not the class's
 
@@ -58,7 +62,8 @@ class WorkerPool:
 
         # The launcher evaluates while the workers train: a second thread would only fight them.
         torch.set_num_threads(1)
-        self._directory = Path(tempfile.mkdtemp(prefix="shoal-"))
+        self._temporary = tempfile.TemporaryDirectory(prefix="shoal-", ignore_cleanup_errors=True)
+        self._directory = Path(self._temporary.name)
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.settings = PoolSettings(
             workers=workers,
@@ -92,13 +97,14 @@ class WorkerPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._end(0.0 if error is not None else _STOP_SECONDS)
 
     def start(self) -> None:
         """Start the processes and wait until all have joined the job."""
         context = multiprocessing.get_context("forkserver")
         # torch loads torch._dynamo at the first use of any optimizer: once here, not in each worker
         context.set_forkserver_preload(["shoal.jobs.worker", "torch._dynamo"])
+        _start_server_deaf_to_interrupts()
         for rank in range(self.settings.workers):
             ours, theirs = context.Pipe()
             process = context.Process(
@@ -127,7 +133,8 @@ class WorkerPool:
         """
         self.board.clear()
         for connection in self._connections:
-            connection.send((function, arguments))
+            with contextlib.suppress(BrokenPipeError):  # it has died: found out in a moment
+                connection.send((function, arguments))
         return cast("list[Result]", self._collect(None, on_tick))
 
     def _collect(self, deadline: float | None, on_tick: Callable[[], None]) -> list[object]:
@@ -151,9 +158,7 @@ class WorkerPool:
             answer = connection.recv()
         except (EOFError, ConnectionResetError):
             self._processes[rank].join(_STOP_SECONDS)
-            code = self._processes[rank].exitcode
-            message = f"Worker {rank} died (exit code {code})."
-            raise WorkerLost(message, rank) from None
+            raise WorkerLost(_describe_death(rank, self._processes[rank].exitcode), rank) from None
         if isinstance(answer, Failure):
             raise RunFailed(self._first_cause(answer))
         return answer
@@ -174,9 +179,12 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all processes, politely first, and remove the shared directory."""
+        self._end(_STOP_SECONDS)
+
+    def _end(self, patience_s: float) -> None:
         for connection in self._connections:
             connection.close()
-        deadline = time.monotonic() + _STOP_SECONDS
+        deadline = time.monotonic() + patience_s
         for process in self._processes:
             process.join(max(0.0, deadline - time.monotonic()))
         for process in self._processes:
@@ -184,4 +192,27 @@ class WorkerPool:
                 process.kill()
         for process in self._processes:
             process.join(_STOP_SECONDS)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._temporary.cleanup()
+
+
+def _start_server_deaf_to_interrupts() -> None:
+    """Start the process that workers are forked from, so that Ctrl-C never reaches it or them.
+
+    A terminal sends Ctrl-C to everyone. The launcher alone acts on it: from a server that is
+    importing torch it would draw a traceback. What is blocked here is blocked in its children too.
+    """
+    resource_tracker.ensure_running()  # the server's start would do it, and unblock the signal
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _describe_death(rank: int, exit_code: int | None) -> str:
+    """Return a sentence about a worker that ended without a word."""
+    if exit_code is None or exit_code >= 0:
+        return f"Worker {rank} ended with exit code {exit_code}: see its last words above."
+    name = signal.Signals(-exit_code).name
+    hint = "perhaps for want of memory: try fewer workers" if name == "SIGKILL" else "see above"
+    return f"Worker {rank} was ended by {name}, {hint}."

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.util
 import os
+import shutil
 import signal
 import threading
 import traceback
@@ -73,7 +75,7 @@ Task: TypeAlias = tuple[Callable[..., object], tuple[object, ...]]
 def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> None:
     """Work off tasks until the launcher closes `connection` or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and tells us
-    threading.Thread(target=_die_with_launcher, daemon=True).start()
+    threading.Thread(target=_die_with_launcher, args=(settings.path,), daemon=True).start()
     torch.set_num_threads(1)
     try:
         session = _join(rank, settings)
@@ -134,9 +136,11 @@ def _failure(rank: int, error: Exception) -> Failure:
     )
 
 
-def _die_with_launcher() -> None:
-    """End this process when the launcher is gone, however it went."""
+def _die_with_launcher(directory: Path) -> None:
+    """End this process when the launcher is gone, however it went, and tidy up after it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        for left in (directory, multiprocessing.util.get_temp_dir()):
+            shutil.rmtree(left, ignore_errors=True)
         os._exit(1)
