@@ -261,6 +261,11 @@ def test_targets_are_better_than_guessing():
     assert default_recipe("fashion-mnist", "lenet:3").target is None
 
 
+def test_variant_with_settings_of_its_own_has_them():
+    assert default_recipe("reviews", "minilm:2").learning_rate == 1e-4
+    assert default_recipe("reviews", "minilm:3") == default_recipe("reviews", "minilm")
+
+
 def test_recipes_for_unknown_names_are_refused():
     with pytest.raises(UsageError, match="no model 'alexnet'"):
         default_recipe("digits", "alexnet")

@@ -47,7 +47,8 @@ _SETTINGS = {
     "vgg16": Recipe(32, 0.02, 0.9, 5e-4, "sgd"),
     "wrn": Recipe(32, 0.05, 0.9, 5e-4, "sgd"),
     "char-gpt": Recipe(16, 3e-3, 0.0, 0.01, "adam"),
-    "minilm": Recipe(8, 1e-4, 0.0, 0.01, "adam"),
+    "minilm": Recipe(8, 5e-5, 0.0, 0.01, "adam"),
+    "minilm:2": Recipe(8, 1e-4, 0.0, 0.01, "adam"),
     "deepfm": Recipe(128, 1e-3, 0.0, 0.01, "adam"),
 }
 
@@ -95,7 +96,8 @@ def default_recipe(dataset: str, model: str) -> Recipe:
 
     Raises `UsageError` for an unknown model.
     """
-    return replace(_SETTINGS[family_of(model)], target=_TARGETS.get((dataset, model)))
+    settings = _SETTINGS[model if model in _SETTINGS else family_of(model)]
+    return replace(settings, target=_TARGETS.get((dataset, model)))
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
