@@ -184,7 +184,7 @@ def test_contributions_stay_whole_when_asked() -> None:
     sizes = [(size, exponent) for size in range(2, 9) for exponent in range(4, 30)]
     chosen = {choose_algorithm(n, 1 << e, whole_contributions=True) for n, e in sizes}
     assert chosen == {"pair", "direct"}
-    assert choose_algorithm(4, 25 << 20, whole_contributions=False) == "ring"
+    assert choose_algorithm(8, 25 << 20, whole_contributions=False) == "ring"
 
 
 def test_pair_refuses_other_sizes() -> None:

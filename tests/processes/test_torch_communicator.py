@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -28,7 +29,9 @@ def connect(deadline_s: float = 20.0, **options: Any) -> TorchCommunicator:
 
 def values_of(rank: int, case: int, length: int, dtype: torch.dtype) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 * case + rank)
-    return torch.randn(length, generator=generator, dtype=torch.float64).to(dtype)
+    period = 10_007  # prime, so that it falls in with no piece
+    values = torch.randn(min(length, period), generator=generator, dtype=torch.float64).to(dtype)
+    return values.repeat(-(-length // period))[:length].clone()
 
 
 def oracle(
@@ -64,30 +67,36 @@ def random_cases(world_size: int, count: int, seed: int) -> list[Any]:
     return cases
 
 
-def average_cases(cases: list[Any], options: dict[str, Any]) -> list[torch.Tensor | None]:
+Average: TypeAlias = "tuple[str, torch.Tensor] | None"
+"""A digest of all bits of a mean, and every so many of its elements; None from outsiders."""
+
+STRIDE = 3
+
+
+def average_cases(cases: list[Any], options: dict[str, Any]) -> list[Average]:
     communicator = connect(**options)
-    results: list[torch.Tensor | None] = []
+    results: list[Average] = []
     for case, (members, weights, length, dtype) in enumerate(cases):
         if communicator.rank not in members:
             results.append(None)
             continue
         buffer = values_of(communicator.rank, case, length, dtype)
         communicator.group_average(buffer, members, sequence=case, weights=weights)
-        results.append(buffer)
+        digest = hashlib.sha256(buffer.view(torch.uint8).numpy()).hexdigest()
+        results.append((digest, buffer[::STRIDE].clone()))
     return results
 
 
-def check_averages(cases: list[Any], results: list[list[torch.Tensor | None]]) -> None:
+def check_averages(cases: list[Any], results: list[list[Average]]) -> None:
     for case, (members, weights, length, dtype) in enumerate(cases):
-        first = results[members[0]][case]
-        assert first is not None
+        averages = [results[rank][case] for rank in members]
+        digest, sample = averages[0] or ("", torch.empty(0))
         tolerance = 8 * torch.finfo(dtype).eps
-        expected = oracle(members, weights, case, length, dtype)
-        torch.testing.assert_close(first.double(), expected, rtol=tolerance, atol=tolerance)
-        for rank in members[1:]:
-            other = results[rank][case]
-            assert other is not None
-            assert torch.equal(other, first), f"members differ in case {case}: {cases[case]}"
+        expected = oracle(members, weights, case, length, dtype)[::STRIDE]
+        torch.testing.assert_close(sample.double(), expected, rtol=tolerance, atol=tolerance)
+        for average in averages:
+            assert average is not None
+            assert average[0] == digest, f"members differ in case {case}: {cases[case]}"
 
 
 @pytest.mark.parametrize("world_size", [5, 8])
@@ -99,15 +108,15 @@ def test_overlapping_groups_average_right_and_bitwise_equal(
 
 
 def test_large_buffers_take_every_algorithm(run_workers: RunWorkers) -> None:
-    long = 2_500_003  # 10 MB in float32: in pieces, by ring where that is allowed
+    everyone, long = tuple(range(8)), 2_100_007  # 8.4 MB in float32: in pieces, by ring
     cases = [
-        ((0, 1, 2, 3), (), long, torch.float32),
-        ((0, 1, 3), (1, 2, 3), long, torch.float32),
+        (everyone, (), long, torch.float32),
+        (everyone, (1, 2, 3, 4, 5, 6, 7, 8), long, torch.float32),
+        ((2, 5, 7), (), long, torch.float32),
         ((1, 2), (), long, torch.float64),
         ((0, 3), (), long // 2, torch.float32),
-        ((0, 1, 2), (), 2 * long, torch.bfloat16),
     ]
-    check_averages(cases, run_workers(average_cases, 4, cases, {}))
+    check_averages(cases, run_workers(average_cases, 8, cases, {}))
 
 
 def test_subgroups_serve_backends_without_tags(run_workers: RunWorkers) -> None:
@@ -270,7 +279,8 @@ def wait_for_nobody(name: str, finished: Any) -> Any:
     return type(error), str(error)
 
 
-@pytest.mark.parametrize("name", BLOCKED)
+# receive_any has none: an idle server is not a late one
+@pytest.mark.parametrize("name", sorted(BLOCKED.keys() - {"receive_any"}))
 def test_every_wait_has_a_deadline(run_workers: RunWorkers, name: str) -> None:
     kind, text = run_workers(wait_for_nobody, 3, name, context.Event())[0]
     assert kind is DeadlineExceeded

@@ -26,8 +26,8 @@ ALL_ALGORITHMS: Final = MappingProxyType[Algorithm, Planner](
 )
 """Every way to average a group, by name. `pair` is for groups of two only."""
 
-WINDOW: Final = 3
-"""Pieces under way at a time: one arrives, one is added, one leaves."""
+WINDOWS: Final = MappingProxyType[Algorithm, int]({"pair": 3, "direct": 2, "ring": 3})
+"""Pieces that are received at a time: one arrives while another is added."""
 
 PIECE_BYTES: Final = 4 << 20
 """Largest piece."""
@@ -36,7 +36,10 @@ SCRATCH_BYTES: Final = 16 << 20
 """Most a plan may ask for in scratch slots, so that they stay in a processor's cache."""
 
 LARGE_BYTES: Final = 8 << 20
-"""From here on what counts is adding each element once and one stream per link, not few steps."""
+"""From here on it counts to add every element once only, more than to take few steps."""
+
+MANY_MEMBERS: Final = 8
+"""From here on a ring is as fast as all to all on one machine, and kinder to a network."""
 
 
 def choose_algorithm(size: int, num_bytes: int, *, whole_contributions: bool) -> Algorithm:
@@ -45,9 +48,10 @@ def choose_algorithm(size: int, num_bytes: int, *, whole_contributions: bool) ->
     `whole_contributions` asks for contributions to arrive unmixed, which a ring cannot do: needed
     for weights and for types too narrow to add up in.
     """
-    if num_bytes < LARGE_BYTES:
-        return "pair" if size == 2 else "direct"
-    return "direct" if size == 2 or whole_contributions else "ring"
+    large = num_bytes >= LARGE_BYTES
+    if size == 2 and not large:
+        return "pair"
+    return "ring" if large and size >= MANY_MEMBERS and not whole_contributions else "direct"
 
 
 @lru_cache(maxsize=256)
@@ -59,7 +63,7 @@ def plan_average(
     `size` is at least two and `length` at least one. All members must pass the same but for `me`.
     """
     name = choose_algorithm(size, length * item_bytes, whole_contributions=whole_contributions)
-    slots = WINDOW * (size - 1 if name == "direct" else 1)
+    slots = WINDOWS[name] * (size - 1 if name == "direct" else 1)
     piece_bytes = min(PIECE_BYTES, SCRATCH_BYTES // slots)
     piece_length = max(1, piece_bytes // item_bytes)
-    return ALL_ALGORITHMS[name](size, me, length, piece_length, WINDOW)
+    return ALL_ALGORITHMS[name](size, me, length, piece_length, WINDOWS[name])

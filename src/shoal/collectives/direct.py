@@ -12,13 +12,15 @@ from shoal.collectives.plan import Combine, Fetch, Fill, Phase, Plan, Send, Step
 
 
 def plan_direct(size: int, me: int, length: int, piece_length: int, window: int) -> Plan:
-    """Return the plan of member `me` of `size`; at most `window` rounds of pieces are under way.
+    """Return the plan of member `me` of `size`; at most `window` rounds are received at a time.
 
     Round k moves piece k of every shard. Members take their peers by distance, so that they do not
-    all send to the same one at once.
+    all send to the same one at once. Sends come first and receives as late as they can: then the
+    network's own thread moves the data when the receiver asks for it, and the calling thread adds.
     """
     parts = shards(length, size, piece_length)
     rounds = len(parts[0])
+    mine = parts[me]
     upward = [(me + distance) % size for distance in range(1, size)]
     downward = [(me - distance) % size for distance in range(1, size)]
 
@@ -26,22 +28,22 @@ def plan_direct(size: int, me: int, length: int, piece_length: int, window: int)
         first = k % window * (size - 1)
         return tuple((peer, first + place) for place, peer in enumerate(downward))
 
-    def scatter(k: int) -> Iterator[Step]:
-        if parts[me][k]:
-            yield from (Fetch(parts[me][k], peer, slot) for peer, slot in sources(k))
-        yield from (Fill(parts[peer][k], peer) for peer in downward if parts[peer][k])
-        yield from (Send(parts[peer][k], peer, Phase.REDUCE) for peer in upward if parts[peer][k])
+    def fetches(k: int) -> Iterator[Step]:
+        if k < rounds and mine[k]:
+            yield from (Fetch(mine[k], peer, slot) for peer, slot in sources(k))
 
-    def gather(k: int) -> Iterator[Step]:
-        if parts[me][k]:
-            yield Combine(parts[me][k], sources(k), finish=True)
-            yield from (Send(parts[me][k], peer, Phase.GATHER) for peer in upward)
+    def combining(k: int) -> Iterator[Step]:
+        if mine[k]:
+            yield Combine(mine[k], sources(k), finish=True)
+            yield from (Send(mine[k], peer, Phase.GATHER) for peer in upward)
+        yield from fetches(k + window)
 
-    steps: list[Step] = []
-    for k in range(min(window, rounds)):
-        steps.extend(scatter(k))
+    theirs = [(parts[peer][k], peer) for k in range(rounds) for peer in upward]
+    steps: list[Step] = [Send(piece, peer, Phase.REDUCE) for piece, peer in theirs if piece]
+    for k in range(window):
+        steps.extend(fetches(k))
     for k in range(rounds):
-        steps.extend(gather(k))
-        if k + window < rounds:
-            steps.extend(scatter(k + window))
+        steps.extend(combining(k))
+    results = [(parts[peer][k], peer) for k in range(rounds) for peer in downward]
+    steps.extend(Fill(piece, peer) for piece, peer in results if piece)
     return Plan(tuple(steps), min(window, rounds) * (size - 1), len(parts[0][0]))

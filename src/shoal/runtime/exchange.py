@@ -76,7 +76,11 @@ class Mean:
             part = contribution if contribution.dtype in WIDE_TYPES else contribution.float()
             total.add_(part.mul_(self.weights[member]) if weighted else part)
         if finish:
-            total.div_(sum(self.weights) if weighted else len(self.weights))
+            divisor = sum(self.weights) if weighted else len(self.weights)
+            if divisor & (divisor - 1):
+                total.div_(divisor)
+            else:  # a power of two, where multiplying gives the same, only faster
+                total.mul_(1 / divisor)
         if total is not target:
             target.copy_(total)
 
