@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import secrets
 import signal
 import tempfile
@@ -77,6 +78,7 @@ class WorkerPool:
         self.board = Board(self._directory, workers, create=True)
         self._processes: list[BaseProcess] = []
         self._connections: list[Connection] = []
+        self._is_starting = False
 
     @property
     def directory(self) -> Path:
@@ -104,6 +106,7 @@ class WorkerPool:
         context = multiprocessing.get_context("forkserver")
         # torch loads torch._dynamo at the first use of any optimizer: once here, not in each worker
         context.set_forkserver_preload(["shoal.jobs.worker", "torch._dynamo"])
+        self._is_starting = True
         _start_server_deaf_to_interrupts()
         for rank in range(self.settings.workers):
             ours, theirs = context.Pipe()
@@ -118,6 +121,7 @@ class WorkerPool:
             self._processes.append(process)
             self._connections.append(ours)
         self._collect(time.monotonic() + _START_SECONDS, lambda: None)
+        self._is_starting = False
 
     def call(
         self,
@@ -190,6 +194,8 @@ class WorkerPool:
         for process in self._processes:
             if process.is_alive():
                 process.kill()
+        if self._is_starting:
+            _kill_server()
         for process in self._processes:
             process.join(_STOP_SECONDS)
         self._temporary.cleanup()
@@ -207,6 +213,16 @@ def _start_server_deaf_to_interrupts() -> None:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _kill_server() -> None:
+    """End the process that workers are forked from.
+
+    It ends by itself with the launcher, but not while it imports torch, which takes seconds.
+    """
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # noqa: SLF001 - nor does the standard library have another way to end it
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
 
 
 def _describe_death(rank: int, exit_code: int | None) -> str:
