@@ -75,7 +75,7 @@ def _ask(
             asked_ns[rank] = time.monotonic_ns()
             sockets[rank].send(encode(GroupRequest(SESSION, rank, 0)))
             next_ns[rank] = due_ns.pop(rank) + period_ns  # late ones catch up
-        wait_ms = (min(due_ns.values(), default=end_ns) - now_ns) // 1_000_000
+        wait_ms = -((now_ns - min(due_ns.values(), default=end_ns)) // 1_000_000)  # rounded up
         for socket, _ in poller.poll(max(0, min(wait_ms, 10))):
             reply = decode_reply(socket.recv())
             answered_ns = time.monotonic_ns()

@@ -63,7 +63,7 @@ def job(stand: Stand) -> tuple[Dataset, RunSpec]:
         model="vgg16",
         workers=WORKERS,
         batch_size=2,
-        max_steps=_WARM_UP + stand.choose(full=24, quick=5),
+        max_steps=_WARM_UP + stand.choose(full=10, quick=5),
         snapshot_seconds=1e6,  # looking at a model of this size would take as long as a step
         evaluation_samples=0,
     )

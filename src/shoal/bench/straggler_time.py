@@ -35,7 +35,6 @@ def measure(stand: Stand) -> list[Row]:
         target=(_QUICK_TARGET if stand.quick else _TARGET)[dataset.name],
         stop_at_target=True,
         max_seconds=stand.choose(full=120.0, quick=40.0),
-        evaluation_samples=0,
     )
     pairs = []
     for repeat in range(repeats):

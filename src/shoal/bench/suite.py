@@ -54,44 +54,79 @@ class Section:
 
 SECTIONS = (
     Section(
-        generator_rate.NAME, "requests per second of the group generator",
-        generator_rate.measure, 6, 40,
+        generator_rate.NAME,
+        "requests per second of the group generator",
+        generator_rate.measure,
+        quick_s=6,
+        full_s=40,
     ),
     Section(
-        control_service.NAME, "the same as a service, over sockets", control_service.measure, 9, 80
+        control_service.NAME,
+        "the same as a service, over sockets",
+        control_service.measure,
+        quick_s=6,
+        full_s=60,
     ),
     Section(
-        ddp_step.NAME, "step of all-reduce against PyTorch DDP", ddp_step.measure, 20, 60
+        ddp_step.NAME,
+        "step of all-reduce against PyTorch DDP",
+        ddp_step.measure,
+        quick_s=12,
+        full_s=50,
     ),
     Section(
-        peer_step.NAME, "step against other libraries", peer_step.measure, 40, 80
+        peer_step.NAME, "step against other libraries", peer_step.measure, quick_s=25, full_s=80
     ),
     Section(
-        large_exchange.NAME, "iteration with a large model", large_exchange.measure, 60, 600
+        group_average.NAME,
+        "averaging in a group never used before",
+        group_average.measure,
+        quick_s=15,
+        full_s=50,
     ),
     Section(
-        group_average.NAME, "averaging in a group never used before",
-        group_average.measure, 20, 60,
+        large_exchange.NAME,
+        "iteration with a large model",
+        large_exchange.measure,
+        quick_s=40,
+        full_s=600,
     ),
     Section(
-        straggler_rate.NAME, "iteration rate beside a slow worker",
-        straggler_rate.measure, 80, 1250,
+        straggler_rate.NAME,
+        "speed beside a slow worker",
+        straggler_rate.measure,
+        quick_s=40,
+        full_s=850,
     ),
     Section(
-        straggler_time.NAME, "time to accuracy beside a slow worker",
-        straggler_time.measure, 40, 400,
+        straggler_time.NAME,
+        "time to accuracy beside a slow worker",
+        straggler_time.measure,
+        quick_s=35,
+        full_s=400,
     ),
     Section(
-        accuracy.NAME, "accuracy of every strategy after equal steps", accuracy.measure, 60, 900
+        accuracy.NAME,
+        "accuracy of every strategy after equal steps",
+        accuracy.measure,
+        quick_s=45,
+        full_s=900,
     ),
     Section(
-        contention.NAME, "queues in AD-PSGD, staleness in servers", contention.measure, 50, 600
+        contention.NAME,
+        "queues in AD-PSGD, staleness in servers",
+        contention.measure,
+        quick_s=30,
+        full_s=650,
     ),
     Section(
-        peer_straggler.NAME, "other libraries beside a slow worker",
-        peer_straggler.measure, 90, 3900,
+        peer_straggler.NAME,
+        "other libraries beside a slow worker",
+        peer_straggler.measure,
+        quick_s=110,
+        full_s=1600,
     ),
-)  # fmt: skip
+)
 """All sections, in the order in which they run."""
 
 

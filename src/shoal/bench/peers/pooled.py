@@ -133,7 +133,8 @@ def _steps_per_second(
     batch = batch_of(context.session.rank, job.width)
     compute = partial(time.sleep, job.compute_s[context.session.rank])
     fixed = max(1, round(job.seconds / max(job.compute_s) / CYCLE)) * CYCLE
-    _timed_cycle(context, loop, batch)  # a first meeting may take long, and comes once
+    if is_lock_step:  # a first meeting may take long; others must not stop between two steps
+        _timed_cycle(context, loop, batch)
     context.session.communicator.barrier()
     start, steps, elapsed_s = time.perf_counter(), 0, 0.0
     while steps < fixed if is_lock_step else elapsed_s < job.seconds:
