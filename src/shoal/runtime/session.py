@@ -16,7 +16,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -24,16 +24,17 @@ import torch.distributed as dist
 import shoal
 from shoal.errors import ResourceError, UsageError, WorkerLost
 from shoal.runtime.control import ControlClient, ControlProcess, JobKey
+from shoal.runtime.control.service import MINIMUM_TIMEOUT_S
 from shoal.runtime.facts import StoreFacts
 from shoal.runtime.job_card import JobCard, agree
+from shoal.runtime.last_worker import wait_until_deserted
 from shoal.runtime.launch import Launch, read_launch
 from shoal.runtime.torch_communicator import TorchCommunicator
+from shoal.runtime.watched_store import WatchedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
-
-    from shoal.runtime.job_card import CardStore
 
 _current: Session | None = None
 
@@ -48,6 +49,8 @@ class Agreement:
     facts: StoreFacts
     key: JobKey
     deadline_s: float
+    check: Callable[[], None] = lambda: None
+    """Raises when some worker is lost already."""
 
     def reach(self, topic: str, *, strategy: str = "", model: Sequence[str] = ()) -> None:
         """Raise `MismatchError` on every worker unless all brought the same version and plans."""
@@ -59,7 +62,7 @@ class Agreement:
             torch=str(torch.__version__),
         )
         agree(
-            cast("CardStore", self.facts.store),  # torch declares set(str, str), takes bytes
+            WatchedStore(self.facts.store, self.check),
             dist.get_rank(),
             dist.get_world_size(),
             self.key,
@@ -137,13 +140,26 @@ class Session:
         if not isinstance(error, WorkerLost):
             self.control.report_failure(f"{type(error).__name__}: {error}")
 
+    def say_goodbye(self) -> None:
+        """Tell the others that this worker is done. Safe to call twice.
+
+        Whoever still waits for it learns that it is gone, as if its process had ended.
+        """
+        self.control.close()
+        self.communicator.abort(UsageError("This worker has left the job; start it again."))
+
     def close(self) -> None:
-        """Say goodbye and free everything. Safe to call twice."""
+        """Say goodbye and free everything. Safe to call twice.
+
+        On rank 0, which serves the control plane, this returns once the others are done as well:
+        they may have steps to make. It does not wait for workers that are lost.
+        """
         global _current  # noqa: PLW0603 - one session per process, as torch has one default group
         if _current is self:
             _current = None
-        self.control.close()
+        self.say_goodbye()
         if self._service is not None:
+            wait_until_deserted(self._service.endpoint, self._agreement.key)
             self._service.stop()
             self._service = None
 
@@ -162,19 +178,12 @@ def init(
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
 
-    Raises `UsageError` without a launcher, `MismatchError` if versions or job keys differ.
+    Raises `UsageError` without a launcher, `MismatchError` if versions or job keys differ,
+    `ResourceError` if the workers cannot be joined or the port cannot be had.
     """
+    _check_deadline(deadline_s)
     if not dist.is_initialized():
-        launch = read_launch()
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        if torch.cuda.is_available():
-            torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
-        dist.init_process_group(
-            backend,
-            rank=launch.rank,
-            world_size=launch.world_size,
-            timeout=timedelta(seconds=deadline_s),
-        )
+        _join_processes(read_launch(), deadline_s)
     session = start_session(
         deadline_s=deadline_s,
         job_key=job_key or os.environ.get("SHOAL_JOB_KEY"),
@@ -197,9 +206,7 @@ def start_session(
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
     if _current is not None:
         raise UsageError("shoal.init() was called twice; call shoal.shutdown() in between.")
-    if deadline_s <= 0:
-        message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
-        raise UsageError(message)
+    _check_deadline(deadline_s)
     facts = StoreFacts(dist.distributed_c10d._get_default_store())  # noqa: SLF001 - torch offers no public way to the store it has already connected
     agreement = Agreement(facts, _agree_on_key(job_key, facts, deadline_s), deadline_s)
     agreement.reach("init")
@@ -207,19 +214,53 @@ def start_session(
 
     def on_peer_error(rank: int | None, text: str) -> None:
         if session is not None and rank is not None:
-            session.control.report_failure(text, culprit=rank)
+            reason = text.partition("] ")[2].partition(". ")[0] or text  # without gloo's file names
+            session.control.report_failure(f"their connection broke ({reason}).", culprit=rank)
 
     communicator = TorchCommunicator(deadline_s=deadline_s, on_peer_error=on_peer_error)
     service = _serve_control(agreement, control_host, control_port)
-    control = ControlClient(
-        _find_control(agreement),
-        agreement.key,
-        dist.get_rank(),
-        deadline_s,
-        communicator.abort,
-    )
+    try:
+        control = ControlClient(
+            _find_control(agreement),
+            agreement.key,
+            dist.get_rank(),
+            deadline_s,
+            communicator.abort,
+        )
+    except BaseException:
+        if service is not None:
+            service.stop()
+        raise
+    agreement = replace(agreement, check=communicator.check)
     session = _current = Session(_launch_of_group(), communicator, control, agreement, service)
     return session
+
+
+def _check_deadline(deadline_s: float) -> None:
+    if not 0 < deadline_s < float("inf"):
+        message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
+        raise UsageError(message)
+
+
+def _join_processes(launch: Launch, deadline_s: float) -> None:
+    """Initialize torch.distributed as the launcher says."""
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
+    try:
+        dist.init_process_group(
+            backend,
+            rank=launch.rank,
+            world_size=launch.world_size,
+            timeout=timedelta(seconds=deadline_s),
+        )
+    except RuntimeError as error:  # of the store or of gloo
+        reason = str(error).partition("\n")[0].rstrip(".")
+        message = (
+            f"Rank {launch.rank} could not join the others ({reason}): check that all"
+            f" {launch.world_size} workers run, and MASTER_ADDR and MASTER_PORT."
+        )
+        raise ResourceError(message) from error
 
 
 def _serve_control(agreement: Agreement, host: str, port: int) -> ControlProcess | None:
@@ -232,7 +273,8 @@ def _serve_control(agreement: Agreement, host: str, port: int) -> ControlProcess
             port=port,
             key=agreement.key,
             world_size=dist.get_world_size(),
-            liveness_timeout_s=max(10.0, agreement.deadline_s / 2),
+            # A worker that hangs is to be named before waits for it end at their deadline.
+            liveness_timeout_s=max(MINIMUM_TIMEOUT_S, agreement.deadline_s / 2),
         )
     except ResourceError as error:
         agreement.facts.set("control", f"{_NO_CONTROL}{error}")
@@ -258,10 +300,13 @@ def current_session() -> Session:
 
 def shutdown() -> None:
     """Leave the job: say goodbye to the control plane and destroy torch's process group."""
-    if _current is not None:
-        _current.close()
+    session = _current
+    if session is not None:
+        session.say_goodbye()
     if dist.is_initialized():
         dist.destroy_process_group()
+    if session is not None:
+        session.close()
 
 
 def _agree_on_key(job_key: str | None, facts: StoreFacts, deadline_s: float) -> JobKey:

@@ -1,0 +1,46 @@
+"""Rank 0 stays until the last worker has gone: it serves the control plane to all.
+
+Owns that wait. Knows nothing of what the others still do: a worker that is alive may take as long
+as it likes, and one that is lost is known to the control plane within its liveness timeout.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import zmq
+
+from shoal.errors import ShoalError
+from shoal.runtime.control.connection import Connection
+from shoal.runtime.control.messages import Dump, DumpRequest, WorkerState
+from shoal.runtime.control.waiting import wait_for
+
+if TYPE_CHECKING:
+    from shoal.runtime.control import JobKey
+
+_ANSWER_S = 5.0
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.25
+
+
+def wait_until_deserted(endpoint: str, key: JobKey) -> None:
+    """Return once no worker at `endpoint` is alive, one was lost, or the service has ended."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    connection = Connection(context, endpoint, key)
+    pause_s = _FIRST_PAUSE_S
+    try:
+        while _is_needed(connection):
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    except ShoalError:
+        return  # it has ended, so nobody can need it
+    finally:
+        connection.close(0)
+        context.term()
+
+
+def _is_needed(connection: Connection) -> bool:
+    connection.send(DumpRequest())
+    dump = wait_for(connection, Dump, _ANSWER_S, "The control plane does not answer.")
+    return dump.lost is None and any(it.state is WorkerState.ALIVE for it in dump.workers)
