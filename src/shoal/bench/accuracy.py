@@ -46,10 +46,11 @@ def measure(stand: Stand) -> list[Row]:
             result = run_spec(stand.pool(base.workers), spec, dataset).result
             values.append(100 * (result.final_averaged or 0.0))
     case = f"{describe(base)}, {base.max_steps} steps"
-    return [_row(name, case, values, percent["all-reduce"]) for name, values in percent.items()]
+    return [row_of(name, case, values, percent["all-reduce"]) for name, values in percent.items()]
 
 
-def _row(strategy: str, case: str, percent: list[float], reference: list[float]) -> Row:
+def row_of(strategy: str, case: str, percent: list[float], reference: list[float]) -> Row:
+    """Return a strategy's row from its and all-reduce's accuracies in percent, by seed."""
     mean, bound = statistics.mean(percent), statistics.mean(reference) - POINTS
     is_reference = strategy == "all-reduce"
     return Row(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.bench.rows import Row
-from shoal.errors import DataError
+from shoal.errors import DataError, ResourceError
 from shoal.jobs.result import Environment
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ def read_bench_file(path: Path) -> BenchFile:
 
 
 def write_bench_file(path: Path, file: BenchFile) -> None:
-    """Write `file` as indented JSON, whole or not at all. Raises `DataError` if that cannot be."""
+    """Write `file` as indented JSON, whole or not at all; `ResourceError` if that cannot be."""
     draft = path.with_name(f"{path.name}.part")
     try:
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
         draft.replace(path)
     except OSError as error:
         message = f"Cannot write {path}: {error.strerror}."
-        raise DataError(message) from error
+        raise ResourceError(message) from error

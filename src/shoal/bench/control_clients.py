@@ -6,7 +6,6 @@ All processes read one clock.
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,6 @@ def drive(
 
     `start` and `period` are in nanoseconds; a period of 0 asks again as soon as there is an answer.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and ends us
     context = zmq.Context()
     sockets = {rank: _connect(context, endpoint, JobKey(key_text)) for rank in ranks}
     for rank, socket in sockets.items():

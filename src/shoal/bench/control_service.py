@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,6 +28,7 @@ from shoal.runtime.control import ControlProcess, JobKey
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
     from shoal.bench.stand import Stand
 
@@ -107,10 +110,13 @@ def run_clients(clients: int, seconds: float, rate: float | None) -> Load:
             pipe.send((start_ns, seconds, period_ns))
         answers = [answer for pipe in pipes for answer in _receive(pipe, seconds + _LATE_S)]
         spent_s = _cpu_seconds(service.pid) - before_s
-    latencies_ns = _latencies_ns(answers, start_ns + round(_WARM_UP_S * 1e9))
+    counted_ns = sorted(latencies_ns(answers, start_ns + round(_WARM_UP_S * 1e9)))
+    if not counted_ns:
+        message = f"The group generator answered none of {clients} clients in {seconds:g} s."
+        raise DeadlineExceeded(message)
     return Load(
-        rate=len(latencies_ns) / (seconds - _WARM_UP_S),
-        p99_ms=sorted(latencies_ns)[len(latencies_ns) * 99 // 100] / 1e6,
+        rate=len(counted_ns) / (seconds - _WARM_UP_S),
+        p99_ms=counted_ns[len(counted_ns) * 99 // 100] / 1e6,
         cpu_us=spent_s / len(answers) * 1e6,
     )
 
@@ -127,13 +133,23 @@ def _drivers(endpoint: str, key: JobKey, clients: int) -> Iterator[list[Connecti
             arguments = (there, endpoint, key.reveal(), GeneratorConfig(), ranks)
             processes.append(context.Process(target=drive, args=arguments, daemon=True))
             pipes.append(here)
-            processes[-1].start()
+            _start_deaf_to_interrupts(processes[-1])
             there.close()
         yield pipes
     finally:
         for process in processes:
             process.kill()
             process.join()
+
+
+def _start_deaf_to_interrupts(process: BaseProcess) -> None:
+    """Start `process` with Ctrl-C blocked: while it imports it would draw a traceback."""
+    resource_tracker.ensure_running()  # starting it later would unblock the signal
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _receive(pipe: Connection, seconds: float) -> list[Answer]:
@@ -144,17 +160,17 @@ def _receive(pipe: Connection, seconds: float) -> list[Answer]:
     return answers
 
 
-def _latencies_ns(answers: Iterable[Answer], since_ns: int) -> list[int]:
+def latencies_ns(answers: Iterable[Answer], since_ns: int) -> list[int]:
     """Return from its group's last request to its answer, for every member of a group so late."""
     groups: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for group, asked_ns, answered_ns in answers:
         groups[group].append((asked_ns, answered_ns))
-    latencies_ns = []
+    found_ns = []
     for members in groups.values():
         complete_ns = max(asked_ns for asked_ns, _ in members)
         if complete_ns >= since_ns:
-            latencies_ns += [answered_ns - complete_ns for _, answered_ns in members]
-    return latencies_ns
+            found_ns += [answered_ns - complete_ns for _, answered_ns in members]
+    return found_ns
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -48,7 +48,7 @@ Slowdown: TypeAlias = Callable[[int, int], float]
 
 def measure(stand: Stand) -> list[Row]:
     """Return rows for each mode, without and with slow workers: 16, 256 and 4,096 workers."""
-    requests = stand.choose(full=100_000, quick=20_000)
+    requests = stand.choose(full=100_000, quick=10_000)
     repeats = stand.choose(full=5, quick=3)
     cases = list(itertools.product(MODES, (0.0, 0.1)))
     rows = []

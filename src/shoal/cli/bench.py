@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from shoal.cli.bench_progress import BenchProgress
-from shoal.cli.options import data_directory
+from shoal.cli.options import data_directory, require_writable
 from shoal.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
@@ -69,15 +69,13 @@ def sync(
 
 def _open(path: Path | None) -> BenchFile:
     """Return what `path` holds already, or an empty file; make sure it can be written."""
-    from shoal.bench.bench_file import BenchFile, read_bench_file, write_bench_file
+    from shoal.bench.bench_file import BenchFile, read_bench_file
     from shoal.jobs.environment import describe_environment
 
+    require_writable(path)
     if path is not None and path.exists():
         return read_bench_file(path)
-    file = BenchFile(environment=describe_environment())
-    if path is not None:
-        write_bench_file(path, file)
-    return file
+    return BenchFile(environment=describe_environment())
 
 
 def _measure(

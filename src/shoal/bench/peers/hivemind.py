@@ -107,6 +107,11 @@ class Swarm:
                 start_new_session=True,  # Ctrl-C comes to us alone; one signal ends all of them
             )
 
+    @property
+    def session(self) -> int:
+        """Id of the session that holds the program and all its descendants."""
+        return self._process.pid
+
     def __enter__(self) -> Self:
         try:
             self._answer(_START_S)

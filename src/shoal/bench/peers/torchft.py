@@ -79,6 +79,7 @@ class TorchFT(PooledLibrary):
             lighthouse_addr=meeting_point,
             replica_id=f"replica-{context.session.rank}",
             hostname="127.0.0.1",
+            init_sync=False,  # as it advises where all start from the same weights
         )
         wrapped: Any = torchft.DistributedDataParallel(manager, model)
         optimizer = torchft.Optimizer(manager, local_optimizer(wrapped.parameters()))
