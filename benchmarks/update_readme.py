@@ -34,8 +34,8 @@ def render(file: BenchFile) -> str:
         "",
         (
             f"`shoal bench sync` on {where.processor}, {where.cores} cores, torch {where.torch},"
-            f" {where.taken_at[:10]}; medians, ratios taken side by side. The rows without a target,"
-            " other libraries among them, are in"
+            f" {where.taken_at[:10]}; medians, ratios taken side by side. The rows without a"
+            " target, other libraries among them, are in"
             " [benchmarks/results/sync.json](benchmarks/results/sync.json)."
         ),
         "",
