@@ -25,6 +25,9 @@ NAME = "large-exchange"
 TARGET_RATIO = 1.0
 STRATEGIES = ("ripples-static", "ds-sync")
 
+WORKERS_PER_HOST = 4
+"""As many as the static table was published for (papers digest 3.3)."""
+
 _WARM_UP = 3
 """Iterations left out: the first ones allocate."""
 
@@ -66,6 +69,7 @@ def job(stand: Stand) -> tuple[Dataset, RunSpec]:
         max_steps=_WARM_UP + stand.choose(full=10, quick=5),
         snapshot_seconds=1e6,  # looking at a model of this size would take as long as a step
         evaluation_samples=0,
+        workers_per_host=WORKERS_PER_HOST,
     )
 
 

@@ -52,6 +52,8 @@ def describe(spec: RunSpec) -> str:
         words.append("no padding")
     else:
         words.append(f"{spec.compute_ms:g} ms compute")
+    if spec.workers_per_host is not None:
+        words.append(f"grouped as {spec.workers_per_host} a host")
     words += [f"one {factor:g}x slow" for factor in spec.slow.values()]
     return ", ".join(words)
 

@@ -83,7 +83,7 @@ class Session:
         agreement: Agreement,
         service: ControlProcess | None = None,
     ) -> None:
-        self._launch = launch
+        self._real_launch = self._launch = launch
         self.communicator = communicator
         self.control = control
         self._agreement = agreement
@@ -122,6 +122,7 @@ class Session:
 
     def pretend_hosts(self, workers_per_host: int | None) -> None:
         """Treat the workers as if so many shared a host; None for what the launcher said."""
+        self._launch = self._real_launch
         if workers_per_host is not None:
             host = self.rank // workers_per_host
             self._launch = replace(self._launch, workers_per_host=workers_per_host, host=host)
