@@ -29,7 +29,7 @@ def measure(stand: Stand) -> list[Row]:
     """Return figures of AD-PSGD with a small and a large model, and of both loose servers."""
     dataset, small = small_job(stand)
     small = msgspec.structs.replace(
-        small, max_seconds=stand.choose(full=10.0, quick=4.0), evaluation_samples=0
+        small, max_seconds=stand.choose(full=10.0, quick=3.0), evaluation_samples=0
     )
     slowed = msgspec.structs.replace(small, slow=ONE_SLOW)
     large_dataset, large = large_exchange.job(stand)

@@ -39,7 +39,7 @@ _WIDTHS = {"1 M parameters": WIDTH_1M, "15 M parameters": WIDTH_15M}
 
 def measure(stand: Stand) -> list[Row]:
     """Measure both sizes; the slowest worker's time counts in every step."""
-    repeats = stand.choose(full=40, quick=10)
+    repeats = stand.choose(full=40, quick=6)
     rows = []
     for number, (case, width) in enumerate(_WIDTHS.items()):
         stand.note(case, number, len(_WIDTHS))

@@ -29,7 +29,7 @@ def measure(stand: Stand) -> list[Row]:
     repeats = stand.choose(full=5, quick=1)
     dataset, base = small_job(stand)
     base = msgspec.structs.replace(
-        base, max_seconds=stand.choose(full=10.0, quick=4.0), evaluation_samples=0
+        base, max_seconds=stand.choose(full=10.0, quick=3.0), evaluation_samples=0
     )
     pairs: dict[str, list[tuple[float, float]]] = {strategy: [] for strategy in STRATEGIES}
     for repeat in range(repeats):
