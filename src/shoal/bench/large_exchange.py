@@ -37,6 +37,8 @@ def measure(stand: Stand) -> list[Row]:
     repeats = stand.choose(full=5, quick=1)
     dataset, base = job(stand)
     times: dict[str, list[float]] = {name: [] for name in (*STRATEGIES, "all-reduce")}
+    stand.note("warming up", 0, repeats)  # the first run of a process pays for its memory
+    run_spec(stand.pool(WORKERS), msgspec.structs.replace(base, max_steps=_WARM_UP), dataset)
     for repeat in range(repeats):
         for number, (strategy, values) in enumerate(times.items()):
             done = repeat * len(times) + number
@@ -66,7 +68,7 @@ def job(stand: Stand) -> tuple[Dataset, RunSpec]:
         model="vgg16",
         workers=WORKERS,
         batch_size=2,
-        max_steps=_WARM_UP + stand.choose(full=10, quick=5),
+        max_steps=_WARM_UP + stand.choose(full=10, quick=3),
         snapshot_seconds=1e6,  # looking at a model of this size would take as long as a step
         evaluation_samples=0,
         workers_per_host=WORKERS_PER_HOST,

@@ -84,7 +84,7 @@ def _rows(library: AbstractLibrary, measured: list[tuple[Rates, Rates]]) -> list
 def _equal_and_slow(stand: Stand, library: AbstractLibrary) -> Rates:
     """Measure among equals, and with one slow."""
     compute_s = [COMPUTE_MS / 1000] * WORKERS
-    seconds = stand.choose(full=20.0, quick=2.5)
+    seconds = stand.choose(full=10.0, quick=2.5)
     rates = []
     for factor in (1.0, SLOW_FACTOR):
         compute_s[SLOW_RANK] = COMPUTE_MS / 1000 * factor

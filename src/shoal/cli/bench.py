@@ -40,7 +40,7 @@ def sync(
     ] = None,
     *,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small counts: minutes instead of hours.")
+        bool, typer.Option("--quick", help="Small counts: five minutes instead of an hour.")
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Leave out sections that the file has already.")
