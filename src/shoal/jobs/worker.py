@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from shoal.jobs.spec import PoolSettings
+
+_TIDY_SECONDS = 1.0
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +144,18 @@ def _die_with_launcher(directory: Path) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        _wait_until_gone(parent.pid)
         for left in (directory, multiprocessing.util.get_temp_dir()):
             shutil.rmtree(left, ignore_errors=True)
         os._exit(1)
+
+
+def _wait_until_gone(pid: int | None) -> None:
+    """Give a launcher that is ending in good order the time to tidy up by itself."""
+    end = time.monotonic() + _TIDY_SECONDS
+    while pid is not None and time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(_TIDY_SECONDS / 50)
