@@ -311,12 +311,14 @@ def shutdown() -> None:
 
 
 def _agree_on_key(job_key: str | None, facts: StoreFacts, deadline_s: float) -> JobKey:
-    """Return the given key, or the random one that rank 0 hands out."""
-    if job_key:
-        return JobKey(job_key)
+    """Return the given key, or the random one that rank 0 hands out if it was given none."""
+    key = JobKey(job_key) if job_key else None
     if dist.get_rank() == 0:
-        facts.set("job-key", JobKey.generate().reveal())
-    return JobKey(facts.get("job-key", deadline_s))
+        facts.set("job-key", "" if key else JobKey.generate().reveal())
+    if key is None:
+        # Nothing handed out: rank 0 was given one. A wrong key then is what all workers hear of.
+        key = JobKey(facts.get("job-key", deadline_s) or JobKey.generate().reveal())
+    return key
 
 
 def _launch_of_group() -> Launch:
