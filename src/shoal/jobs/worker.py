@@ -80,23 +80,27 @@ def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> No
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and tells us
     threading.Thread(target=_die_with_launcher, args=(settings.path,), daemon=True).start()
     torch.set_num_threads(1)
+    with contextlib.suppress(BrokenPipeError):  # the launcher has given up and needs no answer
+        _work(rank, settings, connection)
+
+
+def _work(rank: int, settings: PoolSettings, connection: Connection) -> None:
+    """Join the job and answer every task; a failure ends the worker."""
     try:
         session = _join(rank, settings)
     except Exception as error:  # noqa: BLE001 - crosses a process boundary as a value
-        with contextlib.suppress(BrokenPipeError):  # the launcher has given up already
-            connection.send(_failure(rank, error))
+        connection.send(_failure(rank, error))
         return
-    context = WorkerContext(session, settings)
-    connection.send("ready")
-    while (task := _next_task(connection)) is not None:
-        outcome = _attempt(task, context)
-        try:
+    try:
+        context = WorkerContext(session, settings)
+        connection.send("ready")
+        while (task := _next_task(connection)) is not None:
+            outcome = _attempt(task, context)
             connection.send(outcome)
-        except BrokenPipeError:  # the launcher has given up already
-            break
-        if isinstance(outcome, Failure):
-            break
-    session.close()
+            if isinstance(outcome, Failure):
+                break
+    finally:
+        session.close()
 
 
 def _join(rank: int, settings: PoolSettings) -> Session:
