@@ -103,7 +103,7 @@ def check_averages(cases: list[Any], results: list[list[Average]]) -> None:
 def test_overlapping_groups_average_right_and_bitwise_equal(
     run_workers: RunWorkers, world_size: int
 ) -> None:
-    cases = random_cases(world_size, 150, seed=world_size)
+    cases = random_cases(world_size, 80, seed=world_size)
     check_averages(cases, run_workers(average_cases, world_size, cases, {}))
 
 

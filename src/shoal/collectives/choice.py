@@ -1,7 +1,7 @@
 """Which algorithm averages a group, from its size and bytes, and in pieces of what size.
 
-The figures come from benchmarks/micro/group_average.py (gloo on loopback, groups of 2 to 8): pieces
-much below a megabyte lose more to hand-offs between threads than they gain from the cache.
+The figures come from `shoal bench sync --only group-average` (gloo on loopback, groups of 2 to 8):
+pieces much below a megabyte lose more to hand-offs between threads than they gain from the cache.
 """
 
 from __future__ import annotations
