@@ -168,7 +168,7 @@ def _ranking(scenario: Scenario, styles: Styles) -> Iterator[str]:
     for place, entry in enumerate(sorted(scenario.entries, key=_time)):
         y = TOP + 6 + ROW_HEIGHT * place
         seconds = entry.run.time_to_target_seconds
-        after = NOT_REACHED if seconds is None else f"{number(seconds)} s"
+        after = "–" if seconds is None else f"{number(seconds)} s"
         yield f'<circle class="dot s{_slot(styles, entry)}" cx="{left}" cy="{y - 4}" r="4.5"/>'
         yield f'<text x="{left + 14}" y="{y}">{escape(_short(entry.label))}</text>'
         if target is not None:
