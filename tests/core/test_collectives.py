@@ -173,7 +173,7 @@ def test_pieces_are_never_empty_nor_longer_than_asked(
 
 
 @pytest.mark.parametrize("size", range(2, 9))
-@pytest.mark.parametrize("num_bytes", [4, 1000, 4 << 20, 25 << 20])
+@pytest.mark.parametrize("num_bytes", [4, 1000, 4 << 20, 25 << 20, 400 << 20])
 @pytest.mark.parametrize("whole", [False, True])
 def test_chosen_plans_fit_the_scratch_bound(size: int, num_bytes: int, whole: bool) -> None:
     plan = plan_average(size, 0, num_bytes // 4, 4, whole_contributions=whole)

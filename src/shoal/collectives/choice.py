@@ -1,7 +1,7 @@
 """Which algorithm averages a group, from its size and bytes, and in pieces of what size.
 
 The figures come from `shoal bench sync --only group-average` (gloo on loopback, groups of 2 to 8):
-pieces much below a megabyte lose more to hand-offs between threads than they gain from the cache.
+as few pieces as the scratch memory allows, because every message costs hand-offs between threads.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ALL_ALGORITHMS: Final = MappingProxyType[Algorithm, Planner](
 )
 """Every way to average a group, by name. `pair` is for groups of two only."""
 
-WINDOWS: Final = MappingProxyType[Algorithm, int]({"pair": 3, "direct": 2, "ring": 3})
-"""Pieces that are received at a time: one arrives while another is added."""
+WINDOW: Final = 2
+"""Pieces that are received at a time where one is not all: one arrives while another is added."""
 
-PIECE_BYTES: Final = 4 << 20
-"""Largest piece."""
+RING_WINDOW: Final = 3
+"""The same in a ring, where the next hop's piece may arrive early."""
 
-SCRATCH_BYTES: Final = 16 << 20
-"""Most a plan may ask for in scratch slots, so that they stay in a processor's cache."""
+SCRATCH_BYTES: Final = 24 << 20
+"""Most that a plan may ask for in scratch slots."""
 
 LARGE_BYTES: Final = 8 << 20
 """From here on it counts to add every element once only, more than to take few steps."""
@@ -63,7 +63,9 @@ def plan_average(
     `size` is at least two and `length` at least one. All members must pass the same but for `me`.
     """
     name = choose_algorithm(size, length * item_bytes, whole_contributions=whole_contributions)
-    slots = WINDOWS[name] * (size - 1 if name == "direct" else 1)
-    piece_bytes = min(PIECE_BYTES, SCRATCH_BYTES // slots)
-    piece_length = max(1, piece_bytes // item_bytes)
-    return ALL_ALGORITHMS[name](size, me, length, piece_length, WINDOWS[name])
+    sources = size - 1 if name == "direct" else 1
+    whole_length = length if name == "pair" else -(-length // size)
+    room = SCRATCH_BYTES // item_bytes // sources
+    window = RING_WINDOW if name == "ring" else WINDOW if whole_length > room else 1
+    piece_length = max(1, min(whole_length, room // window))
+    return ALL_ALGORITHMS[name](size, me, length, piece_length, window)

@@ -15,8 +15,8 @@ def plan_direct(size: int, me: int, length: int, piece_length: int, window: int)
     """Return the plan of member `me` of `size`; at most `window` rounds are received at a time.
 
     Round k moves piece k of every shard. Members take their peers by distance, so that they do not
-    all send to the same one at once. Sends come first and receives as late as they can: then the
-    network's own thread moves the data when the receiver asks for it, and the calling thread adds.
+    all send to the same one at once. Sends come first: then the network's own thread moves the data
+    when the receiver asks for it, and the calling thread is free to add.
     """
     parts = shards(length, size, piece_length)
     rounds = len(parts[0])
@@ -28,22 +28,22 @@ def plan_direct(size: int, me: int, length: int, piece_length: int, window: int)
         first = k % window * (size - 1)
         return tuple((peer, first + place) for place, peer in enumerate(downward))
 
-    def fetches(k: int) -> Iterator[Step]:
-        if k < rounds and mine[k]:
-            yield from (Fetch(mine[k], peer, slot) for peer, slot in sources(k))
+    def receiving(k: int) -> Iterator[Step]:
+        if k < rounds:
+            if mine[k]:
+                yield from (Fetch(mine[k], peer, slot) for peer, slot in sources(k))
+            yield from (Fill(parts[peer][k], peer) for peer in downward if parts[peer][k])
 
     def combining(k: int) -> Iterator[Step]:
         if mine[k]:
             yield Combine(mine[k], sources(k), finish=True)
             yield from (Send(mine[k], peer, Phase.GATHER) for peer in upward)
-        yield from fetches(k + window)
 
     theirs = [(parts[peer][k], peer) for k in range(rounds) for peer in upward]
     steps: list[Step] = [Send(piece, peer, Phase.REDUCE) for piece, peer in theirs if piece]
     for k in range(window):
-        steps.extend(fetches(k))
+        steps.extend(receiving(k))
     for k in range(rounds):
         steps.extend(combining(k))
-    results = [(parts[peer][k], peer) for k in range(rounds) for peer in downward]
-    steps.extend(Fill(piece, peer) for piece, peer in results if piece)
+        steps.extend(receiving(k + window))
     return Plan(tuple(steps), min(window, rounds) * (size - 1), len(parts[0][0]))
