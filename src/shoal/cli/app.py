@@ -42,10 +42,10 @@ def version() -> None:
 
 def main() -> None:
     """Run the command line; exits with the documented code."""
-    for number in _ENDINGS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs have it
-            signal.signal(number, _stop)
     try:
+        for number in _ENDINGS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs do
+                signal.signal(number, _stop)
         sys.exit(_make_app()(standalone_mode=False))
     except _Stopped as stopped:
         for number in _ENDINGS:  # everything has ended by now

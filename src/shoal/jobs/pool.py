@@ -99,7 +99,12 @@ class WorkerPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end(0.0 if error is not None else _STOP_SECONDS)
+        if error is None:
+            self.close()
+            return
+        if self._is_starting or not isinstance(error, Exception):
+            _kill_server()
+        self._end(0.0)
 
     def start(self) -> None:
         """Start the processes and wait until all have joined the job."""
@@ -194,8 +199,6 @@ class WorkerPool:
         for process in self._processes:
             if process.is_alive():
                 process.kill()
-        if self._is_starting:
-            _kill_server()
         for process in self._processes:
             process.join(_STOP_SECONDS)
         self._temporary.cleanup()
@@ -218,7 +221,7 @@ def _start_server_deaf_to_interrupts() -> None:
 def _kill_server() -> None:
     """End the process that workers are forked from.
 
-    It ends by itself with the launcher, but not while it imports torch, which takes seconds.
+    It ends by itself with the launcher, but takes seconds while it imports torch or lets go of it.
     """
     pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # noqa: SLF001 - nor does the standard library have another way to end it
     if pid is not None:
