@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import shoal
 from shoal.errors import UsageError, WorkerLost
-from shoal.runtime.hyperparameters import Hyperparameters
+from shoal.runtime.hyperparameters import Hyperparameters, spread_over
 from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSpan
 from shoal.runtime.torch_communicator import TorchCommunicator
 from shoal.trace import SpanKind
@@ -278,7 +278,7 @@ def test_batch_norm_statistics_are_averaged(run_workers: RunWorkers) -> None:
 def train_in_turns(order: list[int], kind: str, scale: bool) -> tuple[Tensor, dict[str, float]]:
     """Workers step one after the other, in `order`; each computes on what it has last pulled."""
     model = make_model()
-    strategy = ParameterServer.asp(scale_gradients=scale)
+    strategy = ParameterServer.asp(scale_updates=scale)
     replica = bind(strategy, model, make_optimizer(kind, model))
     for turn, whose in enumerate(order):
         if whose == replica.communicator.rank:
@@ -289,17 +289,31 @@ def train_in_turns(order: list[int], kind: str, scale: bool) -> tuple[Tensor, di
     return parameters_of(model), replica.counters
 
 
-def serve_in_turns(order: list[int], kind: str, divisor: float, world_size: int) -> Tensor:
+def make_smaller(optimizer: torch.optim.Optimizer, updates: int) -> None:
+    """Let so many updates move as far as one did, by the formulas of docs/parameter-server.md."""
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            group["betas"] = tuple(beta ** (1 / updates) for beta in group["betas"])
+            group["lr"] /= updates
+        else:
+            old, new = group["momentum"], group["momentum"] ** (1 / updates)
+            group["momentum"] = new
+            group["lr"] *= (1 - new) / (1 - old) / updates
+
+
+def serve_in_turns(order: list[int], kind: str, scale: bool, world_size: int) -> Tensor:
     """The oracle: one sequence of updates, each with a gradient at that worker's last read."""
     server = make_model()
     optimizer = make_optimizer(kind, server)
+    if scale:
+        make_smaller(optimizer, world_size)
     reads = [make_model().state_dict()] * world_size
     for turn, whose in enumerate(order):
         worker = make_model()
         worker.load_state_dict(reads[whose])
         backward(worker, *batch(whose, turn))
         for mine, theirs in zip(server.parameters(), worker.parameters(), strict=True):
-            mine.grad = theirs.grad / divisor
+            mine.grad = theirs.grad
         optimizer.step()
         reads[whose] = {name: value.clone() for name, value in server.state_dict().items()}
     return parameters_of(server)
@@ -311,7 +325,7 @@ def test_asp_applies_pushes_in_order_of_arrival(
 ) -> None:
     rng = random.Random(3)
     order = [rng.randrange(3) for _ in range(12)]
-    expected = serve_in_turns(order, kind, 3.0 if scale else 1.0, 3)
+    expected = serve_in_turns(order, kind, scale, 3)
     outcomes = run_workers(train_in_turns, 3, order, kind, scale)
     last_turn: dict[int, int] = {}
     delays = []
@@ -345,7 +359,7 @@ def read_marks(staleness: int, num_steps: int) -> tuple[list[Tensor], dict[str, 
     Worker r's update t adds one to element (r, t). Rank 0 is slow: it steps only when the others
     have made all the steps that the bound allows without it.
     """
-    strategy = ParameterServer(staleness, scale_gradients=False)
+    strategy = ParameterServer(staleness, scale_updates=False)
     communicator = TorchCommunicator(deadline_s=20.0)
     rank, world_size = communicator.rank, communicator.world_size
     marks = nn.ParameterList([nn.Parameter(torch.zeros(world_size, num_steps))])
@@ -577,7 +591,7 @@ def test_names_and_options() -> None:
         "ps-ssp",
         "ps-asp",
     ]
-    assert ParameterServer.ssp(staleness=4).options() == {"staleness": 4, "scale_gradients": True}
+    assert ParameterServer.ssp(staleness=4).options() == {"staleness": 4, "scale_updates": True}
     with pytest.raises(UsageError, match="0 or more"):
         ParameterServer(-1)
     with pytest.raises(UsageError, match="ps-bsp"):
@@ -624,3 +638,23 @@ def step_pause_step(deadline_s: float, pause_s: float) -> list[float]:
 def test_servers_may_be_idle_for_longer_than_the_deadline(run_workers: RunWorkers) -> None:
     first, second = run_workers(step_pause_step, 2, 2.0, 3.0)
     assert first == second
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_smaller_updates_move_as_far_together_as_one_did(momentum: float) -> None:
+    """Under a constant gradient, N updates for one end up moving at the same speed."""
+    travelled = []
+    for updates in (1, 8):
+        weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=momentum)
+        for group, smaller in zip(
+            optimizer.param_groups, spread_over(optimizer.param_groups, updates), strict=True
+        ):
+            group.update(smaller)
+        places = []
+        for _ in range(200 * updates):
+            weight.grad = torch.ones(1, dtype=torch.float64)
+            optimizer.step()
+            places.append(weight.item())
+        travelled.append(places[-1] - places[-1 - 10 * updates])
+    assert travelled[1] == pytest.approx(travelled[0], rel=1e-6)

@@ -17,6 +17,7 @@ import torch
 
 from shoal.groups.server_clock import ServerClock
 from shoal.runtime.background import BackgroundThread, Progress
+from shoal.runtime.hyperparameters import spread_over
 from shoal.runtime.parameter_protocol import (
     ANSWER_WORDS,
     Answer,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, Work
     from shoal.groups.server_clock import Update
+    from shoal.runtime.hyperparameters import ParamGroups
     from shoal.runtime.parameter_shard import ParameterShard
 
 
@@ -43,9 +45,14 @@ class UpdateRule:
     """0: one update with the mean of all (BSP). Otherwise every push at once: n: no worker gets
     more than n steps ahead (SSP); None: no bound (ASP)."""
 
-    scale_gradients: bool
-    """Without BSP, divide every push by the number of workers, so that one push of each moves the
-    weights as far as one BSP update and the same learning rate works."""
+    scale_updates: bool
+    """Without BSP, make every update so small that one push of each worker moves the weights as far
+    as one BSP update, and the same learning rate works."""
+
+    def options_for(self, groups: ParamGroups, world_size: int) -> ParamGroups:
+        """Return the options that an update uses, from those of the user's optimizer."""
+        asynchronous = self.staleness != 0
+        return spread_over(groups, world_size) if asynchronous and self.scale_updates else groups
 
 
 @dataclass(slots=True)
@@ -239,7 +246,7 @@ class ShardServer:
                 self._add(update.rank)
                 self._note_delay(update.rank)
             share = 1 / self._communicator.world_size
-            divisor = self._communicator.world_size if self._rule.scale_gradients else 1.0
+            divisor = 1.0  # the options make the update as small as it has to be
         if updates and self._shard.num_contributions:
             self._shard.apply(self._options, divisor=divisor, share=share)
             self.version += 1

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shoal.runtime.hyperparameters import ParamGroups
     from shoal.train.replica import Replica
 
 
@@ -41,18 +42,19 @@ class ParameterServer(AbstractStrategy):
     `staleness` 0 is bulk-synchronous (BSP): one update per step with the mean gradient of all. A
     positive number is stale-synchronous (SSP): every push is applied at once, and no worker gets
     more than so many steps ahead of the slowest. None is asynchronous (ASP): no bound.
-    `scale_gradients` divides SSP's and ASP's pushes by the number of workers, so that the learning
-    rate found for BSP works; without it every push moves the weights by a full step.
+    `scale_updates` makes SSP's and ASP's updates so small that one push of each worker moves the
+    weights as far as one of BSP's updates, so that the learning rate found for BSP works; without
+    it every push makes a full step.
     """
 
     averaged = Averaged.GRADIENTS
     is_lock_step = False
 
-    def __init__(self, staleness: int | None = 0, *, scale_gradients: bool = True) -> None:
+    def __init__(self, staleness: int | None = 0, *, scale_updates: bool = True) -> None:
         if staleness is not None and staleness < 0:
             message = f"Staleness must be 0 or more, or None for no bound, not {staleness}."
             raise UsageError(message)
-        self._rule = UpdateRule(staleness, scale_gradients)
+        self._rule = UpdateRule(staleness, scale_updates)
 
     @classmethod
     def bsp(cls) -> ParameterServer:
@@ -60,17 +62,17 @@ class ParameterServer(AbstractStrategy):
         return cls(0)
 
     @classmethod
-    def ssp(cls, *, staleness: int = 3, scale_gradients: bool = True) -> ParameterServer:
+    def ssp(cls, *, staleness: int = 3, scale_updates: bool = True) -> ParameterServer:
         """Return the stale-synchronous parameter server; `staleness` is at least 1."""
         if staleness < 1:
             message = f"ps-ssp needs a staleness of at least 1, not {staleness}; 0 is ps-bsp."
             raise UsageError(message)
-        return cls(staleness, scale_gradients=scale_gradients)
+        return cls(staleness, scale_updates=scale_updates)
 
     @classmethod
-    def asp(cls, *, scale_gradients: bool = True) -> ParameterServer:
+    def asp(cls, *, scale_updates: bool = True) -> ParameterServer:
         """Return the asynchronous parameter server."""
-        return cls(None, scale_gradients=scale_gradients)
+        return cls(None, scale_updates=scale_updates)
 
     @property
     def name(self) -> str:  # type: ignore[override]  # the word depends on the mode
@@ -78,10 +80,10 @@ class ParameterServer(AbstractStrategy):
         return {0: "ps-bsp", None: "ps-asp"}.get(self._rule.staleness, "ps-ssp")
 
     def options(self) -> dict[str, str | int | float | bool | None]:
-        """Return the bound of staleness and whether gradients are scaled."""
+        """Return the bound of staleness and whether updates are scaled."""
         return {
             "staleness": self._rule.staleness,
-            "scale_gradients": self._rule.scale_gradients,
+            "scale_updates": self._rule.scale_updates,
         }
 
     def bind(self, replica: Replica) -> None:
@@ -129,6 +131,10 @@ class ParameterServer(AbstractStrategy):
             for twin, flat, buffers in zip(self._outbox, flats, layout.averaged, strict=True)
         ]
 
+    def _options(self) -> ParamGroups:
+        world_size = self._replica.communicator.world_size
+        return self._rule.options_for(self._replica.optimizer.param_groups, world_size)
+
     def _empty_request(self) -> Request:
         return Request.allocate(len(self._parameters), len(self._hyperparameters))
 
@@ -141,7 +147,7 @@ class ParameterServer(AbstractStrategy):
             answer = self._client.exchange(
                 Kind.SKIP if skipped else Kind.PUSH,
                 used,
-                self._hyperparameters.read(self._replica.optimizer.param_groups),
+                self._hyperparameters.read(self._options()),
             )
             self._unpack()
         self._account(begin_ns, answer.held_ns)
@@ -192,7 +198,7 @@ class ParameterServer(AbstractStrategy):
             self._client.exchange(
                 Kind.LEAVE,
                 [False] * len(self._parameters),
-                self._hyperparameters.read(self._replica.optimizer.param_groups),
+                self._hyperparameters.read(self._options()),
             )
             self._unpack()
         self._server.join()
