@@ -1,0 +1,101 @@
+"""A collective as a graph of messages: what goes where, what arrives, what waits for what.
+
+The transport carries such graphs out without a program: a message goes as soon as the gate before
+it opens, a gate opens when the messages that lead to it are in. `graph_of` turns a plan, which is a
+program for executors that run one, into its graph, so that each algorithm is written once.
+Elements are counted from the start of the buffer; peers are positions in the group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shoal.collectives.plan import AwaitFill, Combine, Fetch, Fill, Phase, Plan, Send
+
+NO_GATE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """`piece` of the buffer goes to `peer` once gate `after` is open (NO_GATE: at once)."""
+
+    piece: range
+    peer: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """`piece` arrives from `peer`: is added to what is there, or replaces it; leads to `gate`."""
+
+    piece: range
+    peer: int
+    adds: bool
+    gate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """`piece` is complete when it opens; `finish` says whether that completes a sum."""
+
+    piece: range
+    finish: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageGraph:
+    """What one member sends and receives, and in which order only where it must be.
+
+    Messages from one member to another are matched in the order in which they stand here.
+    """
+
+    outgoing: tuple[Outgoing, ...]
+    incoming: tuple[Incoming, ...]
+    gates: tuple[Gate, ...]
+
+
+def graph_of(plan: Plan) -> MessageGraph:
+    """Return the message graph of a plan whose sums are made in the buffer.
+
+    Contributions are added to the buffer as they arrive, so no piece may be added to while its old
+    content is still to be sent: true of the direct and the ring algorithm, not of the pair's.
+    """
+    sends: dict[Phase, list[Outgoing]] = {Phase.REDUCE: [], Phase.GATHER: []}
+    fetched: list[Incoming] = []
+    filled: list[Incoming] = []
+    gates: list[Gate] = []
+    latest: dict[int, int] = {}
+    adding = {
+        (step.piece.start, peer): step
+        for step in plan.steps
+        if isinstance(step, Combine)
+        for peer, _ in step.sources
+    }
+    gate_of: dict[int, int] = {}
+    awaited = {step.piece.start for step in plan.steps if isinstance(step, AwaitFill)}
+    fill_gate: dict[int, int] = {}
+    for step in plan.steps:
+        match step:
+            case Fetch(piece, peer, _):
+                combine = adding[piece.start, peer]
+                gate = gate_of.setdefault(id(combine), len(gates))
+                if gate == len(gates):
+                    gates.append(Gate(piece, combine.finish))
+                fetched.append(Incoming(piece, peer, adds=True, gate=gate))
+            case Fill(piece, peer):
+                gate = NO_GATE
+                if piece.start in awaited:
+                    gate = fill_gate[piece.start] = len(gates)
+                    gates.append(Gate(piece, finish=False))
+                filled.append(Incoming(piece, peer, adds=False, gate=gate))
+            case Combine():
+                latest[step.piece.start] = gate_of[id(step)]
+            case AwaitFill(piece):
+                latest[piece.start] = fill_gate[piece.start]
+            case Send(piece, peer, phase):
+                sends[phase].append(Outgoing(piece, peer, latest.get(piece.start, NO_GATE)))
+            case _:
+                pass
+    outgoing = (*sends[Phase.REDUCE], *sends[Phase.GATHER])
+    return MessageGraph(outgoing, (*fetched, *filled), tuple(gates))

@@ -1,0 +1,8 @@
+"""Compiling per-packet code: the decorator, and arrays over memory named by its address."""
+
+from __future__ import annotations
+
+from shoal.compiled.cache import compiled
+from shoal.compiled.memory import F4, F8, I4, I8, U1, U2, U4, U8, copy_bytes, rows_at
+
+__all__ = ["F4", "F8", "I4", "I8", "U1", "U2", "U4", "U8", "compiled", "copy_bytes", "rows_at"]

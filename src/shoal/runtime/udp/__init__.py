@@ -1,0 +1,1 @@
+"""The transport on real sockets: opening them, the compiled loop over them, and its thread."""

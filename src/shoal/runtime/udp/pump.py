@@ -1,0 +1,303 @@
+"""The socket loop: datagrams from the kernel to the core and back, compiled and without the GIL.
+
+Executes what the core decides and decides nothing itself. One thread of the process is in `pump`
+almost always; it comes back to Python when operations have finished or somebody wants something.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from shoal.compiled import I4, U1, U2, compiled, rows_at
+from shoal.runtime.udp.libc import (
+    CLOCK_MONOTONIC,
+    CLOCK_REALTIME,
+    CMSG_BYTES,
+    CMSGHDR,
+    EAGAIN,
+    EINTR,
+    EINVAL,
+    EIO,
+    IOVEC,
+    IP_TOS,
+    IPV6_TCLASS,
+    MSG_DONTWAIT,
+    MSGHDR,
+    POLLFD,
+    POLLIN,
+    POLLOUT,
+    SO_TIMESTAMPNS,
+    SOL_IP,
+    SOL_IPV6,
+    SOL_SOCKET,
+    SOL_UDP,
+    TIMESPEC,
+    UDP_GRO,
+    UDP_SEGMENT,
+    errno,
+    microseconds,
+    ppoll,
+    read,
+    recvmsg,
+    sendmsg,
+)
+from shoal.transport.credit import adapt_budget
+from shoal.transport.receiving import on_datagram
+from shoal.transport.sending import TRANSMIT, next_batch
+from shoal.transport.tables import Counter, Row, State
+from shoal.transport.timers import on_timer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BUFFER_BYTES: Final = 65536
+CONTROL_BYTES: Final = 256
+SOCKET_ADDRESS_BYTES: Final = 32
+TURNS: Final = 16
+"""Batches received, and sent, before the other direction gets its turn."""
+
+EVENTS: Final = 1
+"""`pump` returned because operations have finished."""
+WOKEN: Final = 2
+"""`pump` returned because Python wants something."""
+IDLE: Final = 3
+"""`pump` returned because its time was up."""
+FAILED: Final = 4
+"""`pump` returned because the receive socket is broken."""
+
+_REFUSED = int(Counter.REFUSED)
+_MSGHDR_BYTES = MSGHDR.itemsize
+_IOVEC_BYTES = IOVEC.itemsize
+_TIMESPEC_BYTES = TIMESPEC.itemsize
+
+IO_ROW: Final = np.dtype(
+    [
+        ("receive_fd", "<i4"),
+        ("wake_fd", "<i4"),
+        ("uses_segmentation", "<i4"),
+        ("uses_coalescing", "<i4"),
+        ("wanted", "<i8"),  # set by Python when it wants `pump` to return
+        ("holding", "<i4"),  # whether a batch waits for room in the send buffer
+        ("blocked_fd", "<i4"),
+        ("held_at", "<i4"),  # bytes of it that have gone out already
+        ("pad", "<i4"),
+        ("send_calls", "<i8"),
+        ("receive_calls", "<i8"),
+        ("waits", "<i8"),
+        ("refusals", "<i8"),
+        ("last_error", "<i8"),
+    ],
+    align=True,
+)
+
+
+class Sockets(NamedTuple):
+    """What the loop needs of the outside: descriptors, addresses, and memory for calls."""
+
+    row: NDArray[np.void]
+    send_fds: NDArray[np.int32]
+    """[path, class * 2 + importance]"""
+    addresses: NDArray[np.uint8]
+    """[peer, path, SOCKET_ADDRESS_BYTES]"""
+    address_bytes: NDArray[np.int32]
+    receive_memory: NDArray[np.uint8]
+    send_memory: NDArray[np.uint8]
+    receive_control: NDArray[np.uint8]
+    send_control: NDArray[np.uint8]
+    headers: NDArray[np.void]
+    vectors: NDArray[np.void]
+    times: NDArray[np.void]
+    polls: NDArray[np.void]
+    transmit: NDArray[np.void]
+
+
+def new_sockets(
+    send_fds: NDArray[np.int32],
+    addresses: NDArray[np.uint8],
+    address_bytes: NDArray[np.int32],
+) -> Sockets:
+    """Return the record of sockets with fresh memory; descriptors in `row` are still to be set."""
+    return Sockets(
+        row=np.zeros(1, IO_ROW),
+        send_fds=send_fds,
+        addresses=addresses,
+        address_bytes=address_bytes,
+        receive_memory=np.zeros(BUFFER_BYTES, np.uint8),
+        send_memory=np.zeros(BUFFER_BYTES, np.uint8),
+        receive_control=np.zeros(CONTROL_BYTES, np.uint8),
+        send_control=np.zeros(CONTROL_BYTES, np.uint8),
+        headers=np.zeros(2, MSGHDR),
+        vectors=np.zeros(2, IOVEC),
+        times=np.zeros(2, TIMESPEC),
+        polls=np.zeros(3, POLLFD),
+        transmit=np.zeros(1, TRANSMIT),
+    )
+
+
+@compiled
+def pump(state: State, sockets: Sockets, until: int) -> int:
+    """Move datagrams until operations finish, Python wants something or monotonic time `until`."""
+    core, row = state.core[0], sockets.row[0]
+    clock_memory = sockets.times.ctypes.data
+    while True:
+        now = microseconds(CLOCK_MONOTONIC, clock_memory)
+        received = _receive(state, sockets, now)
+        if received < 0:
+            return FAILED
+        adapt_budget(state, now)
+        if now >= core.timer_at:
+            on_timer(state, now)
+        sent = _send(state, sockets, now)
+        if core.event_head < core.event_tail and core.control_head == core.control_tail:
+            return EVENTS
+        if row.wanted:
+            row.wanted = 0
+            return WOKEN
+        if received == 0 and sent == 0:
+            if now >= until:
+                return IDLE
+            _wait(sockets, min(core.timer_at, until) - now)
+
+
+@compiled
+def _wait(sockets: Sockets, timeout_us: int) -> None:
+    """Sleep until a datagram arrives, the send buffer has room, Python calls or time is up."""
+    row, polls = sockets.row[0], sockets.polls
+    polls[0].fd, polls[0].events = row.receive_fd, POLLIN
+    polls[1].fd, polls[1].events = row.wake_fd, POLLIN
+    polls[2].fd, polls[2].events = row.blocked_fd, POLLOUT
+    time = sockets.times[1]
+    timeout_us = max(0, timeout_us)
+    time.seconds, time.nanoseconds = timeout_us // 1_000_000, timeout_us % 1_000_000 * 1_000
+    row.waits += 1
+    count = 3 if row.holding else 2
+    ready = ppoll(polls.ctypes.data, count, sockets.times.ctypes.data + _TIMESPEC_BYTES, 0)
+    if ready > 0 and polls[1].revents & POLLIN:
+        read(row.wake_fd, sockets.times.ctypes.data, 8)
+
+
+@compiled
+def _receive(state: State, sockets: Sockets, now: int) -> int:
+    """Take in up to TURNS batches; return how many there were, or -1 if the socket is broken."""
+    row, header, vector = sockets.row[0], sockets.headers[0], sockets.vectors[0]
+    memory = sockets.receive_memory.ctypes.data
+    for turn in range(TURNS):
+        vector.base, vector.length = memory, BUFFER_BYTES
+        header.name, header.name_bytes = 0, 0
+        header.vectors, header.vector_count = sockets.vectors.ctypes.data, 1
+        header.control = sockets.receive_control.ctypes.data
+        header.control_bytes, header.flags = CONTROL_BYTES, 0
+        size = recvmsg(row.receive_fd, sockets.headers.ctypes.data, MSG_DONTWAIT)
+        if size < 0:
+            error = errno()
+            if error == EAGAIN:
+                return turn
+            row.last_error = error
+            if error == EINTR:
+                continue
+            return -1
+        row.receive_calls += 1
+        segment, tos, arrived = _ancillary(header, size)
+        if arrived == 0:
+            arrived = microseconds(CLOCK_REALTIME, sockets.times.ctypes.data)
+        at = 0
+        while True:
+            length = min(segment, size - at)
+            on_datagram(state, memory + at, length, arrived, tos, now)
+            at += length
+            if at >= size:
+                break
+    return TURNS
+
+
+@compiled
+def _ancillary(header: Row, size: int) -> tuple[int, int, int]:
+    """Return segment size, TOS byte and arrival (microseconds, 0 if not stamped) of a batch."""
+    segment, tos, arrived = size, 0, 0
+    at, end = header.control, header.control + header.control_bytes
+    while at + CMSG_BYTES <= end:
+        item = rows_at(at, 1, CMSGHDR)[0]
+        if item.length < CMSG_BYTES:
+            break
+        data = at + CMSG_BYTES
+        if item.level == SOL_UDP and item.kind == UDP_GRO:
+            segment = int(rows_at(data, 1, I4)[0])
+        elif item.level == SOL_IP and item.kind == IP_TOS:
+            tos = int(rows_at(data, 1, U1)[0])
+        elif item.level == SOL_IPV6 and item.kind == IPV6_TCLASS:
+            tos = int(rows_at(data, 1, I4)[0])
+        elif item.level == SOL_SOCKET and item.kind == SO_TIMESTAMPNS:
+            time = rows_at(data, 1, TIMESPEC)[0]
+            arrived = time.seconds * 1_000_000 + time.nanoseconds // 1_000
+        at += (item.length + 7) // 8 * 8
+    return max(1, segment), tos, arrived
+
+
+@compiled
+def _send(state: State, sockets: Sockets, now: int) -> int:
+    """Send up to TURNS batches; return how many went out."""
+    row, transmit = sockets.row[0], sockets.transmit[0]
+    memory = sockets.send_memory.ctypes.data
+    for turn in range(TURNS):
+        if not row.holding:
+            clock = microseconds(CLOCK_REALTIME, sockets.times.ctypes.data)
+            if not next_batch(state, memory, BUFFER_BYTES, now, clock, transmit):
+                return turn
+            row.holding, row.held_at = 1, 0
+        if not _send_held(state, sockets):
+            return turn
+        row.holding = 0
+    return TURNS
+
+
+@compiled
+def _send_held(state: State, sockets: Sockets) -> bool:
+    """Hand the written batch to its socket; return False if it must wait for room."""
+    row, transmit = sockets.row[0], sockets.transmit[0]
+    tos = int(transmit.tos)
+    fd = sockets.send_fds[transmit.path, (tos >> 5) * 2 + (tos & 1)]
+    while row.held_at < transmit.total_bytes:
+        left = transmit.total_bytes - row.held_at
+        length = left if row.uses_segmentation else min(left, transmit.packet_bytes)
+        if _send_one(sockets, fd, length) >= 0:
+            row.send_calls += 1
+            row.held_at += length
+            continue
+        error = errno()
+        if error == EAGAIN:
+            row.blocked_fd = fd
+            return False
+        if error == EINTR:
+            continue
+        if row.uses_segmentation and error in (EINVAL, EIO):
+            row.uses_segmentation = 0  # a device that cannot; from now on packet by packet
+            continue
+        row.last_error = error
+        row.refusals += 1
+        if transmit.is_data:
+            packets = (length + transmit.packet_bytes - 1) // transmit.packet_bytes
+            state.counters[transmit.peer, _REFUSED] += packets
+        row.held_at += length
+    return True
+
+
+@compiled
+def _send_one(sockets: Sockets, fd: int, length: int) -> int:
+    row, transmit = sockets.row[0], sockets.transmit[0]
+    header, vector = sockets.headers[1], sockets.vectors[1]
+    vector.base, vector.length = sockets.send_memory.ctypes.data + row.held_at, length
+    paths = sockets.send_fds.shape[0]
+    place = transmit.peer * paths + transmit.path
+    header.name = sockets.addresses.ctypes.data + place * SOCKET_ADDRESS_BYTES
+    header.name_bytes = sockets.address_bytes[transmit.peer]
+    header.vectors, header.vector_count = sockets.vectors.ctypes.data + _IOVEC_BYTES, 1
+    header.control, header.control_bytes, header.flags = 0, 0, 0
+    if length > transmit.packet_bytes:
+        control = sockets.send_control.ctypes.data
+        item = rows_at(control, 1, CMSGHDR)[0]
+        item.length, item.level, item.kind = CMSG_BYTES + 2, SOL_UDP, UDP_SEGMENT
+        rows_at(control + CMSG_BYTES, 1, U2)[0] = transmit.packet_bytes
+        header.control, header.control_bytes = control, CMSG_BYTES + 8
+    return sendmsg(fd, sockets.headers.ctypes.data + _MSGHDR_BYTES, MSG_DONTWAIT)

@@ -1,0 +1,103 @@
+"""Sets of segment indices as 64-bit words at an address. Bit i of word w stands for 64 w + i."""
+
+from __future__ import annotations
+
+from numpy import uint64
+
+from shoal.compiled import U8, compiled, rows_at
+
+
+def words_for(bits: int) -> int:
+    """Return how many words hold `bits` bits."""
+    return -(-bits // 64)
+
+
+@compiled
+def fill_bits(address: int, bits: int) -> None:
+    """Set the first `bits` bits and clear the rest of the last word."""
+    count = (bits + 63) // 64
+    words = rows_at(address, count, U8)
+    for index in range(count):
+        words[index] = ~uint64(0)
+    if bits % 64:
+        words[count - 1] = (uint64(1) << uint64(bits % 64)) - uint64(1)
+
+
+@compiled
+def clear_bits(address: int, bits: int) -> None:
+    """Clear the first `bits` bits, and the rest of the last word."""
+    words = rows_at(address, (bits + 63) // 64, U8)
+    words[:] = 0
+
+
+@compiled
+def test_bit(address: int, index: int) -> bool:
+    """Return whether bit `index` is set."""
+    words = rows_at(address, (index >> 6) + 1, U8)
+    return (words[index >> 6] >> uint64(index & 63)) & uint64(1) != uint64(0)
+
+
+@compiled
+def set_bit(address: int, index: int) -> None:
+    """Set bit `index`."""
+    words = rows_at(address, (index >> 6) + 1, U8)
+    words[index >> 6] |= uint64(1) << uint64(index & 63)
+
+
+@compiled
+def clear_bit(address: int, index: int) -> None:
+    """Clear bit `index`."""
+    words = rows_at(address, (index >> 6) + 1, U8)
+    words[index >> 6] &= ~(uint64(1) << uint64(index & 63))
+
+
+@compiled
+def lowest_bit(word: uint64) -> int:
+    """Return the index of the lowest set bit of a 64-bit `word` that is not zero."""
+    index = 0
+    for shift in (32, 16, 8, 4, 2, 1):
+        if word & ((uint64(1) << uint64(shift)) - uint64(1)) == uint64(0):
+            word >>= uint64(shift)
+            index += shift
+    return index
+
+
+@compiled
+def next_bit(address: int, bits: int, start: int) -> int:
+    """Return the lowest set bit from `start` on, or -1 if none is set below `bits`."""
+    if start >= bits:
+        return -1
+    count = (bits + 63) // 64
+    words = rows_at(address, count, U8)
+    place = start >> 6
+    word = words[place] & (~uint64(0) << uint64(start & 63))
+    while word == uint64(0):
+        place += 1
+        if place == count:
+            return -1
+        word = words[place]
+    found = place * 64 + lowest_bit(word)
+    return found if found < bits else -1
+
+
+@compiled
+def count_bits(address: int, bits: int) -> int:
+    """Return how many of the first `bits` bits are set."""
+    count, index = 0, next_bit(address, bits, 0)
+    while index >= 0:
+        count += 1
+        index = next_bit(address, bits, index + 1)
+    return count
+
+
+@compiled
+def count_common(first: int, second: int, bits: int) -> int:
+    """Return how many of the first `bits` bits are set in both; 0 if `first` is no address."""
+    if first == 0:
+        return 0
+    count, index = 0, next_bit(first, bits, 0)
+    while index >= 0:
+        if test_bit(second, index):
+            count += 1
+        index = next_bit(first, bits, index + 1)
+    return count

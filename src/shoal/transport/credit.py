@@ -1,0 +1,94 @@
+"""Receiver-granted credit: how many packets all senders together may have under way to this rank.
+
+Each sender that owes a message gets an equal share of one budget, so a port in front of the
+receiver holds at most the budget however many senders there are: incast cannot overrun it. The
+budget grows while queueing delay stays under a target and shrinks in proportion when it does not;
+loss shrinks it only when it is more than the bound in force would forgive. Delay is measured from
+the senders' clocks to the kernel's arrival stamps, so neither clock offsets nor a receiver that is
+slow to read look like congestion.
+
+The papers leave rate control minimal (research digest, section 1.8: "only to avoid collapse");
+granting credit from the receiver follows the idea of NDP and Homa.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from shoal.compiled import compiled
+from shoal.transport.control_queue import queue_feedback
+from shoal.transport.wire import FEEDBACK
+
+if TYPE_CHECKING:
+    from shoal.transport.tables import State
+
+SMALLEST_BUDGET: Final = 16.0
+"""Packets; below this a single sender could not keep even a slow link busy."""
+
+EPOCH_US: Final = 10_000_000
+"""How long a smallest delay is believed in: clocks drift, routes change."""
+
+FIRST_INTERVAL_US: Final = 200
+DECREASE: Final = 0.5
+"""Largest share of the budget that one interval of high delay takes away."""
+
+
+@compiled
+def extend_grant(state: State, rank: int) -> int:
+    """Extend the credit of `rank` to its share of the budget; return that share in packets."""
+    core, peer = state.core[0], state.peers[rank]
+    share = max(1, int(core.budget / max(1, core.receiving_peers)))
+    peer.grant = max(peer.grant, peer.end + share)
+    return share
+
+
+@compiled
+def refresh_grant(state: State, rank: int) -> None:
+    """Extend the credit of `rank` while it owes something; tell it when half of it is new."""
+    peer = state.peers[rank]
+    if peer.expecting > 0:
+        share = extend_grant(state, rank)
+        if peer.grant - peer.grant_sent >= max(1, share // 2):
+            queue_feedback(state, rank, FEEDBACK)
+
+
+@compiled
+def note_delay(state: State, rank: int, clock: int, arrived: int) -> None:
+    """Take a packet's one-way delay into account: `clock` and `arrived` in microseconds."""
+    core, peer = state.core[0], state.peers[rank]
+    delay = (arrived - clock) & 0xFFFFFFFF
+    if delay >= 0x80000000:
+        delay -= 0x100000000
+    if arrived >= peer.epoch_end:
+        peer.base_delay = delay if peer.epoch_end == 0 else peer.epoch_delay
+        peer.epoch_delay = delay
+        peer.epoch_end = arrived + EPOCH_US
+    peer.epoch_delay = min(peer.epoch_delay, delay)
+    peer.base_delay = min(peer.base_delay, delay)
+    core.interval_delay = min(core.interval_delay, delay - peer.base_delay)
+    core.interval_packets += 1
+
+
+@compiled
+def adapt_budget(state: State, now: int) -> None:
+    """Once an interval: grow or shrink the budget by the smallest queueing delay it has seen."""
+    core = state.core[0]
+    if now < core.interval_end or core.interval_packets == 0:
+        return
+    delay, target = core.interval_delay, core.delay_target
+    total = core.interval_packets + core.interval_lost
+    if core.interval_lost > max(8.0, core.tolerated_loss * total):
+        core.slow_start = 0
+        core.budget *= 1.0 - DECREASE / 2
+    elif delay > target:
+        core.slow_start = 0
+        core.budget *= max(1.0 - DECREASE, 1.0 - DECREASE * (1.0 - target / delay))
+    elif core.slow_start and delay < target / 2:
+        core.budget += core.interval_packets
+    else:
+        core.slow_start = 0
+        core.budget += max(1.0, core.interval_packets / core.budget)
+    core.budget = min(max(core.budget, SMALLEST_BUDGET), core.largest_budget)
+    core.interval_packets = core.interval_lost = 0
+    core.interval_delay = 1 << 40
+    core.interval_end = now + max(FIRST_INTERVAL_US, min(delay, 10_000))

@@ -1,0 +1,126 @@
+"""One rank's end of the transport, without a socket or a clock: datagrams in, datagrams out.
+
+Owns the state and Python's part in it: opening it to peers, posting operations, hearing of those
+that are finished. The compiled functions do the rest; `runtime.udp` calls them with real sockets,
+the tests and the simulator with virtual ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.errors import ResourceError, UsageError
+from shoal.transport import rates
+from shoal.transport.operations import cancel_operation, post_operation
+from shoal.transport.tables import NEVER, Counter, State, new_state
+from shoal.transport.wire import segment_bytes_for
+
+if TYPE_CHECKING:
+    from shoal.transport.messages import MessageTables
+
+
+@dataclass(frozen=True, slots=True)
+class TransportConfig:
+    """How an endpoint behaves. Ranks of a job must agree on `segment_bytes`.
+
+    `budget_packets` is the most that all senders together may have under way to this rank; it must
+    fit the socket's receive buffer. `delay_target_us` is the queueing delay that rate control aims
+    at.
+    """
+
+    segment_bytes: int = segment_bytes_for(1500)
+    rate_control: str = "credit"
+    rate_bytes_per_us: float = 125.0
+    budget_packets: int = 512
+    first_budget_packets: int = 64
+    delay_target_us: float = 2_000.0
+    tolerated_loss: float = 0.2
+    stop_early: bool = True
+    layer_tags: bool = True
+    importance_tags: bool = True
+    paths: int = 1
+    spray_unit: int = 64
+    largest_batch: int = 44
+
+
+class Endpoint:
+    """The state of `rank` among `world_size`, and what Python does to it."""
+
+    def __init__(self, rank: int, world_size: int, config: TransportConfig) -> None:
+        if config.rate_control not in rates.ALL_RATE_CONTROLS:
+            message = (
+                f"Unknown rate control {config.rate_control!r}; choose one of"
+                f" {', '.join(rates.ALL_RATE_CONTROLS)}."
+            )
+            raise UsageError(message)
+        self.rank, self.world_size, self.config = rank, world_size, config
+        self.state: State = new_state(world_size)
+        core = self.state.core
+        core["rank"], core["segment_bytes"] = rank, config.segment_bytes
+        core["spray_unit"] = core["path_left"] = config.spray_unit
+        core["paths"], core["largest_batch"] = config.paths, config.largest_batch
+        core["layer_tags"], core["importance_tags"] = config.layer_tags, config.importance_tags
+        core["rate_control"] = rates.ALL_RATE_CONTROLS[config.rate_control]
+        core["stop_early"], core["slow_start"] = config.stop_early, 1
+        core["budget"] = min(config.first_budget_packets, config.budget_packets)
+        core["largest_budget"] = config.budget_packets
+        core["delay_target"], core["tolerated_loss"] = config.delay_target_us, config.tolerated_loss
+        core["interval_delay"], core["timer_at"] = 1 << 40, NEVER
+        rates.start(self.state, config.rate_bytes_per_us)
+        self._free = list(range(len(self.state.operations)))
+        self._running: dict[int, MessageTables] = {}
+
+    def connect(self, peer: int, *, tag_in: int, tag_out: int) -> None:
+        """Talk to `peer`, whose packets bear `tag_in` and who wants `tag_out` in ours."""
+        row = self.state.peers[peer]
+        row["tag_in"], row["tag_out"], row["known"] = tag_in, tag_out, 1
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another operation can be posted now."""
+        return bool(self._free)
+
+    def post(self, tables: MessageTables, stream: int, iteration: int, now: int) -> int:
+        """Start an operation; its tables and buffers must stay until it is finished.
+
+        Returns its slot, which `finished` yields when it is done.
+        """
+        if not self._free:
+            raise ResourceError("Too many transfers at once.")
+        slot = self._free.pop()
+        row = self.state.operations[slot]
+        row["stream"], row["iteration"] = stream, iteration
+        for name in ("outgoing", "incoming", "gates"):
+            row[name] = getattr(tables, name).ctypes.data
+        row["outgoing_count"], row["incoming_count"] = len(tables.outgoing), len(tables.incoming)
+        row["gate_count"] = len(tables.gates)
+        row["outgoing_starts"] = tables.outgoing_starts.ctypes.data
+        row["incoming_starts"] = tables.incoming_starts.ctypes.data
+        row["keeps_missing"] = tables.keeps_missing
+        self._running[slot] = tables
+        post_operation(self.state, slot, now)
+        return slot
+
+    def finished(self) -> list[int]:
+        """Return the slots of the operations that have finished since the last call."""
+        core = self.state.core[0]
+        head, tail = int(core["event_head"]), int(core["event_tail"])
+        size = len(self.state.events)
+        slots = [int(self.state.events[index % size]) for index in range(head, tail)]
+        core["event_head"] = tail
+        for slot in slots:
+            del self._running[slot]
+            self._free.append(slot)
+        return slots
+
+    def cancel(self, slot: int) -> None:
+        """Forget a running operation: nothing is read or written for it any more."""
+        cancel_operation(self.state, slot)
+        del self._running[slot]
+        self._free.append(slot)
+
+    def counts(self, peer: int | None = None) -> dict[Counter, int]:
+        """Return what has been counted for `peer`, or (None) for everyone together."""
+        table = self.state.counters.sum(axis=0) if peer is None else self.state.counters[peer]
+        return {counter: int(table[counter]) for counter in Counter}

@@ -1,0 +1,195 @@
+"""The messages of one operation as tables in memory, and the bitmaps that they refer to.
+
+Made once for an operation's shape and used again: only addresses change from one call to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.transport.bitmap import words_for
+from shoal.transport.forms import MEMORY_BYTES, WIRE_BYTES
+from shoal.transport.holes import ZERO
+from shoal.transport.tables import BITMAP_WORDS, GATE, INCOMING, OUTGOING
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LARGEST_MESSAGE_SEGMENTS: Final = 64 * BITMAP_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A message to rank `peer`: `count` elements from `start`, once `gate` opens (-1: none)."""
+
+    peer: int
+    start: int
+    count: int
+    gate: int = -1
+    layer_class: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Receiving:
+    """A message from `peer`: `count` elements to `start`, added or written; leads to `gate`."""
+
+    peer: int
+    start: int
+    count: int
+    mode: int
+    gate: int = -1
+    loss_bound: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A gate: what is complete when it opens (`count` elements from `start`), and its factor."""
+
+    start: int
+    count: int
+    scale: float = 1.0
+    contributions: int = 1
+    policy: int = ZERO
+
+
+class MessageTables:
+    """The rows of an operation's messages and gates, its buffer's address still to be filled in.
+
+    `form` says what the elements are. Messages between two ranks are numbered in the order given,
+    which must be the same on both: the k-th that one sends is the k-th that the other receives.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        segment_bytes: int,
+        form: int,
+        *,
+        sending: Sequence[Sending] = (),
+        receiving: Sequence[Receiving] = (),
+        gates: Sequence[Joining] = (),
+        keeps_missing: bool = False,
+    ) -> None:
+        self._segment_bytes, self._form = segment_bytes, form
+        self.outgoing = np.zeros(len(sending), OUTGOING)
+        self.incoming = np.zeros(len(receiving), INCOMING)
+        self.gates = np.zeros(len(gates), GATE)
+        self.keeps_missing = keeps_missing
+        out_order = sorted(range(len(sending)), key=lambda k: sending[k].peer)
+        in_order = sorted(range(len(receiving)), key=lambda k: receiving[k].peer)
+        self._fill_outgoing([sending[k] for k in out_order])
+        self._fill_incoming([receiving[k] for k in in_order])
+        self._fill_gates(gates)
+        self.outgoing_starts = _starts(self.outgoing["peer"], world_size)
+        self.incoming_starts = _starts(self.incoming["peer"], world_size)
+        self._words = self._lay_out_bitmaps()
+
+    @property
+    def elements(self) -> int:
+        """Elements that the buffer must have."""
+        tables = (self.outgoing, self.incoming)
+        ends = [int((table["start"] + table["size"]).max()) for table in tables if len(table)]
+        return max(ends, default=0) // WIRE_BYTES[self._form]
+
+    def place(self, address: int) -> None:
+        """Let the rows refer to the buffer at `address`."""
+        widening = MEMORY_BYTES[self._form] // WIRE_BYTES[self._form]
+        for table in (self.outgoing, self.incoming):
+            table["address"] = address + table["start"] * widening
+        if len(self.gates):
+            self.gates["address"] = address + self._gate_starts
+
+    def _fill_outgoing(self, messages: Sequence[Sending]) -> None:
+        table, wire = self.outgoing, WIRE_BYTES[self._form]
+        table["peer"] = [message.peer for message in messages]
+        table["start"] = [message.start * wire for message in messages]
+        table["size"] = [message.count * wire for message in messages]
+        table["gate"] = [message.gate for message in messages]
+        table["layer_class"] = [message.layer_class for message in messages]
+        table["form"], table["next_blocked"] = self._form, -1
+        self._number(table)
+
+    def _fill_incoming(self, messages: Sequence[Receiving]) -> None:
+        table, wire = self.incoming, WIRE_BYTES[self._form]
+        table["peer"] = [message.peer for message in messages]
+        table["start"] = [message.start * wire for message in messages]
+        table["size"] = [message.count * wire for message in messages]
+        table["gate"] = [message.gate for message in messages]
+        table["mode"] = [message.mode for message in messages]
+        table["form"] = self._form
+        table["target"] = [
+            target_bytes(message.count * wire, message.loss_bound) for message in messages
+        ]
+        self._number(table)
+
+    def _number(self, table: NDArray[np.void]) -> None:
+        """Count segments, and the messages between each two ranks."""
+        table["segments"] = -(-table["size"] // self._segment_bytes)
+        if len(table) and int(table["segments"].max()) > LARGEST_MESSAGE_SEGMENTS:
+            raise UsageError("A message of the transport is too long; cut it into pieces.")
+        starts = _starts(table["peer"], int(table["peer"].max()) + 1 if len(table) else 0)
+        table["message"] = np.arange(len(table)) - starts[table["peer"]]
+
+    def _fill_gates(self, gates: Sequence[Joining]) -> None:
+        table, memory = self.gates, MEMORY_BYTES[self._form]
+        self._gate_starts = np.array([gate.start * memory for gate in gates], np.int64)
+        table["size"] = [gate.count * memory for gate in gates]
+        table["scale"] = [gate.scale for gate in gates]
+        table["contributions"] = [gate.contributions for gate in gates]
+        table["policy"] = [gate.policy for gate in gates]
+        table["form"], table["first_blocked"] = self._form, -1
+        for row in self.incoming:
+            if row["gate"] >= 0:
+                table["awaited"][row["gate"]] += 1
+        for index in reversed(range(len(self.outgoing))):
+            gate = self.outgoing["gate"][index]
+            if gate >= 0:
+                self.outgoing["next_blocked"][index] = table["first_blocked"][gate]
+                table["first_blocked"][gate] = index
+
+    def _lay_out_bitmaps(self) -> NDArray[np.uint64]:
+        """Give every message its bitmaps, and every counted gate its counts."""
+        out_words = [words_for(int(segments)) for segments in self.outgoing["segments"]]
+        in_words = [words_for(int(segments)) for segments in self.incoming["segments"]]
+        counted = {
+            int(row["gate"]): words_for(16 * int(row["segments"]))
+            for row in self.incoming
+            if row["gate"] >= 0 and self.gates["policy"][row["gate"]] != ZERO
+        }
+        each = 3 if self.keeps_missing else 2
+        words = np.zeros(each * sum(out_words) + sum(in_words) + sum(counted.values()), np.uint64)
+        at = words.ctypes.data
+        for index, count in enumerate(out_words):
+            self.outgoing["pending"][index] = at
+            if self.keeps_missing:
+                self.outgoing["missing"][index] = at + 16 * count
+            at += 8 * each * count
+        for index, count in enumerate(in_words):
+            self.incoming["seen"][index] = at
+            at += 8 * count
+        for gate, count in counted.items():
+            self.gates["counts"][gate] = at
+            self.incoming["counts"][self.incoming["gate"] == gate] = at
+            at += 8 * count
+        return words
+
+
+def target_bytes(size: int, loss_bound: float) -> int:
+    """Return how many distinct bytes of `size` are enough, rounded up to 4 as in the prototype.
+
+    Raises `UsageError` unless the bound is at least 0 and less than 1.
+    """
+    if not 0 <= loss_bound < 1:
+        message = f"A loss bound is a share of at least 0 and less than 1, not {loss_bound}."
+        raise UsageError(message)
+    return min(size, -(-int(np.ceil(size * (1 - loss_bound))) // 4) * 4)
+
+
+def _starts(peers: NDArray[np.int32], world_size: int) -> NDArray[np.int32]:
+    """Return where the rows of each rank start in a table sorted by rank."""
+    return np.searchsorted(peers, np.arange(world_size + 2)).astype(np.int32)

@@ -1,0 +1,288 @@
+"""Operations: posting one, finding a packet's, opening its gates, noticing that it is finished."""
+
+from __future__ import annotations
+
+from numpy import uint8
+
+from shoal.compiled import I4, U2, compiled, rows_at
+from shoal.transport.bitmap import clear_bits, count_common, fill_bits
+from shoal.transport.control_queue import queue_control
+from shoal.transport.credit import extend_grant
+from shoal.transport.forms import finish_sum, widening
+from shoal.transport.holes import DIVIDE_BY_COUNT, divide_by_counts
+from shoal.transport.tables import (
+    BLOCKED,
+    DONE,
+    EXPECTED,
+    GATE,
+    INCOMING,
+    NEVER,
+    OUTGOING,
+    SENDING,
+    UNREADY,
+    Row,
+    State,
+)
+from shoal.transport.wire import READY
+
+ANYONE = -2
+"""In the list of finished operations: several ranks sent to it."""
+
+FIRST_READY_WAIT_US = 4_000
+"""How long a READY that nobody reacts to waits for its first repetition."""
+
+
+@compiled
+def find_operation(state: State, stream: int, iteration: int, rank: int, incoming: bool) -> int:
+    """Return the slot of the active operation with this key that `rank` has a part in, or -1.
+
+    `incoming` says whether that part is to send to us or to receive from us: transfers between
+    different ranks, or in both directions, may bear the same key.
+    """
+    core = state.core[0]
+    slot = core.last_operation
+    if _is_meant(state, slot, stream, iteration, rank, incoming):
+        return slot
+    for slot in range(state.operations.size):
+        if _is_meant(state, slot, stream, iteration, rank, incoming):
+            core.last_operation = slot
+            return slot
+    return -1
+
+
+@compiled
+def _is_meant(
+    state: State, slot: int, stream: int, iteration: int, rank: int, incoming: bool
+) -> bool:
+    row = state.operations[slot]
+    if not row.active or row.iteration != iteration or row.stream != stream:
+        return False
+    starts = row.incoming_starts if incoming else row.outgoing_starts
+    table = rows_at(starts, rank + 2, I4)
+    return table[rank] < table[rank + 1]
+
+
+@compiled
+def is_finished(state: State, stream: int, iteration: int, rank: int) -> bool:
+    """Return whether an operation with this key that `rank` sent to has been finished here."""
+    finished = state.finished
+    for index in range(finished.size):
+        row = finished[index]
+        same = row.iteration == iteration and row.stream == stream
+        if same and (row.peer == rank or row.peer == ANYONE):
+            return True
+    return False
+
+
+@compiled
+def post_operation(state: State, slot: int, now: int) -> None:
+    """Start the operation whose row at `slot` is filled in; its tables are as `plans.py` left them.
+
+    Messages of no bytes are done at once. Says READY to everyone who has something to send.
+    """
+    core = state.core[0]
+    operation = state.operations[slot]
+    outgoing = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
+    incoming = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+    operation.active = 1
+    operation.started = now
+    operation.order = core.order
+    core.order += 1
+    operation.remaining = operation.outgoing_count + operation.incoming_count
+    operation.ready_wait = FIRST_READY_WAIT_US
+    operation.ready_at = NEVER
+    gates = rows_at(operation.gates, operation.gate_count, GATE)
+    for index in range(operation.gate_count):
+        gates[index].remaining = gates[index].awaited
+    previous = -1
+    for index in range(operation.incoming_count):
+        row = incoming[index]
+        row.received, row.first_at, row.asked = 0, 0, 0
+        row.answer_at = NEVER
+        row.state = EXPECTED
+        fill_bits(row.seen, row.segments)
+        if row.counts != 0:
+            rows_at(row.counts, row.segments, U2)[:] = 1
+        peer = state.peers[row.peer]
+        if peer.expecting == 0:
+            core.receiving_peers += 1
+        peer.expecting += 1
+    for index in range(operation.incoming_count):
+        if incoming[index].peer != previous:
+            previous = incoming[index].peer
+            extend_grant(state, previous)
+            queue_control(state, READY, previous, operation.stream, operation.iteration, 0, 0, 0)
+            operation.ready_at = now + operation.ready_wait
+    for index in range(operation.outgoing_count):
+        row = outgoing[index]
+        fill_bits(row.pending, row.segments)
+        if row.missing != 0:
+            clear_bits(row.missing, row.segments)
+        row.unsent, row.cursor, row.probes, row.passes = row.segments, 0, 0, 0
+        row.important_left = count_common(row.important, row.pending, row.segments)
+        row.probe_at, row.next = NEVER, -1
+        row.ready = was_ready_early(state, row.peer, operation.stream, operation.iteration)
+        row.state = UNREADY if row.gate < 0 else BLOCKED
+        if row.state == UNREADY and row.ready:
+            start_sending(state, slot, index)
+    core.timer_at = min(core.timer_at, operation.ready_at)
+    if operation.remaining == 0:
+        finish_operation(state, slot)
+
+
+@compiled
+def was_ready_early(state: State, peer: int, stream: int, iteration: int) -> uint8:
+    """Return whether `peer` said READY for this operation before it was posted here."""
+    early = state.early
+    for index in range(early.size):
+        row = early[index]
+        if row.peer == peer and row.iteration == iteration and row.stream == stream:
+            return uint8(1)
+    return uint8(0)
+
+
+@compiled
+def start_sending(state: State, slot: int, index: int) -> None:
+    """Put an outgoing message into its peer's queue: by layer class, then in order of posting."""
+    operation = state.operations[slot]
+    row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
+    row.state = SENDING
+    row.probe_at = NEVER
+    peer = state.peers[row.peer]
+    handle = slot * 65536 + index
+    before, after = -1, peer.queue
+    while after >= 0 and not _goes_before(state, row.layer_class, operation.order, after):
+        before, after = after, outgoing_at(state, after).next
+    row.next = after
+    if before < 0:
+        peer.queue = handle
+    else:
+        outgoing_at(state, before).next = handle
+
+
+@compiled
+def outgoing_at(state: State, handle: int) -> Row:
+    """Return the outgoing row that a queue's handle stands for."""
+    operation = state.operations[handle // 65536]
+    return rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[handle % 65536]
+
+
+@compiled
+def _goes_before(state: State, layer_class: int, order: int, handle: int) -> bool:
+    other = outgoing_at(state, handle)
+    if layer_class != other.layer_class:
+        return layer_class < other.layer_class
+    return order < state.operations[handle // 65536].order
+
+
+@compiled
+def leave_queue(state: State, handle: int) -> None:
+    """Take an outgoing message out of its peer's queue."""
+    row = outgoing_at(state, handle)
+    peer = state.peers[row.peer]
+    if peer.queue == handle:
+        peer.queue = row.next
+        return
+    before = peer.queue
+    while before >= 0:
+        previous = outgoing_at(state, before)
+        if previous.next == handle:
+            previous.next = row.next
+            return
+        before = previous.next
+
+
+@compiled
+def message_done(state: State, slot: int) -> None:
+    """Note that one more message of the operation is done."""
+    operation = state.operations[slot]
+    operation.remaining -= 1
+    if operation.remaining == 0:
+        finish_operation(state, slot)
+
+
+@compiled
+def finish_operation(state: State, slot: int) -> None:
+    """Remember the operation as finished, free its slot and tell whoever waits for it."""
+    core = state.core[0]
+    operation = state.operations[slot]
+    operation.active = 0
+    if operation.incoming_count > 0:
+        rows = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+        sole = rows[0].peer == rows[operation.incoming_count - 1].peer  # rows are sorted by rank
+        key = state.finished[core.finished_cursor % state.finished.size]
+        key.peer = rows[0].peer if sole else ANYONE
+        key.stream, key.iteration = operation.stream, operation.iteration
+        core.finished_cursor += 1
+    state.events[core.event_tail % state.events.size] = slot
+    core.event_tail += 1
+
+
+@compiled
+def incoming_done(state: State, slot: int, index: int) -> None:
+    """Note that enough of an incoming message is there: its gate may open."""
+    operation = state.operations[slot]
+    row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
+    row.state = DONE
+    row.answer_at = NEVER
+    peer = state.peers[row.peer]
+    peer.expecting -= 1
+    if peer.expecting == 0:
+        state.core[0].receiving_peers -= 1
+    if row.gate >= 0:
+        gates = rows_at(operation.gates, row.gate + 1, GATE)
+        gates[row.gate].remaining -= 1
+        if gates[row.gate].remaining == 0:
+            _open_gate(state, slot, row.gate)
+    message_done(state, slot)
+
+
+@compiled
+def _open_gate(state: State, slot: int, index: int) -> None:
+    operation = state.operations[slot]
+    gate = rows_at(operation.gates, index + 1, GATE)[index]
+    if gate.policy == DIVIDE_BY_COUNT and gate.counts != 0:
+        divide_by_counts(
+            gate.address,
+            gate.size,
+            gate.counts,
+            gate.contributions,
+            state.core[0].segment_bytes * widening(gate.form) // 4,
+        )
+    if gate.size > 0:
+        finish_sum(gate.form, gate.address, gate.size, gate.scale)
+    outgoing = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
+    blocked = gate.first_blocked
+    while blocked >= 0:
+        row = outgoing[blocked]
+        row.state = UNREADY
+        following = row.next_blocked
+        if row.ready:
+            start_sending(state, slot, blocked)
+        blocked = following
+
+
+@compiled
+def row_of(starts: int, rank: int, message: int) -> int:
+    """Return the row of message number `message` with `rank` in a table, or -1."""
+    table = rows_at(starts, rank + 2, I4)
+    row = table[rank] + message
+    return row if row < table[rank + 1] else -1
+
+
+@compiled
+def cancel_operation(state: State, slot: int) -> None:
+    """Take an operation out of the tables, wherever it stands."""
+    operation = state.operations[slot]
+    outgoing = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
+    incoming = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+    for index in range(operation.outgoing_count):
+        if outgoing[index].state == SENDING:
+            leave_queue(state, slot * 65536 + index)
+    for index in range(operation.incoming_count):
+        if incoming[index].state == EXPECTED:
+            peer = state.peers[incoming[index].peer]
+            peer.expecting -= 1
+            if peer.expecting == 0:
+                state.core[0].receiving_peers -= 1
+    operation.active = 0

@@ -1,0 +1,45 @@
+"""DCTCP's window: it shrinks by half the share of packets that came marked, once per window.
+
+Alizadeh et al., SIGCOMM 2010, section 3; used by DLCP (research digest, section 1.8).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from shoal.compiled import compiled
+
+if TYPE_CHECKING:
+    from shoal.transport.tables import Row
+
+FIRST_WINDOW: Final = 16.0
+GAIN: Final = 1 / 16
+SMALLEST_WINDOW: Final = 1.0
+LARGEST_WINDOW: Final = 8192.0
+
+
+@compiled
+def allowed_packets(peer: Row) -> int:
+    """Return how many packets fit the window beyond those under way."""
+    return int(peer.window) - (peer.next_number - peer.reported_highest)
+
+
+@compiled
+def note_feedback(peer: Row, received: int, marked: int) -> None:
+    """Count marks, and once a window has been reported on, adapt it."""
+    peer.window_start += received
+    peer.window_marked += marked
+    if peer.reported_highest < peer.window_end:
+        return
+    share = peer.window_marked / max(1, peer.window_start)
+    peer.mark_fraction += GAIN * (share - peer.mark_fraction)
+    if peer.window_marked > 0:
+        peer.window *= 1.0 - peer.mark_fraction / 2
+        peer.increases = 1
+    elif peer.increases == 0:
+        peer.window *= 2
+    else:
+        peer.window += 1
+    peer.window = min(max(peer.window, SMALLEST_WINDOW), LARGEST_WINDOW)
+    peer.window_end = peer.next_number
+    peer.window_start = peer.window_marked = 0

@@ -1,0 +1,380 @@
+"""What goes out next, and what the receivers' answers change about it.
+
+The sender's half of the bounded-loss transport (research digest, section 1.5). A batch of packets
+of one message, to one peer, in one traffic class and over one path is decided here and written to
+memory; the caller gives it to a socket.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from shoal.compiled import U1, U8, compiled, rows_at
+from shoal.transport.bitmap import clear_bit, count_bits, count_common, next_bit, test_bit
+from shoal.transport.forms import take
+from shoal.transport.operations import (
+    find_operation,
+    leave_queue,
+    message_done,
+    outgoing_at,
+    row_of,
+    start_sending,
+)
+from shoal.transport.rates import allowed_packets, note_feedback, note_sent
+from shoal.transport.tables import (
+    ASKING,
+    BLOCKED,
+    DONE,
+    NEVER,
+    OUTGOING,
+    SENDING,
+    UNREADY,
+    Counter,
+    Row,
+    State,
+)
+from shoal.transport.wire import (
+    AGAIN,
+    CREDIT_PROBE,
+    DATA,
+    FEEDBACK,
+    FEEDBACK_BLOCK,
+    FEEDBACK_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    IMPORTANT,
+    LAST,
+    VERSION,
+    unwrap,
+)
+
+TRANSMIT: Final = np.dtype(
+    [
+        ("peer", "<i4"),
+        ("path", "<i4"),
+        ("packets", "<i4"),
+        ("packet_bytes", "<i4"),  # of every packet but the last, which may be shorter
+        ("total_bytes", "<i4"),
+        ("tos", "u1"),
+        ("is_data", "u1"),
+        ("pad", "<u2"),
+    ],
+    align=True,
+)
+"""What `next_batch` has written: consecutive datagrams for one `sendmsg`."""
+
+CONTROL_TOS: Final = 7 << 5 | 1
+"""Control goes in the highest class and is not to be dropped."""
+
+_SENT = int(Counter.SENT)
+_SENT_BYTES = int(Counter.SENT_BYTES)
+_SENT_AGAIN = int(Counter.SENT_AGAIN)
+_CONTROL_SENT = int(Counter.CONTROL_SENT)
+_MISPLACED = int(Counter.MISPLACED)
+_PROBES = int(Counter.PROBES)
+_IMPORTANT_SENT = int(Counter.IMPORTANT_SENT)
+
+_SMALLEST_WAIT_US = 2_000
+_LARGEST_WAIT_US = 200_000
+_UNKNOWN_WAIT_US = 20_000
+
+
+@compiled
+def probe_wait(peer: Row, probes: int) -> int:
+    """Return microseconds to wait for an answer: from the round trips seen, doubled per silence."""
+    wait = _UNKNOWN_WAIT_US
+    if peer.smoothed_rtt > 0:
+        wait = int(peer.smoothed_rtt + 4 * peer.rtt_variation)
+    return min(max(wait, _SMALLEST_WAIT_US) << min(probes, 6), _LARGEST_WAIT_US)
+
+
+# ---- answers ------------------------------------------------------------------------------------
+
+
+@compiled
+def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
+    """Take in what the receiver says of our packets to it, and how many more it grants."""
+    peer = state.peers[rank]
+    highest = unwrap(peer.reported_highest, int(feedback.highest))
+    if highest > peer.next_number:
+        state.counters[rank, _MISPLACED] += 1
+        return
+    grant = unwrap(peer.next_number, int(feedback.grant))
+    if grant > peer.granted:
+        peer.granted = grant
+        peer.credit_probe_at, peer.credit_probes = NEVER, 0
+    received = unwrap(peer.reported_received, int(feedback.received))
+    if highest < peer.reported_highest or received < peer.reported_received:
+        return
+    marked = unwrap(peer.reported_marked, int(feedback.marked))
+    fresh, fresh_marked = received - peer.reported_received, marked - peer.reported_marked
+    peer.reported_highest, peer.reported_received = highest, received
+    peer.reported_marked = marked
+    if fresh > 0:
+        round_trip = float((arrived - int(feedback.echo)) & 0xFFFFFFFF)
+        if round_trip < 60e6:
+            peer.network_rtt = max(1.0, round_trip - feedback.held)
+            if peer.smoothed_rtt == 0:
+                peer.smoothed_rtt, peer.rtt_variation = round_trip, round_trip / 2
+            else:
+                deviation = abs(round_trip - peer.smoothed_rtt)
+                peer.rtt_variation += (deviation - peer.rtt_variation) / 4
+                peer.smoothed_rtt += (round_trip - peer.smoothed_rtt) / 8
+        note_feedback(state.core[0], peer, fresh, fresh_marked)
+
+
+@compiled
+def on_ready(state: State, rank: int, header: Row) -> None:
+    """Let the messages to `rank` of this operation go, now or as soon as it is posted here."""
+    slot = find_operation(state, header.stream, header.iteration, rank, incoming=False)
+    if slot < 0:
+        _remember_early(state, rank, header.stream, header.iteration)
+        return
+    operation = state.operations[slot]
+    rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
+    index = row_of(operation.outgoing_starts, rank, 0)
+    while 0 <= index < operation.outgoing_count and rows[index].peer == rank:
+        if not rows[index].ready:
+            rows[index].ready = 1
+            if rows[index].state == UNREADY:
+                start_sending(state, slot, index)
+        index += 1
+
+
+@compiled
+def _remember_early(state: State, rank: int, stream: int, iteration: int) -> None:
+    core, early = state.core[0], state.early
+    for index in range(early.size):
+        row = early[index]
+        if row.peer == rank and row.iteration == iteration and row.stream == stream:
+            return
+    row = early[core.early_cursor % early.size]
+    row.peer, row.stream, row.iteration = rank, stream, iteration
+    core.early_cursor += 1
+
+
+@compiled
+def _outgoing_of(state: State, rank: int, header: Row) -> int:
+    """Return the handle of the outgoing message that a control packet is about, or -1."""
+    slot = find_operation(state, header.stream, header.iteration, rank, incoming=False)
+    if slot < 0:
+        return -1
+    index = row_of(state.operations[slot].outgoing_starts, rank, int(header.message))
+    if index < 0:
+        state.counters[rank, _MISPLACED] += 1
+        return -1
+    return slot * 65536 + index
+
+
+@compiled
+def on_bitmap(state: State, rank: int, header: Row, bitmap: int, size: int) -> None:
+    """Send again exactly the segments that the receiver says are missing."""
+    handle = _outgoing_of(state, rank, header)
+    if handle < 0:
+        return
+    row = outgoing_at(state, handle)
+    if row.state != ASKING or size * 8 < row.segments:
+        return
+    pending, missing = rows_at(row.pending, size, U1), rows_at(bitmap, size, U1)
+    size = (row.segments + 7) // 8
+    pending[:size] = missing[:size]
+    if row.segments % 8:
+        pending[size - 1] &= (1 << (row.segments % 8)) - 1
+    row.unsent, row.cursor = count_bits(row.pending, row.segments), 0
+    row.important_left = count_common(row.important, row.pending, row.segments)
+    if row.unsent > 0:
+        row.probes = 0
+        start_sending(state, handle // 65536, handle % 65536)
+
+
+@compiled
+def on_stop(state: State, rank: int, header: Row, bitmap: int, size: int) -> None:
+    """Stop sending a message: the receiver has enough of it."""
+    handle = _outgoing_of(state, rank, header)
+    if handle < 0:
+        return
+    row = outgoing_at(state, handle)
+    if row.state == DONE or row.state == BLOCKED:
+        return
+    if row.state == SENDING:
+        leave_queue(state, handle)
+    if row.missing != 0 and size * 8 >= row.segments:
+        whole = (row.segments + 7) // 8
+        rows_at(row.missing, whole, U1)[:] = rows_at(bitmap, whole, U1)
+    row.state, row.probe_at = DONE, NEVER
+    message_done(state, handle // 65536)
+
+
+# ---- what goes out ------------------------------------------------------------------------------
+
+
+@compiled
+def next_batch(
+    state: State, memory: int, capacity: int, now: int, clock: int, transmit: Row
+) -> bool:
+    """Write the next datagrams to `memory` (an address) and describe them in `transmit`.
+
+    Returns whether there was anything that may be sent now. `clock` is the real-time clock in
+    microseconds.
+    """
+    if _next_control(state, memory, clock, transmit):
+        return True
+    core = state.core[0]
+    world_size = state.peers.size
+    for step in range(world_size):
+        rank = (core.peer_cursor + step) % world_size
+        peer = state.peers[rank]
+        if peer.queue < 0:
+            continue
+        credit = peer.granted - peer.next_number
+        if credit <= 0:
+            if peer.credit_probe_at == NEVER:
+                peer.credit_probe_at = now + probe_wait(peer, 0)
+                core.timer_at = min(core.timer_at, peer.credit_probe_at)
+            continue
+        allowed = min(credit, allowed_packets(core, peer, now))
+        if allowed > 0:
+            core.peer_cursor = (rank + 1) % world_size
+            _write_batch(state, rank, min(allowed, core.largest_batch), memory, capacity, clock)
+            return _describe(state, rank, now, transmit)
+    return False
+
+
+@compiled
+def _header(state: State, rank: int, memory: int, kind: int, length: int, clock: int) -> Row:
+    header = rows_at(memory, 1, HEADER)[0]
+    header.kind = VERSION << 4 | kind
+    header.flags = 0
+    header.length = length
+    header.session = state.peers[rank].tag_out
+    header.number = state.peers[rank].next_number & 0xFFFFFFFF
+    header.clock = clock & 0xFFFFFFFF
+    header.source = state.core[0].rank
+    return header
+
+
+@compiled
+def _next_control(state: State, memory: int, clock: int, transmit: Row) -> bool:
+    core = state.core[0]
+    while core.control_head < core.control_tail:
+        row = state.control[core.control_head % state.control.size]
+        core.control_head += 1
+        rank = row.peer
+        peer = state.peers[rank]
+        if peer.lost:
+            continue
+        bitmap_bytes = (row.bits + 63) // 64 * 8
+        size = FEEDBACK_BYTES + bitmap_bytes
+        header = _header(state, rank, memory, row.kind, size, clock)
+        header.stream, header.iteration, header.message = row.stream, row.iteration, row.message
+        header.offset = 0
+        _write_feedback(peer, memory + HEADER_BYTES, clock)
+        if bitmap_bytes:
+            words = rows_at(memory + HEADER_BYTES + FEEDBACK_BYTES, bitmap_bytes // 8, U8)
+            for index in range(words.size):
+                words[index] = row.bitmap[index]
+        if row.kind == FEEDBACK or row.kind == CREDIT_PROBE:
+            peer.feedback_due = 0
+        transmit.peer, transmit.path, transmit.packets = rank, core.path, 1
+        transmit.packet_bytes = transmit.total_bytes = HEADER_BYTES + size
+        transmit.tos, transmit.is_data = CONTROL_TOS, 0
+        state.counters[rank, _CONTROL_SENT] += 1
+        return True
+    return False
+
+
+@compiled
+def _write_feedback(peer: Row, memory: int, clock: int) -> None:
+    feedback = rows_at(memory, 1, FEEDBACK_BLOCK)[0]
+    feedback.highest = peer.end & 0xFFFFFFFF
+    feedback.received = peer.received & 0xFFFFFFFF
+    feedback.marked = peer.marked & 0xFFFFFFFF
+    feedback.grant = peer.grant & 0xFFFFFFFF
+    feedback.echo = peer.last_clock & 0xFFFFFFFF
+    feedback.held = max(0, min(clock - peer.last_arrival, 0xFFFFFFFF))
+    peer.grant_sent = peer.grant
+
+
+@compiled
+def _write_batch(
+    state: State, rank: int, allowed: int, memory: int, capacity: int, clock: int
+) -> None:
+    """Write up to `allowed` packets of the first message in the peer's queue, of one importance."""
+    core, peer = state.core[0], state.peers[rank]
+    handle = peer.queue
+    row = outgoing_at(state, handle)
+    operation = state.operations[handle // 65536]
+    packet_bytes = HEADER_BYTES + core.segment_bytes
+    if core.path_left <= 0:
+        core.path = (core.path + 1) % core.paths
+        core.path_left = core.spray_unit
+    room = min(allowed, core.path_left, capacity // packet_bytes)
+    core.batch_packets = core.batch_bytes = 0
+    important_only = core.importance_tags and row.important != 0 and row.important_left > 0
+    importance = row.important == 0 or important_only
+    cursor = row.cursor
+    while core.batch_packets < room:
+        segment = next_bit(row.pending, row.segments, cursor)
+        if segment < 0:
+            break
+        cursor = segment + 1
+        if important_only and not test_bit(row.important, segment):
+            continue
+        offset = segment * core.segment_bytes
+        length = min(core.segment_bytes, row.size - offset)
+        at = memory + core.batch_bytes
+        header = _header(state, rank, at, DATA, length, clock)
+        header.stream, header.iteration = operation.stream, operation.iteration
+        header.message, header.offset = row.message, offset
+        header.flags = (IMPORTANT if importance else 0) | (AGAIN if row.passes else 0)
+        take(row.form, row.address, offset, at + HEADER_BYTES, length)
+        clear_bit(row.pending, segment)
+        row.unsent -= 1
+        if row.unsent == 0:
+            header.flags |= LAST
+        peer.next_number += 1
+        core.batch_packets += 1
+        core.batch_bytes += HEADER_BYTES + length
+        if length < core.segment_bytes:
+            break
+    core.batch_important = importance
+    core.path_left -= core.batch_packets
+    row.cursor = cursor
+
+
+@compiled
+def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
+    """Fill in `transmit` for the batch just written, and note that it is on its way."""
+    core, peer = state.core[0], state.peers[rank]
+    handle = peer.queue
+    row = outgoing_at(state, handle)
+    counters = state.counters[rank]
+    if core.batch_packets == 0:
+        row.important_left, row.cursor = 0, 0
+        return False
+    if core.batch_important and row.important != 0:
+        row.important_left -= core.batch_packets
+        if row.important_left <= 0:
+            row.cursor = 0
+    if row.unsent == 0:
+        leave_queue(state, handle)
+        row.state = ASKING
+        row.passes = min(row.passes + 1, 255)
+        row.probe_at = now + probe_wait(peer, row.probes)
+        core.timer_at = min(core.timer_at, row.probe_at)
+    transmit.peer, transmit.path, transmit.packets = rank, core.path, core.batch_packets
+    transmit.packet_bytes = HEADER_BYTES + core.segment_bytes
+    transmit.total_bytes, transmit.is_data = core.batch_bytes, 1
+    transmit.tos = (7 - row.layer_class) << 5 if core.layer_tags else 0
+    if core.batch_important or not core.importance_tags:
+        transmit.tos |= 1
+    counters[_SENT] += core.batch_packets
+    counters[_SENT_BYTES] += core.batch_bytes - core.batch_packets * HEADER_BYTES
+    if row.passes > (1 if row.unsent == 0 else 0):
+        counters[_SENT_AGAIN] += core.batch_packets
+    if core.batch_important:
+        counters[_IMPORTANT_SENT] += core.batch_packets
+    note_sent(core, peer, core.batch_bytes, now)
+    return True

@@ -1,0 +1,334 @@
+"""The state of one endpoint: tables of peers, operations, messages and gates, and nothing else.
+
+An operation is one collective (or one point-to-point transfer) as this rank sees it: messages that
+go out, messages that come in, and gates between them. A gate opens when the messages that lead to
+it have come in; then the messages behind it may go out. That is all there is to a collective, so
+the compiled code carries any of them out without asking Python between two steps.
+
+The rows of an operation live in arrays of its own (`plans.py`), which its row here names by
+address. Times are microseconds of a monotonic clock; clocks and ages of packets are microseconds
+of the hosts' real-time clocks, of which only differences of differences are used.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.transport import replay
+
+# ---- messages -----------------------------------------------------------------------------------
+
+BLOCKED: Final = 0
+"""Outgoing: its gate is shut."""
+UNREADY: Final = 1
+"""Outgoing: the receiver has not said that it is ready."""
+SENDING: Final = 2
+"""Outgoing: has segments to send."""
+ASKING: Final = 3
+"""Outgoing: all segments are sent; waiting to hear what is missing."""
+DONE: Final = 4
+"""Outgoing: stopped by the receiver. Incoming: enough has arrived."""
+EXPECTED: Final = 5
+"""Incoming: not enough has arrived."""
+
+WRITE: Final = 0
+"""Incoming: replace what is there."""
+ADD: Final = 1
+"""Incoming: add to what is there."""
+
+NEVER: Final = np.iinfo(np.int64).max
+
+OUTGOING: Final = np.dtype(
+    [
+        ("address", "<i8"),  # of the payload
+        ("start", "<i8"),  # of the payload in the operation's buffer, bytes
+        ("size", "<i8"),  # bytes on the wire
+        ("pending", "<i8"),  # address of the bitmap of segments to send
+        ("important", "<i8"),  # address of the bitmap of important segments; 0: all are
+        ("missing", "<i8"),  # address of the bitmap of undelivered segments; 0: nobody asks
+        ("probe_at", "<i8"),  # when to ask what is missing
+        ("peer", "<i4"),  # rank
+        ("segments", "<i4"),
+        ("unsent", "<i4"),  # set bits in `pending`
+        ("important_left", "<i4"),  # of them, important ones
+        ("cursor", "<i4"),  # where to look for the next one
+        ("gate", "<i4"),  # that must open first; -1: none
+        ("next_blocked", "<i4"),  # row behind the same gate; -1: none
+        ("next", "<i8"),  # handle of the next in the peer's queue; -1: none
+        ("probes", "<i4"),  # unanswered
+        ("message", "<u2"),  # its index between the two
+        ("layer_class", "u1"),  # 0 is the most urgent
+        ("state", "u1"),
+        ("ready", "u1"),
+        ("passes", "u1"),  # how often all of `pending` has been sent
+        ("form", "u1"),  # of the elements, in memory and on the wire
+        ("pad", "u1"),
+    ],
+    align=True,
+)
+
+INCOMING: Final = np.dtype(
+    [
+        ("address", "<i8"),
+        ("start", "<i8"),
+        ("size", "<i8"),
+        ("seen", "<i8"),  # address of the bitmap of segments that are missing
+        ("counts", "<i8"),  # address of a contribution count per segment (uint16); 0: not counted
+        ("received", "<i8"),  # distinct bytes
+        ("target", "<i8"),  # bytes that are enough
+        ("first_at", "<i8"),  # when its first segment came; 0: none yet
+        ("answer_at", "<i8"),  # when to say what is missing
+        ("peer", "<i4"),
+        ("segments", "<i4"),
+        ("gate", "<i4"),  # that it leads to; -1: none
+        ("message", "<u2"),
+        ("mode", "u1"),
+        ("state", "u1"),
+        ("form", "u1"),
+        ("asked", "u1"),  # whether the sender has finished a pass
+        ("pad", "<u2"),
+    ],
+    align=True,
+)
+
+GATE: Final = np.dtype(
+    [
+        ("address", "<i8"),  # of the part of the buffer that is complete when it opens
+        ("size", "<i8"),  # its bytes in memory
+        ("counts", "<i8"),  # address of its contribution counts; 0: none
+        ("scale", "<f8"),  # what to multiply it by
+        ("awaited", "<i4"),  # messages that lead to it
+        ("remaining", "<i4"),  # those still to come in
+        ("first_blocked", "<i4"),  # outgoing row; -1: none
+        ("contributions", "<i4"),  # how many there are if all arrive
+        ("form", "u1"),
+        ("policy", "u1"),
+        ("pad", "u1", (6,)),
+    ],
+    align=True,
+)
+
+OPERATION: Final = np.dtype(
+    [
+        ("stream", "<u4"),
+        ("iteration", "<u4"),
+        ("outgoing", "<i8"),  # addresses of the tables, and their lengths
+        ("incoming", "<i8"),
+        ("gates", "<i8"),
+        ("outgoing_starts", "<i8"),  # int32 per rank and one more: where its rows start
+        ("incoming_starts", "<i8"),
+        ("ready_at", "<i8"),  # when to say READY again
+        ("ready_wait", "<i8"),
+        ("started", "<i8"),
+        ("outgoing_count", "<i4"),
+        ("incoming_count", "<i4"),
+        ("gate_count", "<i4"),
+        ("remaining", "<i4"),  # messages not done
+        ("order", "<i4"),  # of posting
+        ("active", "u1"),
+        ("keeps_missing", "u1"),  # whether STOPs must say what was missing
+        ("pad", "u1", (2,)),
+    ],
+    align=True,
+)
+
+PEER: Final = np.dtype(
+    [
+        ("tag_out", "<u4"),  # what it wants to see in our packets
+        ("tag_in", "<u4"),  # what we want to see in its packets
+        # as a sender to it
+        ("next_number", "<i8"),
+        ("granted", "<i8"),  # packet numbers below this may be sent
+        ("queue", "<i8"),  # handle of the first message with segments to send; -1: none
+        ("credit_probe_at", "<i8"),
+        ("credit_probes", "<i8"),
+        ("reported_highest", "<i8"),
+        ("reported_received", "<i8"),
+        ("reported_marked", "<i8"),
+        ("smoothed_rtt", "<f8"),  # microseconds, with the receiver's processing; 0: unknown
+        ("rtt_variation", "<f8"),
+        ("network_rtt", "<f8"),  # latest, without it
+        # rate control
+        ("rate", "<f8"),  # bytes per microsecond
+        ("next_send_at", "<f8"),
+        ("window", "<f8"),  # packets
+        ("mark_fraction", "<f8"),
+        ("window_end", "<i8"),
+        ("window_marked", "<i8"),
+        ("window_start", "<i8"),
+        ("previous_rtt", "<f8"),
+        ("rtt_slope", "<f8"),
+        ("increases", "<i8"),
+        # as a receiver from it
+        ("end", "<i8"),  # one more than the highest packet number that is known
+        ("received", "<i8"),
+        ("marked", "<i8"),
+        ("grant", "<i8"),
+        ("grant_sent", "<i8"),
+        ("last_clock", "<i8"),
+        ("last_arrival", "<i8"),
+        ("base_delay", "<i8"),  # smallest clock difference of the current and the last epoch
+        ("epoch_delay", "<i8"),
+        ("epoch_end", "<i8"),
+        ("lateness", "<f8"),  # how far behind packets arrive, microseconds
+        ("end_at", "<i8"),  # when `end` last advanced
+        ("expecting", "<i4"),  # incoming messages that are not done
+        ("feedback_due", "u1"),
+        ("known", "u1"),  # whether tags and addresses are set
+        ("lost", "u1"),  # whether it has been declared dead
+        ("pad", "u1"),
+    ],
+    align=True,
+)
+
+CORE: Final = np.dtype(
+    [
+        ("rank", "<i4"),
+        ("segment_bytes", "<i4"),
+        ("spray_unit", "<i4"),  # packets on a path before the next one is taken
+        ("paths", "<i4"),
+        ("path", "<i4"),
+        ("path_left", "<i4"),
+        ("largest_batch", "<i4"),  # packets handed to the socket at once
+        ("peer_cursor", "<i4"),
+        ("order", "<i4"),
+        ("layer_tags", "u1"),
+        ("importance_tags", "u1"),
+        ("rate_control", "u1"),
+        ("stop_early", "u1"),
+        ("batch_packets", "<i4"),  # of the batch being written
+        ("batch_bytes", "<i4"),
+        ("batch_important", "u1"),
+        ("pad2", "u1", (7,)),
+        ("control_head", "<i8"),
+        ("control_tail", "<i8"),
+        ("event_head", "<i8"),
+        ("event_tail", "<i8"),
+        ("finished_cursor", "<i8"),
+        ("early_cursor", "<i8"),
+        ("timer_at", "<i8"),
+        ("last_operation", "<i4"),
+        ("receiving_peers", "<i4"),  # that owe us a message
+        ("budget", "<f8"),  # packets that may be under way to this receiver in all
+        ("largest_budget", "<f8"),
+        ("budget_at", "<i8"),  # when it was last adapted
+        ("interval_packets", "<i8"),
+        ("interval_lost", "<i8"),
+        ("interval_delay", "<i8"),  # smallest queueing delay in the interval, microseconds
+        ("interval_end", "<i8"),
+        ("slow_start", "u1"),
+        ("pad", "u1", (7,)),
+        ("fixed_rate", "<f8"),
+        ("delay_target", "<f8"),
+        ("tolerated_loss", "<f8"),
+    ],
+    align=True,
+)
+
+BITMAP_WORDS: Final = 16
+"""So a message has at most 1,024 segments, and its bitmap fits any control packet."""
+
+CONTROL: Final = np.dtype(
+    [
+        ("kind", "u1"),
+        ("peer", "<i4"),
+        ("stream", "<u4"),
+        ("iteration", "<u4"),
+        ("message", "<u2"),
+        ("bits", "<i4"),  # of the bitmap to append
+        ("bitmap", "<u8", (BITMAP_WORDS,)),
+    ],
+    align=True,
+)
+
+KEY: Final = np.dtype([("peer", "<i4"), ("stream", "<u4"), ("iteration", "<u4")], align=True)
+
+CONTROL_SLOTS: Final = 1 << 12
+FINISHED_SLOTS: Final = 1 << 14
+EARLY_SLOTS: Final = 1 << 12
+
+
+@unique
+class Counter(IntEnum):
+    """What is counted for every peer; the last row of the table is for datagrams of nobody's."""
+
+    SENT = 0
+    """Data packets handed to the operating system."""
+    SENT_BYTES = 1
+    REFUSED = 2
+    """Of them, those that it did not take."""
+    SENT_AGAIN = 3
+    CONTROL_SENT = 4
+    RECEIVED = 5
+    """Data packets that arrived, each number once."""
+    RECEIVED_BYTES = 6
+    """Payload put in its place."""
+    CONTROL_RECEIVED = 7
+    REPLAYED = 8
+    """Packet number seen before, or too old to tell."""
+    REPEATED = 9
+    """Segment that had arrived before."""
+    LATE = 10
+    """Segment of a message that was done."""
+    STALE = 11
+    """Of an operation that is finished."""
+    UNEXPECTED = 12
+    """Of an operation that has not been posted here."""
+    TRUNCATED = 13
+    """Shorter than it says, or than a header."""
+    OTHER_VERSION = 14
+    FOREIGN = 15
+    """Wrong session tag, or a rank that does not exist."""
+    MISPLACED = 16
+    """Message, offset or length that the operation does not have."""
+    UNKNOWN_KIND = 17
+    PROBES = 18
+    BITMAPS = 19
+    STOPS = 20
+    CONTROL_DROPPED = 21
+    """Control packets that were not queued for want of room; they are repeated."""
+    IMPORTANT_SENT = 22
+    IMPORTANT_RECEIVED = 23
+
+
+Row: TypeAlias = Any
+"""One row of a table: a record whose fields are read and written as attributes."""
+
+Words: TypeAlias = NDArray[np.uint64]
+
+
+class State(NamedTuple):
+    """Everything an endpoint knows. Compiled functions take it whole."""
+
+    core: NDArray[np.void]
+    peers: NDArray[np.void]
+    counters: NDArray[np.int64]
+    seen: NDArray[np.uint64]
+    operations: NDArray[np.void]
+    control: NDArray[np.void]
+    events: NDArray[np.int32]
+    finished: NDArray[np.void]
+    early: NDArray[np.void]
+
+
+def new_state(world_size: int, *, operations: int = 256) -> State:
+    """Return the state of an endpoint among `world_size` ranks that has not sent anything."""
+    state = State(
+        core=np.zeros(1, CORE),
+        peers=np.zeros(world_size, PEER),
+        counters=np.zeros((world_size + 1, len(Counter)), np.int64),
+        seen=np.zeros((world_size, replay.WORDS), np.uint64),
+        operations=np.zeros(operations, OPERATION),
+        control=np.zeros(CONTROL_SLOTS, CONTROL),
+        events=np.zeros(operations, np.int32),
+        finished=np.zeros(FINISHED_SLOTS, KEY),
+        early=np.zeros(EARLY_SLOTS, KEY),
+    )
+    state.finished["peer"] = state.early["peer"] = -1
+    state.peers["queue"] = -1
+    state.peers["credit_probe_at"] = NEVER
+    return state

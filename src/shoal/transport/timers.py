@@ -1,0 +1,98 @@
+"""What time alone brings about: questions asked again, answers that were held back, READYs.
+
+Every wait for another rank's packet has a timer here, so the loss of any packet is repaired; the
+waits come from the round trips that have been seen, not from a constant.
+"""
+
+from __future__ import annotations
+
+from shoal.compiled import I4, compiled, rows_at
+from shoal.transport.control_queue import queue_control
+from shoal.transport.receiving import answer
+from shoal.transport.sending import probe_wait
+from shoal.transport.tables import ASKING, DONE, EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
+from shoal.transport.wire import CREDIT_PROBE, PROBE, READY
+
+_PROBES = int(Counter.PROBES)
+_LONGEST_READY_WAIT_US = 50_000
+
+
+@compiled
+def on_timer(state: State, now: int) -> None:
+    """Do what is due at `now` and set `timer_at` to when the next thing will be."""
+    core = state.core[0]
+    following = NEVER
+    for slot in range(state.operations.size):
+        if state.operations[slot].active:
+            following = min(following, _outgoing_timers(state, slot, now))
+            following = min(following, _incoming_timers(state, slot, now))
+            if state.operations[slot].active:
+                following = min(following, _ready_timer(state, slot, now))
+    for rank in range(state.peers.size):
+        peer = state.peers[rank]
+        if peer.queue >= 0 and peer.credit_probe_at <= now:
+            queue_control(state, CREDIT_PROBE, rank, 0, 0, 0, 0, 0)
+            peer.credit_probes += 1
+            peer.credit_probe_at = now + probe_wait(peer, peer.credit_probes)
+        if peer.queue >= 0:
+            following = min(following, peer.credit_probe_at)
+    core.timer_at = following
+
+
+@compiled
+def _outgoing_timers(state: State, slot: int, now: int) -> int:
+    operation = state.operations[slot]
+    rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
+    following = NEVER
+    for index in range(operation.outgoing_count):
+        row = rows[index]
+        if row.state != ASKING:
+            continue
+        if row.probe_at <= now:
+            row.probes += 1
+            row.probe_at = now + probe_wait(state.peers[row.peer], row.probes)
+            state.counters[row.peer, _PROBES] += 1
+            queue_control(
+                state, PROBE, row.peer, operation.stream, operation.iteration, row.message, 0, 0
+            )
+        following = min(following, row.probe_at)
+    return following
+
+
+@compiled
+def _incoming_timers(state: State, slot: int, now: int) -> int:
+    operation = state.operations[slot]
+    rows = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+    following = NEVER
+    for index in range(operation.incoming_count):
+        row = rows[index]
+        if row.state != EXPECTED:
+            continue
+        if row.answer_at <= now:
+            answer(state, slot, index)
+        following = min(following, row.answer_at)
+    return following
+
+
+@compiled
+def _ready_timer(state: State, slot: int, now: int) -> int:
+    """Repeat READY to those of whom nothing has been heard in this operation."""
+    operation = state.operations[slot]
+    if operation.ready_at > now:
+        return operation.ready_at
+    rows = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+    starts = rows_at(operation.incoming_starts, state.peers.size + 1, I4)
+    waiting = False
+    for rank in range(state.peers.size):
+        heard = starts[rank] == starts[rank + 1]
+        for index in range(starts[rank], starts[rank + 1]):
+            heard = heard or rows[index].first_at != 0 or rows[index].state == DONE
+        if not heard:
+            waiting = True
+            queue_control(state, READY, rank, operation.stream, operation.iteration, 0, 0, 0)
+    if not waiting:
+        operation.ready_at = NEVER
+        return NEVER
+    operation.ready_wait = min(operation.ready_wait * 2, _LONGEST_READY_WAIT_US)
+    operation.ready_at = now + operation.ready_wait
+    return operation.ready_at
