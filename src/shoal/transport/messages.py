@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from shoal.errors import UsageError
 from shoal.transport.bitmap import words_for
 from shoal.transport.forms import MEMORY_BYTES, WIRE_BYTES
 from shoal.transport.holes import ZERO
-from shoal.transport.tables import BITMAP_WORDS, GATE, INCOMING, OUTGOING
+from shoal.transport.tables import BITMAP_WORDS, DONE, GATE, INCOMING, OUTGOING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,13 +97,33 @@ class MessageTables:
         ends = [int((table["start"] + table["size"]).max()) for table in tables if len(table)]
         return max(ends, default=0) // WIRE_BYTES[self._form]
 
-    def place(self, address: int) -> None:
-        """Let the rows refer to the buffer at `address`."""
+    def place(self, target: int, source: int | None = None) -> None:
+        """Let the rows refer to the buffer at address `target`.
+
+        Messages that wait for nothing come from the buffer at `source`, if that is another one.
+        """
         widening = MEMORY_BYTES[self._form] // WIRE_BYTES[self._form]
-        for table in (self.outgoing, self.incoming):
-            table["address"] = address + table["start"] * widening
-        if len(self.gates):
-            self.gates["address"] = address + self._gate_starts
+        self.incoming["address"] = target + self.incoming["start"] * widening
+        self.outgoing["address"] = target + self.outgoing["start"] * widening
+        self.gates["address"] = target + self._gate_starts
+        if source is not None and source != target:
+            free = self.outgoing["gate"] < 0
+            self.outgoing["address"][free] += source - target
+
+    @cached_property
+    def peers(self) -> frozenset[int]:
+        """The ranks that have a part in it."""
+        return frozenset(int(k) for k in (*self.outgoing["peer"], *self.incoming["peer"]))
+
+    def unfinished_peers(self) -> list[int]:
+        """Return the ranks whose messages, in or out, are not done."""
+        late = [table["peer"][table["state"] != DONE] for table in (self.outgoing, self.incoming)]
+        return sorted({int(rank) for rank in np.concatenate(late)})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is sent or received."""
+        return not len(self.outgoing) and not len(self.incoming)
 
     def _fill_outgoing(self, messages: Sequence[Sending]) -> None:
         table, wire = self.outgoing, WIRE_BYTES[self._form]

@@ -1,8 +1,8 @@
 """A rank's transport at work: its sockets, its endpoint, and the thread that moves datagrams.
 
 Owns the hand-over between Python threads and the compiled loop: whoever wants a transfer leaves it
-in a queue and wakes the loop; the loop's thread posts it, and tells whoever waits when it is done.
-Only that thread touches the endpoint's tables.
+in a queue and wakes the loop; the loop's thread posts it, tells whoever waits when it is done, and
+gives it up at its deadline. Only that thread touches the endpoint's tables.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from shoal.errors import DeadlineExceeded, ShoalError
+from shoal.errors import DeadlineExceeded, MismatchError, ResourceError, ShoalError, WorkerLost
+from shoal.runtime.udp.links import LinkListener, PeerLinks
 from shoal.runtime.udp.pump import EVENTS, FAILED, new_sockets, pump
 from shoal.runtime.udp.sockets import RankSockets, address_tables, open_sockets
 from shoal.transport.endpoint import Endpoint, TransportConfig
@@ -27,13 +28,21 @@ if TYPE_CHECKING:
     from shoal.transport.messages import MessageTables
     from shoal.transport.tables import Counter
 
-IDLE_US = 1_000_000
+TICK_US: Final = 200_000
+"""How long the loop stays in compiled code at most, and so how late a deadline may be noticed."""
+
+
+LINGER_S: Final = 0.5
+"""How long a rank that leaves goes on answering: longer than its peers wait between questions."""
 
 
 class Card(msgspec.Struct, frozen=True):
     """What a rank must know of another before it can send to it."""
 
     addresses: list[tuple[str, int]]
+    """Where its datagrams go, by path."""
+    links: tuple[str, int]
+    """Where its connections are accepted."""
     tags: list[int]
     """The tag that each rank has to put into its packets to this one."""
     segment_bytes: int
@@ -46,27 +55,50 @@ class Transfer:
     tables: MessageTables
     stream: int
     iteration: int
+    what: str
     keep: Any = None
     """What owns the memory: kept until the operation is done."""
-    on_done: Callable[[], None] | None = None
-    """Called in the loop's thread when it is done: must be short."""
+    give_back: Callable[[], None] = lambda: None
+    """Called in the loop's thread once the tables are free again."""
+    callbacks: list[Callable[[ShoalError | None], None]] = field(default_factory=list)
+    deadline: float = 0.0
+    """When it is given up, in `time.monotonic` seconds."""
     error: ShoalError | None = None
-    slot: int = -1
     done: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def wait(self, timeout_s: float) -> None:
-        """Block until done. Raises `DeadlineExceeded`, or what ended the transport."""
-        if not self.done.wait(timeout_s):
-            message = f"A transfer was not done within {timeout_s:g} s."
-            raise DeadlineExceeded(message)
+    def wait(self) -> None:
+        """Block until done. Raises `WorkerLost`, `DeadlineExceeded` or what ended the transport."""
+        self.done.wait()
         if self.error is not None:
             raise self.error
+
+    def tell(self, callback: Callable[[ShoalError | None], None]) -> None:
+        """Have `callback` called once when this is done or has failed, or now if it is.
+
+        It is called in the loop's thread, with the error or None, and must be short.
+        """
+        with self.lock:
+            if not self.done.is_set():
+                self.callbacks.append(callback)
+                return
+        callback(self.error)
+
+    def finish(self, error: ShoalError | None) -> None:
+        """Let whoever waits go on. Called in the loop's thread."""
+        self.error, self.keep = error, None
+        with self.lock:
+            self.done.set()
+        for callback in self.callbacks:
+            callback(error)
 
 
 class UdpEngine:
     """The transport of rank `rank` among `world_size`.
 
     Make one, publish its `card`, `start` it with everyone's cards, `submit` transfers, `close` it.
+    `deadline_s` bounds every transfer. `bind` and `ports` say where it receives, `advertise` what
+    the others are told instead of `bind`.
     """
 
     def __init__(
@@ -75,13 +107,21 @@ class UdpEngine:
         world_size: int,
         config: TransportConfig,
         *,
+        deadline_s: float,
         bind: str = "127.0.0.1",
         advertise: str | None = None,
         ports: range | None = None,
     ) -> None:
+        self.deadline_s = deadline_s
         self.sockets: RankSockets = open_sockets(
             bind=bind, advertise=advertise, ports=ports, paths=config.paths
         )
+        try:
+            self._listener = LinkListener(self.sockets.family, bind, ports)
+        except BaseException:
+            self.sockets.close()
+            raise
+        self._advertised = advertise or bind
         budget = min(config.budget_packets, self.sockets.budget_packets)
         self.endpoint = Endpoint(rank, world_size, replace(config, budget_packets=budget))
         self._tags = [secrets.randbits(32) for _ in range(world_size)]
@@ -89,18 +129,39 @@ class UdpEngine:
         self._submitted: deque[Transfer] = deque()
         self._waiting: deque[Transfer] = deque()
         self._running: dict[int, Transfer] = {}
+        self._lost: dict[int, ShoalError] = {}
+        self._newly_lost: deque[int] = deque()
         self._stopping = False
+        self._streams = 0
         self._error: ShoalError | None = None
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._links: PeerLinks | None = None
 
     @property
     def card(self) -> Card:
         """What the other ranks need in order to send to this one."""
-        return Card(self.sockets.addresses, self._tags, self.endpoint.config.segment_bytes)
+        links = (self._advertised, self._listener.port)
+        return Card(self.sockets.addresses, links, self._tags, self.endpoint.config.segment_bytes)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._wake_fd < 0
+
+    def next_stream(self) -> int:
+        """Return a small number that this engine has not returned before."""
+        self._streams += 1
+        return self._streams
 
     def start(self, cards: Sequence[Card]) -> None:
-        """Connect to all ranks, whose cards are given in order, and start moving datagrams."""
+        """Connect to all ranks, whose cards are given in order, and start moving datagrams.
+
+        Raises `MismatchError` if ranks cut their messages differently, `ResourceError` if one
+        cannot be reached.
+        """
         me = self.endpoint.rank
+        self._check_segments(cards)
         for rank, card in enumerate(cards):
             if rank != me:
                 self.endpoint.connect(rank, tag_in=self._tags[rank], tag_out=card.tags[me])
@@ -112,27 +173,52 @@ class UdpEngine:
         row["receive_fd"], row["wake_fd"] = self.sockets.receiver.fileno(), self._wake_fd
         row["uses_segmentation"] = self.sockets.segmentation
         row["uses_coalescing"] = self.sockets.coalescing
+        self._links = PeerLinks.join(
+            me,
+            [card.links for card in cards],
+            tags_in=self._tags,
+            tags_out=[card.tags[me] for card in cards],
+            listener=self._listener,
+            deadline_s=self.deadline_s,
+            on_lost=self._note_lost,
+        )
         self._thread = threading.Thread(target=self._run, name="shoal-transport", daemon=True)
         self._thread.start()
 
     def submit(self, transfer: Transfer) -> Transfer:
         """Start a transfer as soon as the loop gets to it. Callable from any thread."""
-        if self._error is not None:
-            transfer.error = self._error
-            transfer.done.set()
-            return transfer
-        self._submitted.append(transfer)
-        self._wake()
+        transfer.deadline = time.monotonic() + self.deadline_s
+        with self._lock:
+            error = self._error
+            if error is None:
+                self._submitted.append(transfer)
+        if error is not None:
+            transfer.finish(error)
+        else:
+            self._wake()
         return transfer
 
+    def abort(self, error: ShoalError) -> None:
+        """Make every running and later transfer fail with `error`. The first error stands."""
+        with self._lock:
+            self._error = self._error or error
+        if self._thread is not None:
+            self._wake()
+
     def close(self) -> None:
-        """Stop moving datagrams and close the sockets. Safe to call twice."""
+        """Leave: stop moving datagrams and close the sockets. Safe to call twice."""
+        if self._links is not None:
+            self._links.say_goodbye(LINGER_S)
+            self._links.close()
+            self._links = None
+        self.abort(ShoalError("The transport has been closed."))
         self._stopping = True
         if self._thread is not None:
             self._wake()
             self._thread.join()
             self._thread = None
         if self._wake_fd >= 0:
+            self._listener.close()
             self.sockets.close()
             os.close(self._wake_fd)
             self._wake_fd = -1
@@ -141,41 +227,93 @@ class UdpEngine:
         """Return what has been counted for `peer`, or (None) for everyone together."""
         return self.endpoint.counts(peer)
 
+    def _check_segments(self, cards: Sequence[Card]) -> None:
+        mine = self.endpoint.config.segment_bytes
+        for rank, card in enumerate(cards):
+            if card.segment_bytes != mine:
+                message = (
+                    f"Rank {rank} cuts messages into {card.segment_bytes} bytes and this one into"
+                    f" {mine}; give all ranks the same MTU."
+                )
+                raise MismatchError(message)
+
     def _wake(self) -> None:
         self._io.row["wanted"] = 1
         os.eventfd_write(self._wake_fd, 1)
 
+    def _note_lost(self, rank: int) -> None:
+        """Let the loop know that the connection to `rank` has ended. From the links' thread."""
+        self._newly_lost.append(rank)
+        if self._thread is not None:
+            self._wake()
+
     def _run(self) -> None:
+        next_look = 0.0
         while not self._stopping:
-            now = time.monotonic_ns() // 1_000
-            self._post(now)
-            why = pump(self.endpoint.state, self._io, now + IDLE_US)
+            now_us = time.monotonic_ns() // 1_000
+            self._post(now_us)
+            why = pump(self.endpoint.state, self._io, now_us + TICK_US)
+            self._collect()
             if why == FAILED:
                 number = int(self._io.row["last_error"][0])
-                self._end(ShoalError(f"The receive socket failed: {os.strerror(number)}."))
-                return
-            if why == EVENTS:
-                self._collect()
+                self.abort(ResourceError(f"The receive socket failed: {os.strerror(number)}."))
+            self._note_losses()
+            if self._error is not None:
+                self._give_up(self._all(), self._error)
+            elif why != EVENTS and time.monotonic() >= next_look:
+                self._give_up_late()
+                next_look = time.monotonic() + TICK_US / 1e6
+        self._give_up(self._all(), self._error or ShoalError("The transport has been closed."))
 
-    def _post(self, now: int) -> None:
+    def _post(self, now_us: int) -> None:
         while self._submitted:
             self._waiting.append(self._submitted.popleft())
         while self._waiting and self.endpoint.has_room:
             transfer = self._waiting.popleft()
-            slot = self.endpoint.post(transfer.tables, transfer.stream, transfer.iteration, now)
-            transfer.slot = slot
+            lost = [rank for rank in transfer.tables.peers if rank in self._lost]
+            if lost:
+                transfer.finish(self._lost[lost[0]])
+                continue
+            slot = self.endpoint.post(transfer.tables, transfer.stream, transfer.iteration, now_us)
             self._running[slot] = transfer
 
     def _collect(self) -> None:
         for slot in self.endpoint.finished():
             transfer = self._running.pop(slot)
-            transfer.keep = None
-            if transfer.on_done is not None:
-                transfer.on_done()
-            transfer.done.set()
+            transfer.give_back()
+            transfer.finish(None)
 
-    def _end(self, error: ShoalError) -> None:
-        self._error = error
-        for transfer in (*self._running.values(), *self._waiting, *self._submitted):
-            transfer.error = error
-            transfer.done.set()
+    def _note_losses(self) -> None:
+        while self._newly_lost:
+            rank = self._newly_lost.popleft()
+            error = WorkerLost(f"Rank {rank} is gone: its connection has ended.", rank)
+            self._lost[rank] = error
+            self.endpoint.state.peers[rank]["lost"] = 1
+            self._give_up([t for t in self._all() if rank in t.tables.peers], error)
+
+    def _give_up_late(self) -> None:
+        now = time.monotonic()
+        for transfer in [each for each in self._all() if each.deadline <= now]:
+            ranks = ", ".join(map(str, transfer.tables.unfinished_peers()))
+            message = (
+                f"{transfer.what} was not done within {self.deadline_s:g} s;"
+                f" it waits for rank {ranks or 'nobody'}."
+            )
+            self._give_up([transfer], DeadlineExceeded(message))
+
+    def _all(self) -> list[Transfer]:
+        return [*self._running.values(), *self._waiting, *self._submitted]
+
+    def _give_up(self, transfers: Sequence[Transfer], error: ShoalError) -> None:
+        """Cancel transfers wherever they stand."""
+        slots = {id(transfer): slot for slot, transfer in self._running.items()}
+        for transfer in transfers:
+            slot = slots.get(id(transfer))
+            if slot is not None:
+                self.endpoint.cancel(slot)
+                del self._running[slot]
+            else:
+                for queue in (self._waiting, self._submitted):
+                    if transfer in queue:
+                        queue.remove(transfer)
+            transfer.finish(error)

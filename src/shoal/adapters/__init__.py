@@ -1,0 +1,1 @@
+"""Shoal under other frameworks' interfaces: the torch.distributed backend and its like."""

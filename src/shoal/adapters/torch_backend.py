@@ -1,0 +1,79 @@
+"""Registering the backend "shoal" with torch.distributed, and opening its transport.
+
+`register` is an entry point of torch (`torch.backends`), called whenever torch is imported, so it
+must stay cheap: what the backend needs is imported when a process group is made.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from shoal.runtime.udp.engine import UdpEngine
+
+_engine: UdpEngine | None = None
+_STREAM_BITS = 16
+
+
+def register() -> None:
+    """Make "shoal" known to torch.distributed; quietly do nothing where torch has none."""
+    import torch.distributed as dist
+
+    if dist.is_available() and "SHOAL" not in dist.Backend._plugins:  # noqa: SLF001 - registering twice raises
+        dist.Backend.register_backend("shoal", _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: Any, _backend_options: Any) -> ProcessGroup:
+    """Return the process group that torch asks for; the first one opens the transport."""
+    global _engine  # noqa: PLW0603 - one transport per process, as torch has one default group
+    from shoal.adapters.torch_process_group import ShoalProcessGroup
+    from shoal.runtime.udp.group import TransportGroup
+
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    first = _engine is None or _engine.is_closed
+    if first:
+        _engine = _open(options)
+    engine = _engine
+    assert engine is not None
+    stream = _agree_on_stream(options, engine)
+    loss_bound = float(os.environ.get("SHOAL_LOSS_BOUND", "0"))
+    group = TransportGroup(engine, ranks, stream)
+    return ShoalProcessGroup(engine, group, loss_bound=loss_bound, owns_engine=first)
+
+
+def _open(options: Any) -> UdpEngine:
+    """Open this rank's transport and join the others through torch's store."""
+    import msgspec
+
+    from shoal.runtime.udp.engine import Card, UdpEngine
+    from shoal.runtime.udp.settings import from_environment
+
+    settings = from_environment()
+    engine = UdpEngine(
+        options.group_rank,
+        options.group_size,
+        settings.transport,
+        deadline_s=options.timeout.total_seconds(),
+        bind=settings.bind,
+        advertise=settings.advertise,
+        ports=settings.ports,
+    )
+    options.store.set(f"card/{options.group_rank}", msgspec.msgpack.encode(engine.card))
+    cards = [
+        msgspec.msgpack.decode(options.store.get(f"card/{rank}"), type=Card)
+        for rank in range(options.group_size)
+    ]
+    engine.start(cards)
+    return engine
+
+
+def _agree_on_stream(options: Any, engine: UdpEngine) -> int:
+    """Return a stream number that no other group of this job uses; the same on all members."""
+    if options.group_rank == 0:
+        number = engine.endpoint.rank << 10 | engine.next_stream()
+        options.store.set("stream", str(number))
+    number = int(options.store.get("stream"))
+    return number << _STREAM_BITS

@@ -1,0 +1,460 @@
+"""The torch.distributed backend "shoal": torch's collectives over the bounded-loss transport.
+
+`torch.distributed.init_process_group("shoal")` is all a user writes: an entry point registers the
+backend when torch is imported. Owns the translation of torch's arguments; every collective becomes
+one or more transfers of a `TransportGroup`. Sums of float32, float64 and integers are made by the
+transport, bfloat16 travels as it is and is summed in float32; every other type and reduction is
+gathered, shard by shard, and reduced by torch. Host tensors only.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from shoal.adapters.torch_memory import SUMMABLE, bytes_of, flat_copy, memory_of, scatter_back
+from shoal.adapters.torch_work import TransportWork, then
+from shoal.errors import UsageError
+from shoal.runtime.udp.group import SumOptions, TransportGroup
+from shoal.transport.forms import FLOAT32_AS_BFLOAT16
+
+if TYPE_CHECKING:
+    from shoal.runtime.udp.engine import UdpEngine
+
+ReduceOp = dist.ReduceOp
+
+_REDUCTIONS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
+    ReduceOp.SUM: torch.add,
+    ReduceOp.AVG: torch.add,
+    ReduceOp.PRODUCT: torch.mul,
+    ReduceOp.MIN: torch.minimum,
+    ReduceOp.MAX: torch.maximum,
+    ReduceOp.BAND: torch.bitwise_and,
+    ReduceOp.BOR: torch.bitwise_or,
+    ReduceOp.BXOR: torch.bitwise_xor,
+}
+
+
+class ShoalProcessGroup(dist.ProcessGroup):
+    """One group of ranks, as torch.distributed wants to see it.
+
+    `loss_bound` is the share of each contribution to a float sum that may get lost; 0 for none.
+    """
+
+    def __init__(
+        self,
+        engine: UdpEngine,
+        group: TransportGroup,
+        *,
+        loss_bound: float = 0.0,
+        owns_engine: bool = False,
+    ) -> None:
+        super().__init__(group.me, group.size)  # type: ignore[call-arg]  # Python's overload
+        self.engine, self.group, self.loss_bound = engine, group, loss_bound
+        self._owns_engine = owns_engine
+        self._name = self._description = ""
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """Return the backend's name."""
+        return "shoal"
+
+    def name(self) -> str:
+        """Return the backend's name."""
+        return "shoal"
+
+    def _get_backend_name(self) -> str:
+        return "shoal"
+
+    # Torch's own storage for names belongs to the backends that a plain process group wraps.
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch has given the group."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """The description that its creator has given the group."""
+        return self._description
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """Return the name that torch has given the group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Take the name that torch gives the group."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """Return the description that its creator has given the group."""
+        return self._description
+
+    def shutdown(self) -> None:
+        """Leave: close the transport if this is the group that it was opened for."""
+        if self._owns_engine:
+            self.engine.close()
+
+    def abort(self) -> None:
+        """Make every operation under way fail, and leave."""
+        self.engine.abort(UsageError("The process group was aborted."))
+        self.shutdown()
+
+    # ---- sums and other reductions --------------------------------------------------------------
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> TransportWork:
+        """Reduce over all members, in place."""
+        reduction = _reduction(opts)
+        return self._each(tensors, lambda tensor: self._reduce_whole(tensor, reduction))
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> TransportWork:
+        """Reduce several tensors over all members, in place."""
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> TransportWork:
+        """Reduce over all members into the root's tensor."""
+        # A sum to everyone costs the root's link no more, and serves every type and reduction.
+        scratch = [
+            tensor if opts.rootRank == self.group.me else tensor.clone() for tensor in tensors
+        ]
+        return self.allreduce(scratch, opts)
+
+    def _reduce_whole(self, tensor: Tensor, reduction: Any) -> TransportWork:
+        if self.group.size == 1:
+            return TransportWork([tensor]).seal()
+        flat, finish = _contiguous(tensor)
+        if tensor.dtype in SUMMABLE and _is_sum(reduction, tensor):
+            work = TransportWork([tensor], finish)
+            then(self.group.all_reduce(memory_of(flat), self._options(tensor, reduction)), work)
+            return work.seal()
+        if tensor.dtype == torch.bfloat16 and _is_sum(reduction, tensor):
+            wide = flat.float()
+            work = TransportWork([tensor], _then_copy(wide, flat, finish))
+            memory = memory_of(wide, form=FLOAT32_AS_BFLOAT16)
+            then(self.group.all_reduce(memory, self._options(tensor, reduction)), work)
+            return work.seal()
+        return self._reduce_by_gathering(flat, [tensor], reduction, finish)
+
+    def _reduce_by_gathering(
+        self, flat: Tensor, result: list[Tensor], reduction: Any, finish: Callable[[], None]
+    ) -> TransportWork:
+        """Reduce shards with torch: everyone's parts of a shard meet at one member."""
+        size, me = self.group.size, self.group.me
+        shard = -(-flat.numel() // size)
+        padded = torch.cat([flat.reshape(-1), flat.new_zeros(shard * size - flat.numel())])
+        parts = torch.empty_like(padded)
+        whole = torch.empty_like(padded)
+
+        def copy_back() -> None:
+            flat.copy_(whole[: flat.numel()].view(flat.shape))
+            finish()
+
+        work = TransportWork(result, copy_back)
+        counts = [shard * flat.element_size()] * size
+        second = work.part()
+
+        def reduce_shard(error: Any) -> None:
+            if error is not None:
+                second(error)
+                return
+            mine = slice(me * shard, (me + 1) * shard)
+            parts[mine] = padded[mine]
+            whole[mine] = _reduce_rows(parts.view(size, shard), reduction)
+            transfer = self.group.all_gather(bytes_of(whole), counts, iteration=gathering)
+            transfer.tell(second) if transfer else second(None)
+
+        gathering = self.group.reserve()
+        first = self.group.all_to_all(bytes_of(padded), bytes_of(parts), counts, counts)
+        first.tell(reduce_shard) if first else reduce_shard(None)
+        return work.seal()
+
+    def reduce_scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
+    ) -> TransportWork:
+        """Reduce one of `size` tensors to each member."""
+        return self._reduce_scatter_base(outputs[0], flat_copy(inputs[0]), opts)
+
+    def _reduce_scatter_base(
+        self, output: Tensor, source: Tensor, opts: Any = None
+    ) -> TransportWork:
+        """Reduce the shard of `source` that is this member's into `output`."""
+        reduction, size, me = _reduction(opts), self.group.size, self.group.me
+        whole = source.reshape(size, -1)
+        if not (output.dtype in SUMMABLE and _is_sum(reduction, output)) or size == 1:
+            scratch = whole.clone()
+            inner = self._reduce_whole(scratch, reduction)
+            work = TransportWork([output], lambda: _assign(output, scratch[me]))
+            inner.tell(work.part())
+            return work.seal()
+        target, finish = _contiguous(output, copy=False)
+        target.copy_(whole[me].view(target.shape))
+        whole = whole.contiguous()
+        work = TransportWork([output], finish)
+        options = self._options(output, reduction)
+        then(self.group.reduce_scatter(memory_of(whole), memory_of(target), options), work)
+        return work.seal()
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> TransportWork:
+        """Reduce the shards of several tensors."""
+        pairs = list(zip(outputs, inputs, strict=True))
+        return self._each(pairs, lambda pair: self._reduce_scatter_base(pair[0], pair[1], opts))
+
+    # ---- copies ---------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> TransportWork:
+        """Overwrite every member's tensors with the root's."""
+
+        def one(tensor: Tensor) -> TransportWork:
+            flat, finish = _contiguous(tensor)
+            work = TransportWork([tensor], finish)
+            then(self.group.broadcast(bytes_of(flat), opts.rootRank), work)
+            return work.seal()
+
+        return self._each(tensors, one)
+
+    def allgather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> TransportWork:
+        """Collect every member's tensor on every member."""
+        whole = inputs[0].new_empty((self.group.size, inputs[0].numel()))
+
+        def finish() -> None:
+            for out, row in zip(outputs[0], whole, strict=True):
+                _assign(out, row)
+
+        work = TransportWork(outputs[0], finish)
+        self._allgather_base(whole, inputs[0]).tell(work.part())
+        return work.seal()
+
+    def _allgather_base(self, output: Tensor, source: Tensor, opts: Any = None) -> TransportWork:
+        """Collect every member's tensor, one behind the other."""
+        flat, finish = _contiguous(output, copy=False)
+        size, me = self.group.size, self.group.me
+        flat.view(size, -1)[me] = source.reshape(-1)
+        work = TransportWork([output], finish)
+        counts = [source.numel() * source.element_size()] * size
+        then(self.group.all_gather(bytes_of(flat), counts), work)
+        return work.seal()
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> TransportWork:
+        """Collect several tensors."""
+        pairs = list(zip(outputs, inputs, strict=True))
+        return self._each(pairs, lambda pair: self._allgather_base(pair[0], pair[1]))
+
+    def allgather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> TransportWork:
+        """Collect several tensors of every member."""
+        numbers = range(len(inputs))
+
+        def one(number: int) -> TransportWork:
+            return self.allgather([[row[number] for row in outputs]], [inputs[number]])
+
+        return self._each(numbers, one)
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> TransportWork:
+        """Collect every member's tensor on the root."""
+        size, me, root = self.group.size, self.group.me, opts.rootRank
+        source = inputs[0].contiguous()
+        length = source.numel() * source.element_size()
+        at_root = me == root
+        whole = source.new_empty((size if at_root else 0, source.numel()))
+        if at_root:
+            whole[me] = source.reshape(-1)
+
+        def finish() -> None:
+            for out, row in zip(outputs[0] if at_root else [], whole, strict=True):
+                _assign(out, row)
+
+        work = TransportWork(outputs[0] if at_root else [], finish)
+        sent = [0 if at_root or peer != root else length for peer in range(size)]
+        received = [length if at_root else 0] * size
+        then(self._exchange(source, whole, sent, received), work)
+        return work.seal()
+
+    def scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any
+    ) -> TransportWork:
+        """Give every member one of the root's tensors."""
+        size, me, root = self.group.size, self.group.me, opts.rootRank
+        target, copy = _contiguous(outputs[0], copy=False)
+        length = target.numel() * target.element_size()
+        at_root = me == root
+        source = flat_copy(inputs[0]) if at_root else target.new_empty(0)
+        if at_root:
+            _assign(target, source.view(size, -1)[me])
+        work = TransportWork(outputs, copy)
+        sent = [length if at_root else 0] * size
+        received = [0 if at_root or peer != root else length for peer in range(size)]
+        then(self._exchange(source, target, sent, received), work)
+        return work.seal()
+
+    def alltoall_base(
+        self,
+        output: Tensor,
+        source: Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
+    ) -> TransportWork:
+        """Exchange rows of one tensor for rows of another."""
+        size, me = self.group.size, self.group.me
+        target, finish = _contiguous(output, copy=False)
+        source = source.contiguous()
+        sent = _row_bytes(source, input_splits, size)
+        received = _row_bytes(target, output_splits, size)
+        flat_source, flat_target = source.view(-1).view(torch.uint8), target.view(-1)
+        flat_target = flat_target.view(torch.uint8)
+        mine_from, mine_to = sum(sent[:me]), sum(received[:me])
+        flat_target[mine_to : mine_to + received[me]] = flat_source[
+            mine_from : mine_from + sent[me]
+        ]
+        work = TransportWork([output], finish)
+        then(self._exchange(source, target, sent, received), work)
+        return work.seal()
+
+    def alltoall(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> TransportWork:
+        """Exchange one tensor with every member."""
+        me = self.group.me
+        source = flat_copy(inputs)
+        target = torch.empty(sum(out.numel() for out in outputs), dtype=source.dtype)
+        width = source.element_size()
+        sent = [tensor.numel() * width for tensor in inputs]
+        received = [tensor.numel() * width for tensor in outputs]
+        start = sum(received[:me]) // width
+        target[start : start + outputs[me].numel()] = inputs[me].reshape(-1)
+        work = TransportWork(outputs, lambda: scatter_back(target, outputs))
+        then(self._exchange(source, target, sent, received), work)
+        return work.seal()
+
+    def send(self, tensors: list[Tensor], destination: int, tag: int) -> TransportWork:
+        """Send a tensor to one member."""
+        work = TransportWork(tensors)
+        then(self.group.send(bytes_of(tensors[0].contiguous()), destination, tag=tag), work)
+        return work.seal()
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int) -> TransportWork:
+        """Receive a tensor from one member."""
+        flat, finish = _contiguous(tensors[0], copy=False)
+        work = TransportWork(tensors, finish)
+        work.source = source
+        then(self.group.receive(bytes_of(flat), source, tag=tag), work)
+        return work.seal()
+
+    def barrier(self, opts: Any = None) -> TransportWork:
+        """Finish once every member has called it."""
+        here = torch.zeros(self.group.size, dtype=torch.uint8)
+        work = TransportWork([])
+        then(self.group.barrier(bytes_of(here)), work)
+        return work.seal()
+
+    # Newer releases of torch call some of these by other names as well.
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+
+    # ---- helpers --------------------------------------------------------------------------------
+
+    def _exchange(
+        self, source: Tensor, target: Tensor, sent: Sequence[int], received: Sequence[int]
+    ) -> Any:
+        return self.group.all_to_all(bytes_of(source), bytes_of(target), sent, received)
+
+    def _options(self, tensor: Tensor, reduction: Any) -> SumOptions:
+        scale = 1 / self.group.size if reduction == ReduceOp.AVG else 1.0
+        bound = self.loss_bound if tensor.dtype.is_floating_point else 0.0
+        return SumOptions(scale=scale, loss_bound=bound)
+
+    def _each(self, items: Sequence[Any], start: Callable[[Any], TransportWork]) -> TransportWork:
+        """Start one operation for each item; done when all are."""
+        works = [start(item) for item in items]
+        if len(works) == 1:
+            return works[0]
+        work = TransportWork(functools.reduce(operator.iadd, (w.result() for w in works), []))
+        for inner in works:
+            inner.tell(work.part())
+        return work.seal()
+
+
+def _reduction(opts: Any) -> Any:
+    return ReduceOp.SUM if opts is None else opts.reduceOp
+
+
+def _is_sum(reduction: Any, tensor: Tensor) -> bool:
+    """Return whether the transport can make it: a sum, or a mean of floats."""
+    return reduction == ReduceOp.SUM or (
+        reduction == ReduceOp.AVG and tensor.dtype.is_floating_point
+    )
+
+
+def _reduce_rows(rows: Tensor, reduction: Any) -> Tensor:
+    """Return the reduction of the rows, in order."""
+    for known, function in _REDUCTIONS.items():
+        if reduction == known:
+            total = functools.reduce(function, rows[1:], rows[0])
+            return total / len(rows) if known == ReduceOp.AVG else total
+    message = f"The shoal backend has no reduction {reduction}."
+    raise UsageError(message)
+
+
+def _contiguous(tensor: Tensor, *, copy: bool = True) -> tuple[Tensor, Callable[[], None]]:
+    """Return `tensor` or contiguous scratch for it, and what brings the outcome back.
+
+    Without `copy` the scratch starts undefined.
+    """
+    tensor = tensor.detach()
+    if tensor.is_contiguous():
+        return tensor, _nothing
+    scratch = (
+        tensor.contiguous()
+        if copy
+        else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    )
+    return scratch, lambda: _assign(tensor, scratch)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _assign(target: Tensor, source: Tensor) -> None:
+    target.detach().copy_(source.view(target.shape))
+
+
+def _then_copy(wide: Tensor, flat: Tensor, finish: Callable[[], None]) -> Callable[[], None]:
+    def copy() -> None:
+        flat.copy_(wide)
+        finish()
+
+    return copy
+
+
+def _row_bytes(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
+    """Return the bytes that go to or come from each member."""
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if not splits:
+        if rows % size:
+            message = f"A tensor of {rows} rows cannot be split evenly over {size} ranks."
+            raise UsageError(message)
+        splits = [rows // size] * size
+    row = tensor.numel() // rows * tensor.element_size() if rows else 0
+    return [split * row for split in splits]

@@ -1,0 +1,123 @@
+"""What torch calls a Work: an operation under way, that Python and C++ can wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from torch._C._distributed_c10d import Work
+from torch.futures import Future
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from shoal.runtime.udp.engine import Transfer
+
+
+class TransportWork(Work):
+    """Done when all of its parts are; then `finish` runs once, in the transport's thread.
+
+    `result` are the tensors that the operation leaves its outcome in. Start the parts with
+    `part()`, one callback each, then call `seal()`.
+    """
+
+    def __init__(self, result: Sequence[Tensor], finish: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._result, self._finish = list(result), finish
+        self._error: BaseException | None = None
+        self._left = 1
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._landed: Future[None] = Future()
+        # An exception in a callback is the one kind of failure that C++ sees in a future.
+        self._future = self._landed.then(self._outcome)
+        self.source: int = -1
+
+    def part(self) -> Callable[[BaseException | None], None]:
+        """Return what one more part is to call when it is done or has failed."""
+        with self._lock:
+            self._left += 1
+        return self._part_done
+
+    def seal(self) -> TransportWork:
+        """Say that all parts have been started; return self."""
+        self._part_done(None)
+        return self
+
+    def _part_done(self, error: BaseException | None) -> None:
+        with self._lock:
+            self._error = self._error or error
+            self._left -= 1
+            if self._left:
+                return
+        if self._error is None and self._finish is not None:
+            try:
+                self._finish()
+            except BaseException as problem:  # noqa: BLE001 - whoever waits is to hear of it
+                self._error = problem
+        self._finish = None
+        self._landed.set_result(None)
+        self._done.set()
+
+    def tell(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Have `callback` called once this is done or has failed, or now if it is."""
+        self._landed.add_done_callback(lambda _: callback(self._error))
+
+    def _outcome(self, _landed: Future[None]) -> list[Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until done; raise what ended it. `timeout` cannot extend the job's deadline."""
+        seconds = timeout.total_seconds() if timeout else 0
+        if not self._done.wait(seconds if seconds > 0 else None):
+            message = f"The operation was not done within {seconds:g} s."
+            raise RuntimeError(message)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """Block until done, as host operations do."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Return whether it is done or has failed."""
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Return whether it is done and has not failed."""
+        return self._done.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return what ended it."""
+        return self._error
+
+    def result(self) -> list[Tensor]:
+        """Return the tensors with its outcome."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        """Return a future of the result, which fails if this does."""
+        return self._future
+
+    def getFuture(self) -> torch.futures.Future[list[Tensor]]:  # noqa: N802 - torch's name
+        """Return a future of the result, which fails if this does."""
+        return self._future
+
+    def _source_rank(self) -> int:
+        return self.source
+
+    def source_rank(self) -> int:
+        """Return whom a receive from anyone heard."""
+        return self.source
+
+
+def then(transfer: Transfer | None, work: TransportWork) -> None:
+    """Make a started transfer, if there is one, a part of `work`."""
+    if transfer is not None:
+        transfer.tell(work.part())

@@ -1,0 +1,191 @@
+"""The collectives that frameworks expect, as message graphs over one group.
+
+Every function returns the graph of member `me` of `size`. Buffers are cut into pieces of at most
+`piece_length` elements, so that what is received can be passed on while the rest is under way and
+no message outgrows the transport. Messages that wait for nothing come from the source buffer, all
+others from the target, into which everything is received; where a collective has one buffer, it is
+both. All lengths are in elements, all roots positions in the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.collectives.direct import plan_direct
+from shoal.collectives.message_graph import (
+    NO_GATE,
+    Gate,
+    Incoming,
+    MessageGraph,
+    Outgoing,
+    graph_of,
+)
+from shoal.collectives.plan import shards
+from shoal.collectives.ring import plan_ring
+
+EMPTY = MessageGraph((), (), ())
+
+
+def all_reduce(
+    size: int, me: int, length: int, piece_length: int, *, algorithm: str = "direct"
+) -> MessageGraph:
+    """Return the graph of a sum over all members, made in place."""
+    if size == 1 or length == 0:
+        return EMPTY
+    planner = plan_ring if algorithm == "ring" else plan_direct
+    rounds = -(-length // (size * piece_length)) + 1
+    return graph_of(planner(size, me, length, piece_length, rounds))
+
+
+def reduce_scatter(size: int, me: int, shard: int, piece_length: int) -> MessageGraph:
+    """Return the graph of a sum whose shard `me` ends here.
+
+    The source holds `size` shards of `shard` elements; the target starts as this member's own.
+    """
+    outgoing = [
+        Outgoing(range(peer * shard + part.start, peer * shard + part.stop), peer, NO_GATE)
+        for part in _cut(shard, piece_length)
+        for peer in _others(size, me)
+    ]
+    gates = tuple(Gate(part, finish=True) for part in _cut(shard, piece_length))
+    incoming = [
+        Incoming(gate.piece, peer, adds=True, gate=number)
+        for number, gate in enumerate(gates)
+        for peer in _others(size, me, step=-1)
+    ]
+    return MessageGraph(tuple(outgoing), tuple(incoming), gates)
+
+
+def all_to_all(
+    me: int,
+    sent: Sequence[int],
+    received: Sequence[int],
+    piece_length: int,
+) -> MessageGraph:
+    """Return the graph of an exchange: `sent[k]` elements go to member k, `received[k]` come.
+
+    The parts lie one behind the other, in the source by destination and in the target by origin.
+    This member's own part is not moved.
+    """
+    size = len(sent)
+    sources, targets = _starts(sent), _starts(received)
+    outgoing = [
+        Outgoing(range(sources[peer] + part.start, sources[peer] + part.stop), peer, NO_GATE)
+        for peer in _others(size, me)
+        for part in _cut(sent[peer], piece_length)
+    ]
+    incoming = [
+        Incoming(
+            range(targets[peer] + part.start, targets[peer] + part.stop),
+            peer,
+            adds=False,
+            gate=NO_GATE,
+        )
+        for peer in _others(size, me, step=-1)
+        for part in _cut(received[peer], piece_length)
+    ]
+    return MessageGraph(tuple(outgoing), tuple(incoming), ())
+
+
+def all_gather(me: int, lengths: Sequence[int], piece_length: int) -> MessageGraph:
+    """Return the graph by which everyone gets everyone's part, of `lengths[k]` elements each.
+
+    The parts lie one behind the other in the one buffer; this member's own is there already.
+    """
+    size, starts = len(lengths), _starts(lengths)
+    outgoing = [
+        Outgoing(range(starts[me] + part.start, starts[me] + part.stop), peer, NO_GATE)
+        for part in _cut(lengths[me], piece_length)
+        for peer in _others(size, me)
+    ]
+    incoming = [
+        Incoming(
+            range(starts[peer] + part.start, starts[peer] + part.stop),
+            peer,
+            adds=False,
+            gate=NO_GATE,
+        )
+        for peer in _others(size, me, step=-1)
+        for part in _cut(lengths[peer], piece_length)
+    ]
+    return MessageGraph(tuple(outgoing), tuple(incoming), ())
+
+
+def broadcast(size: int, me: int, length: int, root: int, piece_length: int) -> MessageGraph:
+    """Return the graph by which everyone gets the root's buffer.
+
+    The root sends each member one shard and that member passes it on: so the root's link carries
+    the buffer about once, not once for every member.
+    """
+    if size == 1 or length == 0:
+        return EMPTY
+    parts = shards(length, size, piece_length)
+    outgoing: list[Outgoing] = []
+    incoming: list[Incoming] = []
+    gates: list[Gate] = []
+    for turn in range(len(parts[0])):
+        for owner in _from(size, root):
+            piece = parts[owner][turn]
+            if not piece:
+                continue
+            first = owner if owner != root else None
+            if me == root:
+                peers = [first] if first is not None else _others(size, me)
+                outgoing.extend(Outgoing(piece, peer, NO_GATE) for peer in peers)
+            elif me == owner:
+                incoming.append(Incoming(piece, root, adds=False, gate=len(gates)))
+                onward = [peer for peer in _others(size, me) if peer != root]
+                outgoing.extend(Outgoing(piece, peer, len(gates)) for peer in onward)
+                gates.append(Gate(piece, finish=False))
+            else:
+                incoming.append(Incoming(piece, owner, adds=False, gate=NO_GATE))
+    return MessageGraph(tuple(outgoing), tuple(incoming), tuple(gates))
+
+
+def reduce(size: int, me: int, length: int, root: int, piece_length: int) -> MessageGraph:
+    """Return the graph by which the root gets the sum, its own contribution being in its buffer.
+
+    Every member sums one shard and hands it to the root; the other buffers end as scratch.
+    """
+    if size == 1 or length == 0:
+        return EMPTY
+    whole = all_reduce(size, me, length, piece_length)
+    outgoing = tuple(
+        message for message in whole.outgoing if message.after == NO_GATE or message.peer == root
+    )
+    incoming = tuple(message for message in whole.incoming if message.adds or me == root)
+    return MessageGraph(outgoing, incoming, whole.gates)
+
+
+def transfer(me: int, sender: int, receiver: int, length: int, piece_length: int) -> MessageGraph:
+    """Return the graph of one buffer that goes from `sender` to `receiver`."""
+    pieces = _cut(length, piece_length)
+    if sender == receiver or me not in (sender, receiver):
+        return EMPTY
+    if me == sender:
+        return MessageGraph(tuple(Outgoing(piece, receiver, NO_GATE) for piece in pieces), (), ())
+    incoming = (Incoming(piece, sender, adds=False, gate=NO_GATE) for piece in pieces)
+    return MessageGraph((), tuple(incoming), ())
+
+
+def _cut(length: int, piece_length: int) -> list[range]:
+    return [
+        range(start, min(start + piece_length, length)) for start in range(0, length, piece_length)
+    ]
+
+
+def _others(size: int, me: int, step: int = 1) -> list[int]:
+    """Return the other members by distance, so that not all start with the same one."""
+    return [(me + step * distance) % size for distance in range(1, size)]
+
+
+def _from(size: int, first: int) -> list[int]:
+    return [(first + distance) % size for distance in range(size)]
+
+
+def _starts(lengths: Sequence[int]) -> list[int]:
+    starts, at = [], 0
+    for length in lengths:
+        starts.append(at)
+        at += length
+    return starts

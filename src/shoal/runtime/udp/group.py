@@ -1,0 +1,289 @@
+"""Collectives of a group of ranks over the transport: a graph of messages, made rows, made way.
+
+A group costs nothing to form: it is a list of ranks and a stream number that its members agree on.
+Owns the tables that carry a graph out, which are kept for the next call of the same shape, and the
+numbering of operations. Knows addresses and counts, no framework's tensors.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from shoal.collectives import graphs
+from shoal.errors import UsageError
+from shoal.runtime.udp.engine import Transfer
+from shoal.transport.forms import RAW, WIRE_BYTES
+from shoal.transport.holes import ZERO
+from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
+from shoal.transport.tables import ADD, WRITE
+
+if TYPE_CHECKING:
+    from shoal.collectives.message_graph import MessageGraph
+    from shoal.runtime.udp.engine import UdpEngine
+
+PIECE_BYTES: Final = 256 << 10
+"""About how much of a shard is one message: small enough to pass on early, large enough to count
+little; a message has at most 1,024 segments."""
+
+KEPT_TABLES: Final = 32
+"""Shapes whose tables are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A contiguous piece of somebody's memory: `count` elements of `form` from `address` on."""
+
+    address: int
+    count: int
+    form: int
+    owner: Any = None
+    """What must live as long as the memory is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumOptions:
+    """How a sum is made: its factor, how much of it may get lost, and what a hole means."""
+
+    scale: float = 1.0
+    loss_bound: float = 0.0
+    policy: int = ZERO
+    layer_class: int = 0
+    algorithm: str = "direct"
+
+
+EXACT: Final = SumOptions()
+
+
+@dataclass
+class TransportGroup:
+    """The members `ranks` (positions are indices) of a group, seen from this rank.
+
+    `stream` names the group's conversations to its members and must be used for nothing else.
+    Every collective is called by all members in the same order; transfers between two members in
+    the same order by both. All return a started `Transfer`, or None if there is nothing to move.
+    """
+
+    engine: UdpEngine
+    ranks: tuple[int, ...]
+    stream: int
+    me: int = field(init=False)
+    _next: int = 0
+    _next_transfer: dict[Hashable, int] = field(default_factory=lambda: defaultdict(int))
+    _tables: dict[Hashable, list[MessageTables]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rank = self.engine.endpoint.rank
+        if rank not in self.ranks:
+            message = f"Rank {rank} is not in the group {self.ranks}."
+            raise UsageError(message)
+        self.me = self.ranks.index(rank)
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return len(self.ranks)
+
+    def all_reduce(
+        self, memory: Memory, options: SumOptions = EXACT, *, iteration: int | None = None
+    ) -> Transfer | None:
+        """Sum `memory` over all members, in place, times `options.scale`."""
+        if self.size == 1 and options.scale != 1.0:
+            raise UsageError("Scale a sum over one member yourself.")
+        piece = self._piece_length(memory)
+        return self._start(
+            ("all-reduce", memory.count, memory.form, options),
+            lambda: graphs.all_reduce(
+                self.size, self.me, memory.count, piece, algorithm=options.algorithm
+            ),
+            memory,
+            options=options,
+            iteration=iteration,
+        )
+
+    def reduce_scatter(
+        self, source: Memory, target: Memory, options: SumOptions = EXACT
+    ) -> Transfer | None:
+        """Sum shard `me` of every `source` into `target`, which holds this member's already."""
+        piece = self._piece_length(target)
+        return self._start(
+            ("reduce-scatter", target.count, target.form, options),
+            lambda: graphs.reduce_scatter(self.size, self.me, target.count, piece),
+            target,
+            source=source,
+            options=options,
+        )
+
+    def all_gather(
+        self, memory: Memory, counts: Sequence[int], *, iteration: int | None = None
+    ) -> Transfer | None:
+        """Fill `memory` with everyone's part, of `counts[k]` elements; one's own is there.
+
+        `iteration` is a reserved number, if this was announced by `reserve`.
+        """
+        piece = self._piece_length(memory)
+        return self._start(
+            ("all-gather", tuple(counts), memory.form),
+            lambda: graphs.all_gather(self.me, counts, piece),
+            memory,
+            iteration=iteration,
+        )
+
+    def reserve(self) -> int:
+        """Return the number of an operation to be started later, in its place in the order."""
+        iteration = self._next
+        self._next = (self._next + 1) & 0xFFFFFFFF
+        return iteration
+
+    def all_to_all(
+        self, source: Memory, target: Memory, sent: Sequence[int], received: Sequence[int]
+    ) -> Transfer | None:
+        """Send `sent[k]` elements of `source` to member k and receive `received[k]` from it."""
+        piece = self._piece_length(target if target.count else source)
+        return self._start(
+            ("all-to-all", tuple(sent), tuple(received), source.form),
+            lambda: graphs.all_to_all(self.me, sent, received, piece),
+            target,
+            source=source,
+        )
+
+    def broadcast(self, memory: Memory, root: int) -> Transfer | None:
+        """Overwrite `memory` with that of member `root`."""
+        piece = self._piece_length(memory)
+        return self._start(
+            ("broadcast", memory.count, memory.form, root),
+            lambda: graphs.broadcast(self.size, self.me, memory.count, root, piece),
+            memory,
+        )
+
+    def reduce(self, memory: Memory, root: int, options: SumOptions = EXACT) -> Transfer | None:
+        """Sum `memory` over all members into that of `root`; the others' end as scratch."""
+        piece = self._piece_length(memory)
+        return self._start(
+            ("reduce", memory.count, memory.form, root, options),
+            lambda: graphs.reduce(self.size, self.me, memory.count, root, piece),
+            memory,
+            options=options,
+        )
+
+    def send(self, memory: Memory, peer: int, *, tag: int = 0) -> Transfer | None:
+        """Send `memory` to member `peer`."""
+        return self._transfer(memory, self.me, peer, tag)
+
+    def receive(self, memory: Memory, peer: int, *, tag: int = 0) -> Transfer | None:
+        """Fill `memory` with what member `peer` sends."""
+        return self._transfer(memory, peer, self.me, tag)
+
+    def barrier(self, memory: Memory) -> Transfer | None:
+        """Finish once every member has called it; `memory` is a byte for each member."""
+        return self.all_gather(memory, [1] * self.size)
+
+    def _transfer(self, memory: Memory, sender: int, receiver: int, tag: int) -> Transfer | None:
+        if sender == receiver:
+            raise UsageError("A rank cannot send to itself.")
+        key = (sender, receiver, tag)
+        iteration = self._next_transfer[key]
+        self._next_transfer[key] += 1
+        piece = self._piece_length(memory)
+        return self._start(
+            ("transfer", sender, receiver, memory.count, memory.form),
+            lambda: graphs.transfer(self.me, sender, receiver, memory.count, piece),
+            memory,
+            stream=self._transfer_stream(tag),
+            iteration=iteration,
+        )
+
+    def _transfer_stream(self, tag: int) -> int:
+        """Return the stream of messages with this tag: the group's low 16 bits are for tags."""
+        if not 0 <= tag < 0xFFFF:
+            message = f"A tag is at least 0 and less than 65535, not {tag}."
+            raise UsageError(message)
+        return self.stream | (tag + 1)
+
+    def _piece_length(self, memory: Memory) -> int:
+        """Return how many elements a message has: whole packets, in one that is not the last."""
+        segment = self.engine.endpoint.config.segment_bytes
+        segments = max(1, PIECE_BYTES // segment)
+        return segments * segment // WIRE_BYTES[memory.form]
+
+    def _start(
+        self,
+        shape: tuple[Hashable, ...],
+        make_graph: Callable[[], MessageGraph],
+        memory: Memory,
+        *,
+        source: Memory | None = None,
+        options: SumOptions = EXACT,
+        stream: int | None = None,
+        iteration: int | None = None,
+    ) -> Transfer | None:
+        if stream is None and iteration is None:
+            iteration = self.reserve()
+        kept = self._tables.setdefault(shape, [])
+        tables = kept.pop() if kept else self._make_tables(make_graph(), memory.form, options)
+        if tables.is_empty:
+            kept.append(tables)
+            return None
+        tables.place(memory.address, source.address if source is not None else None)
+        transfer = Transfer(
+            tables,
+            self.stream if stream is None else stream,
+            iteration or 0,
+            f"The {shape[0]} of {memory.count} elements among ranks {self.ranks}",
+            keep=(memory.owner, source.owner if source is not None else None),
+            give_back=lambda: self._keep(shape, tables),
+        )
+        return self.engine.submit(transfer)
+
+    def _keep(self, shape: tuple[Hashable, ...], tables: MessageTables) -> None:
+        """Keep an operation's tables for the next one of the same shape."""
+        if len(self._tables) > KEPT_TABLES:
+            self._tables.pop(next(iter(self._tables)))
+        self._tables.setdefault(shape, []).append(tables)
+
+    def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
+        bound = 0.0 if form == RAW else options.loss_bound
+        if options.algorithm == "ring":
+            bound /= max(1, self.size - 1)  # a sum that is lost on its way has many contributions
+        adders = [0] * len(graph.gates)
+        for message in graph.incoming:
+            if message.adds:
+                adders[message.gate] += 1
+        return MessageTables(
+            self.engine.endpoint.world_size,
+            self.engine.endpoint.config.segment_bytes,
+            form,
+            sending=[
+                Sending(
+                    self.ranks[message.peer],
+                    message.piece.start,
+                    len(message.piece),
+                    message.after,
+                    options.layer_class,
+                )
+                for message in graph.outgoing
+            ],
+            receiving=[
+                Receiving(
+                    self.ranks[message.peer],
+                    message.piece.start,
+                    len(message.piece),
+                    ADD if message.adds else WRITE,
+                    message.gate,
+                    bound if message.adds else 0.0,
+                )
+                for message in graph.incoming
+            ],
+            gates=[
+                Joining(
+                    gate.piece.start,
+                    len(gate.piece),
+                    options.scale if gate.finish else 1.0,
+                    1 + adders[number],
+                    options.policy if gate.finish else ZERO,
+                )
+                for number, gate in enumerate(graph.gates)
+            ],
+        )
