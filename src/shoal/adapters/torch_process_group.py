@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shoal.adapters.torch_memory import SUMMABLE, bytes_of, flat_copy, memory_of, scatter_back
 from shoal.adapters.torch_work import TransportWork, then
 from shoal.errors import UsageError
+from shoal.runtime.tensor_memory import SUMMABLE, bytes_of, flat_copy, memory_of, scatter_back
 from shoal.runtime.udp.group import SumOptions, TransportGroup
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
 

@@ -2,8 +2,9 @@
 
 Every repeat takes other members of a larger job. Their gloo group exists and has been warmed up;
 our group has never been used, though every two of its members have averaged in other groups before,
-so that on both sides the system's connections have grown their windows. The two are timed one after the other, in alternating order; a time is that of the slowest member. Ours yields
-the mean, gloo's all_reduce the sum.
+so that on both sides the system's connections have grown their windows. The two are timed one after
+the other, in alternating order; a time is that of the slowest member. Ours yields the mean, gloo's
+all_reduce the sum.
 """
 
 from __future__ import annotations

@@ -56,6 +56,12 @@ def train(
     workers_per_host: Annotated[
         int | None, typer.Option(help="Group as if so many workers shared a host.")
     ] = None,
+    transport: Annotated[
+        str, typer.Option(help="What workers communicate over: gloo, or shoal (UDP).")
+    ] = "gloo",
+    loss_bound: Annotated[
+        float, typer.Option(help="Share of a sum's contributions that shoal may lose.")
+    ] = 0.0,
     deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
     control_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the control plane; 0 for any.")
@@ -95,6 +101,8 @@ def train(
         max_seconds=max_seconds,
         target=target,
         seed=seed,
+        transport=transport,
+        loss_bound=loss_bound,
         workers_per_host=workers_per_host,
     )
     spec.validate()
@@ -130,6 +138,8 @@ def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
 def describe(spec: RunSpec) -> str:
     """Return in words what a run does, the padding included."""
     text = f"Training {spec.model} on {spec.dataset} with {spec.workers} workers, {spec.strategy}."
+    if spec.transport != "gloo":
+        text += f" Over {spec.transport}, losing at most {spec.loss_bound:.0%} of what is summed."
     if spec.compute_ms is not None:
         text += (
             f" Each step's compute is padded to {spec.compute_ms:g} ms by sleeping, so that the"

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from shoal.compiled.cache import compiled
+from shoal.compiled.cache import compiled, compiling_once, is_cold
 from shoal.compiled.memory import F4, F8, I4, I8, U1, U2, U4, U8, copy_bytes, rows_at
 
-__all__ = ["F4", "F8", "I4", "I8", "U1", "U2", "U4", "U8", "compiled", "copy_bytes", "rows_at"]
+__all__ = [
+    "F4",
+    "F8",
+    "I4",
+    "I8",
+    "U1",
+    "U2",
+    "U4",
+    "U8",
+    "compiled",
+    "compiling_once",
+    "copy_bytes",
+    "is_cold",
+    "rows_at",
+]

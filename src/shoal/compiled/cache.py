@@ -8,9 +8,11 @@ compiled anew, once.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -40,6 +42,34 @@ def _cache_folder() -> str:
 
 
 _FOLDER: Final = _cache_folder()
+_WARM: Final = ".warm"
+"""Stands in the folder once everything in it has been compiled."""
+
+
+def is_cold() -> bool:
+    """Return whether nothing has been compiled yet for these sources on this machine."""
+    return not Path(_FOLDER, _WARM).exists()
+
+
+@contextlib.contextmanager
+def compiling_once() -> Iterator[None]:
+    """Let one process of this machine at a time compile; the others find its work done.
+
+    Wrap the first calls of compiled functions in it.
+    """
+    if not is_cold():
+        yield
+        return
+    try:
+        Path(_FOLDER).mkdir(parents=True, exist_ok=True)
+        lock = Path(_FOLDER, ".lock").open("w")
+    except OSError:  # nothing can be kept here: every process compiles for itself
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        Path(_FOLDER, _WARM).touch()
 
 
 def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.errors import UsageError
+from shoal.runtime.transports import check_transport
 from shoal.workloads import default_recipe
 
 if TYPE_CHECKING:
@@ -59,6 +60,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_samples: int | None = None
     """Test samples behind the final figures; null for all, 0 for a run that is not evaluated."""
 
+    transport: str = "gloo"
+    """What the workers communicate over: "gloo", or "shoal", our own transport over UDP."""
+
+    loss_bound: float = 0.0
+    """Share of each contribution to a sum that the network may lose; only over "shoal"."""
+
     workers_per_host: int | None = None
     """Pretend that so many workers share a host; null for all on one."""
 
@@ -85,6 +92,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             if factor < 1:
                 message = f"A slow rank's factor must be at least 1, not {factor:g}."
                 raise UsageError(message)
+        check_transport(self.transport, self.loss_bound)
         if self.compute_ms is not None and self.compute_ms <= 0:
             message = f"--compute-ms must be positive, not {self.compute_ms:g}."
             raise UsageError(message)

@@ -111,6 +111,8 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
         make_optimizer(model, recipe),
         model,
         sync=make_strategy(spec.strategy, spec.strategy_options),
+        transport=spec.transport,
+        loss_bound=spec.loss_bound,
         seed=spec.seed,
         trace=sink,
     )

@@ -30,11 +30,15 @@ from shoal.runtime.job_card import JobCard, agree
 from shoal.runtime.last_worker import wait_until_deserted
 from shoal.runtime.launch import Launch, read_launch
 from shoal.runtime.torch_communicator import TorchCommunicator
+from shoal.runtime.transports import check_transport
 from shoal.runtime.watched_store import WatchedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
+
+    from shoal.comm import Communicator
+    from shoal.runtime.transport_communicator import TransportCommunicator
 
 _current: Session | None = None
 
@@ -88,6 +92,7 @@ class Session:
         self.control = control
         self._agreement = agreement
         self._service = service
+        self._transport: TransportCommunicator | None = None
         self._runs = 0
 
     @property
@@ -131,6 +136,38 @@ class Session:
         """Raise `MismatchError` on every worker unless all brought the same plans."""
         self._agreement.reach(topic, strategy=strategy, model=model)
 
+    def communicator_over(self, transport: str, loss_bound: float) -> Communicator:
+        """Return what goes over `transport`: "gloo", or "shoal" with that bound on losses.
+
+        Collective the first time that "shoal" is asked for. Raises `UsageError` for another name
+        or a bound that is none.
+        """
+        check_transport(transport, loss_bound)
+        if transport == "gloo":
+            return self.communicator
+        if self._transport is None:
+            from shoal.runtime.open_transport import open_transport
+
+            self._transport = open_transport(
+                self.rank,
+                self.world_size,
+                self.facts,
+                name="transport",
+                deadline_s=self.deadline_s,
+                on_peer_error=self._report_peer,
+            )
+            self._share_fate(self._transport)
+        self._transport.loss_bound = loss_bound
+        return self._transport
+
+    def _report_peer(self, rank: int | None, text: str) -> None:
+        if rank is not None:
+            self.control.report_failure(f"their connection broke ({text}).", culprit=rank)
+
+    def _share_fate(self, transport: TransportCommunicator) -> None:
+        """Let whatever aborts the communicator abort `transport` too."""
+        self.communicator.on_abort(transport.abort)
+
     def next_run_name(self) -> str:
         """Return a name for the next training run, the same on every worker."""
         self._runs += 1
@@ -147,6 +184,9 @@ class Session:
         Whoever still waits for it learns that it is gone, as if its process had ended.
         """
         self.control.close()
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
         self.communicator.abort(UsageError("This worker has left the job; start it again."))
 
     def close(self) -> None:

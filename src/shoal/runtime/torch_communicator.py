@@ -65,6 +65,7 @@ class TorchCommunicator:
         self._subgroups = Subgroups(self._group, self._guard)
         self._always_subgroups = always_subgroups
         self._scratch = Scratch()
+        self._on_abort: list[Callable[[ShoalError], None]] = []
 
     @property
     def rank(self) -> int:
@@ -84,6 +85,16 @@ class TorchCommunicator:
         """
         self._guard.abort(error)
         self._subgroups.close()
+        for tell in self._on_abort:
+            tell(error)
+
+    def on_abort(self, tell: Callable[[ShoalError], None]) -> None:
+        """Have `tell` called with the error when this communicator is aborted, or now if it was."""
+        self._on_abort.append(tell)
+        try:
+            self.check()
+        except ShoalError as error:
+            tell(error)
 
     def check(self) -> None:
         """Raise the error that this communicator was aborted with, if it was."""

@@ -41,6 +41,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     "ds-sync", "ripples-static", "ripples-random", "ripples", "local-sgd") or a strategy made with
     options, such as `shoal.Ripples(interval=2)`. Move the model to its device first.
 
+    `transport` is what all that goes over: "gloo", or "shoal", Shoal's own transport over UDP.
+    There, `loss_bound` is the share of each worker's gradients (or parameters, where those are
+    averaged) that the network may lose in a sum before anything is sent again.
+
     Gradient clipping, accumulation (`no_sync`), parameter groups, learning-rate schedulers and
     `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker
     makes no more steps, and `average_model()` for the mean of all replicas.
@@ -56,6 +60,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         model: nn.Module,
         sync: str | AbstractStrategy = "all-reduce",
         *,
+        transport: str = "gloo",
+        loss_bound: float = 0.0,
         seed: int = 0,
         trace: TraceSink | None = None,
     ) -> None:
@@ -67,21 +73,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
         name = session.next_run_name()
         session.agree(
             name,
-            strategy=f"{strategy.name} {strategy.options()}",
+            strategy=f"{strategy.name} {strategy.options()} over {transport} {loss_bound:g}",
             model=fingerprint_model(model, optimizer),
         )
         self._inner = optimizer
         self._strategy = strategy
-        self._communicator = session.communicator
+        self._communicator = session.communicator_over(transport, loss_bound)
         self.flat = FlatParameters(model)
         for buffer in self.flat.buffers:
-            session.communicator.broadcast(buffer, 0)
+            self._communicator.broadcast(buffer, 0)
         self.stopwatch = Stopwatch(session.rank, trace)
         self.replica = Replica(
             model=model,
             optimizer=optimizer,
             flat=self.flat,
-            communicator=session.communicator,
+            communicator=self._communicator,
             groups=session.control,
             facts=session.facts,
             session=name,

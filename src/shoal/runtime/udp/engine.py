@@ -7,8 +7,10 @@ gives it up at its deadline. Only that thread touches the endpoint's tables.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import sys
 import threading
 import time
 from collections import deque
@@ -18,14 +20,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from shoal.compiled import compiling_once, is_cold
 from shoal.errors import DeadlineExceeded, MismatchError, ResourceError, ShoalError, WorkerLost
 from shoal.runtime.udp.links import LinkListener, PeerLinks
 from shoal.runtime.udp.pump import EVENTS, FAILED, new_sockets, pump
 from shoal.runtime.udp.sockets import RankSockets, address_tables, open_sockets
 from shoal.transport.endpoint import Endpoint, TransportConfig
+from shoal.transport.forms import RAW
+from shoal.transport.messages import MessageTables
+from shoal.transport.operations import cancel_operation
 
 if TYPE_CHECKING:
-    from shoal.transport.messages import MessageTables
     from shoal.transport.tables import Counter
 
 TICK_US: Final = 200_000
@@ -60,6 +65,8 @@ class Transfer:
     """What owns the memory: kept until the operation is done."""
     give_back: Callable[[], None] = lambda: None
     """Called in the loop's thread once the tables are free again."""
+    patient: bool = False
+    """Whether it may wait for ever: a server is idle for as long as nobody asks."""
     callbacks: list[Callable[[ShoalError | None], None]] = field(default_factory=list)
     deadline: float = 0.0
     """When it is given up, in `time.monotonic` seconds."""
@@ -173,6 +180,7 @@ class UdpEngine:
         row["receive_fd"], row["wake_fd"] = self.sockets.receiver.fileno(), self._wake_fd
         row["uses_segmentation"] = self.sockets.segmentation
         row["uses_coalescing"] = self.sockets.coalescing
+        self._load_code()
         self._links = PeerLinks.join(
             me,
             [card.links for card in cards],
@@ -187,7 +195,8 @@ class UdpEngine:
 
     def submit(self, transfer: Transfer) -> Transfer:
         """Start a transfer as soon as the loop gets to it. Callable from any thread."""
-        transfer.deadline = time.monotonic() + self.deadline_s
+        wait_s = math.inf if transfer.patient else self.deadline_s
+        transfer.deadline = time.monotonic() + wait_s
         with self._lock:
             error = self._error
             if error is None:
@@ -226,6 +235,17 @@ class UdpEngine:
     def counts(self, peer: int | None = None) -> dict[Counter, int]:
         """Return what has been counted for `peer`, or (None) for everyone together."""
         return self.endpoint.counts(peer)
+
+    def _load_code(self) -> None:
+        """Load or compile what the loop calls, before any deadline runs: that may take a while."""
+        if is_cold() and self.endpoint.rank == 0:
+            sys.stderr.write("compiling the transport, once for this version of it ...\n")
+        tables = MessageTables(self.endpoint.world_size, self.endpoint.config.segment_bytes, RAW)
+        with compiling_once():
+            slot = self.endpoint.post(tables, 0, 0, 0)
+            self.endpoint.finished()
+            cancel_operation(self.endpoint.state, slot)
+            pump(self.endpoint.state, self._io, 0)
 
     def _check_segments(self, cards: Sequence[Card]) -> None:
         mine = self.endpoint.config.segment_bytes

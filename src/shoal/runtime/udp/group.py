@@ -172,15 +172,19 @@ class TransportGroup:
         """Send `memory` to member `peer`."""
         return self._transfer(memory, self.me, peer, tag)
 
-    def receive(self, memory: Memory, peer: int, *, tag: int = 0) -> Transfer | None:
-        """Fill `memory` with what member `peer` sends."""
-        return self._transfer(memory, peer, self.me, tag)
+    def receive(
+        self, memory: Memory, peer: int, *, tag: int = 0, patient: bool = False
+    ) -> Transfer | None:
+        """Fill `memory` with what member `peer` sends; `patient` waits without a deadline."""
+        return self._transfer(memory, peer, self.me, tag, patient=patient)
 
     def barrier(self, memory: Memory) -> Transfer | None:
         """Finish once every member has called it; `memory` is a byte for each member."""
         return self.all_gather(memory, [1] * self.size)
 
-    def _transfer(self, memory: Memory, sender: int, receiver: int, tag: int) -> Transfer | None:
+    def _transfer(
+        self, memory: Memory, sender: int, receiver: int, tag: int, *, patient: bool = False
+    ) -> Transfer | None:
         if sender == receiver:
             raise UsageError("A rank cannot send to itself.")
         key = (sender, receiver, tag)
@@ -193,6 +197,7 @@ class TransportGroup:
             memory,
             stream=self._transfer_stream(tag),
             iteration=iteration,
+            patient=patient,
         )
 
     def _transfer_stream(self, tag: int) -> int:
@@ -218,6 +223,7 @@ class TransportGroup:
         options: SumOptions = EXACT,
         stream: int | None = None,
         iteration: int | None = None,
+        patient: bool = False,
     ) -> Transfer | None:
         if stream is None and iteration is None:
             iteration = self.reserve()
@@ -234,6 +240,7 @@ class TransportGroup:
             f"The {shape[0]} of {memory.count} elements among ranks {self.ranks}",
             keep=(memory.owner, source.owner if source is not None else None),
             give_back=lambda: self._keep(shape, tables),
+            patient=patient,
         )
         return self.engine.submit(transfer)
 

@@ -1,0 +1,238 @@
+"""The `Communicator` over Shoal's own transport: any synchronization, with bounded loss if wanted.
+
+The contract is that of `runtime.torch_communicator`, which goes over torch.distributed, and the
+same tests run against both. Owns the translation of the contract's calls into transfers, and what a
+lost peer means to the job. Host tensors only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
+from shoal.groups.group import Group
+from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
+from shoal.runtime.tensor_memory import bytes_of, memory_of
+from shoal.runtime.udp.group import SumOptions, TransportGroup
+from shoal.transport.forms import FLOAT32_AS_BFLOAT16
+
+if TYPE_CHECKING:
+    from shoal.runtime.udp.engine import Transfer, UdpEngine
+
+WORLD_STREAM: Final = 1 << 16
+GROUP_STREAM: Final = 2 << 16
+"""Averages of groups: their channel is added, so it fills the low 16 bits."""
+
+GRACE_S: Final = 2.0
+"""How long a lost connection waits for the control plane to name the worker at fault."""
+
+POLL_S: Final = 0.002
+
+
+class TransportWork:
+    """A transfer under way, or none at all because there was nothing to move."""
+
+    def __init__(self, communicator: TransportCommunicator, transfer: Transfer | None) -> None:
+        self._communicator, self._transfer = communicator, transfer
+
+    def wait(self) -> None:
+        """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
+        if self._transfer is not None:
+            self._communicator.await_transfer(self._transfer)
+
+
+class TransportCommunicator:
+    """What one worker does together with others, over a started `engine`.
+
+    `loss_bound` is the share of each contribution to a sum or a mean that may get lost: what is
+    lost counts as zero in a sum. Gathering is always exact, so all members end with the same bits.
+    `on_peer_error` is told which rank's connection ended, before anything is raised.
+    """
+
+    def __init__(
+        self,
+        engine: UdpEngine,
+        *,
+        loss_bound: float = 0.0,
+        on_peer_error: Callable[[int | None, str], None] | None = None,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self._engine = engine
+        self._on_peer_error, self._grace_s = on_peer_error, grace_s
+        everyone = tuple(range(engine.endpoint.world_size))
+        self._world = TransportGroup(engine, everyone, WORLD_STREAM)
+        self._group = lru_cache(maxsize=64)(self._make_group)
+        self.loss_bound = loss_bound
+        """Share of each contribution to a float sum or mean that may get lost from now on."""
+        self._from_anyone: dict[tuple[int, int], dict[int, tuple[Tensor, Transfer]]] = {}
+        self._error: ShoalError | None = None
+
+    @property
+    def rank(self) -> int:
+        """This worker's index."""
+        return self._engine.endpoint.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers in the job."""
+        return self._engine.endpoint.world_size
+
+    def abort(self, error: ShoalError) -> None:
+        """Make every blocked and later operation raise `error`. The first error stands."""
+        self._error = self._error or error
+        self._engine.abort(error)
+
+    def check(self) -> None:
+        """Raise the error that this communicator was aborted with, if it was."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Leave: close the transport."""
+        self._engine.close()
+
+    def all_reduce(self, buffer: Tensor) -> TransportWork:
+        """Start summing `buffer` over all workers, in place. Same order on every worker."""
+        options = SumOptions(loss_bound=self.loss_bound if buffer.is_floating_point() else 0.0)
+        return self._work(self._world.all_reduce(memory_of(_flat(buffer)), options))
+
+    def group_average(
+        self,
+        buffer: Tensor,
+        members: Sequence[int],
+        *,
+        sequence: int,
+        weights: Sequence[int] = (),
+        channel: int = 0,
+    ) -> None:
+        """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
+
+        float32, float64, bfloat16 or float16; the last two are summed in float32.
+        """
+        members, weights = tuple(members), tuple(weights)
+        self._check_members(buffer, members, weights)
+        self.check()
+        if len(members) == 1 or buffer.numel() == 0:
+            return
+        flat = _flat(buffer)
+        wide = flat.float() if flat.dtype in NARROW_TYPES else flat
+        scale = 1 / len(members)
+        if weights:
+            wide.mul_(weights[members.index(self.rank)] / sum(weights))
+            scale = 1.0
+        form = FLOAT32_AS_BFLOAT16 if flat.dtype == torch.bfloat16 else None
+        options = SumOptions(scale=scale, loss_bound=self.loss_bound)
+        group = self._group(members, channel)
+        transfer = group.all_reduce(memory_of(wide, form=form), options, iteration=sequence)
+        try:
+            self._work(transfer).wait()
+        except (WorkerLost, DeadlineExceeded) as error:
+            # Members that do not talk to the lost one wait for this one: let them know.
+            self.abort(error)
+            raise
+        if wide is not flat:
+            flat.copy_(wide)
+
+    def send(self, buffer: Tensor, destination: int, *, channel: int) -> TransportWork:
+        """Start sending `buffer`; it must stay unchanged until the work is done."""
+        self._check_peer(destination)
+        return self._work(self._world.send(bytes_of(_flat(buffer)), destination, tag=channel))
+
+    def receive(self, buffer: Tensor, source: int, *, channel: int) -> TransportWork:
+        """Start receiving into `buffer` from `source`."""
+        self._check_peer(source)
+        return self._work(self._world.receive(bytes_of(_flat(buffer)), source, tag=channel))
+
+    def receive_any(self, buffer: Tensor, *, channel: int) -> int:
+        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
+
+        A receive stands open for every other worker, so a channel that is received from in this
+        way is received from in no other, and always with as many bytes.
+        """
+        flat = _flat(buffer)
+        key = (channel, flat.numel() * flat.element_size())
+        standing = self._from_anyone.setdefault(key, {})
+        for rank in range(self.world_size):
+            if rank != self.rank and rank not in standing:
+                place = torch.empty_like(flat)
+                transfer = self._world.receive(bytes_of(place), rank, tag=channel, patient=True)
+                if transfer is not None:
+                    standing[rank] = (place, transfer)
+        while True:
+            self.check()
+            for rank, (place, transfer) in sorted(standing.items()):
+                if transfer.done.is_set():
+                    del standing[rank]
+                    if transfer.error is None:
+                        flat.copy_(place)
+                        return rank
+            time.sleep(POLL_S)
+
+    def broadcast(self, buffer: Tensor, source: int) -> None:
+        """Overwrite `buffer` with that of `source` on every worker."""
+        if not 0 <= source < self.world_size:
+            self._check_peer(source)
+        self._work(self._world.broadcast(bytes_of(_flat(buffer)), source)).wait()
+
+    def barrier(self) -> None:
+        """Return once every worker has called it."""
+        here = torch.zeros(self.world_size, dtype=torch.uint8)
+        self._work(self._world.barrier(bytes_of(here))).wait()
+
+    def await_transfer(self, transfer: Transfer) -> None:
+        """Wait for a transfer; if a peer is lost, give the job a moment to say which, and why."""
+        try:
+            transfer.wait()
+        except WorkerLost as error:
+            if self._on_peer_error is not None and self._error is None:
+                self._on_peer_error(error.rank, "its connection has ended")
+                deadline = time.monotonic() + self._grace_s
+                while self._error is None and time.monotonic() < deadline:
+                    time.sleep(POLL_S)
+            raise self._error or error from None
+        except ShoalError as error:
+            raise self._error or error from None
+
+    def _work(self, transfer: Transfer | None) -> TransportWork:
+        self.check()
+        return TransportWork(self, transfer)
+
+    def _make_group(self, members: tuple[int, ...], channel: int) -> TransportGroup:
+        return TransportGroup(self._engine, members, GROUP_STREAM + channel)
+
+    def _check_members(
+        self, buffer: Tensor, members: tuple[int, ...], weights: tuple[int, ...]
+    ) -> None:
+        if buffer.dtype not in WIDE_TYPES + NARROW_TYPES:
+            message = f"Only float tensors of 16 to 64 bits can be averaged, not {buffer.dtype}."
+            raise UsageError(message)
+        group = Group(members, weights)
+        for member in members:
+            self._check_rank(member)
+        if self.rank not in group:
+            message = f"Rank {self.rank} is not in the group {members} that it was to average in."
+            raise UsageError(message)
+
+    def _check_peer(self, rank: int) -> None:
+        self._check_rank(rank)
+        if rank == self.rank:
+            message = f"Rank {rank} cannot send to itself."
+            raise UsageError(message)
+
+    def _check_rank(self, rank: int) -> None:
+        if not 0 <= rank < self.world_size:
+            message = f"Rank {rank} does not exist among {self.world_size} workers."
+            raise UsageError(message)
+
+
+def _flat(buffer: Tensor) -> Tensor:
+    """Return `buffer` as one dimension, sharing memory. Raises `UsageError` if that cannot be."""
+    if not buffer.is_contiguous():
+        raise UsageError("Only contiguous tensors can be exchanged; call .contiguous() first.")
+    return buffer.detach().view(-1)

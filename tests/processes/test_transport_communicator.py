@@ -1,0 +1,181 @@
+"""TransportCommunicator between real processes: a Communicator over real datagrams."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_torch_communicator import Average, check_averages, random_cases, values_of
+
+from shoal.errors import DeadlineExceeded, UsageError, WorkerLost
+from shoal.runtime.transport_communicator import TransportCommunicator
+from shoal.runtime.udp.engine import UdpEngine
+from shoal.transport.endpoint import TransportConfig
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
+
+STRIDE = 3
+
+
+def connect(deadline_s: float = 20.0, **options: Any) -> TransportCommunicator:
+    engine = UdpEngine(
+        dist.get_rank(), dist.get_world_size(), TransportConfig(**options), deadline_s=deadline_s
+    )
+    cards: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(cards, engine.card)
+    engine.start(cards)
+    return TransportCommunicator(engine)
+
+
+def average_cases(cases: list[Any], options: dict[str, Any]) -> list[Average]:
+    communicator = connect(**options)
+    results: list[Average] = []
+    for case, (members, weights, length, dtype) in enumerate(cases):
+        if communicator.rank not in members:
+            results.append(None)
+            continue
+        buffer = values_of(communicator.rank, case, length, dtype)
+        communicator.group_average(buffer, members, sequence=case, weights=weights)
+        digest = hashlib.sha256(buffer.view(torch.uint8).numpy()).hexdigest()
+        results.append((digest, buffer[::STRIDE].clone()))
+    communicator.close()
+    return results
+
+
+@pytest.mark.parametrize("world_size", [5, 8])
+def test_overlapping_groups_average_right_and_bitwise_equal(
+    run_workers: RunWorkers, world_size: int
+) -> None:
+    cases = random_cases(world_size, 80, seed=world_size)
+    check_averages(cases, run_workers(average_cases, world_size, cases, {}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"segment_bytes": 240},
+        {"paths": 4, "spray_unit": 3},
+        {"rate_control": "dctcp"},
+        {"rate_control": "timely"},
+        {"rate_control": "fixed", "rate_bytes_per_us": 50.0},
+        {"stop_early": False},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_every_setting_averages_right(run_workers: RunWorkers, options: dict[str, Any]) -> None:
+    cases = random_cases(4, 25, seed=2)
+    check_averages(cases, run_workers(average_cases, 4, cases, options))
+
+
+def test_large_buffers(run_workers: RunWorkers) -> None:
+    everyone, long = tuple(range(4)), 2_100_007
+    cases = [
+        (everyone, (), long, torch.float32),
+        (everyone, (1, 2, 3, 4), long, torch.float32),
+        ((0, 3), (), long, torch.float64),
+    ]
+    check_averages(cases, run_workers(average_cases, 4, cases, {}))
+
+
+def exchange_everything() -> dict[str, Any]:
+    communicator = connect()
+    rank, size = communicator.rank, communicator.world_size
+    total = torch.full((1000,), float(rank))
+    communicator.all_reduce(total).wait()
+    told = torch.full((10_001,), rank, dtype=torch.int64)
+    communicator.broadcast(told, 2)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    arriving = [torch.empty(5), torch.empty(7)]
+    works = [communicator.receive(each, left, channel=3) for each in arriving]
+    leaving = [torch.full((length,), float(rank + length)) for length in (5, 7)]
+    works += [communicator.send(each, right, channel=3) for each in leaving]
+    for work in works:
+        work.wait()
+    heard = []
+    if rank == 0:
+        word = torch.empty(3)
+        for _ in range(2 * (size - 1)):
+            source = communicator.receive_any(word, channel=4)
+            heard.append((source, word.tolist()))
+    else:
+        for turn in range(2):
+            communicator.send(torch.full((3,), float(10 * rank + turn)), 0, channel=4).wait()
+    communicator.barrier()
+    communicator.close()
+    return {
+        "sum": total.unique().tolist(),
+        "told": told.unique().tolist(),
+        "arrived": [each.unique().tolist() for each in arriving],
+        "heard": heard,
+    }
+
+
+def test_sums_broadcasts_and_messages(run_workers: RunWorkers) -> None:
+    size = 4
+    for rank, outcome in enumerate(run_workers(exchange_everything, size)):
+        left = (rank - 1) % size
+        assert outcome["sum"] == [6.0]
+        assert outcome["told"] == [2]
+        assert outcome["arrived"] == [[float(left + 5)], [float(left + 7)]]
+        if rank == 0:
+            for source in range(1, size):
+                words = [word for other, word in outcome["heard"] if other == source]
+                assert words == [[10.0 * source + turn] * 3 for turn in range(2)]
+
+
+def leave_one_out(ends_by: str) -> str:
+    communicator = connect(deadline_s=2.0)
+    communicator.barrier()
+    if communicator.rank == 2:
+        if ends_by == "leaving":
+            communicator.close()
+        else:
+            dist.barrier()
+            communicator.close()
+        return "gone"
+    try:
+        communicator.group_average(torch.ones(100_000), (0, 1, 2), sequence=0)
+    except (WorkerLost, DeadlineExceeded) as error:
+        outcome = f"{type(error).__name__}: {error}"
+    else:
+        outcome = "averaged"
+    with pytest.raises((WorkerLost, DeadlineExceeded)):
+        communicator.barrier()
+    if ends_by != "leaving":
+        dist.barrier()
+    communicator.close()
+    return outcome
+
+
+@pytest.mark.parametrize("ends_by", ["leaving", "silence"])
+def test_a_missing_member_is_named(run_workers: RunWorkers, ends_by: str) -> None:
+    outcomes = run_workers(leave_one_out, 3, ends_by)
+    kind = "WorkerLost" if ends_by == "leaving" else "DeadlineExceeded"
+    assert any(text.startswith(kind) and "2" in text for text in outcomes[:2]), outcomes
+    assert all("averaged" not in text for text in outcomes)
+
+
+def refuse() -> list[str]:
+    communicator = connect()
+    refusals = []
+    for wrong in (
+        lambda: communicator.group_average(torch.ones(4, dtype=torch.int64), (0, 1), sequence=0),
+        lambda: communicator.group_average(torch.ones(4, 4).t(), (0, 1), sequence=0),
+        lambda: communicator.group_average(torch.ones(4), (0, 9), sequence=0),
+        lambda: communicator.send(torch.ones(4), communicator.rank, channel=0),
+        lambda: communicator.broadcast(torch.ones(4), 7),
+    ):
+        with pytest.raises(UsageError) as caught:
+            wrong()
+        refusals.append(str(caught.value))
+    communicator.close()
+    return refusals
+
+
+def test_wrong_calls_are_refused_in_a_sentence(run_workers: RunWorkers) -> None:
+    for refusals in run_workers(refuse, 2):
+        assert all(text.endswith(".") for text in refusals)
