@@ -3,7 +3,9 @@
 Each sender that owes a message gets an equal share of one budget, so a port in front of the
 receiver holds at most the budget however many senders there are: incast cannot overrun it. The
 budget grows while queueing delay stays under a target and shrinks in proportion when it does not;
-loss shrinks it only when it is more than the bound in force would forgive. Delay is measured from
+loss shrinks it only when it is more than the bound in force would forgive. Nobody is granted more
+than it owes, so that no sender keeps credit from one operation and spends it in the next, when all
+the others want to send as well. Delay is measured from
 the senders' clocks to the kernel's arrival stamps, so neither clock offsets nor a receiver that is
 slow to read look like congestion.
 
@@ -17,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import compiled
 from shoal.transport.control_queue import queue_feedback
-from shoal.transport.wire import FEEDBACK
+from shoal.transport.replay import WINDOW
+from shoal.transport.wire import FEEDBACK, unwrap
 
 if TYPE_CHECKING:
     from shoal.transport.tables import State
@@ -33,22 +36,52 @@ DECREASE: Final = 0.5
 """Largest share of the budget that one interval of high delay takes away."""
 
 
+LARGEST_CREDIT: Final = WINDOW // 2
+"""Packets that one sender may have under way, whatever the budget: replays must be told apart."""
+
+
+@compiled
+def note_expected(state: State, rank: int, segments: int) -> None:
+    """Note that `rank` owes so many segments more, at least one."""
+    peer = state.peers[rank]
+    if peer.expecting == 0:
+        state.core[0].receiving_peers += 1
+    peer.expecting += segments
+
+
+@compiled
+def note_settled(state: State, rank: int, segments: int) -> None:
+    """Note that `rank` owes so many segments less: they are here, or no longer wanted."""
+    peer = state.peers[rank]
+    peer.expecting -= segments
+    if peer.expecting == 0 and segments > 0:
+        state.core[0].receiving_peers -= 1
+
+
 @compiled
 def extend_grant(state: State, rank: int) -> int:
-    """Extend the credit of `rank` to its share of the budget; return that share in packets."""
+    """Extend the credit of `rank` to its share of the budget, or to all that it owes if less.
+
+    Returns the share in packets.
+    """
     core, peer = state.core[0], state.peers[rank]
     share = max(1, int(core.budget / max(1, core.receiving_peers)))
-    peer.grant = max(peer.grant, peer.end + share)
+    share = min(share, LARGEST_CREDIT)
+    peer.grant = max(peer.grant, peer.end + min(share, peer.expecting))
     return share
 
 
 @compiled
 def refresh_grant(state: State, rank: int) -> None:
-    """Extend the credit of `rank` while it owes something; tell it when half of it is new."""
+    """Extend the credit of `rank` while it owes something.
+
+    Tell it when half of the credit is new, and when it is all that it will need.
+    """
     peer = state.peers[rank]
     if peer.expecting > 0:
         share = extend_grant(state, rank)
-        if peer.grant - peer.grant_sent >= max(1, share // 2):
+        news = max(1, share // 2) if peer.expecting > share else 1
+        if peer.grant - peer.grant_sent >= news:
             queue_feedback(state, rank, FEEDBACK)
 
 
@@ -56,9 +89,7 @@ def refresh_grant(state: State, rank: int) -> None:
 def note_delay(state: State, rank: int, clock: int, arrived: int) -> None:
     """Take a packet's one-way delay into account: `clock` and `arrived` in microseconds."""
     core, peer = state.core[0], state.peers[rank]
-    delay = (arrived - clock) & 0xFFFFFFFF
-    if delay >= 0x80000000:
-        delay -= 0x100000000
+    delay = unwrap(peer.base_delay, (arrived - clock) & 0xFFFFFFFF)
     if arrived >= peer.epoch_end:
         peer.base_delay = delay if peer.epoch_end == 0 else peer.epoch_delay
         peer.epoch_delay = delay

@@ -11,24 +11,41 @@ from __future__ import annotations
 
 from typing import Final
 
-from numpy import float32
+from numpy import float32, float64
 
-from shoal.compiled import F4, U2, compiled, rows_at
+from shoal.compiled import F4, F8, U2, compiled, rows_at
+from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64
 
 ZERO: Final = 0
 DIVIDE_BY_COUNT: Final = 1
 
 
 @compiled
+def _scale(form: int, address: int, size: int, factor: float) -> None:
+    if form == FLOAT64:
+        wide = rows_at(address, size // 8, F8)
+        for index in range(wide.size):
+            wide[index] *= factor
+    elif form in (FLOAT32, FLOAT32_AS_BFLOAT16):
+        narrow, narrow_factor = rows_at(address, size // 4, F4), float32(factor)
+        for index in range(narrow.size):
+            narrow[index] *= narrow_factor
+
+
+@compiled
 def divide_by_counts(
-    address: int, size: int, counts_at: int, contributions: int, per_segment: int
+    form: int, address: int, size: int, counts_at: int, contributions: int, per_segment: int
 ) -> None:
-    """Scale each segment of float32 sums by `contributions` over the count of those that came."""
-    total = size // 4
-    segments = (total + per_segment - 1) // per_segment
-    counts, sums = rows_at(counts_at, segments, U2), rows_at(address, total, F4)
+    """Scale each segment of a sum by `contributions` over the count of those that came.
+
+    The sum is `size` bytes of memory at `address`, a segment `per_segment` bytes of it. Sums of
+    integers stay as they are: there is no fraction of them to give.
+    """
+    segments = (size + per_segment - 1) // per_segment
+    counts = rows_at(counts_at, segments, U2)
     for segment in range(segments):
         if counts[segment] != contributions:
-            factor = float32(contributions) / float32(counts[segment])
-            for index in range(segment * per_segment, min(total, (segment + 1) * per_segment)):
-                sums[index] *= factor
+            start = segment * per_segment
+            length = min(per_segment, size - start)
+            factor = float64(contributions) / float64(counts[segment])
+            _scale(form, address + start, length, factor)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from numpy import uint8
 
 from shoal.compiled import I4, U2, compiled, rows_at
-from shoal.transport.bitmap import clear_bits, count_common, fill_bits
+from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits
 from shoal.transport.control_queue import queue_control
-from shoal.transport.credit import extend_grant
+from shoal.transport.credit import extend_grant, note_expected, note_settled
 from shoal.transport.forms import finish_sum, widening
 from shoal.transport.holes import DIVIDE_BY_COUNT, divide_by_counts
+from shoal.transport.recent_keys import recalls, remember
 from shoal.transport.tables import (
     BLOCKED,
     DONE,
@@ -65,54 +66,85 @@ def _is_meant(
 @compiled
 def is_finished(state: State, stream: int, iteration: int, rank: int) -> bool:
     """Return whether an operation with this key that `rank` sent to has been finished here."""
-    finished = state.finished
-    for index in range(finished.size):
-        row = finished[index]
-        same = row.iteration == iteration and row.stream == stream
-        if same and (row.peer == rank or row.peer == ANYONE):
-            return True
-    return False
+    return recalls(state.finished, rank, stream, iteration) or recalls(
+        state.finished, ANYONE, stream, iteration
+    )
 
 
 @compiled
 def post_operation(state: State, slot: int, now: int) -> None:
-    """Start the operation whose row at `slot` is filled in; its tables are as `plans.py` left them.
+    """Start the operation whose row at `slot` is filled in; its tables are as made.
 
-    Messages of no bytes are done at once. Says READY to everyone who has something to send.
+    Messages of no bytes are done at once, and a gate that nothing leads to is open. Says READY to
+    everyone who has something to send.
     """
     core = state.core[0]
     operation = state.operations[slot]
-    outgoing = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
-    incoming = rows_at(operation.incoming, operation.incoming_count, INCOMING)
     operation.active = 1
     operation.started = now
     operation.order = core.order
     core.order += 1
-    operation.remaining = operation.outgoing_count + operation.incoming_count
+    operation.remaining = 0
     operation.ready_wait = FIRST_READY_WAIT_US
     operation.ready_at = NEVER
     gates = rows_at(operation.gates, operation.gate_count, GATE)
     for index in range(operation.gate_count):
         gates[index].remaining = gates[index].awaited
-    previous = -1
+    _expect_messages(state, slot)
+    _say_ready(state, slot, now)
+    _line_up_messages(state, slot)
+    for index in range(operation.gate_count):
+        if gates[index].remaining == 0:
+            _open_gate(state, slot, index)
+    core.timer_at = min(core.timer_at, operation.ready_at)
+    if operation.remaining == 0:
+        finish_operation(state, slot)
+
+
+@compiled
+def _expect_messages(state: State, slot: int) -> None:
+    """Give the operation's incoming messages their first state."""
+    operation = state.operations[slot]
+    incoming = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+    gates = rows_at(operation.gates, operation.gate_count, GATE)
     for index in range(operation.incoming_count):
         row = incoming[index]
         row.received, row.first_at, row.asked = 0, 0, 0
         row.answer_at = NEVER
-        row.state = EXPECTED
         fill_bits(row.seen, row.segments)
         if row.counts != 0:
             rows_at(row.counts, row.segments, U2)[:] = 1
-        peer = state.peers[row.peer]
-        if peer.expecting == 0:
-            core.receiving_peers += 1
-        peer.expecting += 1
+        if row.size > 0:
+            row.state = EXPECTED
+            operation.remaining += 1
+            note_expected(state, row.peer, row.segments)
+        else:
+            row.state = DONE
+            if row.gate >= 0:
+                gates[row.gate].remaining -= 1
+
+
+@compiled
+def _say_ready(state: State, slot: int, now: int) -> None:
+    """Tell everyone who has something to send that it may, and how much."""
+    operation = state.operations[slot]
+    incoming = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+    previous = -1
     for index in range(operation.incoming_count):
-        if incoming[index].peer != previous:
-            previous = incoming[index].peer
+        row = incoming[index]
+        if row.state == EXPECTED and row.peer != previous:
+            previous = row.peer
             extend_grant(state, previous)
             queue_control(state, READY, previous, operation.stream, operation.iteration, 0, 0, 0)
             operation.ready_at = now + operation.ready_wait
+
+
+@compiled
+def _line_up_messages(state: State, slot: int) -> None:
+    """Give the operation's outgoing messages their first state; start those that may go."""
+    operation = state.operations[slot]
+    outgoing = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
+    previous, ready = -1, uint8(0)
     for index in range(operation.outgoing_count):
         row = outgoing[index]
         fill_bits(row.pending, row.segments)
@@ -121,24 +153,17 @@ def post_operation(state: State, slot: int, now: int) -> None:
         row.unsent, row.cursor, row.probes, row.passes = row.segments, 0, 0, 0
         row.important_left = count_common(row.important, row.pending, row.segments)
         row.probe_at, row.next = NEVER, -1
-        row.ready = was_ready_early(state, row.peer, operation.stream, operation.iteration)
+        if row.peer != previous:
+            previous = row.peer
+            ready = uint8(recalls(state.early, previous, operation.stream, operation.iteration))
+        row.ready = ready
+        if row.size == 0:
+            row.state = DONE
+            continue
+        operation.remaining += 1
         row.state = UNREADY if row.gate < 0 else BLOCKED
         if row.state == UNREADY and row.ready:
             start_sending(state, slot, index)
-    core.timer_at = min(core.timer_at, operation.ready_at)
-    if operation.remaining == 0:
-        finish_operation(state, slot)
-
-
-@compiled
-def was_ready_early(state: State, peer: int, stream: int, iteration: int) -> uint8:
-    """Return whether `peer` said READY for this operation before it was posted here."""
-    early = state.early
-    for index in range(early.size):
-        row = early[index]
-        if row.peer == peer and row.iteration == iteration and row.stream == stream:
-            return uint8(1)
-    return uint8(0)
 
 
 @compiled
@@ -210,10 +235,8 @@ def finish_operation(state: State, slot: int) -> None:
     if operation.incoming_count > 0:
         rows = rows_at(operation.incoming, operation.incoming_count, INCOMING)
         sole = rows[0].peer == rows[operation.incoming_count - 1].peer  # rows are sorted by rank
-        key = state.finished[core.finished_cursor % state.finished.size]
-        key.peer = rows[0].peer if sole else ANYONE
-        key.stream, key.iteration = operation.stream, operation.iteration
-        core.finished_cursor += 1
+        peer = int(rows[0].peer) if sole else ANYONE
+        remember(state.finished, peer, operation.stream, operation.iteration)
     state.events[core.event_tail % state.events.size] = slot
     core.event_tail += 1
 
@@ -225,10 +248,8 @@ def incoming_done(state: State, slot: int, index: int) -> None:
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     row.state = DONE
     row.answer_at = NEVER
-    peer = state.peers[row.peer]
-    peer.expecting -= 1
-    if peer.expecting == 0:
-        state.core[0].receiving_peers -= 1
+    if row.received < row.size:
+        note_settled(state, row.peer, count_bits(row.seen, row.segments))
     if row.gate >= 0:
         gates = rows_at(operation.gates, row.gate + 1, GATE)
         gates[row.gate].remaining -= 1
@@ -243,11 +264,12 @@ def _open_gate(state: State, slot: int, index: int) -> None:
     gate = rows_at(operation.gates, index + 1, GATE)[index]
     if gate.policy == DIVIDE_BY_COUNT and gate.counts != 0:
         divide_by_counts(
+            gate.form,
             gate.address,
             gate.size,
             gate.counts,
             gate.contributions,
-            state.core[0].segment_bytes * widening(gate.form) // 4,
+            state.core[0].segment_bytes * widening(gate.form),
         )
     if gate.size > 0:
         finish_sum(gate.form, gate.address, gate.size, gate.scale)
@@ -255,11 +277,11 @@ def _open_gate(state: State, slot: int, index: int) -> None:
     blocked = gate.first_blocked
     while blocked >= 0:
         row = outgoing[blocked]
-        row.state = UNREADY
-        following = row.next_blocked
-        if row.ready:
-            start_sending(state, slot, blocked)
-        blocked = following
+        if row.state == BLOCKED:
+            row.state = UNREADY
+            if row.ready:
+                start_sending(state, slot, blocked)
+        blocked = row.next_blocked
 
 
 @compiled
@@ -280,9 +302,7 @@ def cancel_operation(state: State, slot: int) -> None:
         if outgoing[index].state == SENDING:
             leave_queue(state, slot * 65536 + index)
     for index in range(operation.incoming_count):
-        if incoming[index].state == EXPECTED:
-            peer = state.peers[incoming[index].peer]
-            peer.expecting -= 1
-            if peer.expecting == 0:
-                state.core[0].receiving_peers -= 1
+        row = incoming[index]
+        if row.state == EXPECTED:
+            note_settled(state, row.peer, count_bits(row.seen, row.segments))
     operation.active = 0

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from shoal.compiled import U2, compiled, rows_at
 from shoal.transport.bitmap import clear_bit, test_bit
-from shoal.transport.control_queue import queue_control, queue_feedback
-from shoal.transport.credit import note_delay, refresh_grant
+from shoal.transport.control_queue import (
+    queue_control,
+    queue_feedback,
+    queue_stop_again,
+    remember_stop,
+)
+from shoal.transport.credit import LARGEST_CREDIT, note_delay, note_settled, refresh_grant
 from shoal.transport.forms import put
 from shoal.transport.operations import find_operation, incoming_done, is_finished, row_of
-from shoal.transport.replay import WINDOW, accept_number, advance
-from shoal.transport.sending import on_bitmap, on_feedback, on_ready, on_stop
+from shoal.transport.replay import accept_number, advance
+from shoal.transport.sending import LONGEST_GRACE_US, on_bitmap, on_feedback, on_ready, on_stop
 from shoal.transport.tables import ADD, DONE, INCOMING, NEVER, Counter, Row, State
 from shoal.transport.wire import (
     BITMAP,
@@ -29,6 +34,7 @@ from shoal.transport.wire import (
     LAST,
     PROBE,
     READY,
+    REPORT,
     STOP,
     VERSION,
     unwrap,
@@ -88,9 +94,21 @@ def on_datagram(state: State, address: int, size: int, arrived: int, tos: int, n
 def _on_data(
     state: State, rank: int, header: Row, payload: int, arrived: int, tos: int, now: int
 ) -> None:
-    if not _is_new(state, rank, header, arrived, tos, now):
+    peer = state.peers[rank]
+    number = unwrap(peer.end, int(header.number))
+    if number < 0 or number >= peer.grant:
+        state.counters[rank, _MISPLACED] += 1
+    elif not accept_number(state.seen[rank], peer.end, number):
         state.counters[rank, _REPLAYED] += 1
-        return
+    else:
+        _note_arrival(state, rank, number, header, arrived, tos, now)
+        _find_place(state, rank, header, payload, now)
+        refresh_grant(state, rank)
+
+
+@compiled
+def _find_place(state: State, rank: int, header: Row, payload: int, now: int) -> None:
+    """Find the message and the segment that a data packet belongs to, if it does to any."""
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=True)
     if slot < 0:
         _on_unknown(state, rank, header)
@@ -119,30 +137,36 @@ def _on_data(
 
 
 @compiled
-def _is_new(state: State, rank: int, header: Row, arrived: int, tos: int, now: int) -> bool:
-    """Take a data packet's number, clock and marks into account; return whether it is new."""
+def _note_arrival(
+    state: State, rank: int, number: int, header: Row, arrived: int, tos: int, now: int
+) -> None:
+    """Take a new data packet's number, clock and marks into account."""
     core, peer = state.core[0], state.peers[rank]
-    number = unwrap(peer.end, int(header.number))
-    if not accept_number(state.seen[rank], peer.end, number):
-        return False
     if number >= peer.end:
         core.interval_lost += number - peer.end
         peer.end = number + 1
         peer.end_at = now
+        peer.lateness *= 0.999
+        peer.last_clock, peer.last_arrival = header.clock, arrived
     else:
         core.interval_lost -= 1
-        peer.lateness = max(peer.lateness * 0.99, float(now - peer.end_at))
+        behind = _time_behind(peer, int(header.clock), arrived)
+        peer.lateness = max(peer.lateness * 0.99, min(float(behind), 2.0 * LONGEST_GRACE_US))
     peer.received += 1
-    peer.last_clock, peer.last_arrival = header.clock, arrived
     state.counters[rank, _RECEIVED] += 1
     if header.flags & IMPORTANT:
         state.counters[rank, _IMPORTANT_RECEIVED] += 1
     if tos & 3 == CONGESTION_MARK:
         peer.marked += 1
+    if tos & 3 == CONGESTION_MARK or header.flags & REPORT:
         queue_feedback(state, rank, FEEDBACK)
     note_delay(state, rank, int(header.clock), arrived)
-    refresh_grant(state, rank)
-    return True
+
+
+@compiled
+def _time_behind(peer: Row, clock: int, arrived: int) -> int:
+    """Return how much longer a packet took than the one with the highest number, microseconds."""
+    return unwrap(0, (arrived - peer.last_arrival - (clock - peer.last_clock)) & 0xFFFFFFFF)
 
 
 @compiled
@@ -169,6 +193,7 @@ def _deliver(
 @compiled
 def _place(state: State, rank: int, row: Row, segment: int, payload: int, length: int) -> None:
     clear_bit(row.seen, segment)
+    note_settled(state, rank, 1)
     row.received += length
     state.counters[rank, _RECEIVED_BYTES] += length
     put(row.form, row.mode, row.address, segment * state.core[0].segment_bytes, payload, length)
@@ -193,9 +218,11 @@ def _on_unknown(state: State, rank: int, header: Row) -> None:
     """Note a packet for no active operation; a sender that has missed our STOP gets another."""
     if is_finished(state, header.stream, header.iteration, rank):
         state.counters[rank, _STALE] += 1
-        if header.flags & LAST or header.kind & 15 == PROBE:
+        if header.flags & LAST or header.kind & 15 != DATA:
             state.counters[rank, _STOPS] += 1
-            queue_control(state, STOP, rank, header.stream, header.iteration, header.message, 0, 0)
+            queue_stop_again(
+                state, STOP, rank, header.stream, header.iteration, int(header.message)
+            )
     else:
         state.counters[rank, _UNEXPECTED] += 1
 
@@ -211,7 +238,7 @@ def _on_question(state: State, slot: int, index: int, now: int) -> None:
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     peer = state.peers[row.peer]
     row.asked = 1
-    grace = min(int(peer.lateness * 1.25), 20_000)
+    grace = min(int(peer.lateness * 1.25), LONGEST_GRACE_US)
     if grace < 50 or row.answer_at <= now:
         answer(state, slot, index)
     elif now + grace < row.answer_at:
@@ -247,6 +274,10 @@ def answer(state: State, slot: int, index: int) -> None:
 def _queue_stop(state: State, rank: int, operation: Row, row: Row) -> None:
     state.counters[rank, _STOPS] += 1
     bits = row.segments if row.received < row.size else 0
+    if bits > 0:
+        remember_stop(
+            state, rank, operation.stream, operation.iteration, row.message, row.seen, bits
+        )
     queue_control(
         state,
         STOP,
@@ -272,13 +303,13 @@ def _on_control(state: State, rank: int, header: Row, payload: int, arrived: int
     if kind == READY:
         on_ready(state, rank, header)
     elif kind == BITMAP:
-        on_bitmap(state, rank, header, rest, rest_bytes)
+        on_bitmap(state, rank, header, int(feedback.highest), rest, rest_bytes)
     elif kind == STOP:
         on_stop(state, rank, header, rest, rest_bytes)
     elif kind == PROBE:
         _on_probe(state, rank, header, now)
     elif kind == CREDIT_PROBE:
-        _on_sent_up_to(state, rank, header, now)
+        _on_probe(state, rank, header, now)
         queue_feedback(state, rank, FEEDBACK)
     elif kind != FEEDBACK:
         state.counters[rank, _UNKNOWN_KIND] += 1
@@ -289,7 +320,7 @@ def _on_sent_up_to(state: State, rank: int, header: Row, now: int) -> None:
     """Take the sender's word that all packets below its number have been sent."""
     peer = state.peers[rank]
     number = unwrap(peer.end, int(header.number))
-    if peer.end < number <= peer.end + WINDOW // 2:
+    if peer.end < number <= peer.end + LARGEST_CREDIT:
         advance(state.seen[rank], peer.end, number)
         state.core[0].interval_lost += number - peer.end
         peer.end = number
@@ -312,5 +343,5 @@ def _on_probe(state: State, rank: int, header: Row, now: int) -> None:
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     if row.state == DONE:
         _queue_stop(state, rank, operation, row)
-    else:
+    elif header.kind & 15 == PROBE:
         _on_question(state, slot, index, now)

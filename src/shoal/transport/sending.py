@@ -11,8 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from shoal.compiled import U1, U8, compiled, rows_at
+from shoal.compiled import U1, U8, compiled, copy_bytes, rows_at
 from shoal.transport.bitmap import clear_bit, count_bits, count_common, next_bit, test_bit
+from shoal.transport.control_queue import queue_slots
+from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.forms import take
 from shoal.transport.operations import (
     find_operation,
@@ -22,7 +24,14 @@ from shoal.transport.operations import (
     row_of,
     start_sending,
 )
-from shoal.transport.rates import allowed_packets, note_feedback, note_sent
+from shoal.transport.rates import (
+    allowed_packets,
+    note_feedback,
+    note_sent,
+    report_interval,
+    waits_for_reports,
+)
+from shoal.transport.recent_keys import remember
 from shoal.transport.tables import (
     ASKING,
     BLOCKED,
@@ -37,15 +46,14 @@ from shoal.transport.tables import (
 )
 from shoal.transport.wire import (
     AGAIN,
-    CREDIT_PROBE,
     DATA,
-    FEEDBACK,
     FEEDBACK_BLOCK,
     FEEDBACK_BYTES,
     HEADER,
     HEADER_BYTES,
     IMPORTANT,
     LAST,
+    REPORT,
     VERSION,
     unwrap,
 )
@@ -73,11 +81,14 @@ _SENT_BYTES = int(Counter.SENT_BYTES)
 _SENT_AGAIN = int(Counter.SENT_AGAIN)
 _CONTROL_SENT = int(Counter.CONTROL_SENT)
 _MISPLACED = int(Counter.MISPLACED)
-_PROBES = int(Counter.PROBES)
+_TRUNCATED = int(Counter.TRUNCATED)
 _IMPORTANT_SENT = int(Counter.IMPORTANT_SENT)
 
 _SMALLEST_WAIT_US = 2_000
 _LARGEST_WAIT_US = 200_000
+_LONGEST_ROUND_TRIP_US = 60_000_000
+LONGEST_GRACE_US: Final = 20_000
+"""How long a receiver holds back an answer on a network that reorders."""
 _UNKNOWN_WAIT_US = 20_000
 
 
@@ -98,31 +109,46 @@ def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
     """Take in what the receiver says of our packets to it, and how many more it grants."""
     peer = state.peers[rank]
     highest = unwrap(peer.reported_highest, int(feedback.highest))
-    if highest > peer.next_number:
+    grant = unwrap(highest, int(feedback.grant))
+    if highest > peer.next_number or grant > highest + LARGEST_CREDIT:
         state.counters[rank, _MISPLACED] += 1
-        return
-    grant = unwrap(peer.next_number, int(feedback.grant))
+        highest = min(highest, peer.next_number)
+        grant = min(grant, highest + LARGEST_CREDIT)
     if grant > peer.granted:
         peer.granted = grant
         peer.credit_probe_at, peer.credit_probes = NEVER, 0
     received = unwrap(peer.reported_received, int(feedback.received))
-    if highest < peer.reported_highest or received < peer.reported_received:
+    same = highest == peer.reported_highest
+    if highest < peer.reported_highest or (same and received <= peer.reported_received):
         return
     marked = unwrap(peer.reported_marked, int(feedback.marked))
     fresh, fresh_marked = received - peer.reported_received, marked - peer.reported_marked
     peer.reported_highest, peer.reported_received = highest, received
     peer.reported_marked = marked
+    peer.credit_probe_at, peer.credit_probes = NEVER, 0
     if fresh > 0:
-        round_trip = float((arrived - int(feedback.echo)) & 0xFFFFFFFF)
-        if round_trip < 60e6:
-            peer.network_rtt = max(1.0, round_trip - feedback.held)
-            if peer.smoothed_rtt == 0:
-                peer.smoothed_rtt, peer.rtt_variation = round_trip, round_trip / 2
-            else:
-                deviation = abs(round_trip - peer.smoothed_rtt)
-                peer.rtt_variation += (deviation - peer.rtt_variation) / 4
-                peer.smoothed_rtt += (round_trip - peer.smoothed_rtt) / 8
-        note_feedback(state.core[0], peer, fresh, fresh_marked)
+        _note_round_trip(peer, feedback, arrived)
+    note_feedback(state.core[0], peer, max(0, fresh), max(0, fresh_marked))
+
+
+@compiled
+def _note_round_trip(peer: Row, feedback: Row, arrived: int) -> None:
+    """Learn from a report on new packets how long answers take.
+
+    A report that was held back for long was no answer to those packets, but waited for an occasion.
+    """
+    round_trip = float((arrived - int(feedback.echo)) & 0xFFFFFFFF)
+    if round_trip >= _LONGEST_ROUND_TRIP_US:
+        return
+    peer.network_rtt = max(1.0, round_trip - feedback.held)
+    if feedback.held > LONGEST_GRACE_US:
+        return
+    if peer.smoothed_rtt == 0:
+        peer.smoothed_rtt, peer.rtt_variation = round_trip, round_trip / 2
+    else:
+        deviation = abs(round_trip - peer.smoothed_rtt)
+        peer.rtt_variation += (deviation - peer.rtt_variation) / 4
+        peer.smoothed_rtt += (round_trip - peer.smoothed_rtt) / 8
 
 
 @compiled
@@ -130,7 +156,7 @@ def on_ready(state: State, rank: int, header: Row) -> None:
     """Let the messages to `rank` of this operation go, now or as soon as it is posted here."""
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=False)
     if slot < 0:
-        _remember_early(state, rank, header.stream, header.iteration)
+        remember(state.early, rank, header.stream, header.iteration)
         return
     operation = state.operations[slot]
     rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
@@ -141,18 +167,6 @@ def on_ready(state: State, rank: int, header: Row) -> None:
             if rows[index].state == UNREADY:
                 start_sending(state, slot, index)
         index += 1
-
-
-@compiled
-def _remember_early(state: State, rank: int, stream: int, iteration: int) -> None:
-    core, early = state.core[0], state.early
-    for index in range(early.size):
-        row = early[index]
-        if row.peer == rank and row.iteration == iteration and row.stream == stream:
-            return
-    row = early[core.early_cursor % early.size]
-    row.peer, row.stream, row.iteration = rank, stream, iteration
-    core.early_cursor += 1
 
 
 @compiled
@@ -169,24 +183,45 @@ def _outgoing_of(state: State, rank: int, header: Row) -> int:
 
 
 @compiled
-def on_bitmap(state: State, rank: int, header: Row, bitmap: int, size: int) -> None:
-    """Send again exactly the segments that the receiver says are missing."""
+def pass_end(row: Row) -> int:
+    """Return the packet number after the last pass over a message in state ASKING.
+
+    It is kept in the link to the next message of the queue, which the message has left.
+    """
+    return int(row.next)
+
+
+@compiled
+def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, size: int) -> None:
+    """Send again exactly the segments that the receiver says are missing.
+
+    `highest` is the low half of the packet number up to which it has heard. An answer from before
+    the end of the last pass does not know what that pass has brought, and is of no use.
+    """
     handle = _outgoing_of(state, rank, header)
     if handle < 0:
         return
     row = outgoing_at(state, handle)
-    if row.state != ASKING or size * 8 < row.segments:
+    if size * 8 < row.segments:
+        state.counters[rank, _TRUNCATED] += 1
         return
-    pending, missing = rows_at(row.pending, size, U1), rows_at(bitmap, size, U1)
-    size = (row.segments + 7) // 8
-    pending[:size] = missing[:size]
-    if row.segments % 8:
-        pending[size - 1] &= (1 << (row.segments % 8)) - 1
+    if row.state != ASKING or unwrap(pass_end(row), highest) < pass_end(row):
+        return
+    _copy_bits(row.pending, bitmap, row.segments)
     row.unsent, row.cursor = count_bits(row.pending, row.segments), 0
     row.important_left = count_common(row.important, row.pending, row.segments)
     if row.unsent > 0:
         row.probes = 0
         start_sending(state, handle // 65536, handle % 65536)
+
+
+@compiled
+def _copy_bits(target: int, source: int, bits: int) -> None:
+    """Copy `bits` bits between addresses; those that follow in the last byte become 0."""
+    size = (bits + 7) // 8
+    copy_bytes(target, source, size)
+    if bits % 8:
+        rows_at(target, size, U1)[size - 1] &= (1 << (bits % 8)) - 1
 
 
 @compiled
@@ -201,8 +236,7 @@ def on_stop(state: State, rank: int, header: Row, bitmap: int, size: int) -> Non
     if row.state == SENDING:
         leave_queue(state, handle)
     if row.missing != 0 and size * 8 >= row.segments:
-        whole = (row.segments + 7) // 8
-        rows_at(row.missing, whole, U1)[:] = rows_at(bitmap, whole, U1)
+        _copy_bits(row.missing, bitmap, row.segments)
     row.state, row.probe_at = DONE, NEVER
     message_done(state, handle // 65536)
 
@@ -226,19 +260,18 @@ def next_batch(
     for step in range(world_size):
         rank = (core.peer_cursor + step) % world_size
         peer = state.peers[rank]
-        if peer.queue < 0:
+        if peer.queue < 0 or peer.lost:
             continue
         credit = peer.granted - peer.next_number
-        if credit <= 0:
-            if peer.credit_probe_at == NEVER:
-                peer.credit_probe_at = now + probe_wait(peer, 0)
-                core.timer_at = min(core.timer_at, peer.credit_probe_at)
-            continue
-        allowed = min(credit, allowed_packets(core, peer, now))
+        allowed = min(credit, allowed_packets(core, peer, now)) if credit > 0 else 0
         if allowed > 0:
             core.peer_cursor = (rank + 1) % world_size
             _write_batch(state, rank, min(allowed, core.largest_batch), memory, capacity, clock)
             return _describe(state, rank, now, transmit)
+        if credit <= 0 or waits_for_reports(core):
+            if peer.credit_probe_at == NEVER:
+                peer.credit_probe_at = now + probe_wait(peer, 0)
+            core.timer_at = min(core.timer_at, peer.credit_probe_at)
     return False
 
 
@@ -259,10 +292,11 @@ def _header(state: State, rank: int, memory: int, kind: int, length: int, clock:
 def _next_control(state: State, memory: int, clock: int, transmit: Row) -> bool:
     core = state.core[0]
     while core.control_head < core.control_tail:
-        row = state.control[core.control_head % state.control.size]
+        row = state.control[core.control_head % queue_slots(state)]
         core.control_head += 1
         rank = row.peer
         peer = state.peers[rank]
+        peer.feedback_due = 0
         if peer.lost:
             continue
         bitmap_bytes = (row.bits + 63) // 64 * 8
@@ -275,8 +309,6 @@ def _next_control(state: State, memory: int, clock: int, transmit: Row) -> bool:
             words = rows_at(memory + HEADER_BYTES + FEEDBACK_BYTES, bitmap_bytes // 8, U8)
             for index in range(words.size):
                 words[index] = row.bitmap[index]
-        if row.kind == FEEDBACK or row.kind == CREDIT_PROBE:
-            peer.feedback_due = 0
         transmit.peer, transmit.path, transmit.packets = rank, core.path, 1
         transmit.packet_bytes = transmit.total_bytes = HEADER_BYTES + size
         transmit.tos, transmit.is_data = CONTROL_TOS, 0
@@ -312,6 +344,7 @@ def _write_batch(
         core.path_left = core.spray_unit
     room = min(allowed, core.path_left, capacity // packet_bytes)
     core.batch_packets = core.batch_bytes = 0
+    interval = report_interval(core, peer)
     important_only = core.importance_tags and row.important != 0 and row.important_left > 0
     importance = row.important == 0 or important_only
     cursor = row.cursor
@@ -334,6 +367,8 @@ def _write_batch(
         row.unsent -= 1
         if row.unsent == 0:
             header.flags |= LAST
+        if interval > 0 and peer.next_number % interval == 0:
+            header.flags |= REPORT
         peer.next_number += 1
         core.batch_packets += 1
         core.batch_bytes += HEADER_BYTES + length
@@ -361,6 +396,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
     if row.unsent == 0:
         leave_queue(state, handle)
         row.state = ASKING
+        row.next = peer.next_number  # what `pass_end` returns
         row.passes = min(row.passes + 1, 255)
         row.probe_at = now + probe_wait(peer, row.probes)
         core.timer_at = min(core.timer_at, row.probe_at)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from shoal.compiled import I4, compiled, rows_at
 from shoal.transport.control_queue import queue_control
+from shoal.transport.operations import outgoing_at
 from shoal.transport.receiving import answer
 from shoal.transport.sending import probe_wait
-from shoal.transport.tables import ASKING, DONE, EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
+from shoal.transport.tables import ASKING, EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
 from shoal.transport.wire import CREDIT_PROBE, PROBE, READY
 
 _PROBES = int(Counter.PROBES)
@@ -30,13 +31,24 @@ def on_timer(state: State, now: int) -> None:
                 following = min(following, _ready_timer(state, slot, now))
     for rank in range(state.peers.size):
         peer = state.peers[rank]
-        if peer.queue >= 0 and peer.credit_probe_at <= now:
-            queue_control(state, CREDIT_PROBE, rank, 0, 0, 0, 0, 0)
-            peer.credit_probes += 1
-            peer.credit_probe_at = now + probe_wait(peer, peer.credit_probes)
-        if peer.queue >= 0:
+        if peer.queue >= 0 and not peer.lost:
+            if peer.credit_probe_at <= now:
+                _probe_credit(state, rank, now)
             following = min(following, peer.credit_probe_at)
     core.timer_at = following
+
+
+@compiled
+def _probe_credit(state: State, rank: int, now: int) -> None:
+    """Ask whether to go on with the first message in the queue, in case an answer got lost."""
+    peer = state.peers[rank]
+    row = outgoing_at(state, peer.queue)
+    operation = state.operations[peer.queue // 65536]
+    queue_control(
+        state, CREDIT_PROBE, rank, operation.stream, operation.iteration, row.message, 0, 0
+    )
+    peer.credit_probes += 1
+    peer.credit_probe_at = now + probe_wait(peer, peer.credit_probes)
 
 
 @compiled
@@ -76,7 +88,7 @@ def _incoming_timers(state: State, slot: int, now: int) -> int:
 
 @compiled
 def _ready_timer(state: State, slot: int, now: int) -> int:
-    """Repeat READY to those of whom nothing has been heard in this operation."""
+    """Repeat READY to those who owe something and of whom nothing has been heard."""
     operation = state.operations[slot]
     if operation.ready_at > now:
         return operation.ready_at
@@ -84,10 +96,11 @@ def _ready_timer(state: State, slot: int, now: int) -> int:
     starts = rows_at(operation.incoming_starts, state.peers.size + 1, I4)
     waiting = False
     for rank in range(state.peers.size):
-        heard = starts[rank] == starts[rank + 1]
+        heard, owes = False, False
         for index in range(starts[rank], starts[rank + 1]):
-            heard = heard or rows[index].first_at != 0 or rows[index].state == DONE
-        if not heard:
+            heard = heard or rows[index].first_at != 0
+            owes = owes or rows[index].state == EXPECTED
+        if owes and not heard:
             waiting = True
             queue_control(state, READY, rank, operation.stream, operation.iteration, 0, 0, 0)
     if not waiting:

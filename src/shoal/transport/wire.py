@@ -29,7 +29,8 @@ STOP: Final = 5
 FEEDBACK: Final = 6
 """Receiver to sender: nothing but the feedback block."""
 CREDIT_PROBE: Final = 7
-"""Sender to receiver: everything up to this packet number has been sent; may I go on?"""
+"""Sender to receiver: everything up to this packet number has been sent; may I go on with this
+message?"""
 
 LAST: Final = 1
 """Flag: the last packet of a pass over its message, which so asks what a PROBE asks."""
@@ -37,6 +38,8 @@ IMPORTANT: Final = 2
 """Flag: tagged important, whatever the network made of the ECN bits on the way."""
 AGAIN: Final = 4
 """Flag: this segment has been sent before."""
+REPORT: Final = 8
+"""Flag: the sender's rate control waits to hear what has arrived."""
 
 HEADER: Final = np.dtype(
     [

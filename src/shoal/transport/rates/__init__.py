@@ -33,7 +33,10 @@ UNLIMITED: Final = 1 << 30
 
 @compiled
 def allowed_packets(core: Row, peer: Row, now: int) -> int:
-    """Return how many packets may go to `peer` now; if none, `core.timer_at` says when to ask."""
+    """Return how many packets may go to `peer` now.
+
+    If none, `core.timer_at` says when to ask again, unless `waits_for_reports`.
+    """
     if core.rate_control == CREDIT:
         return UNLIMITED
     if core.rate_control == DCTCP:
@@ -43,6 +46,20 @@ def allowed_packets(core: Row, peer: Row, now: int) -> int:
         return 0
     rate = core.fixed_rate if core.rate_control == FIXED else peer.rate
     return fixed.burst_packets(rate, core.segment_bytes)
+
+
+@compiled
+def report_interval(core: Row, peer: Row) -> int:
+    """Return after how many packets to `peer` a report on them is due; 0: no report is needed."""
+    if core.rate_control == DCTCP:
+        return dctcp.report_interval(peer)
+    return timely.REPORT_PACKETS if core.rate_control == TIMELY else 0
+
+
+@compiled
+def waits_for_reports(core: Row) -> bool:
+    """Return whether a sender that may not send waits for a report, not for time to pass."""
+    return bool(core.rate_control == DCTCP)
 
 
 @compiled

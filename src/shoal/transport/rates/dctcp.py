@@ -25,6 +25,12 @@ def allowed_packets(peer: Row) -> int:
 
 
 @compiled
+def report_interval(peer: Row) -> int:
+    """Return after how many packets a report is due: two per window, so that it never runs dry."""
+    return max(1, int(peer.window) // 2)
+
+
+@compiled
 def note_feedback(peer: Row, received: int, marked: int) -> None:
     """Count marks, and once a window has been reported on, adapt it."""
     peer.window_start += received

@@ -18,6 +18,8 @@ DECREASE: Final = 0.8
 STEP: Final = 0.5
 """Additive increase in bytes per microsecond (4 Mbit/s)."""
 HYPERACTIVE_AFTER: Final = 5
+REPORT_PACKETS: Final = 16
+"""Packets between two measurements of the round trip."""
 SMALLEST_RATE: Final = 0.05
 LARGEST_RATE: Final = 12_500.0
 
