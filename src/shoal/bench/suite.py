@@ -110,7 +110,7 @@ SECTIONS = (
         "accuracy of every strategy after equal steps",
         accuracy.measure,
         quick_s=27,
-        full_s=480,
+        full_s=1200,
     ),
     Section(
         contention.NAME,

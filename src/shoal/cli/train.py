@@ -48,6 +48,9 @@ def train(
     max_seconds: Annotated[float | None, typer.Option(help="Time limit of the run.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per worker and step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Default: the recipe's.")] = None,
+    decay: Annotated[
+        bool, typer.Option("--decay", help="Lower the learning rate evenly, to 1 % at --max-steps.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights, batches and schedules.")] = 0,
     option: Annotated[
         list[str] | None,
@@ -95,6 +98,7 @@ def train(
         workers=workers,
         batch_size=batch_size,
         learning_rate=learning_rate,
+        decay=decay,
         compute_ms=compute_ms,
         slow=parse_slow(slow or []),
         max_steps=max_steps if max_steps or max_seconds else 200,

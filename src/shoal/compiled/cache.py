@@ -62,7 +62,7 @@ def compiling_once() -> Iterator[None]:
         return
     try:
         Path(_FOLDER).mkdir(parents=True, exist_ok=True)
-        lock = Path(_FOLDER, ".lock").open("w")
+        lock = Path(_FOLDER, ".lock").open("w")  # noqa: SIM115 - entered below
     except OSError:  # nothing can be kept here: every process compiles for itself
         yield
         return

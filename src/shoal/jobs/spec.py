@@ -35,6 +35,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     learning_rate: float | None = None
     """Null for the recipe's."""
 
+    decay: bool = False
+    """Lower the learning rate evenly, to a hundredth by the last step; needs `max_steps`."""
+
     compute_ms: float | None = None
     """Pad each step's compute to this length by sleeping; null for no padding."""
 
@@ -96,6 +99,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.compute_ms is not None and self.compute_ms <= 0:
             message = f"--compute-ms must be positive, not {self.compute_ms:g}."
             raise UsageError(message)
+        if self.decay and not self.max_steps:
+            raise UsageError("A learning rate that decays needs to know the end: give --max-steps.")
         if not self.max_steps and not self.max_seconds:
             raise UsageError("A run needs an end: give --max-steps or --max-seconds.")
         for name in ("max_steps", "max_seconds", "batch_size", "learning_rate"):

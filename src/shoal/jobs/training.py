@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from torch.optim.lr_scheduler import LinearLR
 
 from shoal.jobs.board import Column
 from shoal.jobs.padding import Padding
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from shoal.jobs.spec import RunSpec
     from shoal.jobs.worker import WorkerContext
     from shoal.workloads import Dataset
+
+
+LAST_RATE = 0.01
+"""Share of its first value that a decaying learning rate reaches in the last step."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +62,7 @@ class _Loop:
     model: nn.Module
     optimizer: DistributedOptimizer
     padding: Padding
+    decay: LinearLR | None
     data: Iterator[tuple[Tensor, Tensor]]
     dataset: Dataset
     board: Board
@@ -72,6 +78,8 @@ class _Loop:
         loss.backward()
         self.optimizer.stopwatch.add(SpanKind.COMPUTE, begin_ns, self.padding.compute_end_ns)
         self.optimizer.step()
+        if self.decay is not None:
+            self.decay.step()
         return float(loss.detach())
 
     def publish(self, steps: int, loss: float) -> None:
@@ -118,7 +126,9 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
     )
     data = batches(dataset, rank, spec.workers, recipe.batch_size, seed=spec.seed)
     snapshots = SnapshotWriter(directory, rank, optimizer.flat, spec.snapshot_seconds)
-    loop = _Loop(spec, model, optimizer, padding, data, dataset, context.board, rank)
+    loop = _Loop(
+        spec, model, optimizer, padding, _decay(optimizer, spec), data, dataset, context.board, rank
+    )
     session.communicator.barrier()
     start_ns = time.monotonic_ns()
     step_ms, loss = _run(loop, snapshots, start_ns)
@@ -142,6 +152,13 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
         counters=optimizer.replica.counters,
         spans=sink.spans,
     )
+
+
+def _decay(optimizer: DistributedOptimizer, spec: RunSpec) -> LinearLR | None:
+    """Return what lowers the learning rate step by step, if the run wants that."""
+    if not spec.decay or spec.max_steps is None:
+        return None
+    return LinearLR(optimizer, 1.0, LAST_RATE, total_iters=spec.max_steps)
 
 
 def _run(loop: _Loop, snapshots: SnapshotWriter, start_ns: int) -> tuple[list[float], float]:
