@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import compiled
 from shoal.transport.control_queue import queue_feedback
-from shoal.transport.replay import WINDOW
+from shoal.transport.replay import WINDOW, has_seen
 from shoal.transport.wire import FEEDBACK, unwrap
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ EPOCH_US: Final = 10_000_000
 """How long a smallest delay is believed in: clocks drift, routes change."""
 
 FIRST_INTERVAL_US: Final = 200
+REORDERING: Final = 128
+"""Packets that may overtake one before it counts as lost: paths differ."""
 DECREASE: Final = 0.5
 """Largest share of the budget that one interval of high delay takes away."""
 
@@ -72,6 +74,23 @@ def extend_grant(state: State, rank: int) -> int:
 
 
 @compiled
+def first_grant(state: State, rank: int) -> None:
+    """Grant `rank`, which has just come to owe something, what the others leave of the budget.
+
+    One packet at least; its share follows as soon as that arrives. So operations posted one after
+    another do not each hand out the share that was theirs before the next was posted.
+    """
+    core, peers = state.core[0], state.peers
+    room = core.budget
+    for other in range(peers.size):
+        if other != rank and peers[other].expecting > 0:
+            room -= peers[other].grant - peers[other].end
+    share = max(1, min(int(room), int(core.budget / max(1, core.receiving_peers))))
+    peer = peers[rank]
+    peer.grant = max(peer.grant, peer.end + min(share, peer.expecting, LARGEST_CREDIT))
+
+
+@compiled
 def refresh_grant(state: State, rank: int) -> None:
     """Extend the credit of `rank` while it owes something.
 
@@ -83,6 +102,27 @@ def refresh_grant(state: State, rank: int) -> None:
         news = max(1, share // 2) if peer.expecting > share else 1
         if peer.grant - peer.grant_sent >= news:
             queue_feedback(state, rank, FEEDBACK)
+
+
+@compiled
+def move_end(state: State, rank: int, end: int) -> None:
+    """Note that packet numbers below `end` of `rank` have arrived or are missing.
+
+    Those that are missing are lost once REORDERING later ones are known. The replay window is
+    expected to have made room for the new numbers.
+    """
+    core, peer, seen = state.core[0], state.peers[rank], state.seen[rank]
+    for number in range(max(0, peer.end - REORDERING), end - REORDERING):
+        if not has_seen(seen, number):
+            core.interval_lost += 1
+    peer.end = end
+
+
+@compiled
+def note_overtaken(state: State, rank: int, number: int) -> None:
+    """Note that a packet arrived after later ones, so that it is not lost after all."""
+    if number < state.peers[rank].end - REORDERING:
+        state.core[0].interval_lost -= 1
 
 
 @compiled

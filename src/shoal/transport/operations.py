@@ -7,7 +7,7 @@ from numpy import uint8
 from shoal.compiled import I4, U2, compiled, rows_at
 from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits
 from shoal.transport.control_queue import queue_control
-from shoal.transport.credit import extend_grant, note_expected, note_settled
+from shoal.transport.credit import first_grant, note_expected, note_settled
 from shoal.transport.forms import finish_sum, widening
 from shoal.transport.holes import DIVIDE_BY_COUNT, divide_by_counts
 from shoal.transport.recent_keys import recalls, remember
@@ -134,7 +134,7 @@ def _say_ready(state: State, slot: int, now: int) -> None:
         row = incoming[index]
         if row.state == EXPECTED and row.peer != previous:
             previous = row.peer
-            extend_grant(state, previous)
+            first_grant(state, previous)
             queue_control(state, READY, previous, operation.stream, operation.iteration, 0, 0, 0)
             operation.ready_at = now + operation.ready_wait
 

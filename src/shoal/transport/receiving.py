@@ -15,7 +15,14 @@ from shoal.transport.control_queue import (
     queue_stop_again,
     remember_stop,
 )
-from shoal.transport.credit import LARGEST_CREDIT, note_delay, note_settled, refresh_grant
+from shoal.transport.credit import (
+    LARGEST_CREDIT,
+    move_end,
+    note_delay,
+    note_overtaken,
+    note_settled,
+    refresh_grant,
+)
 from shoal.transport.forms import put
 from shoal.transport.operations import find_operation, incoming_done, is_finished, row_of
 from shoal.transport.replay import accept_number, advance
@@ -101,7 +108,7 @@ def _on_data(
     elif not accept_number(state.seen[rank], peer.end, number):
         state.counters[rank, _REPLAYED] += 1
     else:
-        _note_arrival(state, rank, number, header, arrived, tos, now)
+        _note_arrival(state, rank, number, header, arrived, tos)
         _find_place(state, rank, header, payload, now)
         refresh_grant(state, rank)
 
@@ -138,18 +145,16 @@ def _find_place(state: State, rank: int, header: Row, payload: int, now: int) ->
 
 @compiled
 def _note_arrival(
-    state: State, rank: int, number: int, header: Row, arrived: int, tos: int, now: int
+    state: State, rank: int, number: int, header: Row, arrived: int, tos: int
 ) -> None:
     """Take a new data packet's number, clock and marks into account."""
-    core, peer = state.core[0], state.peers[rank]
+    peer = state.peers[rank]
     if number >= peer.end:
-        core.interval_lost += number - peer.end
-        peer.end = number + 1
-        peer.end_at = now
+        move_end(state, rank, number + 1)
         peer.lateness *= 0.999
         peer.last_clock, peer.last_arrival = header.clock, arrived
     else:
-        core.interval_lost -= 1
+        note_overtaken(state, rank, number)
         behind = _time_behind(peer, int(header.clock), arrived)
         peer.lateness = max(peer.lateness * 0.99, min(float(behind), 2.0 * LONGEST_GRACE_US))
     peer.received += 1
@@ -316,21 +321,19 @@ def _on_control(state: State, rank: int, header: Row, payload: int, arrived: int
 
 
 @compiled
-def _on_sent_up_to(state: State, rank: int, header: Row, now: int) -> None:
+def _on_sent_up_to(state: State, rank: int, header: Row) -> None:
     """Take the sender's word that all packets below its number have been sent."""
     peer = state.peers[rank]
     number = unwrap(peer.end, int(header.number))
     if peer.end < number <= peer.end + LARGEST_CREDIT:
         advance(state.seen[rank], peer.end, number)
-        state.core[0].interval_lost += number - peer.end
-        peer.end = number
-        peer.end_at = now
+        move_end(state, rank, number)
     refresh_grant(state, rank)
 
 
 @compiled
 def _on_probe(state: State, rank: int, header: Row, now: int) -> None:
-    _on_sent_up_to(state, rank, header, now)
+    _on_sent_up_to(state, rank, header)
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=True)
     if slot < 0:
         _on_unknown(state, rank, header)

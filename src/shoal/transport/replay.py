@@ -33,6 +33,12 @@ def advance(seen: NDArray[np.uint64], end: int, new_end: int) -> None:
 
 
 @compiled
+def has_seen(seen: NDArray[np.uint64], number: int) -> bool:
+    """Return whether `number`, which is not below the window, has been noted in `seen`."""
+    return (seen[(number % WINDOW) >> 6] >> uint64(number & 63)) & uint64(1) != uint64(0)
+
+
+@compiled
 def accept_number(seen: NDArray[np.uint64], end: int, number: int) -> bool:
     """Note `number` in `seen` (WORDS words); return whether it is new.
 

@@ -89,7 +89,7 @@ _LARGEST_WAIT_US = 200_000
 _LONGEST_ROUND_TRIP_US = 60_000_000
 LONGEST_GRACE_US: Final = 20_000
 """How long a receiver holds back an answer on a network that reorders."""
-_UNKNOWN_WAIT_US = 20_000
+_UNKNOWN_WAIT_US = 5_000
 
 
 @compiled

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.transport import tables
+from shoal.transport.rates import FIXED, TIMELY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +46,30 @@ def describe(endpoint: Endpoint) -> str:
         if row["active"]:
             lines.extend(_operation(slot, row))
     return "\n".join(lines)
+
+
+def next_wait(endpoint: Endpoint) -> int:
+    """Return the latest time at which a timer must go off, by what the tables say; or NEVER.
+
+    For an endpoint that has just sent all that it may.
+    """
+    state, moment = endpoint.state, int(tables.NEVER)
+    for peer in state.peers:
+        if peer["queue"] >= 0 and not peer["lost"]:
+            paced = state.core["rate_control"][0] in (FIXED, TIMELY)
+            has_credit = peer["granted"] > peer["next_number"]
+            probe = int(peer["credit_probe_at"])
+            asks_at = 0 if probe == tables.NEVER else probe
+            moment = min(moment, int(peer["next_send_at"]) + 1 if paced and has_credit else asks_at)
+    for row in state.operations[state.operations["active"] != 0]:
+        outgoing = memory_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
+        asking = outgoing["probe_at"][outgoing["state"] == tables.ASKING]
+        incoming = memory_at(int(row["incoming"]), int(row["incoming_count"]), tables.INCOMING)
+        answers = incoming["answer_at"][incoming["state"] == tables.EXPECTED]
+        silent = (incoming["state"] == tables.EXPECTED) & (incoming["first_at"] == 0)
+        ready = [row["ready_at"]] if silent.all() and len(incoming) else []
+        moment = min([moment, *map(int, asking), *map(int, answers), *map(int, ready)])
+    return moment
 
 
 def _operation(slot: int, row: np.void) -> list[str]:

@@ -71,6 +71,7 @@ class Transfer:
     guards: list[Guarded] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.link.kept.append(self)
         world, segment = len(self.link.endpoints), self.segment_bytes
         before = np.zeros_like(self.values) if self.before is None else self.before
         self.sent, sent_guard = guarded(self.values)

@@ -17,7 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
-from link_state import describe
+from link_state import describe, next_wait
 
 from shoal.transport import wire
 from shoal.transport.credit import adapt_budget
@@ -115,6 +115,8 @@ class VirtualLink:
         self.most_under_way: Bag[int] = Bag()
         self.offsets = [self.random.getrandbits(40) for _ in self.endpoints]
         """What each host's real-time clock is ahead, in microseconds."""
+        self.kept: list[object] = []
+        """Whatever must live as long as the link: memory that operations refer to."""
         self._number = count()
         self._events: list[tuple[int, int, Callable[[], int]]] = []
         self._port_free = [0.0] * len(self.endpoints)
@@ -187,6 +189,9 @@ class VirtualLink:
                 on_timer(endpoint.state, self.now)
             if not sum(self._send(host) for _ in range(TURNS)):
                 break
+        waits = next_wait(endpoint)
+        if waits < core["timer_at"][0]:
+            self._fail(f"Rank {host} waits for something at {waits} that no timer knows of")
         self.finished[host].update(endpoint.finished())
 
     def _send(self, host: int) -> bool:

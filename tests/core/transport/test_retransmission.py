@@ -1,0 +1,176 @@
+"""Selective retransmission: what is sent again is what was lost, and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter as Bag
+
+import numpy as np
+import pytest
+from by_hand import feedback, header
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transfers import Transfer
+from virtual_link import Datagram, Faults, VirtualLink, joined, tag
+
+from shoal.transport import wire
+from shoal.transport.endpoint import TransportConfig
+from shoal.transport.tables import ADD, ASKING, SENDING, Counter
+
+
+def count_segments(link: VirtualLink, segment_bytes: int) -> tuple[Bag[int], Bag[int]]:
+    """Return bags that will hold how often each segment is sent, and lost."""
+    sent, lost = Bag[int](), Bag[int]()
+    previous = link.drop
+
+    def note(datagram: Datagram) -> bool:
+        if not datagram.is_data:
+            return previous is not None and previous(datagram)
+        segment = int(datagram.header["offset"]) // segment_bytes
+        sent[segment] += 1
+        again = bool(datagram.header["flags"] & wire.AGAIN)
+        assert again == (sent[segment] > 1)
+        if previous is not None and previous(datagram):
+            lost[segment] += 1
+            return True
+        return False
+
+    link.drop = note
+    return sent, lost
+
+
+@given(
+    seed=st.integers(0, 1 << 30),
+    loss=st.floats(0, 0.5),
+    control_loss=st.floats(0, 0.5),
+    delay_us=st.sampled_from([1, 50, 3_000, 30_000]),
+    segments=st.integers(1, 150),
+    duplication=st.sampled_from([0.0, 0.3]),
+    budget=st.sampled_from([3, 20, 512]),
+)
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_each_segment_is_sent_once_and_once_more_for_every_loss(
+    seed: int,
+    loss: float,
+    control_loss: float,
+    delay_us: int,
+    segments: int,
+    duplication: float,
+    budget: int,
+) -> None:
+    faults = Faults(delay_us=delay_us, duplication=duplication)
+    config = TransportConfig(segment_bytes=16, budget_packets=budget)
+    link, (sender, receiver) = joined(2, config, faults=faults, seed=seed, limit_us=600_000_000)
+    link.drop = lambda each: link.random.random() < (loss if each.is_data else control_loss)
+    sent, lost = count_segments(link, 16)
+    transfer = Transfer(link, 0, 1, np.arange(4 * segments, dtype=np.float32), mode=ADD)
+    transfer.post()
+    link.run()
+    transfer.check_places()
+    assert sent == Bag({segment: 1 + lost[segment] for segment in range(segments)})
+    assert sender.counts(1)[Counter.SENT_AGAIN] == lost.total()
+    assert receiver.counts(0)[Counter.REPEATED] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_with_a_bound_nothing_is_sent_again_that_has_arrived(seed: int) -> None:
+    link, _ = joined(2, TransportConfig(segment_bytes=16), seed=seed)
+    link.drop = lambda each: link.random.random() < 0.5
+    sent, lost = count_segments(link, 16)
+    transfer = Transfer(link, 0, 1, np.ones(4 * 200, np.float32), loss_bound=0.1)
+    transfer.post()
+    link.run()
+    assert all(sent[segment] <= 1 + lost[segment] for segment in range(200))
+    assert lost.total() > 50
+
+
+def test_important_segments_go_first_and_first_again() -> None:
+    important = np.zeros(60, np.bool_)
+    important[[3, 17, 18, 40, 59]] = True
+    order: list[tuple[int, bool, int]] = []
+
+    def note(datagram: Datagram) -> None:
+        if datagram.is_data:
+            flags = int(datagram.header["flags"])
+            order.append(
+                (int(datagram.header["offset"]) // 16, bool(flags & wire.IMPORTANT), datagram.tos)
+            )
+
+    link, _ = joined(2, TransportConfig(segment_bytes=16, largest_batch=4), watch=note)
+    link.drop = lambda each: each.is_data and len(order) in (2, 3, 20, 30)
+    transfer = Transfer(link, 0, 1, np.ones(4 * 60, np.float32), important=important, layer_class=2)
+    transfer.post()
+    link.run()
+    assert [segment for segment, _, _ in order[:5]] == [3, 17, 18, 40, 59]
+    assert all(flag == important[segment] for segment, flag, _ in order)
+    assert all(tos == (5 << 5 | flag) for _, flag, tos in order)
+    assert [segment for segment, _, _ in order[60:]] == [17, 18, order[19][0], order[29][0]]
+
+
+def test_a_late_answer_to_an_earlier_question_is_ignored() -> None:
+    link, (sender, _) = joined(2, TransportConfig(segment_bytes=16))
+    transfer = Transfer(link, 0, 1, np.ones(4 * 8, np.float32))
+    transfer.post_sender()
+    about = {"session": tag(1, 0), "source": 1, "length": 32}
+    link.hand(0, header(wire.READY, **{**about, "length": 24}) + feedback(grant=30))
+    link.pass_time(1)
+    first = header(wire.BITMAP, **about) + feedback(highest=8, received=6, grant=30)
+    first += (0b00010010).to_bytes(8, "little")
+    row = transfer.sending.outgoing
+    assert row["state"][0] == ASKING
+    link.hand(0, first)
+    assert row["state"][0] == SENDING
+    assert row["unsent"][0] == 2
+    link.pass_time(1)
+    assert row["state"][0] == ASKING
+    link.hand(0, first)  # once more: the answer to a PROBE that the second pass overtook
+    assert row["state"][0] == ASKING
+    second = header(wire.BITMAP, **about) + feedback(highest=10, received=7, grant=30)
+    link.hand(0, second + (0b00000010).to_bytes(8, "little"))
+    assert row["state"][0] == SENDING
+    link.pass_time(1)
+    assert sender.counts(1)[Counter.SENT] == 11
+    assert sender.counts(1)[Counter.SENT_AGAIN] == 3
+
+
+def test_a_bitmap_is_cut_to_the_message_and_refused_if_too_short() -> None:
+    link, (sender, _) = joined(2, TransportConfig(segment_bytes=16))
+    transfer = Transfer(link, 0, 1, np.ones(4 * 3, np.float32))
+    transfer.post_sender()
+    about = {"session": tag(1, 0), "source": 1}
+    link.hand(0, header(wire.READY, length=24, **about) + feedback(grant=30))
+    link.pass_time(1)
+    short = header(wire.BITMAP, length=24, **about) + feedback(highest=3, received=2, grant=30)
+    link.hand(0, short)
+    assert sender.counts(1)[Counter.TRUNCATED] == 1
+    everything = header(wire.BITMAP, length=32, **about) + feedback(highest=3, received=2, grant=30)
+    link.hand(0, everything + b"\xff" * 8)
+    assert transfer.sending.outgoing["unsent"][0] == 3
+    link.pass_time(1)
+    assert sender.counts(1)[Counter.SENT] == 6
+
+
+@pytest.mark.parametrize("reorder_us", [200, 2_000, 10_000])
+def test_on_a_network_that_reorders_answers_wait_for_the_stragglers(reorder_us: int) -> None:
+    faults = Faults(reordering=0.3, reorder_us=reorder_us)
+    config = TransportConfig(segment_bytes=16, budget_packets=256, first_budget_packets=256)
+    link, (sender, receiver) = joined(2, config, faults=faults, seed=1)
+    for number in range(40):
+        transfer = Transfer(link, 0, 1, np.ones(4 * 100, np.float32), iteration=number)
+        transfer.post(sender_at=number * 50_000, receiver_at=number * 50_000)
+    link.run(lambda: len(link.finished[0]) == 1 and link.now > 1_000_000)
+    before = sender.counts(1)[Counter.SENT_AGAIN]
+    link.run()
+    assert receiver.state.peers[0]["lateness"] > reorder_us / 4
+    # once the lag is known, hardly anything that is only late is sent again
+    assert sender.counts(1)[Counter.SENT_AGAIN] - before < 0.05 * 2_000
+
+
+def test_lateness_is_forgotten_when_packets_keep_their_order() -> None:
+    link, (_, receiver) = joined(2, TransportConfig(segment_bytes=16))
+    peer = receiver.state.peers[0]
+    peer["lateness"] = 20_000.0
+    for number in range(20):
+        transfer = Transfer(link, 0, 1, np.ones(4 * 500, np.float32), iteration=number)
+        transfer.post(sender_at=number * 1_000, receiver_at=number * 1_000)
+    link.run()
+    assert peer["lateness"] < 50
