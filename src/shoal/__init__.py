@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         UsageError,
         WorkerLost,
     )
+    from shoal.runtime.numpy_communicator import connect
     from shoal.runtime.session import init, shutdown
     from shoal.train.ad_psgd import ADPSGD
     from shoal.train.all_reduce import AllReduce
@@ -50,6 +51,7 @@ _HOME = {
     "ShoalError": "shoal.errors",
     "UsageError": "shoal.errors",
     "WorkerLost": "shoal.errors",
+    "connect": "shoal.runtime.numpy_communicator",
     "init": "shoal.runtime.session",
     "shutdown": "shoal.runtime.session",
 }
@@ -73,6 +75,7 @@ __all__ = [
     "UsageError",
     "WorkerLost",
     "__version__",
+    "connect",
     "init",
     "shutdown",
 ]

@@ -1,0 +1,253 @@
+"""Shoal's collectives on NumPy arrays: `shoal.connect()`, without torch.
+
+Owns the translation of arrays into memory and the checks of what is asked; everything that moves is
+a transfer of a `TransportGroup`. Every call blocks until this rank's part is done and works in the
+calling thread's order: all members of a group make the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.runtime.launch import read_launch
+from shoal.runtime.rendezvous import exchange_cards
+from shoal.runtime.udp.engine import Card, Transfer, UdpEngine
+from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup
+from shoal.runtime.udp.settings import from_environment
+from shoal.transport.forms import FLOAT32, FLOAT64, INT32, INT64, RAW
+from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
+
+Array = NDArray[Any]
+
+_FORMS: Final = {"float32": FLOAT32, "float64": FLOAT64, "int32": INT32, "int64": INT64}
+_HOLES: Final = {"zero": ZERO, "divide-by-count": DIVIDE_BY_COUNT}
+_WORLD_STREAM: Final = 1 << 16
+_FIRST_GROUP_STREAM: Final = 1 << 31
+
+
+def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
+    """Join the job that the environment describes and return what its ranks can do together.
+
+    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who and where, as torchrun sets them;
+    SHOAL_JOB_KEY keeps strangers out and is required beyond one machine. `deadline_s` bounds every
+    wait for other ranks.
+
+    Raises `UsageError`, `MismatchError` or `ResourceError` if that cannot be.
+    """
+    launch, settings = read_launch(), from_environment()
+    engine = UdpEngine(
+        launch.rank,
+        launch.world_size,
+        settings.transport,
+        deadline_s=deadline_s,
+        bind=settings.bind,
+        advertise=settings.advertise,
+        ports=settings.ports,
+    )
+    try:
+        card = msgspec.msgpack.encode(engine.card)
+        cards = exchange_cards(launch.rank, launch.world_size, card, deadline_s=deadline_s)
+        engine.start([msgspec.msgpack.decode(each, type=Card) for each in cards])
+    except BaseException:
+        engine.close()
+        raise
+    return NumpyCommunicator(engine)
+
+
+class NumpyCommunicator:
+    """Collectives among all ranks, or among those in `group`, on contiguous NumPy arrays.
+
+    `group` is any sequence of ranks, this one among them: a group costs nothing to form. Close it
+    when done; it is a context manager.
+    """
+
+    def __init__(self, engine: UdpEngine) -> None:
+        self._engine = engine
+        self._groups: dict[tuple[int, ...], TransportGroup] = {}
+
+    @property
+    def rank(self) -> int:
+        """This process's index."""
+        return self._engine.endpoint.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes in the job."""
+        return self._engine.endpoint.world_size
+
+    def all_reduce(
+        self,
+        array: Array,
+        *,
+        group: Sequence[int] | None = None,
+        average: bool = False,
+        loss_bound: float = 0.0,
+        holes: str = "zero",
+    ) -> Array:
+        """Sum (or average) `array` over the group, in place, and return it.
+
+        Of a float array, `loss_bound` is the share of each rank's contribution that the network
+        may lose; `holes` says what a lost part counts as: "zero", or "divide-by-count", which
+        scales what did arrive. All ranks end with the same bits.
+        """
+        members = self._group(group)
+        options = SumOptions(
+            scale=1 / members.size if average and members.size > 1 else 1.0,
+            loss_bound=self._checked_bound(array, loss_bound),
+            policy=self._policy(holes),
+        )
+        self._finish(members.all_reduce(self._summable(array), options))
+        return array
+
+    def reduce_scatter(
+        self, array: Array, *, group: Sequence[int] | None = None, loss_bound: float = 0.0
+    ) -> Array:
+        """Return this rank's part of the sum: row `position in the group` of `array`.
+
+        `array` has one row for each member, in the order of the group.
+        """
+        members = self._group(group)
+        self._check_rows(array, members)
+        part = array[members.me].copy()
+        options = SumOptions(loss_bound=self._checked_bound(array, loss_bound))
+        self._finish(members.reduce_scatter(self._summable(array), self._summable(part), options))
+        return part
+
+    def all_gather(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
+        """Return everyone's `array`, one row for each member; all have the same shape and type."""
+        members = self._group(group)
+        whole = np.empty((members.size, *array.shape), array.dtype)
+        whole[members.me] = array
+        self._finish(members.all_gather(_bytes(whole), [array.nbytes] * members.size))
+        return whole
+
+    def broadcast(self, array: Array, source: int, *, group: Sequence[int] | None = None) -> Array:
+        """Overwrite `array` with that of rank `source`, and return it."""
+        members = self._group(group)
+        self._finish(members.broadcast(_bytes(array), self._position(members, source)))
+        return array
+
+    def all_to_all(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
+        """Send row k of `array` to the k-th member; return the rows that they sent here."""
+        members = self._group(group)
+        self._check_rows(array, members)
+        arrived = np.empty_like(array)
+        arrived[members.me] = array[members.me]
+        counts = [array.nbytes // members.size] * members.size
+        self._finish(members.all_to_all(_bytes(array), _bytes(arrived), counts, counts))
+        return arrived
+
+    def send(self, array: Array, destination: int, *, tag: int = 0) -> None:
+        """Send `array` to rank `destination`, which receives as many bytes."""
+        world = self._group(None)
+        self._finish(world.send(_bytes(array), self._position(world, destination), tag=tag))
+
+    def receive(self, array: Array, source: int, *, tag: int = 0) -> Array:
+        """Fill `array` with what rank `source` sends, and return it."""
+        world = self._group(None)
+        self._finish(world.receive(_bytes(array), self._position(world, source), tag=tag))
+        return array
+
+    def barrier(self, *, group: Sequence[int] | None = None) -> None:
+        """Return once every member has called it."""
+        members = self._group(group)
+        self._finish(members.barrier(_bytes(np.zeros(members.size, np.uint8))))
+
+    def close(self) -> None:
+        """Leave the job. Safe to call twice."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _group(self, ranks: Sequence[int] | None) -> TransportGroup:
+        """Return the group of these ranks; its stream follows from them, so nobody is asked."""
+        members = tuple(range(self.world_size)) if ranks is None else tuple(ranks)
+        known = self._groups.get(members)
+        if known is None:
+            wrong = [rank for rank in members if not 0 <= rank < self.world_size]
+            if wrong or len(set(members)) != len(members) or self.rank not in members:
+                message = (
+                    f"A group is distinct ranks below {self.world_size}, this one ({self.rank})"
+                    f" among them; not {members}."
+                )
+                raise UsageError(message)
+            known = TransportGroup(self._engine, members, _stream_of(members, self.world_size))
+            self._groups[members] = known
+        return known
+
+    def _position(self, group: TransportGroup, rank: int) -> int:
+        if rank not in group.ranks:
+            message = f"Rank {rank} is not among the ranks {group.ranks}."
+            raise UsageError(message)
+        return group.ranks.index(rank)
+
+    def _summable(self, array: Array) -> Memory:
+        form = _FORMS.get(array.dtype.name)
+        if form is None:
+            message = f"Arrays of {', '.join(_FORMS)} can be summed, not of {array.dtype}."
+            raise UsageError(message)
+        return Memory(_contiguous(array).ctypes.data, array.size, form, array)
+
+    def _checked_bound(self, array: Array, loss_bound: float) -> float:
+        if not 0 <= loss_bound < 1:
+            message = f"A loss bound is a share of at least 0 and less than 1, not {loss_bound}."
+            raise UsageError(message)
+        return loss_bound if array.dtype.kind == "f" else 0.0
+
+    def _policy(self, holes: str) -> int:
+        if holes not in _HOLES:
+            message = f"Unknown policy for holes {holes!r}; choose one of {', '.join(_HOLES)}."
+            raise UsageError(message)
+        return _HOLES[holes]
+
+    def _check_rows(self, array: Array, group: TransportGroup) -> None:
+        if array.ndim == 0 or array.shape[0] != group.size:
+            message = (
+                f"The array must have one row for each of the {group.size} members, not the shape"
+                f" {array.shape}."
+            )
+            raise UsageError(message)
+
+    def _finish(self, transfer: Transfer | None) -> None:
+        if transfer is not None:
+            transfer.wait()
+
+
+def _bytes(array: Array) -> Memory:
+    return Memory(_contiguous(array).ctypes.data, array.nbytes, RAW, array)
+
+
+def _contiguous(array: Array) -> Array:
+    if not array.flags.c_contiguous:
+        raise UsageError("Only contiguous arrays can be exchanged; use np.ascontiguousarray.")
+    if not array.flags.writeable:
+        raise UsageError("The array is read-only; exchange a copy.")
+    return array
+
+
+def _stream_of(members: tuple[int, ...], world_size: int) -> int:
+    """Return the stream of a group: a hash of 31 bits, which two groups hardly ever share.
+
+    Transfers with tags go over the world's stream only, so these need no room for tags.
+    """
+    if members == tuple(range(world_size)):
+        return _WORLD_STREAM
+    digest = blake2b(repr(members).encode(), digest_size=4).digest()
+    return _FIRST_GROUP_STREAM | int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,162 @@
+"""`shoal.connect()`: collectives on NumPy arrays between real processes, without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+SCRIPT = """
+import json, sys
+import numpy as np
+import shoal
+
+with shoal.connect(deadline_s=20) as comm:
+    rank, size = comm.rank, comm.world_size
+    values = np.arange(20_000, dtype=np.float32) + rank
+    results = {"sum": comm.all_reduce(values.copy()).tolist()}
+    results["mean"] = comm.all_reduce(values.copy(), average=True).tolist()
+    results["whole"] = comm.all_reduce(np.full(3, rank, np.int64)).tolist()
+    if rank != 1:
+        results["group"] = comm.all_reduce(values.copy(), group=(2, 0)).tolist()
+    results["row"] = comm.reduce_scatter(np.full((size, 4), float(rank))).tolist()
+    results["gathered"] = comm.all_gather(np.array([rank, -rank])).tolist()
+    results["told"] = comm.broadcast(np.full(5, rank), 2).tolist()
+    results["swapped"] = comm.all_to_all(np.arange(size * 2).reshape(size, 2) + 10 * rank).tolist()
+    if rank == 0:
+        comm.send(np.arange(7.0), 1, tag=4)
+    if rank == 1:
+        results["received"] = comm.receive(np.empty(7), 0, tag=4).tolist()
+    lossy = comm.all_reduce(np.ones(200_000, np.float32), loss_bound=0.1)
+    results["least"], results["most"] = float(lossy.mean()), float(lossy.max())
+    refusals = []
+    for wrong in (
+        lambda: comm.all_reduce(np.ones(3), group=(0, 9)),
+        lambda: comm.all_reduce(np.ones(3), loss_bound=1.5),
+        lambda: comm.all_reduce(np.ones((4, 4)).T),
+        lambda: comm.all_reduce(np.array(["a"])),
+    ):
+        try:
+            wrong()
+        except shoal.UsageError as error:
+            refusals.append(str(error))
+    results["refusals"] = refusals
+    comm.barrier()
+results["torch"] = "torch" in sys.modules
+print(json.dumps(results))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(rank: int, size: int, port: int, code: str, **more: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        **more,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def outcomes(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    ended = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=50)
+            ended.append((process.returncode, out, err))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return ended
+
+
+def test_every_collective_without_torch() -> None:
+    size, port = 3, free_port()
+    ended = outcomes([start(rank, size, port, SCRIPT) for rank in range(size)])
+    assert [code for code, _, _ in ended] == [0] * size, ended
+    results: list[dict[str, Any]] = [json.loads(out) for _, out, _ in ended]
+    expected = [3.0 * index + 3 for index in range(20_000)]
+    for rank, result in enumerate(results):
+        assert result["sum"] == expected
+        assert result["mean"] == [index + 1.0 for index in range(20_000)]
+        assert result["whole"] == [3] * 3
+        if rank != 1:
+            assert result["group"] == [2.0 * index + 2 for index in range(20_000)]
+        assert result["row"] == [3.0] * 4
+        assert result["gathered"] == [[0, 0], [1, -1], [2, -2]]
+        assert result["told"] == [2] * 5
+        assert result["swapped"] == [
+            [2 * rank + 10 * other, 2 * rank + 1 + 10 * other] for other in range(size)
+        ]
+        assert 0.9 * size - 0.2 <= result["least"] <= size
+        assert result["most"] == size
+        assert len(result["refusals"]) == 4
+        assert all(text.endswith(".") for text in result["refusals"])
+        assert not result["torch"]
+    assert results[1]["received"] == [float(index) for index in range(7)]
+
+
+CONNECT = """
+import sys
+import shoal
+try:
+    shoal.connect(deadline_s=float(sys.argv[1]) if len(sys.argv) > 1 else 3).close()
+except shoal.ShoalError as error:
+    print(f"{type(error).__name__}: {error}")
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    ((code, out, _),) = outcomes([start(0, 2, free_port(), CONNECT)])
+    assert code == 3
+    assert "[1]" in out
+
+
+def test_two_processes_of_one_rank_and_wrong_numbers_are_refused() -> None:
+    port = free_port()
+    ended = outcomes(
+        [start(0, 3, port, CONNECT), *(start(1, 3, port, CONNECT),) * 1, start(1, 3, port, CONNECT)]
+    )
+    assert any("Two processes" in out for _, out, _ in ended), ended
+    port = free_port()
+    ended = outcomes([start(0, 2, port, CONNECT), start(1, 4, port, CONNECT)])
+    assert any("was told of 4 ranks" in out for _, out, _ in ended), ended
+
+
+def test_beyond_one_machine_a_job_key_is_required() -> None:
+    ((code, out, _),) = outcomes(
+        [start(0, 2, free_port(), CONNECT, MASTER_ADDR="192.0.2.1", SHOAL_BIND="127.0.0.1")]
+    )
+    assert code == 2
+    assert "SHOAL_JOB_KEY" in out
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    for name, value in (
+        ("SHOAL_MTU", "12"),
+        ("SHOAL_PORTS", "9-3"),
+        ("SHOAL_PATHS", "0"),
+        ("SHOAL_RATE_CONTROL", "magic"),
+        ("SHOAL_BIND", "203.0.113.9"),
+    ):
+        ((code, out, _),) = outcomes([start(0, 1, free_port(), CONNECT, **{name: value})])
+        assert code in (2, 7), (name, out)
+        assert out.strip().endswith("."), (name, out)
