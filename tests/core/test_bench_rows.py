@@ -24,7 +24,7 @@ from shoal.bench.peers import library as library_module
 from shoal.bench.peers.all_libraries import LIBRARIES, installed
 from shoal.bench.rows import Row, at_least, at_most, comparison, figure
 from shoal.bench.stand import Stand
-from shoal.bench.suite import SECTIONS, Estimate, choose_sections
+from shoal.bench.suite import SYNC_SECTIONS, TRANSPORT_SECTIONS, Estimate, choose_sections
 from shoal.bench.table import print_rows
 from shoal.cli.bench_progress import duration
 from shoal.errors import DataError, ResourceError, UsageError
@@ -125,13 +125,16 @@ def test_a_file_that_cannot_be_had_or_written_is_a_sentence(tmp_path: Path) -> N
 
 
 def test_sections_have_names_of_their_own_and_run_in_one_order() -> None:
-    names = [section.name for section in SECTIONS]
+    names = [section.name for section in SYNC_SECTIONS]
     assert len(set(names)) == len(names)
-    assert choose_sections([]) == list(SECTIONS)
-    assert choose_sections([names[3], names[1]]) == [SECTIONS[1], SECTIONS[3]]
-    assert all(0 < s.quick_s <= s.full_s for s in SECTIONS)
+    assert choose_sections(SYNC_SECTIONS, []) == list(SYNC_SECTIONS)
+    assert choose_sections(SYNC_SECTIONS, [names[3], names[1]]) == [
+        SYNC_SECTIONS[1],
+        SYNC_SECTIONS[3],
+    ]
+    assert all(0 < s.quick_s <= s.full_s for s in (*SYNC_SECTIONS, *TRANSPORT_SECTIONS))
     with pytest.raises(UsageError, match="did you mean 'accuracy'"):
-        choose_sections(["accurcy"])
+        choose_sections(SYNC_SECTIONS, ["accurcy"])
 
 
 @given(st.lists(st.floats(1, 1000), min_size=1, max_size=8), st.data())

@@ -1,4 +1,4 @@
-"""The list of sections of `shoal bench sync`, and how long they take together.
+"""The sections of `shoal bench sync` and `shoal bench transport`, and how long they take.
 
 Owns their order: those that want as many worker processes follow each other.
 """
@@ -18,6 +18,7 @@ from shoal.bench import (
     generator_rate,
     group_average,
     large_exchange,
+    loopback,
     peer_step,
     peer_straggler,
     straggler_rate,
@@ -52,7 +53,7 @@ class Section:
         return self.quick_s if quick else self.full_s
 
 
-SECTIONS = (
+SYNC_SECTIONS = (
     Section(
         generator_rate.NAME,
         "requests per second of the group generator",
@@ -127,22 +128,33 @@ SECTIONS = (
         full_s=940,
     ),
 )
-"""All sections, in the order in which they run."""
+"""All sections of `shoal bench sync`, in the order in which they run."""
+
+TRANSPORT_SECTIONS = (
+    Section(
+        loopback.NAME,
+        "Shoal's transport against gloo, over loopback",
+        loopback.measure,
+        quick_s=25,
+        full_s=60,
+    ),
+)
+"""All sections of `shoal bench transport`."""
 
 
-def choose_sections(names: Sequence[str]) -> list[Section]:
-    """Return the sections of these names, all if there are none, in the suite's order.
+def choose_sections(suite: Sequence[Section], names: Sequence[str]) -> list[Section]:
+    """Return the sections of `suite` with these names, all if there are none, in its order.
 
     Raises `UsageError` for a name that no section has.
     """
-    known = {section.name: section for section in SECTIONS}
+    known = {section.name: section for section in suite}
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             message = f"There is no section {name!r}{hint} Known: {', '.join(known)}."
             raise UsageError(message)
-    return [section for section in SECTIONS if not names or section.name in names]
+    return [section for section in suite if not names or section.name in names]
 
 
 class Estimate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,36 +30,65 @@ def bench() -> None:
     """Measure Shoal side by side with its peers."""
 
 
+JsonOption = Annotated[
+    Path | None,
+    typer.Option(help="Write the rows here, section by section; other sections' rows stay."),
+]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Only this section; may be repeated.")
+]
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="Small counts: minutes, and an indication only.")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Leave out sections that the file has already.")
+]
+
+
 @bench_app.command()
 def sync(
-    json: Annotated[
-        Path | None,
-        typer.Option(help="Write the rows here, section by section; other sections' rows stay."),
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this section; may be repeated.")
-    ] = None,
+    json: JsonOption = None,
+    only: OnlyOption = None,
     *,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small counts: five minutes instead of an hour.")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Leave out sections that the file has already.")
-    ] = False,
+    quick: QuickOption = False,
+    resume: ResumeOption = False,
 ) -> None:
     """Measure synchronization: steps, groups, stragglers, accuracy, and other libraries."""
+    from shoal.bench.suite import SYNC_SECTIONS
+
+    _run(SYNC_SECTIONS, json, only or [], quick=quick, resume=resume)
+
+
+@bench_app.command()
+def transport(
+    json: JsonOption = None,
+    only: OnlyOption = None,
+    *,
+    quick: QuickOption = False,
+    resume: ResumeOption = False,
+) -> None:
+    """Measure Shoal's transport against gloo."""
+    from shoal.bench.suite import TRANSPORT_SECTIONS
+
+    _run(TRANSPORT_SECTIONS, json, only or [], quick=quick, resume=resume)
+
+
+def _run(
+    suite: Sequence[Section], json: Path | None, only: list[str], *, quick: bool, resume: bool
+) -> None:
+    """Measure the chosen sections, keep the file up to date and print the rows."""
     from shoal.bench.suite import choose_sections
     from shoal.bench.table import print_rows
 
     if resume and json is None:
         raise UsageError("--resume continues a file: give it with --json.")
-    chosen = choose_sections(only or [])
+    wanted = chosen = choose_sections(suite, only)
     file = _open(json)
     if resume:
         done = {row.bench for row in file.rows if quick or not row.quick}
-        chosen = [section for section in chosen if section.name not in done]
+        chosen = [section for section in wanted if section.name not in done]
     file, failures = _measure(chosen, file, json, quick=quick)
-    names = {section.name for section in choose_sections(only or [])}
+    names = {section.name for section in wanted}
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=TABLE_WIDTH)
