@@ -23,6 +23,29 @@ if TYPE_CHECKING:
     from shoal.jobs.run import RunOutcome
     from shoal.jobs.spec import RunSpec
 
+ComputeOption = Annotated[
+    float | None,
+    typer.Option(help="Pad each step's compute to this many ms by sleeping."),
+]
+SlowOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="RANK:FACTOR", help="Make a worker slower; may be repeated."),
+]
+DecayOption = Annotated[
+    bool, typer.Option("--decay", help="Lower the learning rate evenly, to 1 % at --max-steps.")
+]
+StrategyOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Option of the strategy; may be repeated."),
+]
+TransportOption = Annotated[
+    str, typer.Option(help="What workers communicate over: gloo, or shoal (UDP).")
+]
+LossBoundOption = Annotated[
+    float, typer.Option(help="Share of a sum's contributions that shoal may lose.")
+]
+HostOption = Annotated[int | None, typer.Option(help="Group as if so many workers shared a host.")]
+
 
 def train(
     sync: Annotated[
@@ -33,14 +56,8 @@ def train(
         str | None, typer.Option(help="Model; default: one that suits the data set.")
     ] = None,
     workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
-    compute_ms: Annotated[
-        float | None,
-        typer.Option(help="Pad each step's compute to this many ms by sleeping."),
-    ] = None,
-    slow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RANK:FACTOR", help="Make a worker slower; may be repeated."),
-    ] = None,
+    compute_ms: ComputeOption = None,
+    slow: SlowOption = None,
     target: Annotated[
         float | None, typer.Option(help="Stop when the averaged model meets it.")
     ] = None,
@@ -48,23 +65,12 @@ def train(
     max_seconds: Annotated[float | None, typer.Option(help="Time limit of the run.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per worker and step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Default: the recipe's.")] = None,
-    decay: Annotated[
-        bool, typer.Option("--decay", help="Lower the learning rate evenly, to 1 % at --max-steps.")
-    ] = False,
+    decay: DecayOption = False,
     seed: Annotated[int, typer.Option(help="Seed of weights, batches and schedules.")] = 0,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Option of the strategy; may be repeated."),
-    ] = None,
-    workers_per_host: Annotated[
-        int | None, typer.Option(help="Group as if so many workers shared a host.")
-    ] = None,
-    transport: Annotated[
-        str, typer.Option(help="What workers communicate over: gloo, or shoal (UDP).")
-    ] = "gloo",
-    loss_bound: Annotated[
-        float, typer.Option(help="Share of a sum's contributions that shoal may lose.")
-    ] = 0.0,
+    option: StrategyOption = None,
+    workers_per_host: HostOption = None,
+    transport: TransportOption = "gloo",
+    loss_bound: LossBoundOption = 0.0,
     deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
     control_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the control plane; 0 for any.")

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 Transfer: TypeAlias = "tuple[Work, int]"
 """A message under way, and the rank at its other end."""
 
+BLOCK = 1 << 16
+"""Elements that are added and divided in one go: they stay in a processor's own cache."""
+
 WIDE_TYPES = (torch.float32, torch.float64)
 """Types in which sums are kept as they are."""
 
@@ -61,9 +64,14 @@ class Mean:
         return self.weights[self.me] / sum(self.weights)
 
     def combine(
-        self, target: Tensor, contributions: Iterable[tuple[int, Tensor]], *, finish: bool
+        self,
+        target: Tensor,
+        contributions: Iterable[tuple[int, Tensor]],
+        count: int,
+        *,
+        finish: bool,
     ) -> None:
-        """Add `contributions` (member, tensor; overwritten) to `target`; divide if `finish`.
+        """Add `count` contributions (member, tensor; overwritten) to `target`; divide if `finish`.
 
         Only products and sums of two, never fused, so that two members that exchange everything
         get the same bits on any processor.
@@ -72,17 +80,27 @@ class Mean:
         total = target if target.dtype in WIDE_TYPES else target.float()
         if weighted:
             total.mul_(self.weights[self.me])
-        for member, contribution in contributions:
+        for number, (member, contribution) in enumerate(contributions, start=1):
             part = contribution if contribution.dtype in WIDE_TYPES else contribution.float()
-            total.add_(part.mul_(self.weights[member]) if weighted else part)
-        if finish:
-            divisor = sum(self.weights) if weighted else len(self.weights)
-            if divisor & (divisor - 1):
-                total.div_(divisor)
-            else:  # a power of two, where multiplying gives the same, only faster
-                total.mul_(1 / divisor)
+            if weighted:
+                part.mul_(self.weights[member])
+            if finish and number == count:
+                self._add_and_divide(total, part)
+            else:
+                total.add_(part)
         if total is not target:
             target.copy_(total)
+
+    def _add_and_divide(self, total: Tensor, part: Tensor) -> None:
+        """Add the last contribution and divide, block by block while a block is in the cache."""
+        divisor = sum(self.weights) if self.weighted else len(self.weights)
+        for start in range(0, total.numel(), BLOCK):
+            block = total[start : start + BLOCK]
+            block.add_(part[start : start + BLOCK])
+            if divisor & (divisor - 1):
+                block.div_(divisor)
+            else:  # a power of two, where multiplying gives the same, only faster
+                block.mul_(1 / divisor)
 
 
 class Conversation:
@@ -156,7 +174,7 @@ class Exchange:
                 self._fills[piece] = talk.receive(self._part(piece), member, Phase.GATHER)
             case Combine(piece, sources, finish):
                 arriving = self._arriving(piece, sources)
-                self._mean.combine(self._part(piece), arriving, finish=finish)
+                self._mean.combine(self._part(piece), arriving, len(sources), finish=finish)
             case AwaitSend(piece):
                 for transfer in self._sends.pop(piece):
                     talk.wait(transfer)
