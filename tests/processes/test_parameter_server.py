@@ -290,15 +290,9 @@ def train_in_turns(order: list[int], kind: str, scale: bool) -> tuple[Tensor, di
 
 
 def make_smaller(optimizer: torch.optim.Optimizer, updates: int) -> None:
-    """Let so many updates move as far as one did, by the formulas of docs/parameter-server.md."""
+    """Let so many updates move as far as one did."""
     for group in optimizer.param_groups:
-        if "betas" in group:
-            group["betas"] = tuple(beta ** (1 / updates) for beta in group["betas"])
-            group["lr"] /= updates
-        else:
-            old, new = group["momentum"], group["momentum"] ** (1 / updates)
-            group["momentum"] = new
-            group["lr"] *= (1 - new) / (1 - old) / updates
+        group["lr"] /= updates
 
 
 def serve_in_turns(order: list[int], kind: str, scale: bool, world_size: int) -> Tensor:

@@ -80,31 +80,15 @@ class Hyperparameters:
 
 
 def spread_over(groups: ParamGroups, updates: int) -> list[dict[str, Any]]:
-    """Return `groups` with options that make `updates` updates move as far as one does as they are.
+    """Return `groups` with learning rates that make `updates` updates move as far as one did.
 
     Dividing gradients instead would leave weight decay at full strength and Adam's steps at full
-    length. What an optimizer remembers (momentum, averages of gradients) fades per update, so with
-    many updates where there was one it would be forgotten as many times faster, and training would
-    lose what momentum gains it: every decay is replaced by its root.
+    length. Momentum stays: it then remembers fewer steps, and asynchrony makes up for it, which
+    acts like momentum itself (Mitliagkas et al., "Asynchrony begets momentum", 2016).
     """
-    return [_spread(group, updates) for group in groups]
-
-
-def _spread(group: dict[str, Any], updates: int) -> dict[str, Any]:
-    root = 1 / updates
-    spread = dict(group)
-    rate = 1 / updates
-    momentum = group.get("momentum")
-    if momentum:
-        spread["momentum"] = momentum**root
-        rate *= (1 - spread["momentum"]) / (1 - momentum)
-    if "betas" in group:
-        spread["betas"] = tuple(beta**root for beta in group["betas"])
-    if "alpha" in group and "centered" in group:  # RMSprop's average of squares
-        spread["alpha"] = group["alpha"] ** root
-    if "lr" in group:
-        spread["lr"] = group["lr"] * rate
-    return spread
+    return [
+        {**group, "lr": group["lr"] / updates} if "lr" in group else dict(group) for group in groups
+    ]
 
 
 def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> Optimizer:
