@@ -26,6 +26,18 @@ def register() -> None:
         dist.Backend.register_backend("shoal", _create, extended_api=True, devices=["cpu"])
 
 
+def current_engine() -> UdpEngine:
+    """Return the transport of this process's process groups, for its counters.
+
+    Raises `UsageError` before `init_process_group("shoal")`.
+    """
+    from shoal.errors import UsageError
+
+    if _engine is None:
+        raise UsageError("Call init_process_group('shoal') first.")
+    return _engine
+
+
 def _create(options: Any, _backend_options: Any) -> ProcessGroup:
     """Return the process group that torch asks for; the first one opens the transport."""
     global _engine  # noqa: PLW0603 - one transport per process, as torch has one default group

@@ -1,0 +1,232 @@
+"""The torch.distributed backend "shoal" between real processes: torch's own calls over datagrams."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from shoal.errors import WorkerLost
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
+
+Op = dist.ReduceOp
+
+
+def join() -> tuple[int, int]:
+    dist.init_process_group("shoal")
+    return dist.get_rank(), dist.get_world_size()
+
+
+def values(rank: int, dtype: torch.dtype) -> Tensor:
+    return (torch.arange(37) % 5 + rank + 1).to(dtype)
+
+
+def expected(size: int, dtype: torch.dtype, name: str) -> Tensor:
+    rows = torch.stack([values(rank, dtype) for rank in range(size)])
+    if name in {"BAND", "BOR", "BXOR"}:
+        function = getattr(
+            torch, {"BAND": "bitwise_and", "BOR": "bitwise_or"}.get(name, "bitwise_xor")
+        )
+        total = rows[0]
+        for row in rows[1:]:
+            total = function(total, row)
+        return total
+    wide = rows.double()
+    return {
+        "SUM": wide.sum(0),
+        "AVG": wide.mean(0),
+        "PRODUCT": wide.prod(0),
+        "MIN": wide.min(0).values,
+        "MAX": wide.max(0).values,
+    }[name].to(dtype)
+
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+WHOLES = (torch.int64, torch.int32, torch.int8, torch.uint8)
+
+
+def reduce_everything() -> None:
+    rank, size = join()
+    for dtype in (*FLOATS, *WHOLES):
+        names = ["SUM", "PRODUCT", "MIN", "MAX"]
+        names += ["AVG"] if dtype in FLOATS else ["BAND", "BOR", "BXOR"]
+        for name in names:
+            found = values(rank, dtype)
+            dist.all_reduce(found, getattr(Op, name))
+            torch.testing.assert_close(found, expected(size, dtype, name), rtol=0.02, atol=0)
+            every = [torch.empty_like(found) for _ in range(size)]
+            dist.all_gather(every, found)
+            assert all(torch.equal(each, found) for each in every), "replicas differ"
+    turned = torch.arange(12.0).view(3, 4).t()
+    dist.all_reduce(turned)
+    assert torch.equal(turned, size * torch.arange(12.0).view(3, 4).t())
+    empty = torch.empty(0)
+    dist.all_reduce(empty)
+    dist.destroy_process_group()
+
+
+def test_every_type_and_reduction(run_workers: RunWorkers) -> None:
+    run_workers(reduce_everything, 3, initialize=False)
+
+
+def move_everything() -> None:
+    rank, size = join()
+    told = torch.full((5000,), float(rank))
+    dist.broadcast(told, 1)
+    assert (told == 1).all()
+    parts = [torch.empty(3, 2) for _ in range(size)] if rank == 2 else None
+    dist.gather(torch.full((3, 2), float(rank)), parts, dst=2)
+    for other, part in enumerate(parts or []):
+        assert (part == other).all()
+    mine = torch.empty(4)
+    rows = [torch.full((4,), 10.0 + other) for other in range(size)] if rank == 0 else None
+    dist.scatter(mine, rows, src=0)
+    assert (mine == 10 + rank).all()
+    shard = torch.empty(5)
+    dist.reduce_scatter(shard, [torch.full((5,), float(rank + other)) for other in range(size)])
+    assert (shard == sum(range(size)) + size * rank).all()
+    reduced = torch.ones(3) * (rank + 1)
+    dist.reduce(reduced, 1)
+    assert rank != 1 or (reduced == size * (size + 1) / 2).all()
+    uneven = torch.arange(sum(range(1, size + 1)), dtype=torch.int64) + 100 * rank
+    arrived = torch.empty((rank + 1) * size, dtype=torch.int64)
+    dist.all_to_all_single(arrived, uneven, [rank + 1] * size, list(range(1, size + 1)))
+    start = sum(range(1, rank + 1))
+    row = torch.arange(start, start + rank + 1)
+    assert torch.equal(arrived, torch.cat([row + 100 * other for other in range(size)]))
+    lists = [torch.empty(2) for _ in range(size)]
+    dist.all_to_all(lists, [torch.full((2,), 10.0 * rank + other) for other in range(size)])
+    assert [each[0].item() for each in lists] == [10.0 * other + rank for other in range(size)]
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": other} for other in range(size)]
+    if rank == 0:
+        dist.send(torch.arange(10.0), 1, tag=3)
+    elif rank == 1:
+        received = torch.empty(10)
+        assert dist.recv(received, 0, tag=3) == 0
+        assert torch.equal(received, torch.arange(10.0))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_every_collective(run_workers: RunWorkers) -> None:
+    run_workers(move_everything, 3, initialize=False)
+
+
+def several_groups() -> None:
+    rank, size = join()
+    pairs = [dist.new_group([first, (first + 1) % size]) for first in range(size)]
+    mine = [(rank - 1) % size, rank]
+    tensors = {first: torch.full((30_000,), float(rank + 1)) for first in mine}
+    order = mine if rank % 2 else mine[::-1]  # in different orders on different ranks
+    works = [dist.all_reduce(tensors[first], group=pairs[first], async_op=True) for first in order]
+    world = torch.ones(1000)
+    works.append(dist.all_reduce(world, async_op=True))
+    for work in works:
+        work.wait()
+    for first, tensor in tensors.items():
+        assert (tensor == first + 1 + (first + 1) % size + 1).all()
+    assert (world == size).all()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_several_groups_at_once(run_workers: RunWorkers) -> None:
+    run_workers(several_groups, 4, initialize=False)
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10))
+
+
+def batch(step: int, size: int) -> Tensor:
+    return torch.randn(size, 8, 64, generator=torch.Generator().manual_seed(step))
+
+
+def train_ddp(steps: int) -> Tensor:
+    rank, size = join()
+    model = nn.parallel.DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(batch(step, size)[rank]).square().mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+def train_fsdp(steps: int) -> Tensor:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    rank, size = join()
+    model = make_model()
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(batch(step, size)[rank]).square().mean().backward()
+        optimizer.step()
+    whole = [p.full_tensor().reshape(-1) for p in model.parameters()]  # type: ignore[attr-defined]
+    dist.destroy_process_group()
+    return torch.cat(whole).detach()
+
+
+def train_alone(steps: int, size: int) -> Tensor:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        inputs = batch(step, size)
+        (sum(model(each).square().mean() for each in inputs) / size).backward()  # type: ignore[union-attr]
+        optimizer.step()
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+
+@pytest.mark.parametrize("train", [train_ddp, train_fsdp])
+def test_training_equals_one_process(run_workers: RunWorkers, train: Any) -> None:
+    alone = train_alone(4, 3)
+    for outcome in run_workers(train, 3, 4, initialize=False):
+        torch.testing.assert_close(outcome, alone, rtol=1e-4, atol=1e-6)
+
+
+def lose_one() -> str:
+    from shoal.adapters import torch_backend
+
+    rank, _ = join()
+    dist.barrier()
+    if rank == 1:
+        torch_backend.current_engine().close()
+        return "gone"
+    with pytest.raises(WorkerLost) as caught:
+        dist.all_reduce(torch.ones(1000))
+    model = nn.parallel.DistributedDataParallel(nn.Linear(3, 3), init_sync=False)
+    with pytest.raises(RuntimeError):
+        model(torch.ones(1, 3)).sum().backward()
+    dist.destroy_process_group()
+    return str(caught.value)
+
+
+def test_a_lost_rank_raises_and_ddp_does_too(run_workers: RunWorkers) -> None:
+    outcomes = run_workers(lose_one, 3, initialize=False)
+    assert "Rank 1 is gone" in outcomes[0]
+    assert "Rank 1 is gone" in outcomes[2]
+
+
+def test_torch_knows_the_backend_without_an_import_of_shoal() -> None:
+    code = (
+        "import sys, torch.distributed as dist\n"
+        "assert dist.Backend('shoal') == 'shoal'\n"
+        "assert 'SHOAL' in dist.Backend._plugins\n"
+        "assert 'numba' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
