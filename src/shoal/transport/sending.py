@@ -117,7 +117,7 @@ def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
     if grant > peer.granted:
         peer.granted = grant
         peer.credit_probe_at, peer.credit_probes = NEVER, 0
-    received = unwrap(peer.reported_received, int(feedback.received))
+    received = min(highest, unwrap(peer.reported_received, int(feedback.received)))
     same = highest == peer.reported_highest
     if highest < peer.reported_highest or (same and received <= peer.reported_received):
         return

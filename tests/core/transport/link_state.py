@@ -94,3 +94,80 @@ def _operation(slot: int, row: np.void) -> list[str]:
 
 def _time(moment: int) -> str:
     return "never" if moment == tables.NEVER else str(moment)
+
+
+# ---- consistency --------------------------------------------------------------------------------
+
+
+def check_consistency(endpoint: Endpoint) -> None:
+    """Fail unless the tables agree with each other: queues, bitmaps, counts and gates."""
+    state = endpoint.state
+    owed = np.zeros(len(state.peers), np.int64)
+    sending: dict[int, int] = {}
+    segment_bytes = int(state.core["segment_bytes"][0])
+    for slot in np.flatnonzero(state.operations["active"]):
+        row = state.operations[slot]
+        outgoing = memory_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
+        incoming = memory_at(int(row["incoming"]), int(row["incoming_count"]), tables.INCOMING)
+        gates = memory_at(int(row["gates"]), int(row["gate_count"]), tables.GATE)
+        open_rows = (outgoing["state"] != tables.DONE).sum() + (
+            incoming["state"] != tables.DONE
+        ).sum()
+        assert row["remaining"] == open_rows > 0
+        for index, out in enumerate(outgoing):
+            _check_outgoing(out)
+            if out["state"] == tables.SENDING:
+                sending[int(slot) * 65536 + index] = int(out["peer"])
+        for each in incoming:
+            missing = _bits(int(each["seen"]), int(each["segments"]))
+            if each["state"] == tables.EXPECTED:
+                owed[each["peer"]] += missing.sum()
+            sizes = np.full(int(each["segments"]), segment_bytes)
+            sizes[-1:] = int(each["size"]) - segment_bytes * (int(each["segments"]) - 1)
+            assert each["received"] == sizes[~missing].sum()
+        for index, gate in enumerate(gates):
+            leading = incoming[incoming["gate"] == index]
+            assert gate["remaining"] == (leading["state"] != tables.DONE).sum()
+            behind = outgoing[outgoing["gate"] == index]
+            blocked = behind["state"] == tables.BLOCKED
+            assert (blocked == ((gate["remaining"] > 0) & (behind["size"] > 0))).all()
+    np.testing.assert_array_equal(state.peers["expecting"], owed)
+    assert state.core["receiving_peers"][0] == (owed > 0).sum()
+    assert _queued(state) == sending
+
+
+def _check_outgoing(out: np.void) -> None:
+    pending = _bits(int(out["pending"]), int(out["segments"]))
+    assert out["unsent"] == pending.sum()
+    if out["state"] in (tables.BLOCKED, tables.UNREADY):
+        assert pending.all()
+    if out["state"] == tables.SENDING:
+        assert pending[int(out["cursor"]) :].any() or out["important"]
+    if out["state"] == tables.ASKING:
+        assert not pending.any()
+    if out["state"] == tables.UNREADY:
+        assert not out["ready"]
+
+
+def _queued(state: tables.State) -> dict[int, int]:
+    """Return the peers of all messages in queues; fail if a queue is out of order or endless."""
+    queued: dict[int, int] = {}
+    for rank, peer in enumerate(state.peers):
+        handle, previous = int(peer["queue"]), (-1, -1)
+        while handle >= 0:
+            assert handle not in queued
+            queued[handle] = rank
+            row = state.operations[handle // 65536]
+            outgoing = memory_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
+            message = outgoing[handle % 65536]
+            urgency = (int(message["layer_class"]), int(row["order"]))
+            assert urgency >= previous
+            handle, previous = int(message["next"]), urgency
+    return queued
+
+
+def _bits(address: int, bits: int) -> NDArray[np.bool_]:
+    memory = memory_at(address, -(-bits // 64), np.dtype(np.uint64))
+    flags = np.unpackbits(memory.view(np.uint8), bitorder="little")
+    assert not flags[bits:].any()
+    return flags[:bits].astype(np.bool_)

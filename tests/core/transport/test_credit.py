@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,8 @@ from shoal.transport.messages import MessageTables, Receiving, Sending
 from shoal.transport.tables import WRITE, Counter
 
 if TYPE_CHECKING:
+    from random import Random
+
     from numpy.typing import NDArray
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Bag
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,6 +15,9 @@ from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
 from shoal.transport.tables import ADD, CONTROL_SLOTS, NEVER, WRITE, Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 KINDS = {
     "READY": wire.READY,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,8 @@ from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
 from shoal.transport.tables import ADD, WRITE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
     from virtual_link import VirtualLink
 
@@ -50,7 +51,7 @@ def guarded(values: NDArray[np.generic]) -> tuple[NDArray[np.generic], Guarded]:
     return array, guard
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Transfer:
     """One message between two hosts, or part of one operation of each; memory on both sides."""
 
@@ -107,10 +108,10 @@ class Transfer:
         return int(self.sending.outgoing["segments"][0])
 
     def post_sender(self) -> None:
-        self.sender_slot = self.link.post(self.source, self.sending, self.stream, self.iteration)
+        self.sender_ticket = self.link.post(self.source, self.sending, self.stream, self.iteration)
 
     def post_receiver(self) -> None:
-        self.receiver_slot = self.link.post(
+        self.receiver_ticket = self.link.post(
             self.target, self.receiving, self.stream, self.iteration
         )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter as Bag
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -28,6 +27,8 @@ from shoal.transport.tables import NEVER
 from shoal.transport.timers import on_timer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from shoal.transport.messages import MessageTables
 
 TURNS = 16
@@ -109,7 +110,10 @@ class VirtualLink:
         self.now = 1
         self.random = Random(self.seed)
         self.counts: Bag[str] = Bag()
+        self.slots: list[dict[int, int]] = [{} for _ in self.endpoints]
+        """Tickets of each host's running operations, by slot."""
         self.finished: list[set[int]] = [set() for _ in self.endpoints]
+        """Tickets of each host's finished operations."""
         self.under_way: Bag[int] = Bag()
         """Data packets on their way to each host."""
         self.most_under_way: Bag[int] = Bag()
@@ -134,10 +138,19 @@ class VirtualLink:
         heapq.heappush(self._events, (max(time, self.now), next(self._number), happen))
 
     def post(self, host: int, tables: MessageTables, stream: int = 7, iteration: int = 1) -> int:
-        """Post an operation now; the host takes its turn at once."""
+        """Post an operation now and return its ticket; the host takes its turn at once."""
+        ticket = next(self._number)
         slot = self.endpoints[host].post(tables, stream, iteration, self.now)
+        self.slots[host][slot] = ticket
         self.at(self.now, host, lambda: None)
-        return slot
+        return ticket
+
+    def cancel(self, host: int, ticket: int) -> None:
+        """Give up an operation, unless it has finished."""
+        for slot, running in list(self.slots[host].items()):
+            if running == ticket:
+                self.endpoints[host].cancel(slot)
+                del self.slots[host][slot]
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Let time pass until `until`, or until every posted operation is done and all is quiet."""
@@ -192,7 +205,7 @@ class VirtualLink:
         waits = next_wait(endpoint)
         if waits < core["timer_at"][0]:
             self._fail(f"Rank {host} waits for something at {waits} that no timer knows of")
-        self.finished[host].update(endpoint.finished())
+        self.finished[host].update(self.slots[host].pop(slot) for slot in endpoint.finished())
 
     def _send(self, host: int) -> bool:
         clock = self.now + self.offsets[host]
