@@ -1,4 +1,4 @@
-"""The torch.distributed backend "shoal" between real processes: torch's own calls over datagrams."""
+"""The torch.distributed backend "shoal" between real processes: torch's calls over datagrams."""
 
 from __future__ import annotations
 

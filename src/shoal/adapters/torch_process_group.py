@@ -382,7 +382,8 @@ class ShoalProcessGroup(dist.ProcessGroup):
     def _options(self, tensor: Tensor, reduction: Any) -> SumOptions:
         scale = 1 / self.group.size if reduction == ReduceOp.AVG else 1.0
         bound = self.loss_bound if tensor.dtype.is_floating_point else 0.0
-        return SumOptions(scale=scale, loss_bound=bound)
+        name = (tensor.data_ptr(), tensor.numel()) if bound else None
+        return SumOptions(scale=scale, loss_bound=bound, tensor=name)
 
     def _each(self, items: Sequence[Any], start: Callable[[Any], TransportWork]) -> TransportWork:
         """Start one operation for each item; done when all are."""

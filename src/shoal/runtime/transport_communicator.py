@@ -19,7 +19,7 @@ from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.groups.group import Group
 from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
 from shoal.runtime.tensor_memory import bytes_of, memory_of
-from shoal.runtime.udp.group import SumOptions, TransportGroup
+from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
 
 if TYPE_CHECKING:
@@ -99,7 +99,10 @@ class TransportCommunicator:
 
     def all_reduce(self, buffer: Tensor) -> TransportWork:
         """Start summing `buffer` over all workers, in place. Same order on every worker."""
-        options = SumOptions(loss_bound=self.loss_bound if buffer.is_floating_point() else 0.0)
+        options = EXACT
+        if self.loss_bound and buffer.is_floating_point():
+            tensor = ("sum", buffer.data_ptr(), buffer.numel())
+            options = SumOptions(loss_bound=self.loss_bound, tensor=tensor)
         return self._work(self._world.all_reduce(memory_of(_flat(buffer)), options))
 
     def group_average(
@@ -127,7 +130,8 @@ class TransportCommunicator:
             wide.mul_(weights[members.index(self.rank)] / sum(weights))
             scale = 1.0
         form = FLOAT32_AS_BFLOAT16 if flat.dtype == torch.bfloat16 else None
-        options = SumOptions(scale=scale, loss_bound=self.loss_bound)
+        tensor = ("mean", flat.numel()) if self.loss_bound else None
+        options = SumOptions(scale=scale, loss_bound=self.loss_bound, tensor=tensor)
         group = self._group(members, channel)
         transfer = group.all_reduce(memory_of(wide, form=form), options, iteration=sequence)
         try:

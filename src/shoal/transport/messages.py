@@ -63,6 +63,8 @@ class MessageTables:
 
     `form` says what the elements are. Messages between two ranks are numbered in the order given,
     which must be the same on both: the k-th that one sends is the k-th that the other receives.
+    `keeps_missing` makes room for what did not arrive, `tagged` for which packets are important,
+    of messages that wait for nothing.
     """
 
     def __init__(
@@ -75,8 +77,9 @@ class MessageTables:
         receiving: Sequence[Receiving] = (),
         gates: Sequence[Joining] = (),
         keeps_missing: bool = False,
+        tagged: bool = False,
     ) -> None:
-        self._segment_bytes, self._form = segment_bytes, form
+        self.segment_bytes, self._form = segment_bytes, form
         self.outgoing = np.zeros(len(sending), OUTGOING)
         self.incoming = np.zeros(len(receiving), INCOMING)
         self.gates = np.zeros(len(gates), GATE)
@@ -88,7 +91,7 @@ class MessageTables:
         self._fill_gates(gates)
         self.outgoing_starts = _starts(self.outgoing["peer"], world_size)
         self.incoming_starts = _starts(self.incoming["peer"], world_size)
-        self._words = self._lay_out_bitmaps()
+        self._words = self._lay_out_bitmaps(tagged=tagged)
 
     @property
     def elements(self) -> int:
@@ -150,7 +153,7 @@ class MessageTables:
 
     def _number(self, table: NDArray[np.void]) -> None:
         """Count segments, and the messages between each two ranks."""
-        table["segments"] = -(-table["size"] // self._segment_bytes)
+        table["segments"] = -(-table["size"] // self.segment_bytes)
         if len(table) and int(table["segments"].max()) > LARGEST_MESSAGE_SEGMENTS:
             raise UsageError("A message of the transport is too long; cut it into pieces.")
         starts = _starts(table["peer"], int(table["peer"].max()) + 1 if len(table) else 0)
@@ -173,7 +176,7 @@ class MessageTables:
                 self.outgoing["next_blocked"][index] = table["first_blocked"][gate]
                 table["first_blocked"][gate] = index
 
-    def _lay_out_bitmaps(self) -> NDArray[np.uint64]:
+    def _lay_out_bitmaps(self, *, tagged: bool) -> NDArray[np.uint64]:
         """Give every message its bitmaps, and every counted gate its counts."""
         out_words = [words_for(int(segments)) for segments in self.outgoing["segments"]]
         in_words = [words_for(int(segments)) for segments in self.incoming["segments"]]
@@ -187,6 +190,8 @@ class MessageTables:
         at = words.ctypes.data
         for index, count in enumerate(out_words):
             self.outgoing["pending"][index] = at
+            if tagged and self.outgoing["gate"][index] < 0:
+                self.outgoing["important"][index] = at + 8 * count
             if self.keeps_missing:
                 self.outgoing["missing"][index] = at + 16 * count
             at += 8 * each * count

@@ -19,6 +19,7 @@ from shoal.transport.forms import RAW, WIRE_BYTES
 from shoal.transport.holes import ZERO
 from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
 from shoal.transport.tables import ADD, WRITE
+from shoal.transport.tags import ImportanceTagger
 
 if TYPE_CHECKING:
     from shoal.collectives.message_graph import MessageGraph
@@ -51,6 +52,8 @@ class SumOptions:
     loss_bound: float = 0.0
     policy: int = ZERO
     layer_class: int = 0
+    tensor: Hashable = None
+    """Names what is summed from one iteration to the next, for importance tags; None: no tags."""
     algorithm: str = "direct"
 
 
@@ -72,6 +75,7 @@ class TransportGroup:
     me: int = field(init=False)
     _next: int = 0
     _next_transfer: dict[Hashable, int] = field(default_factory=lambda: defaultdict(int))
+    _tagger: ImportanceTagger = field(default_factory=ImportanceTagger)
     _tables: dict[Hashable, list[MessageTables]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -233,6 +237,8 @@ class TransportGroup:
             kept.append(tables)
             return None
         tables.place(memory.address, source.address if source is not None else None)
+        if options.tensor is not None:
+            self._tagger.tag(tables, options.tensor)
         transfer = Transfer(
             tables,
             self.stream if stream is None else stream,
@@ -293,4 +299,5 @@ class TransportGroup:
                 )
                 for number, gate in enumerate(graph.gates)
             ],
+            tagged=options.tensor is not None,
         )

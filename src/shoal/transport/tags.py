@@ -1,0 +1,122 @@
+"""Which packets matter: tags computed from the values that they carry.
+
+A packet is important if the magnitude of its block of the gradient reaches a threshold; the
+network is to drop the others first. The threshold of a tensor is a quantile of its blocks'
+magnitudes in the previous iteration, so tagging takes one pass over a sample of the values and no
+sorting of the present ones. Layers map to classes, front layers to the most urgent, because the
+next forward pass needs them first (research digest, section 1.6; the papers leave the choice of
+the threshold open).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shoal.compiled import F4, F8, compiled, rows_at
+from shoal.transport.bitmap import clear_bits, fill_bits, set_bit
+from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64, widening
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shoal.transport.messages import MessageTables
+
+CLASSES: Final = 8
+"""Priority queues of a switch."""
+
+SAMPLE: Final = 10
+"""Values of a block that are looked at, as in the prototype."""
+
+_UNKNOWN: Final = -1.0
+"""A threshold before the first iteration."""
+
+UNIMPORTANT_SHARE: Final = 0.5
+"""Of the blocks, how many are left to the network to drop: far more than any bound forgives, so
+that it always finds one."""
+
+
+def layer_class(layer: int, layers: int) -> int:
+    """Return the class, 0 for the most urgent, of `layer` of so many, counted from the input."""
+    return min(CLASSES - 1, layer * CLASSES // max(1, layers))
+
+
+class ImportanceTagger:
+    """Tags messages, and remembers for every tensor what counted as large in the last iteration.
+
+    `unimportant` is the share of blocks tagged unimportant if magnitudes stay as they were.
+    """
+
+    def __init__(self, unimportant: float = UNIMPORTANT_SHARE) -> None:
+        self._unimportant = unimportant
+        self._thresholds: dict[Hashable, float] = {}
+
+    def tag(self, tables: MessageTables, tensor: Hashable) -> None:
+        """Tag the packets of all messages that have room for tags; `tensor` names what they carry.
+
+        In a tensor's first iteration everything is important.
+        """
+        segments = int(tables.outgoing["segments"][tables.outgoing["important"] != 0].sum())
+        if segments == 0:
+            return
+        found = np.zeros(segments)
+        tag_messages(
+            tables.outgoing,
+            tables.segment_bytes,
+            self._thresholds.get(tensor, _UNKNOWN),
+            found,
+        )
+        finite = found[np.isfinite(found)]
+        self._thresholds[tensor] = (
+            float(np.quantile(finite, self._unimportant)) if len(finite) else _UNKNOWN
+        )
+
+
+@compiled
+def tag_messages(
+    outgoing: NDArray[np.void],
+    segment_bytes: int,
+    threshold: float,
+    magnitudes: NDArray[np.float64],
+) -> None:
+    """Set the importance bit of every block that reaches `threshold`; note all magnitudes."""
+    at = 0
+    for index in range(outgoing.size):
+        row = outgoing[index]
+        if row.important == 0:
+            continue
+        if threshold < 0:
+            fill_bits(row.important, row.segments)
+        else:
+            clear_bits(row.important, row.segments)
+        for segment in range(row.segments):
+            offset = segment * segment_bytes
+            length = min(segment_bytes, row.size - offset)
+            found = block_magnitude(row.form, row.address, offset, length)
+            magnitudes[at] = found
+            at += 1
+            if threshold >= 0 and (found >= threshold or np.isnan(found)):
+                set_bit(row.important, segment)
+
+
+@compiled
+def block_magnitude(form: int, message: int, offset: int, length: int) -> float:
+    """Return the mean absolute value of a sample of the block's elements; NaN if one is."""
+    width = 8 if form == FLOAT64 else (2 if form == FLOAT32_AS_BFLOAT16 else 4)
+    count = length // width
+    step = max(1, count // SAMPLE)
+    address = message + offset * widening(form)
+    total, taken = 0.0, 0
+    if form == FLOAT64:
+        wide = rows_at(address, count, F8)
+        for index in range(0, count, step):
+            total += abs(wide[index])
+            taken += 1
+    elif form in (FLOAT32, FLOAT32_AS_BFLOAT16):
+        values = rows_at(address, count, F4)
+        for index in range(0, count, step):
+            total += abs(float(values[index]))
+            taken += 1
+    return total / max(1, taken)

@@ -1,0 +1,94 @@
+"""Tags computed from real values: which blocks are important, and how the threshold follows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shoal.transport.bitmap import test_bit as is_set
+from shoal.transport.forms import FLOAT32, FLOAT64
+from shoal.transport.messages import Joining, MessageTables, Sending
+from shoal.transport.tags import ImportanceTagger, layer_class
+
+SEGMENT_BYTES = 240
+
+
+def tables_for(values: np.ndarray, form: int) -> MessageTables:
+    half = len(values) // 2
+    tables = MessageTables(
+        3,
+        SEGMENT_BYTES,
+        form,
+        sending=[Sending(1, 0, half), Sending(2, half, len(values) - half)],
+        tagged=True,
+    )
+    tables.place(values.ctypes.data)
+    return tables
+
+
+def important(tables: MessageTables) -> list[bool]:
+    return [
+        bool(is_set(int(row["important"]), segment))
+        for row in tables.outgoing
+        for segment in range(row["segments"])
+    ]
+
+
+@pytest.mark.parametrize(("dtype", "form"), [(np.float32, FLOAT32), (np.float64, FLOAT64)])
+def test_large_blocks_are_important_from_the_second_iteration_on(dtype: type, form: int) -> None:
+    per_block = SEGMENT_BYTES // np.dtype(dtype).itemsize
+    scales = np.random.default_rng(1).permutation(40) + 1.0
+    signs = np.where(np.arange(40 * per_block) % 2, 1, -1)
+    values = (np.repeat(scales, per_block) * signs).astype(dtype)
+    tables, tagger = tables_for(values, form), ImportanceTagger(unimportant=0.25)
+    tagger.tag(tables, "weights")
+    assert all(important(tables)), "nothing is known yet"
+    tagger.tag(tables, "weights")
+    assert important(tables) == [scale >= np.quantile(scales, 0.25) for scale in scales]
+
+
+def test_the_threshold_is_the_previous_iterations_and_each_tensors_own() -> None:
+    values = np.ones(4000, np.float32)
+    tables, tagger = tables_for(values, FLOAT32), ImportanceTagger()
+    tagger.tag(tables, "a")
+    values *= 0.5
+    tagger.tag(tables, "a")
+    assert not any(important(tables)), "all have shrunk below what was large before"
+    tagger.tag(tables, "a")
+    assert all(important(tables))
+    tagger.tag(tables, "b")
+    values *= 2
+    tagger.tag(tables, "a")
+    assert all(important(tables))
+
+
+def test_a_block_with_a_nan_is_important() -> None:
+    values = np.ones(4000, np.float32)
+    values[:60] = np.nan
+    tables, tagger = tables_for(values * 1.0, FLOAT32), ImportanceTagger()
+    keep = values.copy()
+    tables.place(keep.ctypes.data)
+    tagger.tag(tables, "a")
+    tagger.tag(tables, "a")
+    assert important(tables)[0]
+
+
+def test_what_is_passed_on_bears_no_tags() -> None:
+    tables = MessageTables(
+        2,
+        SEGMENT_BYTES,
+        FLOAT32,
+        sending=[Sending(1, 0, 100), Sending(1, 100, 100, gate=0)],
+        gates=[Joining(100, 100)],
+        tagged=True,
+    )
+    assert [bool(address) for address in tables.outgoing["important"]] == [True, False]
+
+
+def test_front_layers_are_the_most_urgent() -> None:
+    classes = [layer_class(layer, 50) for layer in range(50)]
+    assert classes[0] == 0
+    assert classes[-1] == 7
+    assert classes == sorted(classes)
+    assert set(classes) == set(range(8))
+    assert [layer_class(layer, 3) for layer in range(3)] == [0, 2, 5]
