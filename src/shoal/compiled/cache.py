@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 import numba
+from numba import types
 from numba.core import config
 
 Parameters = ParamSpec("Parameters")
@@ -73,12 +75,42 @@ def compiling_once() -> Iterator[None]:
 
 
 def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Compile `function` at its first call; it runs without the GIL and without bounds checks."""
+    """Compile `function` at its first call; it runs without the GIL and without bounds checks.
+
+    Parameters annotated `int` are 64 bits wide whatever is passed to them, so that a function is
+    compiled once and not for every width, and for every constant, that it is called with.
+    """
     settings: Any = config
     previous, settings.CACHE_DIR = settings.CACHE_DIR, _FOLDER
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        dispatcher = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # no place to write: compile in every process
-        return numba.njit(nogil=True, error_model="numpy")(function)
+        dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
     finally:
         settings.CACHE_DIR = previous
+    _widen_arguments(dispatcher, function)
+    return dispatcher
+
+
+def _widen_arguments(dispatcher: Any, function: Callable[..., object]) -> None:
+    """Let calls from other compiled code go to one version of `function`, not one for each width.
+
+    Numba types a call by asking the callee's dispatcher for a template that fits the arguments; the
+    caller then converts them to what the template says.
+    """
+    names = list(inspect.signature(function).parameters)
+    integers = {name for name in names if function.__annotations__.get(name) == "int"}
+    original = dispatcher.get_call_template
+
+    def widen(name: str, kind: Any) -> Any:
+        plain = types.unliteral(kind)  # type: ignore[no-untyped-call]
+        wide = name in integers and isinstance(plain, types.Integer)
+        return types.int64 if wide else plain
+
+    def get_call_template(arguments: Any, keywords: Any) -> Any:
+        return original(
+            tuple(widen(name, kind) for name, kind in zip(names, arguments, strict=False)),
+            {name: widen(name, kind) for name, kind in keywords.items()},
+        )
+
+    dispatcher.get_call_template = get_call_template
