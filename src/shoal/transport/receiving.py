@@ -312,28 +312,32 @@ def _on_control(state: State, rank: int, header: Row, payload: int, arrived: int
     elif kind == STOP:
         on_stop(state, rank, header, rest, rest_bytes)
     elif kind == PROBE:
-        _on_probe(state, rank, header, now)
+        _on_probe(state, rank, header, arrived, now)
     elif kind == CREDIT_PROBE:
-        _on_probe(state, rank, header, now)
+        _on_probe(state, rank, header, arrived, now)
         queue_feedback(state, rank, FEEDBACK)
     elif kind != FEEDBACK:
         state.counters[rank, _UNKNOWN_KIND] += 1
 
 
 @compiled
-def _on_sent_up_to(state: State, rank: int, header: Row) -> None:
-    """Take the sender's word that all packets below its number have been sent."""
+def _on_sent_up_to(state: State, rank: int, header: Row, arrived: int) -> None:
+    """Take the sender's word that all packets below its number have been sent.
+
+    If it has overtaken some of them, they will be seen to lag behind it.
+    """
     peer = state.peers[rank]
     number = unwrap(peer.end, int(header.number))
     if peer.end < number <= peer.end + LARGEST_CREDIT:
         advance(state.seen[rank], peer.end, number)
         move_end(state, rank, number)
+        peer.last_clock, peer.last_arrival = header.clock, arrived
     refresh_grant(state, rank)
 
 
 @compiled
-def _on_probe(state: State, rank: int, header: Row, now: int) -> None:
-    _on_sent_up_to(state, rank, header)
+def _on_probe(state: State, rank: int, header: Row, arrived: int, now: int) -> None:
+    _on_sent_up_to(state, rank, header, arrived)
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=True)
     if slot < 0:
         _on_unknown(state, rank, header)

@@ -46,13 +46,16 @@ from shoal.transport.tables import (
 )
 from shoal.transport.wire import (
     AGAIN,
+    CREDIT_PROBE,
     DATA,
+    FEEDBACK,
     FEEDBACK_BLOCK,
     FEEDBACK_BYTES,
     HEADER,
     HEADER_BYTES,
     IMPORTANT,
     LAST,
+    PROBE,
     REPORT,
     VERSION,
     unwrap,
@@ -74,7 +77,7 @@ TRANSMIT: Final = np.dtype(
 """What `next_batch` has written: consecutive datagrams for one `sendmsg`."""
 
 CONTROL_TOS: Final = 7 << 5 | 1
-"""Control goes in the highest class and is not to be dropped."""
+"""Answers go in the highest class and are not to be dropped."""
 
 _SENT = int(Counter.SENT)
 _SENT_BYTES = int(Counter.SENT_BYTES)
@@ -299,6 +302,13 @@ def _next_control(state: State, memory: int, clock: int, transmit: Row) -> bool:
         peer.feedback_due = 0
         if peer.lost:
             continue
+        if row.kind == PROBE or row.kind == CREDIT_PROBE:
+            tos = _question_tos(state, row)
+            if tos < 0:  # answered meanwhile; but the feedback may still be waited for
+                row.kind, row.stream, row.iteration, row.message = FEEDBACK, 0, 0, 0
+                tos = CONTROL_TOS
+        else:
+            tos = CONTROL_TOS
         bitmap_bytes = (row.bits + 63) // 64 * 8
         size = FEEDBACK_BYTES + bitmap_bytes
         header = _header(state, rank, memory, row.kind, size, clock)
@@ -311,10 +321,35 @@ def _next_control(state: State, memory: int, clock: int, transmit: Row) -> bool:
                 words[index] = row.bitmap[index]
         transmit.peer, transmit.path, transmit.packets = rank, core.path, 1
         transmit.packet_bytes = transmit.total_bytes = HEADER_BYTES + size
-        transmit.tos, transmit.is_data = CONTROL_TOS, 0
+        transmit.tos, transmit.is_data = tos, 0
         state.counters[rank, _CONTROL_SENT] += 1
         return True
     return False
+
+
+@compiled
+def _question_tos(state: State, row: Row) -> int:
+    """Return the TOS byte of a PROBE or CREDIT_PROBE, or -1 if there is nothing to ask any more.
+
+    It goes in the class of the message's data, so as not to overtake them: else the answer would
+    call missing what is only waiting in a switch.
+    """
+    slot = find_operation(state, row.stream, row.iteration, row.peer, incoming=False)
+    if slot < 0:
+        return -1
+    operation = state.operations[slot]
+    index = row_of(operation.outgoing_starts, row.peer, int(row.message))
+    if index < 0:
+        return -1
+    message = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
+    if message.state != (ASKING if row.kind == PROBE else SENDING):
+        return -1
+    return _class_tos(state.core[0], message.layer_class) | 1
+
+
+@compiled
+def _class_tos(core: Row, layer_class: int) -> int:
+    return (7 - int(layer_class)) << 5 if core.layer_tags else 0
 
 
 @compiled
@@ -403,7 +438,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
     transmit.peer, transmit.path, transmit.packets = rank, core.path, core.batch_packets
     transmit.packet_bytes = HEADER_BYTES + core.segment_bytes
     transmit.total_bytes, transmit.is_data = core.batch_bytes, 1
-    transmit.tos = (7 - row.layer_class) << 5 if core.layer_tags else 0
+    transmit.tos = _class_tos(core, row.layer_class)
     if core.batch_important or not core.importance_tags:
         transmit.tos |= 1
     counters[_SENT] += core.batch_packets

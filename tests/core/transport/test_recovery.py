@@ -294,3 +294,49 @@ def test_a_report_that_waited_for_an_occasion_is_no_round_trip() -> None:
     assert peer["reported_received"] == 18
     assert peer["network_rtt"] == 100
     assert peer["smoothed_rtt"] == before
+
+
+# ---- lost peers ---------------------------------------------------------------------------------
+
+
+def test_nothing_goes_to_a_lost_peer_and_the_others_are_not_held_up() -> None:
+    sent: Bag[int] = Bag()
+    link, (host, *_) = joined(3, TransportConfig(segment_bytes=16, budget_packets=20))
+    to_lost = Transfer(link, 0, 2, np.ones(4 * 300, np.float32))
+    from_lost = Transfer(link, 2, 0, np.ones(4 * 300, np.float32))
+    for transfer in (to_lost, from_lost):
+        transfer.post()
+    link.pass_time(200)
+    host.state.peers[2]["lost"] = 1
+    assert host.state.peers[2]["queue"] >= 0
+    link.watch = lambda each: sent.update([each.target]) if each.source == 0 else None
+    others = [Transfer(link, *pair, np.ones(4 * 300, np.float32)) for pair in ((0, 1), (1, 0))]
+    for transfer in others:
+        transfer.post()
+    link.run(
+        lambda: (
+            all(each.sender_ticket in link.finished[each.source] for each in others)
+            if link.now > 1_000
+            else False
+        )
+    )
+    link.cancel(0, to_lost.sender_ticket)
+    link.cancel(0, from_lost.receiver_ticket)
+    link.pass_time(1_000_000)
+    for transfer in others:
+        transfer.check_places()
+    assert sent[2] == 0
+    assert sent[1] > 300
+    assert link.running() == 2  # at the lost peer itself
+
+
+def test_a_peer_that_is_found_again_hears_from_us() -> None:
+    link, (host, _) = joined(2, TransportConfig(segment_bytes=16))
+    transfer = Transfer(link, 0, 1, np.ones(4 * 30, np.float32))
+    host.state.peers[1]["lost"] = 1
+    transfer.post()
+    link.pass_time(300_000)
+    assert link.counts["data sent 0-1"] == 0
+    host.state.peers[1]["lost"] = 0
+    link.run()
+    transfer.check_places()

@@ -6,8 +6,8 @@ from collections import Counter as Bag
 
 import numpy as np
 import pytest
-from by_hand import feedback, header
-from hypothesis import given, settings
+from by_hand import feedback, header, written
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transfers import Transfer
 from virtual_link import Datagram, Faults, VirtualLink, joined, tag
@@ -46,6 +46,15 @@ def count_segments(link: VirtualLink, segment_bytes: int) -> tuple[Bag[int], Bag
     segments=st.integers(1, 150),
     duplication=st.sampled_from([0.0, 0.3]),
     budget=st.sampled_from([3, 20, 512]),
+)
+@example(  # the sender asks several times before the first answer can come
+    seed=1,
+    loss=0.3,
+    control_loss=0.0,
+    delay_us=30_000,
+    segments=60,
+    duplication=0.0,
+    budget=512,
 )
 @settings(derandomize=True, deadline=None, max_examples=150)
 def test_each_segment_is_sent_once_and_once_more_for_every_loss(
@@ -163,6 +172,43 @@ def test_on_a_network_that_reorders_answers_wait_for_the_stragglers(reorder_us: 
     assert receiver.state.peers[0]["lateness"] > reorder_us / 4
     # once the lag is known, hardly anything that is only late is sent again
     assert sender.counts(1)[Counter.SENT_AGAIN] - before < 0.05 * 2_000
+
+
+def test_questions_do_not_overtake_data_that_wait_in_a_switch() -> None:
+    classes = (15_000, *(0,) * 7)
+    config = TransportConfig(segment_bytes=16, budget_packets=20)
+    link, (sender, receiver) = joined(2, config, faults=Faults(class_delay_us=classes))
+    tags: set[tuple[int, int]] = set()
+    link.watch = lambda each: tags.add((each.kind, each.tos))
+    link.drop = lambda each: each.is_data and each.header["offset"] == 16 * 149
+    transfer = Transfer(link, 0, 1, np.ones(4 * 150, np.float32), layer_class=7)
+    transfer.post()
+    link.run(lambda: sender.counts(1)[Counter.SENT_AGAIN] == 3)
+    link.drop = None
+    link.run()
+    assert sender.counts(1)[Counter.PROBES] > 3
+    assert sender.counts(1)[Counter.SENT] == 154
+    assert receiver.counts(0)[Counter.REPEATED] == 0
+    questions = {wire.DATA, wire.PROBE, wire.CREDIT_PROBE}
+    assert {tos for kind, tos in tags if kind in questions} == {1}
+    assert {tos for kind, tos in tags if kind not in questions} == {7 << 5 | 1}
+
+
+def test_data_that_a_question_has_overtaken_are_waited_for_the_next_time() -> None:
+    link, (_, receiver) = joined(2, TransportConfig(segment_bytes=16))
+    link.offsets[1] = 0
+    Transfer(link, 0, 1, np.ones(4 * 3, np.float32)).post_receiver()
+    written(receiver)
+    number = {"session": tag(0, 1), "length": 24, "number": 3}
+    link.hand(1, header(wire.PROBE, clock=1_000, **number) + feedback(), arrived=1_100)
+    written(receiver)
+    body = header(wire.DATA, session=tag(0, 1), length=16, clock=900) + b"\0" * 16
+    link.hand(1, body, arrived=6_000)
+    assert receiver.state.peers[0]["lateness"] == 5_000
+    question = header(wire.PROBE, clock=9_000, **number) + feedback()
+    link.hand(1, question, arrived=9_100)
+    assert [each[0] & 15 for each in written(receiver)] == []
+    assert [each[0] & 15 for each in written(receiver, now=10_000)] == [wire.BITMAP]
 
 
 def test_lateness_is_forgotten_when_packets_keep_their_order() -> None:

@@ -43,7 +43,8 @@ class Faults:
 
     A datagram in which a bit flips is thrown away by the receiver's kernel, unless `checksum` is
     off. Reordering delays by up to `reorder_us` more than `delay_us`; `host_delay_us` is the most
-    that a host leaves a datagram lying.
+    that a host leaves a datagram lying. Datagrams of DSCP class k (7: most urgent) wait
+    `class_delay_us[k]` more.
     """
 
     loss: float = 0.0
@@ -56,6 +57,7 @@ class Faults:
     delay_us: int = 50
     reorder_us: int = 3_000
     host_delay_us: int = 0
+    class_delay_us: tuple[int, ...] = (0,) * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ class VirtualLink:
         if random.random() < faults.marks:
             self._count("marked", datagram)
             tos |= 3
-        delay = faults.delay_us
+        delay = faults.delay_us + faults.class_delay_us[tos >> 5]
         if self.port is not None:
             waiting = self._queue(datagram)
             if waiting < 0:
