@@ -50,6 +50,12 @@ def test_truncated_datagrams_and_marks_are_noticed() -> None:
     assert marked == sum(link.counts[f"data marked {pair}"] for pair in ("0-1", "1-0")) > 0
 
 
+def test_refusals_are_counted_as_the_pump_counts_them() -> None:
+    link = busy_link(Faults(refusal=0.2))
+    refused = sum(each.counts()[Counter.REFUSED] for each in link.endpoints)
+    assert refused == sum(link.counts[f"data refused {pair}"] for pair in ("0-1", "1-0")) > 500
+
+
 def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
     faults = Faults(loss=0.1, duplication=0.1, reordering=0.3, host_delay_us=100)
     first, second, other = (busy_link(faults, seed) for seed in (5, 5, 6))

@@ -23,7 +23,7 @@ from shoal.transport.credit import adapt_budget
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.receiving import on_datagram
 from shoal.transport.sending import TRANSMIT, next_batch
-from shoal.transport.tables import NEVER
+from shoal.transport.tables import NEVER, Counter
 from shoal.transport.timers import on_timer
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ MOST_TURNS_AT_ONCE = 2_000
 class Faults:
     """Shares of datagrams that meet with something, independently of each other.
 
-    A datagram in which a bit flips is thrown away by the receiver's kernel, unless `checksum` is
-    off. Reordering delays by up to `reorder_us` more than `delay_us`; `host_delay_us` is the most
-    that a host leaves a datagram lying. Datagrams of DSCP class k (7: most urgent) wait
-    `class_delay_us[k]` more.
+    What the sender's kernel refuses never becomes a datagram; one in which a bit flips is thrown
+    away by the receiver's kernel, unless `checksum` is off. Reordering delays by up to `reorder_us`
+    more than `delay_us`; `host_delay_us` is the most that a host leaves a datagram lying. Datagrams
+    of DSCP class k (7: most urgent) wait `class_delay_us[k]` more.
     """
 
     loss: float = 0.0
@@ -53,6 +53,7 @@ class Faults:
     corruption: float = 0.0
     truncation: float = 0.0
     marks: float = 0.0
+    refusal: float = 0.0
     checksum: bool = True
     delay_us: int = 50
     reorder_us: int = 3_000
@@ -219,8 +220,16 @@ class VirtualLink:
         payload = self._memory[:total].tobytes()
         pieces = [payload[at : at + size] for at in range(0, total, size)]
         assert len(pieces) == transmit["packets"]
+        peer, tos = int(transmit["peer"]), int(transmit["tos"])
+        refused = self.faults.refusal > 0 and self.random.random() < self.faults.refusal
+        if refused and transmit["is_data"]:
+            state.counters[peer, Counter.REFUSED] += len(pieces)
         for piece in pieces:
-            self._put(Datagram(host, int(transmit["peer"]), piece, int(transmit["tos"]), self.now))
+            datagram = Datagram(host, peer, piece, tos, self.now)
+            if refused:
+                self._count("refused", datagram)
+            else:
+                self._put(datagram)
         return True
 
     # ---- the network --------------------------------------------------------------------------
