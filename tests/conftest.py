@@ -1,13 +1,12 @@
-"""What all tests share: the transport's compiled code is there before a test's time limit runs."""
+"""What all tests share: Ctrl-C works in their processes, and the transport's code is compiled."""
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import signal
-
-import pytest
+    import pytest
 
 
 def pytest_configure() -> None:
@@ -17,7 +16,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Compile the transport, if a test that needs it is going to run: once for these sources."""
+    """Compile the transport before any time limit runs, if a test that needs it is going to."""
     if session.config.option.collectonly:
         return
     if any("transport" in item.nodeid for item in session.items):
