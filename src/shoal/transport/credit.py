@@ -18,12 +18,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import compiled
-from shoal.transport.control_queue import queue_feedback
 from shoal.transport.replay import WINDOW, has_seen
-from shoal.transport.wire import FEEDBACK, unwrap
+from shoal.transport.wire import unwrap
 
 if TYPE_CHECKING:
-    from shoal.transport.tables import State
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shoal.transport.tables import Row, State
 
 SMALLEST_BUDGET: Final = 16.0
 """Packets; below this a single sender could not keep even a slow link busy."""
@@ -43,34 +45,19 @@ LARGEST_CREDIT: Final = WINDOW // 2
 
 
 @compiled
-def note_expected(state: State, rank: int, segments: int) -> None:
-    """Note that `rank` owes so many segments more, at least one."""
-    peer = state.peers[rank]
+def note_expected(core: Row, peer: Row, segments: int) -> None:
+    """Note that a peer owes so many segments more, at least one."""
     if peer.expecting == 0:
-        state.core[0].receiving_peers += 1
+        core.receiving_peers += 1
     peer.expecting += segments
 
 
 @compiled
-def note_settled(state: State, rank: int, segments: int) -> None:
-    """Note that `rank` owes so many segments less: they are here, or no longer wanted."""
-    peer = state.peers[rank]
+def note_settled(core: Row, peer: Row, segments: int) -> None:
+    """Note that a peer owes so many segments less: they are here, or no longer wanted."""
     peer.expecting -= segments
     if peer.expecting == 0 and segments > 0:
-        state.core[0].receiving_peers -= 1
-
-
-@compiled
-def extend_grant(state: State, rank: int) -> int:
-    """Extend the credit of `rank` to its share of the budget, or to all that it owes if less.
-
-    Returns the share in packets.
-    """
-    core, peer = state.core[0], state.peers[rank]
-    share = max(1, int(core.budget / max(1, core.receiving_peers)))
-    share = min(share, LARGEST_CREDIT)
-    peer.grant = max(peer.grant, peer.end + min(share, peer.expecting))
-    return share
+        core.receiving_peers -= 1
 
 
 @compiled
@@ -91,27 +78,29 @@ def first_grant(state: State, rank: int) -> None:
 
 
 @compiled
-def refresh_grant(state: State, rank: int) -> None:
-    """Extend the credit of `rank` while it owes something.
+def extend_grant(core: Row, peer: Row) -> bool:
+    """Extend a peer's credit to its share of the budget, or to all that it owes if that is less.
 
-    Tell it when half of the credit is new, and when it is all that it will need.
+    Returns whether to tell it: when half of the credit is new, or it is all that it will need, and
+    nothing is waiting that takes it along. Like all that is called for every packet, takes rows: a
+    state takes longer to hand over.
     """
-    peer = state.peers[rank]
-    if peer.expecting > 0:
-        share = extend_grant(state, rank)
-        news = max(1, share // 2) if peer.expecting > share else 1
-        if peer.grant - peer.grant_sent >= news:
-            queue_feedback(state, rank, FEEDBACK)
+    if peer.expecting == 0:
+        return False
+    share = max(1, int(core.budget / max(1, core.receiving_peers)))
+    share = min(share, LARGEST_CREDIT)
+    peer.grant = max(peer.grant, peer.end + min(share, peer.expecting))
+    news = max(1, share // 2) if peer.expecting > share else 1
+    return bool(peer.grant - peer.grant_sent >= news and not peer.feedback_due)
 
 
 @compiled
-def move_end(state: State, rank: int, end: int) -> None:
-    """Note that packet numbers below `end` of `rank` have arrived or are missing.
+def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
+    """Note that packet numbers below `end` of a peer have arrived or are missing.
 
     Those that are missing are lost once REORDERING later ones are known. The replay window is
     expected to have made room for the new numbers.
     """
-    core, peer, seen = state.core[0], state.peers[rank], state.seen[rank]
     for number in range(max(0, peer.end - REORDERING), end - REORDERING):
         if not has_seen(seen, number):
             core.interval_lost += 1
@@ -119,16 +108,15 @@ def move_end(state: State, rank: int, end: int) -> None:
 
 
 @compiled
-def note_overtaken(state: State, rank: int, number: int) -> None:
+def note_overtaken(core: Row, peer: Row, number: int) -> None:
     """Note that a packet arrived after later ones, so that it is not lost after all."""
-    if number < state.peers[rank].end - REORDERING:
-        state.core[0].interval_lost -= 1
+    if number < peer.end - REORDERING:
+        core.interval_lost -= 1
 
 
 @compiled
-def note_delay(state: State, rank: int, clock: int, arrived: int) -> None:
+def note_delay(core: Row, peer: Row, clock: int, arrived: int) -> None:
     """Take a packet's one-way delay into account: `clock` and `arrived` in microseconds."""
-    core, peer = state.core[0], state.peers[rank]
     delay = unwrap(peer.base_delay, (arrived - clock) & 0xFFFFFFFF)
     if arrived >= peer.epoch_end:
         peer.base_delay = delay if peer.epoch_end == 0 else peer.epoch_delay

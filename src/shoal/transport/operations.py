@@ -117,7 +117,7 @@ def _expect_messages(state: State, slot: int) -> None:
         if row.size > 0:
             row.state = EXPECTED
             operation.remaining += 1
-            note_expected(state, row.peer, row.segments)
+            note_expected(state.core[0], state.peers[row.peer], row.segments)
         else:
             row.state = DONE
             if row.gate >= 0:
@@ -249,7 +249,8 @@ def incoming_done(state: State, slot: int, index: int) -> None:
     row.state = DONE
     row.answer_at = NEVER
     if row.received < row.size:
-        note_settled(state, row.peer, count_bits(row.seen, row.segments))
+        missing = count_bits(row.seen, row.segments)
+        note_settled(state.core[0], state.peers[row.peer], missing)
     if row.gate >= 0:
         gates = rows_at(operation.gates, row.gate + 1, GATE)
         gates[row.gate].remaining -= 1
@@ -304,5 +305,6 @@ def cancel_operation(state: State, slot: int) -> None:
     for index in range(operation.incoming_count):
         row = incoming[index]
         if row.state == EXPECTED:
-            note_settled(state, row.peer, count_bits(row.seen, row.segments))
+            missing = count_bits(row.seen, row.segments)
+            note_settled(state.core[0], state.peers[row.peer], missing)
     operation.active = 0

@@ -17,11 +17,11 @@ from shoal.transport.control_queue import (
 )
 from shoal.transport.credit import (
     LARGEST_CREDIT,
+    extend_grant,
     move_end,
     note_delay,
     note_overtaken,
     note_settled,
-    refresh_grant,
 )
 from shoal.transport.forms import put
 from shoal.transport.operations import find_operation, incoming_done, is_finished, row_of
@@ -110,7 +110,8 @@ def _on_data(
     else:
         _note_arrival(state, rank, number, header, arrived, tos)
         _find_place(state, rank, header, payload, now)
-        refresh_grant(state, rank)
+        if extend_grant(state.core[0], peer):
+            queue_feedback(state, rank, FEEDBACK)
 
 
 @compiled
@@ -148,13 +149,13 @@ def _note_arrival(
     state: State, rank: int, number: int, header: Row, arrived: int, tos: int
 ) -> None:
     """Take a new data packet's number, clock and marks into account."""
-    peer = state.peers[rank]
+    core, peer = state.core[0], state.peers[rank]
     if number >= peer.end:
-        move_end(state, rank, number + 1)
+        move_end(core, peer, state.seen[rank], number + 1)
         peer.lateness *= 0.999
         peer.last_clock, peer.last_arrival = header.clock, arrived
     else:
-        note_overtaken(state, rank, number)
+        note_overtaken(core, peer, number)
         behind = _time_behind(peer, int(header.clock), arrived)
         peer.lateness = max(peer.lateness * 0.99, min(float(behind), 2.0 * LONGEST_GRACE_US))
     peer.received += 1
@@ -165,7 +166,7 @@ def _note_arrival(
         peer.marked += 1
     if tos & 3 == CONGESTION_MARK or header.flags & REPORT:
         queue_feedback(state, rank, FEEDBACK)
-    note_delay(state, rank, int(header.clock), arrived)
+    note_delay(core, peer, int(header.clock), arrived)
 
 
 @compiled
@@ -198,7 +199,7 @@ def _deliver(
 @compiled
 def _place(state: State, rank: int, row: Row, segment: int, payload: int, length: int) -> None:
     clear_bit(row.seen, segment)
-    note_settled(state, rank, 1)
+    note_settled(state.core[0], state.peers[rank], 1)
     row.received += length
     state.counters[rank, _RECEIVED_BYTES] += length
     put(row.form, row.mode, row.address, segment * state.core[0].segment_bytes, payload, length)
@@ -330,9 +331,10 @@ def _on_sent_up_to(state: State, rank: int, header: Row, arrived: int) -> None:
     number = unwrap(peer.end, int(header.number))
     if peer.end < number <= peer.end + LARGEST_CREDIT:
         advance(state.seen[rank], peer.end, number)
-        move_end(state, rank, number)
+        move_end(state.core[0], peer, state.seen[rank], number)
         peer.last_clock, peer.last_arrival = header.clock, arrived
-    refresh_grant(state, rank)
+    if extend_grant(state.core[0], peer):
+        queue_feedback(state, rank, FEEDBACK)
 
 
 @compiled

@@ -9,6 +9,7 @@ import pytest
 from by_hand import feedback, header, written
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from link_state import check_consistency
 from transfers import Transfer
 from virtual_link import Datagram, Faults, VirtualLink, joined, tag
 
@@ -154,6 +155,7 @@ def test_a_bitmap_is_cut_to_the_message_and_refused_if_too_short() -> None:
     everything = header(wire.BITMAP, length=32, **about) + feedback(highest=3, received=2, grant=30)
     link.hand(0, everything + b"\xff" * 8)
     assert transfer.sending.outgoing["unsent"][0] == 3
+    check_consistency(sender)  # no bit beyond the message's last is set
     link.pass_time(1)
     assert sender.counts(1)[Counter.SENT] == 6
 
