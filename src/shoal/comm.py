@@ -27,8 +27,8 @@ class Communicator(Protocol):
 
     `channel` keeps independent conversations between the same two workers apart (the training
     thread's, a parameter server's, a background gossip's); within one channel, messages between two
-    workers are matched in order. `sequence` names the one collective all its members mean: members
-    that disagree get an error, not a wrong sum.
+    workers are matched in order. `sequence` names the one collective all its members mean, and is
+    used once by them: members that disagree get an error, not a wrong sum.
     """
 
     @property

@@ -161,11 +161,13 @@ def test_a_missing_member_is_named(run_workers: RunWorkers, ends_by: str) -> Non
 
 def refuse() -> list[str]:
     communicator = connect()
+    communicator.group_average(torch.ones(4), (0, 1), sequence=5)
     refusals = []
     for wrong in (
         lambda: communicator.group_average(torch.ones(4, dtype=torch.int64), (0, 1), sequence=0),
         lambda: communicator.group_average(torch.ones(4, 4).t(), (0, 1), sequence=0),
         lambda: communicator.group_average(torch.ones(4), (0, 9), sequence=0),
+        lambda: communicator.group_average(torch.ones(4), (0, 1), sequence=5),  # used before
         lambda: communicator.send(torch.ones(4), communicator.rank, channel=0),
         lambda: communicator.broadcast(torch.ones(4), 7),
     ):

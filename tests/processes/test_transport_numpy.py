@@ -27,9 +27,9 @@ with shoal.connect(deadline_s=20) as comm:
     results["told"] = comm.broadcast(np.full(5, rank), 2).tolist()
     results["swapped"] = comm.all_to_all(np.arange(size * 2).reshape(size, 2) + 10 * rank).tolist()
     if rank == 0:
-        comm.send(np.arange(7.0), 1, tag=4)
+        comm.send(np.arange(7.0), 1, tag=1 << 40)
     if rank == 1:
-        results["received"] = comm.receive(np.empty(7), 0, tag=4).tolist()
+        results["received"] = comm.receive(np.empty(7), 0, tag=1 << 40).tolist()
     lossy = comm.all_reduce(np.ones(200_000, np.float32), loss_bound=0.1)
     results["least"], results["most"] = float(lossy.mean()), float(lossy.max())
     refusals = []

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from shoal.runtime.udp.engine import UdpEngine
 
 _engine: UdpEngine | None = None
-_STREAM_BITS = 16
 
 
 def register() -> None:
@@ -84,8 +83,9 @@ def _open(options: Any) -> UdpEngine:
 
 def _agree_on_stream(options: Any, engine: UdpEngine) -> int:
     """Return a stream number that no other group of this job uses; the same on all members."""
+    from shoal.runtime.udp.group import stream_of
+
     if options.group_rank == 0:
-        number = engine.endpoint.rank << 10 | engine.next_stream()
-        options.store.set("stream", str(number))
-    number = int(options.store.get("stream"))
-    return number << _STREAM_BITS
+        stream = stream_of("group", engine.endpoint.rank, engine.next_stream())
+        options.store.set("stream", str(stream))
+    return int(options.store.get("stream"))

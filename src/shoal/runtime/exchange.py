@@ -7,7 +7,7 @@ sends what to whom. (Research digest, section 3.2.)
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
@@ -64,43 +64,39 @@ class Mean:
         return self.weights[self.me] / sum(self.weights)
 
     def combine(
-        self,
-        target: Tensor,
-        contributions: Iterable[tuple[int, Tensor]],
-        count: int,
-        *,
-        finish: bool,
+        self, target: Tensor, contributions: Sequence[tuple[int, Tensor]], *, finish: bool
     ) -> None:
-        """Add `count` contributions (member, tensor; overwritten) to `target`; divide if `finish`.
+        """Add the contributions (member, tensor) to `target`; divide if `finish`.
 
+        Block by block, so that a block stays in the cache from its first addition to the division.
         Only products and sums of two, never fused, so that two members that exchange everything
         get the same bits on any processor.
         """
-        weighted = self.weighted
+        for start in range(0, target.numel(), BLOCK):
+            block = slice(start, start + BLOCK)
+            self._combine_block(
+                target[block], [(member, part[block]) for member, part in contributions], finish
+            )
+
+    def _combine_block(
+        self, target: Tensor, contributions: Iterable[tuple[int, Tensor]], finish: bool
+    ) -> None:
         total = target if target.dtype in WIDE_TYPES else target.float()
-        if weighted:
+        if self.weighted:
             total.mul_(self.weights[self.me])
-        for number, (member, contribution) in enumerate(contributions, start=1):
-            part = contribution if contribution.dtype in WIDE_TYPES else contribution.float()
-            if weighted:
-                part.mul_(self.weights[member])
-            if finish and number == count:
-                self._add_and_divide(total, part)
+        for member, part in contributions:
+            if self.weighted:
+                total.add_(part.to(total.dtype) * self.weights[member])
             else:
                 total.add_(part)
+        if finish:
+            divisor = sum(self.weights) if self.weighted else len(self.weights)
+            if divisor & (divisor - 1):
+                total.div_(divisor)
+            else:  # a power of two, where multiplying gives the same, only faster
+                total.mul_(1 / divisor)
         if total is not target:
             target.copy_(total)
-
-    def _add_and_divide(self, total: Tensor, part: Tensor) -> None:
-        """Add the last contribution and divide, block by block while a block is in the cache."""
-        divisor = sum(self.weights) if self.weighted else len(self.weights)
-        for start in range(0, total.numel(), BLOCK):
-            block = total[start : start + BLOCK]
-            block.add_(part[start : start + BLOCK])
-            if divisor & (divisor - 1):
-                block.div_(divisor)
-            else:  # a power of two, where multiplying gives the same, only faster
-                block.mul_(1 / divisor)
 
 
 class Conversation:
@@ -173,21 +169,18 @@ class Exchange:
             case Fill(piece, member):
                 self._fills[piece] = talk.receive(self._part(piece), member, Phase.GATHER)
             case Combine(piece, sources, finish):
-                arriving = self._arriving(piece, sources)
-                self._mean.combine(self._part(piece), arriving, len(sources), finish=finish)
+                arrived = [(member, self._arrived(slot, piece)) for member, slot in sources]
+                self._mean.combine(self._part(piece), arrived, finish=finish)
             case AwaitSend(piece):
                 for transfer in self._sends.pop(piece):
                     talk.wait(transfer)
             case AwaitFill(piece):
                 talk.wait(self._fills.pop(piece))
 
-    def _arriving(
-        self, piece: range, sources: tuple[tuple[int, int], ...]
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Yield each contribution to `piece` once it has arrived, while the next ones arrive."""
-        for member, slot in sources:
-            self._conversation.wait(self._fetches.pop(slot))
-            yield member, self._slot(slot, piece)
+    def _arrived(self, slot: int, piece: range) -> Tensor:
+        """Return what `slot` was to receive, once it is there."""
+        self._conversation.wait(self._fetches.pop(slot))
+        return self._slot(slot, piece)
 
     def _part(self, piece: range) -> Tensor:
         return self._buffer[piece.start : piece.stop]

@@ -8,7 +8,6 @@ calling thread's order: all members of a group make the same calls in the same o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -20,7 +19,7 @@ from shoal.errors import UsageError
 from shoal.runtime.launch import read_launch
 from shoal.runtime.rendezvous import exchange_cards
 from shoal.runtime.udp.engine import Card, Transfer, UdpEngine
-from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup
+from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup, stream_of
 from shoal.runtime.udp.settings import from_environment
 from shoal.transport.forms import FLOAT32, FLOAT64, INT32, INT64, RAW
 from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
@@ -29,8 +28,6 @@ Array = NDArray[Any]
 
 _FORMS: Final = {"float32": FLOAT32, "float64": FLOAT64, "int32": INT32, "int64": INT64}
 _HOLES: Final = {"zero": ZERO, "divide-by-count": DIVIDE_BY_COUNT}
-_WORLD_STREAM: Final = 1 << 16
-_FIRST_GROUP_STREAM: Final = 1 << 31
 
 
 def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
@@ -178,7 +175,7 @@ class NumpyCommunicator:
 
     def _group(self, ranks: Sequence[int] | None) -> TransportGroup:
         """Return the group of these ranks; its stream follows from them, so nobody is asked."""
-        members = tuple(range(self.world_size)) if ranks is None else tuple(ranks)
+        members = tuple(range(self.world_size)) if ranks is None else tuple(map(int, ranks))
         known = self._groups.get(members)
         if known is None:
             wrong = [rank for rank in members if not 0 <= rank < self.world_size]
@@ -188,7 +185,7 @@ class NumpyCommunicator:
                     f" among them; not {members}."
                 )
                 raise UsageError(message)
-            known = TransportGroup(self._engine, members, _stream_of(members, self.world_size))
+            known = TransportGroup(self._engine, members, stream_of("group", members))
             self._groups[members] = known
         return known
 
@@ -240,14 +237,3 @@ def _contiguous(array: Array) -> Array:
     if not array.flags.writeable:
         raise UsageError("The array is read-only; exchange a copy.")
     return array
-
-
-def _stream_of(members: tuple[int, ...], world_size: int) -> int:
-    """Return the stream of a group: a hash of 31 bits, which two groups hardly ever share.
-
-    Transfers with tags go over the world's stream only, so these need no room for tags.
-    """
-    if members == tuple(range(world_size)):
-        return _WORLD_STREAM
-    digest = blake2b(repr(members).encode(), digest_size=4).digest()
-    return _FIRST_GROUP_STREAM | int.from_bytes(digest, "little") >> 1

@@ -19,15 +19,11 @@ from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.groups.group import Group
 from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
 from shoal.runtime.tensor_memory import bytes_of, memory_of
-from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup
+from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup, stream_of
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
 
 if TYPE_CHECKING:
     from shoal.runtime.udp.engine import Transfer, UdpEngine
-
-WORLD_STREAM: Final = 1 << 16
-GROUP_STREAM: Final = 2 << 16
-"""Averages of groups: their channel is added, so it fills the low 16 bits."""
 
 GRACE_S: Final = 2.0
 """How long a lost connection waits for the control plane to name the worker at fault."""
@@ -66,7 +62,7 @@ class TransportCommunicator:
         self._engine = engine
         self._on_peer_error, self._grace_s = on_peer_error, grace_s
         everyone = tuple(range(engine.endpoint.world_size))
-        self._world = TransportGroup(engine, everyone, WORLD_STREAM)
+        self._world = TransportGroup(engine, everyone, stream_of("world"))
         self._group = lru_cache(maxsize=64)(self._make_group)
         self.loss_bound = loss_bound
         """Share of each contribution to a float sum or mean that may get lost from now on."""
@@ -118,7 +114,7 @@ class TransportCommunicator:
 
         float32, float64, bfloat16 or float16; the last two are summed in float32.
         """
-        members, weights = tuple(members), tuple(weights)
+        members, weights = tuple(map(int, members)), tuple(map(int, weights))
         self._check_members(buffer, members, weights)
         self.check()
         if len(members) == 1 or buffer.numel() == 0:
@@ -132,7 +128,7 @@ class TransportCommunicator:
         form = FLOAT32_AS_BFLOAT16 if flat.dtype == torch.bfloat16 else None
         tensor = ("mean", flat.numel()) if self.loss_bound else None
         options = SumOptions(scale=scale, loss_bound=self.loss_bound, tensor=tensor)
-        group = self._group(members, channel)
+        group = self._group(members, weights, channel)
         transfer = group.all_reduce(memory_of(wide, form=form), options, iteration=sequence)
         try:
             self._work(transfer).wait()
@@ -207,8 +203,10 @@ class TransportCommunicator:
         self.check()
         return TransportWork(self, transfer)
 
-    def _make_group(self, members: tuple[int, ...], channel: int) -> TransportGroup:
-        return TransportGroup(self._engine, members, GROUP_STREAM + channel)
+    def _make_group(
+        self, members: tuple[int, ...], weights: tuple[int, ...], channel: int
+    ) -> TransportGroup:
+        return TransportGroup(self._engine, members, stream_of("mean", members, weights, channel))
 
     def _check_members(
         self, buffer: Tensor, members: tuple[int, ...], weights: tuple[int, ...]

@@ -84,7 +84,8 @@ class Endpoint:
     def post(self, tables: MessageTables, stream: int, iteration: int, now: int) -> int:
         """Start an operation; its tables and buffers must stay until it is finished.
 
-        Returns its slot, which `finished` yields when it is done.
+        Returns its slot, which `finished` yields when it is done. Raises `UsageError` if an
+        operation of this stream and iteration was finished lately.
         """
         if not self._free:
             raise ResourceError("Too many transfers at once.")
@@ -98,8 +99,13 @@ class Endpoint:
         row["outgoing_starts"] = tables.outgoing_starts.ctypes.data
         row["incoming_starts"] = tables.incoming_starts.ctypes.data
         row["keeps_missing"] = tables.keeps_missing
+        if not post_operation(self.state, slot, now):
+            self._free.append(slot)
+            message = (
+                f"Number {iteration} of this conversation has been used; use each number once."
+            )
+            raise UsageError(message)
         self._running[slot] = tables
-        post_operation(self.state, slot, now)
         return slot
 
     def finished(self) -> list[int]:

@@ -72,14 +72,17 @@ def is_finished(state: State, stream: int, iteration: int, rank: int) -> bool:
 
 
 @compiled
-def post_operation(state: State, slot: int, now: int) -> None:
+def post_operation(state: State, slot: int, now: int) -> bool:
     """Start the operation whose row at `slot` is filled in; its tables are as made.
 
     Messages of no bytes are done at once, and a gate that nothing leads to is open. Says READY to
-    everyone who has something to send.
+    everyone who has something to send. Returns False, having done nothing, if an operation with
+    this key was finished lately: its packets would all be taken for late ones.
     """
     core = state.core[0]
     operation = state.operations[slot]
+    if _was_finished(state, slot):
+        return False
     operation.active = 1
     operation.started = now
     operation.order = core.order
@@ -99,6 +102,21 @@ def post_operation(state: State, slot: int, now: int) -> None:
     core.timer_at = min(core.timer_at, operation.ready_at)
     if operation.remaining == 0:
         finish_operation(state, slot)
+    return True
+
+
+@compiled
+def _was_finished(state: State, slot: int) -> bool:
+    operation = state.operations[slot]
+    incoming = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+    previous = -1
+    for index in range(operation.incoming_count):
+        peer = incoming[index].peer
+        if peer != previous:
+            previous = peer
+            if is_finished(state, operation.stream, operation.iteration, peer):
+                return True
+    return False
 
 
 @compiled

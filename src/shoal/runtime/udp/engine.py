@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from shoal.compiled import compiling_once, is_cold
-from shoal.errors import DeadlineExceeded, MismatchError, ResourceError, ShoalError, WorkerLost
+from shoal.errors import (
+    DeadlineExceeded,
+    MismatchError,
+    ResourceError,
+    ShoalError,
+    UsageError,
+    WorkerLost,
+)
 from shoal.runtime.udp.links import LinkListener, PeerLinks
 from shoal.runtime.udp.pump import EVENTS, FAILED, new_sockets, pump
 from shoal.runtime.udp.sockets import RankSockets, address_tables, open_sockets
@@ -294,8 +301,12 @@ class UdpEngine:
             if lost:
                 transfer.finish(self._lost[lost[0]])
                 continue
-            slot = self.endpoint.post(transfer.tables, transfer.stream, transfer.iteration, now_us)
-            self._running[slot] = transfer
+            key = transfer.stream, transfer.iteration
+            try:
+                self._running[self.endpoint.post(transfer.tables, *key, now_us)] = transfer
+            except UsageError as error:
+                transfer.give_back()
+                transfer.finish(error)
 
     def _collect(self) -> None:
         for slot in self.endpoint.finished():

@@ -7,9 +7,9 @@ numbering of operations. Knows addresses and counts, no framework's tensors.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.collectives import graphs
@@ -31,6 +31,15 @@ little; a message has at most 1,024 segments."""
 
 KEPT_TABLES: Final = 32
 """Shapes whose tables are kept."""
+
+
+def stream_of(*meaning: Hashable) -> int:
+    """Return the stream of the conversation that `meaning` describes to all who take part in it.
+
+    A hash of 32 bits, so that nobody has to be asked. Two conversations with the same one would be
+    mixed up only if they also reached the same number between the same ranks at the same time.
+    """
+    return int.from_bytes(blake2b(repr(meaning).encode(), digest_size=4).digest(), "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,8 @@ EXACT: Final = SumOptions()
 class TransportGroup:
     """The members `ranks` (positions are indices) of a group, seen from this rank.
 
-    `stream` names the group's conversations to its members and must be used for nothing else.
+    `stream` names the group's conversations to its members and must be used for nothing else; see
+    `stream_of`. An `iteration` that a caller chooses must be new in the stream.
     Every collective is called by all members in the same order; transfers between two members in
     the same order by both. All return a started `Transfer`, or None if there is nothing to move.
     """
@@ -74,7 +84,7 @@ class TransportGroup:
     stream: int
     me: int = field(init=False)
     _next: int = 0
-    _next_transfer: dict[Hashable, int] = field(default_factory=lambda: defaultdict(int))
+    _next_transfer: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     _tagger: ImportanceTagger = field(default_factory=ImportanceTagger)
     _tables: dict[Hashable, list[MessageTables]] = field(default_factory=dict)
 
@@ -192,24 +202,17 @@ class TransportGroup:
         if sender == receiver:
             raise UsageError("A rank cannot send to itself.")
         key = (sender, receiver, tag)
-        iteration = self._next_transfer[key]
-        self._next_transfer[key] += 1
+        stream, iteration = self._next_transfer.get(key) or (stream_of(self.stream, *key), 0)
+        self._next_transfer[key] = stream, (iteration + 1) & 0xFFFFFFFF
         piece = self._piece_length(memory)
         return self._start(
             ("transfer", sender, receiver, memory.count, memory.form),
             lambda: graphs.transfer(self.me, sender, receiver, memory.count, piece),
             memory,
-            stream=self._transfer_stream(tag),
+            stream=stream,
             iteration=iteration,
             patient=patient,
         )
-
-    def _transfer_stream(self, tag: int) -> int:
-        """Return the stream of messages with this tag: the group's low 16 bits are for tags."""
-        if not 0 <= tag < 0xFFFF:
-            message = f"A tag is at least 0 and less than 65535, not {tag}."
-            raise UsageError(message)
-        return self.stream | (tag + 1)
 
     def _piece_length(self, memory: Memory) -> int:
         """Return how many elements a message has: whole packets, in one that is not the last."""
