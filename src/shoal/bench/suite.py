@@ -17,10 +17,12 @@ from shoal.bench import (
     ddp_step,
     generator_rate,
     group_average,
+    incast,
     large_exchange,
     loopback,
     peer_step,
     peer_straggler,
+    shaped,
     straggler_rate,
     straggler_time,
 )
@@ -137,6 +139,27 @@ TRANSPORT_SECTIONS = (
         loopback.measure,
         quick_s=25,
         full_s=60,
+    ),
+    Section(
+        shaped.CLEAN,
+        "all-reduce among emulated hosts with shaped ports",
+        shaped.measure_clean,
+        quick_s=40,
+        full_s=70,
+    ),
+    Section(
+        shaped.LOSS,
+        "the same with random loss",
+        shaped.measure_loss,
+        quick_s=50,
+        full_s=330,
+    ),
+    Section(
+        incast.NAME,
+        "many hosts push to one through a small buffer",
+        incast.measure,
+        quick_s=80,
+        full_s=240,
     ),
 )
 """All sections of `shoal bench transport`."""

@@ -1,0 +1,267 @@
+"""A switch with shaped, lossy ports, emulated on this machine for the network sections.
+
+One namespace is the switch, a bridge; every other is a host, joined to it by a veth pair. Either
+direction of a port has a token bucket in front of a FIFO limited in bytes, as a link of that rate
+has: at the host that of its network card, at the switch that of the port. Loss is random and meets
+every packet once, on its way through the switch. Segmentation offload is off and the buckets cut up
+what still comes in one piece, so that queues and loss meet packets of 1,500 bytes, from whomever.
+
+Needs `ip` and `tc` (iproute2) and `nft`; no more of the kernel than veth, bridge, tbf and nftables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from shoal.bench.namespaces import Namespace, inside
+from shoal.errors import ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+COMMANDS: Final = ("ip", "tc", "nft")
+"""What must be installed."""
+
+INTERFACE: Final = "eth0"
+"""A host's end of its link."""
+
+FRAME_BYTES: Final = 1514
+"""What the shapers count for a full packet: 1,500 bytes of IP and Ethernet's header."""
+
+UDP_BYTES: Final = 1472
+"""What is left of it after the headers of Ethernet, IPv4 and UDP."""
+
+HOST_QUEUE_BYTES: Final = 1000 * FRAME_BYTES
+"""As long as a network card's queue is by default (txqueuelen 1000)."""
+
+_BURST_BYTES: Final = 10 * FRAME_BYTES
+"""What a bucket holds: a timer of the kernel's that is late by less costs no throughput."""
+_PEAK: Final = "30gbit"
+_PEAK_BYTES: Final = 2 * UDP_BYTES
+"""A bucket with a peak rate cuts up what is larger than this: all that is more than one packet."""
+
+_PER_MILLE: Final = 1000
+_SIOCETHTOOL: Final = 0x8946
+_OFFLOADS: Final = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
+"""Numbers of the requests that set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the ports of a network are like."""
+
+    hosts: int
+    bits_per_second: int
+    buffer_bytes: int
+    """The switch's buffer in front of each host."""
+    host_queue_bytes: int = HOST_QUEUE_BYTES
+
+    @property
+    def goodput(self) -> float:
+        """Bytes of UDP payload that a port passes per second, in full packets."""
+        return self.bits_per_second / 8 * UDP_BYTES / FRAME_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """How a process gets into a host and what it is called there."""
+
+    path: str
+    """Of its namespace, for `inside`."""
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Packets that have come to the switch, and how many of them were lost at random."""
+
+    packets: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shaper:
+    """One direction of a port, as the kernel says it is."""
+
+    bits_per_second: int
+    limit_bytes: int
+    sent_packets: int
+    sent_bytes: int
+    dropped: int
+
+
+class EmulatedNetwork:
+    """A context manager: leaving it removes the network. Raises `ResourceError` if refused."""
+
+    def __init__(self, ports: Ports) -> None:
+        self.ports = ports
+        self._all: list[Namespace] = []
+        try:
+            self._switch = self._namespace()
+            self._hosts = [self._namespace() for _ in range(ports.hosts)]
+            self._join()
+            for index in range(ports.hosts):
+                self._set_up(index)
+            self.set_loss(0.0)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def hosts(self) -> list[Host]:
+        """The hosts, which can be reached as long as this network is open."""
+        return [Host(each.path, _address(index)) for index, each in enumerate(self._hosts)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of everything; it is gone when no process is inside. Safe to call twice."""
+        for each in self._all:
+            each.close()
+
+    def set_loss(self, probability: float) -> None:
+        """Lose packets at random from now on, each with `probability`, and count from 0.
+
+        Raises `UsageError` unless it is a whole number of thousandths below 1.
+        """
+        share = round(probability * _PER_MILLE)
+        if not 0 <= share < _PER_MILLE or abs(share - probability * _PER_MILLE) > 1e-6:
+            message = f"A probability of loss is 0, 0.001, ... 0.999, not {probability}."
+            raise UsageError(message)
+        rule = f"numgen random mod {_PER_MILLE} < {share} counter name lost drop" if share else ""
+        self._switch.run(
+            ["nft", "-f", "-"],
+            "table bridge loss\ndelete table bridge loss\n"
+            "table bridge loss {\n counter lost {}\n counter seen {}\n chain forward {\n"
+            f"  type filter hook forward priority 0\n  counter name seen\n  {rule}\n }}\n}}\n",
+        )
+
+    def lost(self) -> Lost:
+        """Return what has been lost at random since the last `set_loss`."""
+        answer = json.loads(self._switch.run(["nft", "-j", "list", "counters"]))
+        packets = {
+            item["counter"]["name"]: int(item["counter"]["packets"])
+            for item in answer["nftables"]
+            if "counter" in item
+        }
+        return Lost(packets["seen"], packets["lost"])
+
+    def from_host(self, index: int) -> Shaper:
+        """Return the shaper of what host `index` sends."""
+        return _read_shaper(self._hosts[index], INTERFACE)
+
+    def to_host(self, index: int) -> Shaper:
+        """Return the shaper of what the switch sends to host `index`."""
+        return _read_shaper(self._switch, f"port{index}")
+
+    def _namespace(self) -> Namespace:
+        namespace = Namespace()
+        self._all.append(namespace)
+        return namespace
+
+    def _join(self) -> None:
+        """Make the bridge and its ports, and shape what they send."""
+        lines = ["link add switch type bridge stp_state 0 forward_delay 0 mcast_snooping 0"]
+        lines += ["link set switch addrgenmode none", "link set switch up"]
+        for index, host in enumerate(self._hosts):
+            peer = f"name {INTERFACE} address {_hardware(index)} netns /proc/self/fd/{host.fileno}"
+            lines += [
+                f"link add port{index} type veth peer {peer}",
+                f"link set port{index} addrgenmode none",
+                f"link set port{index} master switch up",
+            ]
+        fds = [host.fileno for host in self._hosts]
+        self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=fds)
+        names = [f"port{index}" for index in range(len(self._hosts))]
+        _turn_offloads_off(self._switch, names)
+        shapes = [self._shape(name, self.ports.buffer_bytes) for name in names]
+        self._switch.run(["tc", "-batch", "-"], "".join(shapes))
+
+    def _set_up(self, index: int) -> None:
+        """Give a host its address, everyone's hardware address, and its shaper.
+
+        Nobody has to ask for addresses: an answer that got lost would cost a second.
+        """
+        host = self._hosts[index]
+        lines = ["link set lo up", f"addr add {_address(index)}/16 dev {INTERFACE}"]
+        lines += [f"link set {INTERFACE} addrgenmode none", f"link set {INTERFACE} up"]
+        lines += [
+            f"neigh add {_address(other)} lladdr {_hardware(other)} dev {INTERFACE} nud permanent"
+            for other in range(len(self._hosts))
+            if other != index
+        ]
+        host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        _turn_offloads_off(host, [INTERFACE])
+        host.run(["tc", "-batch", "-"], self._shape(INTERFACE, self.ports.host_queue_bytes))
+
+    def _shape(self, interface: str, limit: int) -> str:
+        return (
+            f"qdisc add dev {interface} root handle 1: tbf rate {self.ports.bits_per_second}bit"
+            f" burst {_BURST_BYTES} peakrate {_PEAK} mtu {_PEAK_BYTES} limit {limit}\n"
+            f"qdisc add dev {interface} parent 1:1 handle 10: bfifo limit {limit}\n"
+        )
+
+
+def _address(index: int) -> str:
+    return f"10.77.{index // 250}.{index % 250 + 1}"
+
+
+def _hardware(index: int) -> str:
+    return f"02:00:00:00:{index // 256:02x}:{index % 256:02x}"
+
+
+def _read_shaper(namespace: Namespace, interface: str) -> Shaper:
+    found = json.loads(namespace.run(["tc", "-s", "-j", "qdisc", "show", "dev", interface]))
+    bucket, queue = ({item["kind"]: item for item in found}[kind] for kind in ("tbf", "bfifo"))
+    return Shaper(
+        bits_per_second=int(bucket["options"]["rate"]) * 8,
+        limit_bytes=int(queue["options"]["limit"]),
+        sent_packets=int(bucket["packets"]),
+        sent_bytes=int(bucket["bytes"]),
+        dropped=int(bucket["drops"]),
+    )
+
+
+def _turn_offloads_off(namespace: Namespace, interfaces: list[str]) -> None:
+    """Have `interfaces` send and deliver packets one by one."""
+    with inside(namespace.path), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for interface in interfaces:
+            for number in _OFFLOADS.values():
+                _ethtool(any_socket, interface, number, 0)
+
+
+def offloads(host: Host) -> dict[str, bool]:
+    """Return which of tso, gso and gro are on at `host`."""
+    with inside(host.path), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        return {
+            name: bool(_ethtool(any_socket, INTERFACE, number - 1, 0))
+            for name, number in _OFFLOADS.items()
+        }
+
+
+def _ethtool(any_socket: socket.socket, interface: str, request: int, value: int) -> int:
+    """Carry out an ethtool request of one number; return the number that it leaves."""
+    body = (ctypes.c_uint32 * 2)(request, value)
+    name = interface.encode().ljust(16, b"\0")
+    asked = struct.pack("=16sQ16x", name, ctypes.addressof(body))
+    try:
+        fcntl.ioctl(any_socket, _SIOCETHTOOL, asked)
+    except OSError as error:
+        message = f"The offloads of {interface} cannot be set: {error.strerror}."
+        raise ResourceError(message) from error
+    return int(body[1])
