@@ -47,5 +47,4 @@ def test_a_blast_reaches_those_it_is_meant_for() -> None:
         assert rates[0] == rates[2] == 0
         assert network.from_host(0).sent_bytes > 0
         assert network.to_host(1).sent_bytes > 0
-        assert network.from_host(1).sent_bytes == 0
         assert network.to_host(1).sent_bytes == FRAME_BYTES * network.to_host(1).sent_packets
