@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.compiled.bits import lowest_bit, number_of_bits
 from shoal.compiled.cache import compiled, compiling_once, is_cold
 from shoal.compiled.memory import F4, F8, I4, I8, U1, U2, U4, U8, copy_bytes, rows_at
 
@@ -18,5 +19,7 @@ __all__ = [
     "compiling_once",
     "copy_bytes",
     "is_cold",
+    "lowest_bit",
+    "number_of_bits",
     "rows_at",
 ]

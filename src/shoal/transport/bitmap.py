@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numpy import uint64
 
-from shoal.compiled import U8, compiled, rows_at
+from shoal.compiled import U8, compiled, lowest_bit, number_of_bits, rows_at
 
 
 def words_for(bits: int) -> int:
@@ -52,17 +52,6 @@ def clear_bit(address: int, index: int) -> None:
 
 
 @compiled
-def lowest_bit(word: uint64) -> int:
-    """Return the index of the lowest set bit of a 64-bit `word` that is not zero."""
-    index = 0
-    for shift in (32, 16, 8, 4, 2, 1):
-        if word & ((uint64(1) << uint64(shift)) - uint64(1)) == uint64(0):
-            word >>= uint64(shift)
-            index += shift
-    return index
-
-
-@compiled
 def next_bit(address: int, bits: int, start: int) -> int:
     """Return the lowest set bit from `start` on, or -1 if none is set below `bits`."""
     if start >= bits:
@@ -81,23 +70,38 @@ def next_bit(address: int, bits: int, start: int) -> int:
 
 
 @compiled
+def set_run(address: int, start: int, most: int) -> int:
+    """Return how many bits from `start` on are set, one after another; `most` are looked at."""
+    words = rows_at(address, (start + most + 63) >> 6, U8)
+    for index in range(start, start + most):
+        if (words[index >> 6] >> uint64(index & 63)) & uint64(1) == uint64(0):
+            return index - start
+    return most
+
+
+@compiled
+def clear_run(address: int, start: int, count: int) -> None:
+    """Clear `count` bits from `start` on."""
+    words = rows_at(address, (start + count + 63) >> 6, U8)
+    for index in range(start, start + count):
+        words[index >> 6] &= ~(uint64(1) << uint64(index & 63))
+
+
+@compiled
 def count_bits(address: int, bits: int) -> int:
     """Return how many of the first `bits` bits are set."""
-    count, index = 0, next_bit(address, bits, 0)
-    while index >= 0:
-        count += 1
-        index = next_bit(address, bits, index + 1)
-    return count
+    return count_common(address, address, bits)
 
 
 @compiled
 def count_common(first: int, second: int, bits: int) -> int:
     """Return how many of the first `bits` bits are set in both; 0 if `first` is no address."""
-    if first == 0:
+    if first == 0 or bits == 0:
         return 0
-    count, index = 0, next_bit(first, bits, 0)
-    while index >= 0:
-        if test_bit(second, index):
-            count += 1
-        index = next_bit(first, bits, index + 1)
-    return count
+    size = (bits + 63) // 64
+    left, right = rows_at(first, size, U8), rows_at(second, size, U8)
+    count = 0
+    for index in range(size - 1):
+        count += number_of_bits(left[index] & right[index])
+    beyond = uint64(size * 64 - bits)
+    return count + number_of_bits((left[size - 1] & right[size - 1]) << beyond)

@@ -115,8 +115,8 @@ def note_overtaken(core: Row, peer: Row, number: int) -> None:
 
 
 @compiled
-def note_delay(core: Row, peer: Row, clock: int, arrived: int) -> None:
-    """Take a packet's one-way delay into account: `clock` and `arrived` in microseconds."""
+def note_delay(core: Row, peer: Row, clock: int, arrived: int, packets: int) -> None:
+    """Take the one-way delay of `packets` into account: `clock` and `arrived` in microseconds."""
     delay = unwrap(peer.base_delay, (arrived - clock) & 0xFFFFFFFF)
     if arrived >= peer.epoch_end:
         peer.base_delay = delay if peer.epoch_end == 0 else peer.epoch_delay
@@ -125,7 +125,7 @@ def note_delay(core: Row, peer: Row, clock: int, arrived: int) -> None:
     peer.epoch_delay = min(peer.epoch_delay, delay)
     peer.base_delay = min(peer.base_delay, delay)
     core.interval_delay = min(core.interval_delay, delay - peer.base_delay)
-    core.interval_packets += 1
+    core.interval_packets += packets
 
 
 @compiled

@@ -40,7 +40,7 @@ class TransportConfig:
     layer_tags: bool = True
     importance_tags: bool = True
     paths: int = 1
-    spray_unit: int = 64
+    spray_unit: int = 44
     largest_batch: int = 44
 
 

@@ -43,15 +43,19 @@ def to_bfloat16(bits: uint32) -> uint16:
 
 
 @compiled
-def take(form: int, message: int, offset: int, payload: int, length: int) -> None:
-    """Write `length` wire bytes at `offset` of the message in memory to the address `payload`."""
-    if form == FLOAT32_AS_BFLOAT16:
-        count = length // 2
-        narrow, wide = rows_at(payload, count, U2), rows_at(message + 2 * offset, count, U4)
-        for index in range(count):
-            narrow[index] = to_bfloat16(wide[index])
-    else:
-        copy_bytes(payload, message + offset, length)
+def take(form: int, message: int, offset: int, payload: int, length: int) -> int:
+    """Return where the `length` wire bytes at `offset` of the message are.
+
+    That is where they lie in the message if they look the same on the wire, else `payload`, an
+    address to which they are converted.
+    """
+    if form != FLOAT32_AS_BFLOAT16:
+        return message + offset
+    count = length // 2
+    narrow, wide = rows_at(payload, count, U2), rows_at(message + 2 * offset, count, U4)
+    for index in range(count):
+        narrow[index] = to_bfloat16(wide[index])
+    return payload
 
 
 @compiled

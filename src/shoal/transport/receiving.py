@@ -8,7 +8,7 @@ sent everything and heard nothing asks, and is told exactly which segments are m
 from __future__ import annotations
 
 from shoal.compiled import U2, compiled, rows_at
-from shoal.transport.bitmap import clear_bit, test_bit
+from shoal.transport.bitmap import clear_run, set_run
 from shoal.transport.control_queue import (
     queue_control,
     queue_feedback,
@@ -25,7 +25,7 @@ from shoal.transport.credit import (
 )
 from shoal.transport.forms import put
 from shoal.transport.operations import find_operation, incoming_done, is_finished, row_of
-from shoal.transport.replay import accept_number, advance
+from shoal.transport.replay import accept_number, accept_run, advance
 from shoal.transport.sending import LONGEST_GRACE_US, on_bitmap, on_feedback, on_ready, on_stop
 from shoal.transport.tables import ADD, DONE, INCOMING, NEVER, Counter, Row, State
 from shoal.transport.wire import (
@@ -44,6 +44,7 @@ from shoal.transport.wire import (
     REPORT,
     STOP,
     VERSION,
+    run_length,
     unwrap,
 )
 
@@ -69,104 +70,138 @@ CONGESTION_MARK = 3
 
 
 @compiled
-def on_datagram(state: State, address: int, size: int, arrived: int, tos: int, now: int) -> None:
-    """Take in the datagram of `size` bytes at `address`.
+def on_datagrams(
+    state: State, address: int, size: int, stride: int, arrived: int, tos: int, now: int
+) -> None:
+    """Take in `size` bytes of datagrams at `address`: `stride` bytes each, the last maybe less.
 
     `arrived` is the kernel's stamp and `now` the monotonic time, both in microseconds; `tos` is the
-    IP header's byte, for its congestion mark. Whatever is wrong with it is counted and has no other
-    effect.
+    IP header's byte, for its congestion mark. Whatever is wrong with one is counted and has no
+    other effect.
+    """
+    at = 0
+    while True:
+        length = min(stride, size - at)
+        at += length * _on_next(state, address + at, length, size - at, arrived, tos, now)
+        if at >= size:  # only now: a datagram of no bytes counts too
+            break
+
+
+@compiled
+def _on_next(
+    state: State, address: int, length: int, left: int, arrived: int, tos: int, now: int
+) -> int:
+    """Take in the datagram of `length` bytes at `address`, and those that continue it.
+
+    `left` bytes are there in all. Returns how many datagrams were taken in.
     """
     nobody = state.peers.size
-    if size < HEADER_BYTES:
+    if length < HEADER_BYTES:
         state.counters[nobody, _TRUNCATED] += 1
-        return
+        return 1
     header = rows_at(address, 1, HEADER)[0]
     if header.kind >> 4 != VERSION:
         state.counters[nobody, _OTHER_VERSION] += 1
-        return
+        return 1
     rank = int(header.source)
     if rank >= nobody or not state.peers[rank].known or header.session != state.peers[rank].tag_in:
         state.counters[nobody, _FOREIGN] += 1
-        return
-    if header.length + HEADER_BYTES != size:
+        return 1
+    if header.length + HEADER_BYTES != length:
         state.counters[rank, _TRUNCATED] += 1
-        return
+        return 1
     if header.kind & 15 == DATA:
-        _on_data(state, rank, header, address + HEADER_BYTES, arrived, tos, now)
-    else:
-        _on_control(state, rank, header, address + HEADER_BYTES, arrived, now)
+        count = run_length(address, length, left)
+        return _on_data(state, rank, header, address + HEADER_BYTES, count, arrived, tos, now)
+    _on_control(state, rank, header, address + HEADER_BYTES, arrived, now)
+    return 1
 
 
 @compiled
 def _on_data(
-    state: State, rank: int, header: Row, payload: int, arrived: int, tos: int, now: int
-) -> None:
+    state: State,
+    rank: int,
+    header: Row,
+    payload: int,
+    count: int,
+    arrived: int,
+    tos: int,
+    now: int,
+) -> int:
+    """Take in up to `count` data packets, the first with `header`; return how many were."""
     peer = state.peers[rank]
     number = unwrap(peer.end, int(header.number))
     if number < 0 or number >= peer.grant:
         state.counters[rank, _MISPLACED] += 1
-    elif not accept_number(state.seen[rank], peer.end, number):
-        state.counters[rank, _REPLAYED] += 1
+        return 1
+    if number < peer.end:  # overtaken: each may have been seen
+        count = 1
+        if not accept_number(state.seen[rank], peer.end, number):
+            state.counters[rank, _REPLAYED] += 1
+            return 1
     else:
-        _note_arrival(state, rank, number, header, arrived, tos)
-        _find_place(state, rank, header, payload, now)
-        if extend_grant(state.core[0], peer):
-            queue_feedback(state, rank, FEEDBACK)
+        count = min(count, peer.grant - number)
+        accept_run(state.seen[rank], peer.end, number, count)
+    _note_arrival(state, rank, number, count, header, arrived, tos)
+    _find_place(state, rank, header, payload, count, now)
+    if extend_grant(state.core[0], peer):
+        queue_feedback(state, rank, FEEDBACK)
+    return count
 
 
 @compiled
-def _find_place(state: State, rank: int, header: Row, payload: int, now: int) -> None:
-    """Find the message and the segment that a data packet belongs to, if it does to any."""
+def _find_place(state: State, rank: int, header: Row, payload: int, count: int, now: int) -> None:
+    """Find the message and the segments that data packets belong to, if they do to any."""
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=True)
     if slot < 0:
-        _on_unknown(state, rank, header)
+        _on_unknown(state, rank, header, count)
         return
     operation = state.operations[slot]
     index = row_of(operation.incoming_starts, rank, int(header.message))
     if index < 0:
-        state.counters[rank, _MISPLACED] += 1
+        state.counters[rank, _MISPLACED] += count
         return
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
-    segment_bytes = state.core[0].segment_bytes
+    fitting = _fitting(row, state.core[0].segment_bytes, header, count)
+    state.counters[rank, _MISPLACED] += count - fitting
+    if fitting > 0:
+        _deliver(state, slot, index, header, payload, fitting, now)
+
+
+@compiled
+def _fitting(row: Row, segment_bytes: int, header: Row, count: int) -> int:
+    """Return how many of `count` packets are segments of the message as it is cut here."""
     segment = int(header.offset) // segment_bytes
-    offset = segment * segment_bytes
-    if (
-        offset != header.offset
-        or segment >= row.segments
-        or header.length != min(segment_bytes, row.size - offset)
-    ):
-        state.counters[rank, _MISPLACED] += 1
-    elif row.state == DONE:
-        state.counters[rank, _LATE] += 1
-        if header.flags & LAST:
-            _queue_stop(state, rank, operation, row)
-    else:
-        _deliver(state, slot, index, header, segment, payload, now)
+    if segment * segment_bytes != header.offset or segment >= row.segments:
+        return 0
+    if header.length == segment_bytes:
+        return max(0, min(count, row.size // segment_bytes - segment))
+    return 1 if header.length == row.size - segment * segment_bytes else 0
 
 
 @compiled
 def _note_arrival(
-    state: State, rank: int, number: int, header: Row, arrived: int, tos: int
+    state: State, rank: int, number: int, count: int, header: Row, arrived: int, tos: int
 ) -> None:
-    """Take a new data packet's number, clock and marks into account."""
+    """Take the numbers, clock and marks of new data packets into account, sent at one time."""
     core, peer = state.core[0], state.peers[rank]
     if number >= peer.end:
-        move_end(core, peer, state.seen[rank], number + 1)
-        peer.lateness *= 0.999
+        move_end(core, peer, state.seen[rank], number + count)
+        peer.lateness *= 1.0 - 0.001 * count
         peer.last_clock, peer.last_arrival = header.clock, arrived
     else:
         note_overtaken(core, peer, number)
         behind = _time_behind(peer, int(header.clock), arrived)
         peer.lateness = max(peer.lateness * 0.99, min(float(behind), 2.0 * LONGEST_GRACE_US))
-    peer.received += 1
-    state.counters[rank, _RECEIVED] += 1
+    peer.received += count
+    state.counters[rank, _RECEIVED] += count
     if header.flags & IMPORTANT:
-        state.counters[rank, _IMPORTANT_RECEIVED] += 1
+        state.counters[rank, _IMPORTANT_RECEIVED] += count
     if tos & 3 == CONGESTION_MARK:
-        peer.marked += 1
+        peer.marked += count
     if tos & 3 == CONGESTION_MARK or header.flags & REPORT:
         queue_feedback(state, rank, FEEDBACK)
-    note_delay(core, peer, int(header.clock), arrived)
+    note_delay(core, peer, int(header.clock), arrived, count)
 
 
 @compiled
@@ -177,34 +212,65 @@ def _time_behind(peer: Row, clock: int, arrived: int) -> int:
 
 @compiled
 def _deliver(
-    state: State, slot: int, index: int, header: Row, segment: int, payload: int, now: int
+    state: State, slot: int, index: int, header: Row, payload: int, count: int, now: int
 ) -> None:
-    """Put a segment in its place, unless it is there already, and see whether that is enough."""
+    """Put segments in their places, but for those that are there, and see if that is enough."""
+    core = state.core[0]
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
-    if test_bit(row.seen, segment):
-        _place(state, row.peer, row, segment, payload, int(header.length))
+    counters = state.counters[row.peer]
+    first, length = int(header.offset) // core.segment_bytes, int(header.length)
+    stops, done = 0, 0
+    while done < count and row.state != DONE:
+        wanted = min(count - done, _still_wanted(row, core.stop_early, length))
+        fresh = set_run(row.seen, first + done, wanted)
+        if fresh == 0:
+            counters[_REPEATED] += 1
+            payload += HEADER_BYTES + length
+            done += 1
+            continue
+        _place(core, state.peers[row.peer], row, first + done, payload, fresh, length)
+        counters[_RECEIVED_BYTES] += fresh * length
+        payload += fresh * (HEADER_BYTES + length)
+        done += fresh
         if row.first_at == 0:
             row.first_at = now
-        if enough(row, state.core[0].stop_early):
+        if enough(row, core.stop_early):
             _queue_stop(state, row.peer, operation, row)
             incoming_done(state, slot, index)
-            return
-    else:
-        state.counters[row.peer, _REPEATED] += 1
-    if header.flags & LAST:
-        _on_question(state, slot, index, now)
+            stops = 1
+    counters[_LATE if operation.active else _STALE] += count - done
+    if header.flags & LAST and stops == 0:
+        if row.state == DONE:
+            _queue_stop(state, row.peer, operation, row)
+        else:
+            _on_question(state, slot, index, now)
 
 
 @compiled
-def _place(state: State, rank: int, row: Row, segment: int, payload: int, length: int) -> None:
-    clear_bit(row.seen, segment)
-    note_settled(state.core[0], state.peers[rank], 1)
-    row.received += length
-    state.counters[rank, _RECEIVED_BYTES] += length
-    put(row.form, row.mode, row.address, segment * state.core[0].segment_bytes, payload, length)
+def _still_wanted(row: Row, stop_early: int, length: int) -> int:
+    """Return after how many packets of `length` bytes to look whether a message is done."""
+    target = row.target if stop_early or row.asked else row.size
+    return max(1, (target - row.received + length - 1) // max(1, length))
+
+
+@compiled
+def _place(
+    core: Row, peer: Row, row: Row, segment: int, payload: int, count: int, length: int
+) -> None:
+    """Put `count` segments of `length` bytes each where they belong; none of them was there."""
+    clear_run(row.seen, segment, count)
+    note_settled(core, peer, count)
+    row.received += count * length
+    offset, stride = segment * core.segment_bytes, HEADER_BYTES + length
+    for each in range(count):
+        put(
+            row.form, row.mode, row.address, offset + each * length, payload + each * stride, length
+        )
     if row.counts != 0 and row.mode == ADD:
-        rows_at(row.counts, row.segments, U2)[segment] += 1
+        counts = rows_at(row.counts, row.segments, U2)
+        for each in range(segment, segment + count):
+            counts[each] += 1
 
 
 @compiled
@@ -220,17 +286,17 @@ def enough(row: Row, stop_early: int) -> bool:
 
 
 @compiled
-def _on_unknown(state: State, rank: int, header: Row) -> None:
-    """Note a packet for no active operation; a sender that has missed our STOP gets another."""
+def _on_unknown(state: State, rank: int, header: Row, count: int) -> None:
+    """Note packets for no active operation; a sender that has missed our STOP gets another."""
     if is_finished(state, header.stream, header.iteration, rank):
-        state.counters[rank, _STALE] += 1
+        state.counters[rank, _STALE] += count
         if header.flags & LAST or header.kind & 15 != DATA:
             state.counters[rank, _STOPS] += 1
             queue_stop_again(
                 state, STOP, rank, header.stream, header.iteration, int(header.message)
             )
     else:
-        state.counters[rank, _UNEXPECTED] += 1
+        state.counters[rank, _UNEXPECTED] += count
 
 
 @compiled
@@ -342,7 +408,7 @@ def _on_probe(state: State, rank: int, header: Row, arrived: int, now: int) -> N
     _on_sent_up_to(state, rank, header, arrived)
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=True)
     if slot < 0:
-        _on_unknown(state, rank, header)
+        _on_unknown(state, rank, header, 1)
         return
     operation = state.operations[slot]
     index = row_of(operation.incoming_starts, rank, int(header.message))

@@ -39,6 +39,14 @@ def has_seen(seen: NDArray[np.uint64], number: int) -> bool:
 
 
 @compiled
+def accept_run(seen: NDArray[np.uint64], end: int, number: int, count: int) -> None:
+    """Note `count` numbers from `number` on, none of which is below `end`; all of them are new."""
+    advance(seen, end, number)
+    for each in range(number, number + count):
+        seen[(each % WINDOW) >> 6] |= uint64(1) << uint64(each & 63)
+
+
+@compiled
 def accept_number(seen: NDArray[np.uint64], end: int, number: int) -> bool:
     """Note `number` in `seen` (WORDS words); return whether it is new.
 

@@ -67,7 +67,7 @@ TRANSMIT: Final = np.dtype(
         ("path", "<i4"),
         ("packets", "<i4"),
         ("packet_bytes", "<i4"),  # of every packet but the last, which may be shorter
-        ("total_bytes", "<i4"),
+        ("pieces", "<i4"),  # of memory that make up a packet
         ("tos", "u1"),
         ("is_data", "u1"),
         ("pad", "<u2"),
@@ -75,6 +75,15 @@ TRANSMIT: Final = np.dtype(
     align=True,
 )
 """What `next_batch` has written: consecutive datagrams for one `sendmsg`."""
+
+PIECE: Final = np.dtype([("address", "<i8"), ("length", "<i8")], align=True)
+"""A piece of memory that goes into a datagram; the kernel calls it an iovec."""
+
+LARGEST_BATCH: Final = 64
+"""Packets; as many as the kernel cuts out of one buffer."""
+
+PIECES: Final = 2
+"""Of a data packet: its header, and its payload where it lies in the user's memory."""
 
 CONTROL_TOS: Final = 7 << 5 | 1
 """Answers go in the highest class and are not to be dropped."""
@@ -249,14 +258,16 @@ def on_stop(state: State, rank: int, header: Row, bitmap: int, size: int) -> Non
 
 @compiled
 def next_batch(
-    state: State, memory: int, capacity: int, now: int, clock: int, transmit: Row
+    state: State, memory: int, capacity: int, pieces: int, now: int, clock: int, transmit: Row
 ) -> bool:
-    """Write the next datagrams to `memory` (an address) and describe them in `transmit`.
+    """Describe the next datagrams in `transmit` and at `pieces`; returns whether there are any.
 
-    Returns whether there was anything that may be sent now. `clock` is the real-time clock in
-    microseconds.
+    `memory` is the address of `capacity` bytes for headers, and for payloads that are not sent as
+    they are in the user's memory. `pieces` is the address of LARGEST_BATCH * PIECES rows of PIECE.
+    The user's memory is not ours any more once its operation has finished: what cannot be sent at
+    once must be kept by `keep_batch`. `clock` is the real-time clock in microseconds.
     """
-    if _next_control(state, memory, clock, transmit):
+    if _next_control(state, memory, pieces, clock, transmit):
         return True
     core = state.core[0]
     world_size = state.peers.size
@@ -269,7 +280,8 @@ def next_batch(
         allowed = min(credit, allowed_packets(core, peer, now)) if credit > 0 else 0
         if allowed > 0:
             core.peer_cursor = (rank + 1) % world_size
-            _write_batch(state, rank, min(allowed, core.largest_batch), memory, capacity, clock)
+            room = min(allowed, core.largest_batch, capacity // (HEADER_BYTES + core.segment_bytes))
+            _write_batch(state, rank, room, memory, pieces, clock)
             return _describe(state, rank, now, transmit)
         if credit <= 0 or waits_for_reports(core):
             if peer.credit_probe_at == NEVER:
@@ -279,20 +291,20 @@ def next_batch(
 
 
 @compiled
-def _header(state: State, rank: int, memory: int, kind: int, length: int, clock: int) -> Row:
+def _header(core: Row, peer: Row, memory: int, kind: int, length: int, clock: int) -> Row:
     header = rows_at(memory, 1, HEADER)[0]
     header.kind = VERSION << 4 | kind
     header.flags = 0
     header.length = length
-    header.session = state.peers[rank].tag_out
-    header.number = state.peers[rank].next_number & 0xFFFFFFFF
+    header.session = peer.tag_out
+    header.number = peer.next_number & 0xFFFFFFFF
     header.clock = clock & 0xFFFFFFFF
-    header.source = state.core[0].rank
+    header.source = core.rank
     return header
 
 
 @compiled
-def _next_control(state: State, memory: int, clock: int, transmit: Row) -> bool:
+def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: Row) -> bool:
     core = state.core[0]
     while core.control_head < core.control_tail:
         row = state.control[core.control_head % queue_slots(state)]
@@ -311,7 +323,7 @@ def _next_control(state: State, memory: int, clock: int, transmit: Row) -> bool:
             tos = CONTROL_TOS
         bitmap_bytes = (row.bits + 63) // 64 * 8
         size = FEEDBACK_BYTES + bitmap_bytes
-        header = _header(state, rank, memory, row.kind, size, clock)
+        header = _header(core, peer, memory, row.kind, size, clock)
         header.stream, header.iteration, header.message = row.stream, row.iteration, row.message
         header.offset = 0
         _write_feedback(peer, memory + HEADER_BYTES, clock)
@@ -319,8 +331,10 @@ def _next_control(state: State, memory: int, clock: int, transmit: Row) -> bool:
             words = rows_at(memory + HEADER_BYTES + FEEDBACK_BYTES, bitmap_bytes // 8, U8)
             for index in range(words.size):
                 words[index] = row.bitmap[index]
+        piece = rows_at(pieces, 1, PIECE)[0]
+        piece.address, piece.length = memory, HEADER_BYTES + size
         transmit.peer, transmit.path, transmit.packets = rank, core.path, 1
-        transmit.packet_bytes = transmit.total_bytes = HEADER_BYTES + size
+        transmit.packet_bytes, transmit.pieces = HEADER_BYTES + size, 1
         transmit.tos, transmit.is_data = tos, 0
         state.counters[rank, _CONTROL_SENT] += 1
         return True
@@ -365,24 +379,21 @@ def _write_feedback(peer: Row, memory: int, clock: int) -> None:
 
 
 @compiled
-def _write_batch(
-    state: State, rank: int, allowed: int, memory: int, capacity: int, clock: int
-) -> None:
-    """Write up to `allowed` packets of the first message in the peer's queue, of one importance."""
+def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, clock: int) -> None:
+    """Write up to `room` packets of the first message in the peer's queue, of one importance."""
     core, peer = state.core[0], state.peers[rank]
     handle = peer.queue
     row = outgoing_at(state, handle)
     operation = state.operations[handle // 65536]
-    packet_bytes = HEADER_BYTES + core.segment_bytes
-    if core.path_left <= 0:
-        core.path = (core.path + 1) % core.paths
-        core.path_left = core.spray_unit
-    room = min(allowed, core.path_left, capacity // packet_bytes)
+    if core.paths > 1:
+        room = min(room, _left_on_path(core))
     core.batch_packets = core.batch_bytes = 0
     interval = report_interval(core, peer)
     important_only = core.importance_tags and row.important != 0 and row.important_left > 0
     importance = row.important == 0 or important_only
-    cursor = row.cursor
+    flags = (IMPORTANT if importance else 0) | (AGAIN if row.passes else 0)
+    segment_bytes, cursor, at = core.segment_bytes, row.cursor, memory
+    parts = rows_at(pieces, room * PIECES, PIECE)
     while core.batch_packets < room:
         segment = next_bit(row.pending, row.segments, cursor)
         if segment < 0:
@@ -390,28 +401,52 @@ def _write_batch(
         cursor = segment + 1
         if important_only and not test_bit(row.important, segment):
             continue
-        offset = segment * core.segment_bytes
-        length = min(core.segment_bytes, row.size - offset)
-        at = memory + core.batch_bytes
-        header = _header(state, rank, at, DATA, length, clock)
+        offset = segment * segment_bytes
+        length = min(segment_bytes, row.size - offset)
+        header = _header(core, peer, at, DATA, length, clock)
         header.stream, header.iteration = operation.stream, operation.iteration
         header.message, header.offset = row.message, offset
-        header.flags = (IMPORTANT if importance else 0) | (AGAIN if row.passes else 0)
-        take(row.form, row.address, offset, at + HEADER_BYTES, length)
         clear_bit(row.pending, segment)
         row.unsent -= 1
-        if row.unsent == 0:
-            header.flags |= LAST
-        if interval > 0 and peer.next_number % interval == 0:
-            header.flags |= REPORT
+        is_last = LAST if row.unsent == 0 else 0
+        is_report = REPORT if interval > 0 and peer.next_number % interval == 0 else 0
+        header.flags = flags | is_last | is_report
+        place = PIECES * core.batch_packets
+        parts[place].address, parts[place].length = at, HEADER_BYTES
+        parts[place + 1].address = take(row.form, row.address, offset, at + HEADER_BYTES, length)
+        parts[place + 1].length = length
+        at += HEADER_BYTES + segment_bytes
         peer.next_number += 1
         core.batch_packets += 1
         core.batch_bytes += HEADER_BYTES + length
-        if length < core.segment_bytes:
+        if length < segment_bytes:
             break
     core.batch_important = importance
     core.path_left -= core.batch_packets
     row.cursor = cursor
+
+
+@compiled
+def _left_on_path(core: Row) -> int:
+    """Return how many packets may go before the next choice of a path, after making one if due."""
+    if core.path_left <= 0:
+        core.path = (core.path + 1) % core.paths
+        core.path_left = core.spray_unit
+    return int(core.path_left)
+
+
+@compiled
+def keep_batch(memory: int, pieces: int, transmit: Row) -> None:
+    """Copy the payloads of a batch that cannot be sent yet to `memory`, behind their headers."""
+    if transmit.pieces != PIECES:
+        return
+    parts = rows_at(pieces, transmit.packets * PIECES, PIECE)
+    for packet in range(transmit.packets):
+        kept = memory + packet * transmit.packet_bytes + HEADER_BYTES
+        part = parts[PIECES * packet + 1]
+        if part.address != kept:
+            copy_bytes(kept, part.address, part.length)
+            part.address = kept
 
 
 @compiled
@@ -437,7 +472,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
         core.timer_at = min(core.timer_at, row.probe_at)
     transmit.peer, transmit.path, transmit.packets = rank, core.path, core.batch_packets
     transmit.packet_bytes = HEADER_BYTES + core.segment_bytes
-    transmit.total_bytes, transmit.is_data = core.batch_bytes, 1
+    transmit.pieces, transmit.is_data = PIECES, 1
     transmit.tos = _class_tos(core, row.layer_class)
     if core.batch_important or not core.importance_tags:
         transmit.tos |= 1

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy import uint64
 
-from shoal.compiled import compiled
+from shoal.compiled import U8, compiled, rows_at
 
 VERSION: Final = 1
 
@@ -83,6 +84,29 @@ def segment_bytes_for(mtu: int, *, ipv6: bool = False) -> int:
     """Return the payload bytes of a full packet on links of that MTU."""
     room = min(mtu, 65535) - IP_UDP_BYTES - (20 if ipv6 else 0) - HEADER_BYTES
     return max(ALIGNMENT, room // ALIGNMENT * ALIGNMENT)
+
+
+@compiled
+def run_length(address: int, stride: int, size: int) -> int:
+    """Return how many of the datagrams in `size` bytes at `address` continue the first, itself too.
+
+    All are `stride` bytes long and differ in nothing but the packet number and the offset, which go
+    on by one and by a payload. So what is found out about the first holds for all.
+    """
+    first = rows_at(address, 4, U8)
+    payload = uint64(stride - HEADER_BYTES) << uint64(32)
+    count = 1
+    while (count + 1) * stride <= size:
+        words = rows_at(address + count * stride, 4, U8)
+        if (
+            words[0] != first[0]
+            or words[1] != first[1] + uint64(count)
+            or words[2] != first[2]
+            or words[3] != first[3] + uint64(count) * payload
+        ):
+            break
+        count += 1
+    return count
 
 
 @compiled

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-import numpy as np
+from outbox import Outbox
 
-from shoal.transport.sending import TRANSMIT, next_batch
 from shoal.transport.timers import on_timer
 
 if TYPE_CHECKING:
@@ -20,11 +19,9 @@ def written(endpoint: Endpoint, *, now: int = 1, clock: int = CLOCK) -> list[byt
     """Return all datagrams that `endpoint` sends now, timers first."""
     if now >= endpoint.state.core["timer_at"][0]:
         on_timer(endpoint.state, now)
-    memory, transmit = np.zeros(65536, np.uint8), np.zeros(1, TRANSMIT)[0]
-    datagrams = []
-    while next_batch(endpoint.state, memory.ctypes.data, memory.size, now, clock, transmit):
-        total, size = int(transmit["total_bytes"]), int(transmit["packet_bytes"])
-        datagrams += [memory[at : min(at + size, total)].tobytes() for at in range(0, total, size)]
+    outbox, datagrams = Outbox(), []
+    while batch := outbox.next(endpoint, now, clock):
+        datagrams += batch
     return datagrams
 
 

@@ -23,7 +23,7 @@ from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64, MEMORY_BYTES, WIRE_BYTES
 from shoal.transport.holes import DIVIDE_BY_COUNT
 from shoal.transport.messages import MessageTables, Receiving, Sending
-from shoal.transport.receiving import on_datagram
+from shoal.transport.receiving import on_datagrams
 from shoal.transport.tables import ADD, WRITE, Counter, State
 
 if TYPE_CHECKING:
@@ -241,7 +241,8 @@ def feed(
     uncounted = 0
     for index in range(sizes.size):
         before = state.counters.sum()
-        on_datagram(state, memory + index * STRIDE, sizes[index], now, int(tos[index]), now)
+        size = sizes[index]
+        on_datagrams(state, memory + index * STRIDE, size, size, now, int(tos[index]), now)
         if state.counters.sum() == before:
             uncounted += 1
     return uncounted

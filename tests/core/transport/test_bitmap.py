@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transfers import CANARY
 
+from shoal.compiled import compiled, lowest_bit
 from shoal.transport import bitmap
 
 BITS = st.one_of(st.integers(1, 200), st.sampled_from([63, 64, 65, 127, 128, 129, 1023, 1024]))
@@ -77,11 +78,29 @@ def test_bits_beyond_the_end_are_never_found() -> None:
     assert bitmap.next_bit(guarded.address, 70, 70) == -1
 
 
+@compiled
+def lowest(word: np.uint64) -> int:
+    return int(lowest_bit(word))
+
+
 def test_the_lowest_bit_of_every_single_bit_and_of_all_above_it() -> None:
     for index in range(64):
-        one = np.uint64(1 << index)
-        assert bitmap.lowest_bit(one) == index
-        assert bitmap.lowest_bit(np.uint64((1 << 64) - (1 << index))) == index
+        assert lowest(np.uint64(1 << index)) == index
+        assert lowest(np.uint64((1 << 64) - (1 << index))) == index
+
+
+@settings(deadline=None)
+@given(bits=BITS, data=st.data())
+def test_a_run_is_what_is_set_without_a_gap(bits: int, data: st.DataObject) -> None:
+    guarded = Guarded(bits)
+    bitmap.fill_bits(guarded.address, bits)
+    gap, start = data.draw(st.integers(0, bits - 1)), data.draw(st.integers(0, bits - 1))
+    most = data.draw(st.integers(0, bits - start))
+    bitmap.clear_bit(guarded.address, gap)
+    expected = most if gap < start or gap >= start + most else gap - start
+    assert bitmap.set_run(guarded.address, start, most) == expected
+    bitmap.clear_run(guarded.address, start, most)
+    assert guarded.members() == set(range(bits)) - {gap} - set(range(start, start + most))
 
 
 def test_no_bits_are_an_empty_set() -> None:

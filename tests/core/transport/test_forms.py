@@ -50,8 +50,9 @@ def float32_of(*bits: int) -> np.ndarray[Any, Any]:
 def test_what_is_taken_and_written_elsewhere_is_the_same(form: int, count: int) -> None:
     values, size = random_values(form, count, seed=count), WIRE_BYTES[form]
     wire, target = Guarded(count * size), Guarded((count + 2) * size)
-    take(form, values.ctypes.data, 0, wire.address, count * size)
-    put(form, WRITE, target.address, size, wire.address, count * size)
+    taken = take(form, values.ctypes.data, 0, wire.address, count * size)
+    assert taken == (wire.address if widening(form) > 1 else values.ctypes.data)
+    put(form, WRITE, target.address, size, taken, count * size)
     assert target.bytes[size:-size].tobytes() == values.tobytes()
     assert not target.bytes[:size].any()
     assert not target.bytes[-size:].any()

@@ -13,16 +13,16 @@ from collections import Counter as Bag
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from link_state import describe, next_wait
+from outbox import Outbox
 
 from shoal.transport import wire
 from shoal.transport.credit import adapt_budget
 from shoal.transport.endpoint import Endpoint, TransportConfig
-from shoal.transport.receiving import on_datagram
-from shoal.transport.sending import TRANSMIT, next_batch
+from shoal.transport.receiving import on_datagrams
 from shoal.transport.tables import NEVER, Counter
 from shoal.transport.timers import on_timer
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from shoal.transport.messages import MessageTables
 
 TURNS = 16
-BUFFER_BYTES = 65536
 MOST_TURNS_AT_ONCE = 2_000
 """Turns of one host at one moment after which it is said to spin."""
 
@@ -44,7 +43,8 @@ class Faults:
     What the sender's kernel refuses never becomes a datagram; one in which a bit flips is thrown
     away by the receiver's kernel, unless `checksum` is off. Reordering delays by up to `reorder_us`
     more than `delay_us`; `host_delay_us` is the most that a host leaves a datagram lying. Datagrams
-    of DSCP class k (7: most urgent) wait `class_delay_us[k]` more.
+    of DSCP class k (7: most urgent) wait `class_delay_us[k]` more. `blocking` is the share of
+    batches for which the socket has no room at first; `coalescing` joins what arrives at once.
     """
 
     loss: float = 0.0
@@ -54,6 +54,8 @@ class Faults:
     truncation: float = 0.0
     marks: float = 0.0
     refusal: float = 0.0
+    blocking: float = 0.1
+    coalescing: bool = True
     checksum: bool = True
     delay_us: int = 50
     reorder_us: int = 3_000
@@ -68,6 +70,10 @@ class Port:
     bytes_per_us: float
     room_bytes: int = 1 << 40
     mark_bytes: int = 1 << 40
+
+
+Arrival: TypeAlias = "tuple[tuple[int, int, int], bytes]"
+"""(source, TOS byte, time of arrival) and payload of a datagram."""
 
 
 @dataclass(slots=True)
@@ -112,6 +118,7 @@ class VirtualLink:
     def __post_init__(self) -> None:
         self.now = 1
         self.random = Random(self.seed)
+        self._blocking = Random(self.seed)
         self.counts: Bag[str] = Bag()
         self.slots: list[dict[int, int]] = [{} for _ in self.endpoints]
         """Tickets of each host's running operations, by slot."""
@@ -127,8 +134,9 @@ class VirtualLink:
         self._number = count()
         self._events: list[tuple[int, int, Callable[[], int]]] = []
         self._port_free = [0.0] * len(self.endpoints)
-        self._memory = np.zeros(BUFFER_BYTES, np.uint8)
-        self._transmit = np.zeros(1, TRANSMIT)[0]
+        self._outbox = Outbox()
+        self._arrived: list[list[Arrival]] = [[] for _ in self.endpoints]
+        """What has come to each host since its last turn, in the order of its coming."""
         self._turns = 0
 
     def at(self, time: int, host: int, action: Callable[[], object]) -> None:
@@ -199,6 +207,7 @@ class VirtualLink:
     def _turn(self, host: int) -> None:
         """Do what `pump` does between two waits."""
         endpoint, core = self.endpoints[host], self.endpoints[host].state.core
+        self._take_in(host)
         while True:
             adapt_budget(endpoint.state, self.now)
             if self.now >= core["timer_at"][0]:
@@ -211,15 +220,13 @@ class VirtualLink:
         self.finished[host].update(self.slots[host].pop(slot) for slot in endpoint.finished())
 
     def _send(self, host: int) -> bool:
-        clock = self.now + self.offsets[host]
-        state, transmit = self.endpoints[host].state, self._transmit
-        address = self._memory.ctypes.data
-        if not next_batch(state, address, BUFFER_BYTES, self.now, clock, transmit):
+        state, transmit = self.endpoints[host].state, self._outbox.transmit
+        pieces = self._outbox.next(self.endpoints[host], self.now, self.now + self.offsets[host])
+        if not pieces:
             return False
-        total, size = int(transmit["total_bytes"]), int(transmit["packet_bytes"])
-        payload = self._memory[:total].tobytes()
-        pieces = [payload[at : at + size] for at in range(0, total, size)]
-        assert len(pieces) == transmit["packets"]
+        if self._blocking.random() < self.faults.blocking:
+            self.counts["blocked"] += 1
+            assert self._outbox.keep() == pieces
         peer, tos = int(transmit["peer"]), int(transmit["tos"])
         refused = self.faults.refusal > 0 and self.random.random() < self.faults.refusal
         if refused and transmit["is_data"]:
@@ -237,7 +244,7 @@ class VirtualLink:
     def _put(self, datagram: Datagram) -> None:
         """Take a datagram from its sender and decide what becomes of it."""
         faults, random = self.faults, self.random
-        assert datagram.is_data == bool(self._transmit["is_data"])
+        assert datagram.is_data == bool(self._outbox.transmit["is_data"])
         self._count("sent", datagram)
         if self.watch is not None:
             self.watch(datagram)
@@ -310,14 +317,47 @@ class VirtualLink:
     ) -> None:
         self._note_under_way(datagram, -1)
         self._count("delivered" if whole else "delivered spoilt", datagram)
-        self.hand(datagram.target, payload, tos, arrived)
+        about = (datagram.source, tos, arrived)
+        self._arrived[datagram.target].append((about, payload))
 
-    def hand(self, host: int, payload: bytes, tos: int = 0, arrived: int | None = None) -> None:
-        """Give `host` a datagram now, as if it came from the network."""
+    def _take_in(self, host: int) -> None:
+        """Hand over what has arrived; in one piece what the kernel would join (GRO)."""
+        arrivals, self._arrived[host] = self._arrived[host], []
+        joined: list[bytes] = []
+        before: tuple[int, int, int] | None = None
+        for about, payload in arrivals:
+            fits = joined and len(joined[0]) == len(joined[-1]) >= len(payload)
+            if joined and not (fits and about == before and self.faults.coalescing):
+                self._hand_joined(host, joined, before)
+                joined = []
+            joined.append(payload)
+            before = about
+        if joined:
+            self._hand_joined(host, joined, before)
+
+    def _hand_joined(
+        self, host: int, joined: list[bytes], about: tuple[int, int, int] | None
+    ) -> None:
+        assert about is not None
+        _, tos, arrived = about
+        if len(joined) > 1:
+            self.counts["joined"] += len(joined)
+        self.hand(host, b"".join(joined), tos, arrived, stride=max(1, len(joined[0])))
+
+    def hand(
+        self,
+        host: int,
+        payload: bytes,
+        tos: int = 0,
+        arrived: int | None = None,
+        *,
+        stride: int | None = None,
+    ) -> None:
+        """Give `host` a datagram now, or several of `stride` bytes, as if from the network."""
         memory = np.frombuffer(payload + b"\0", np.uint8)
         stamp = (self.now if arrived is None else arrived) + self.offsets[host]
-        state = self.endpoints[host].state
-        on_datagram(state, memory.ctypes.data, len(payload), stamp, tos, self.now)
+        state, size = self.endpoints[host].state, len(payload)
+        on_datagrams(state, memory.ctypes.data, size, stride or size, stamp, tos, self.now)
 
     def _note_under_way(self, datagram: Datagram, change: int) -> None:
         if datagram.is_data:

@@ -216,8 +216,11 @@ class TransportGroup:
 
     def _piece_length(self, memory: Memory) -> int:
         """Return how many elements a message has: whole packets, in one that is not the last."""
-        segment = self.engine.endpoint.config.segment_bytes
+        config = self.engine.endpoint.config
+        segment, batch = config.segment_bytes, config.largest_batch
         segments = max(1, PIECE_BYTES // segment)
+        if segments > batch:
+            segments -= segments % batch
         return segments * segment // WIRE_BYTES[memory.form]
 
     def _start(

@@ -34,7 +34,6 @@ MSGHDR: Final = np.dtype(
     ],
     align=True,
 )
-IOVEC: Final = np.dtype([("base", "<i8"), ("length", "<i8")], align=True)
 CMSGHDR: Final = np.dtype([("length", "<i8"), ("level", "<i4"), ("kind", "<i4")], align=True)
 TIMESPEC: Final = np.dtype([("seconds", "<i8"), ("nanoseconds", "<i8")], align=True)
 POLLFD: Final = np.dtype([("fd", "<i4"), ("events", "<i2"), ("revents", "<i2")], align=True)

@@ -20,7 +20,6 @@ from shoal.runtime.udp.libc import (
     EINTR,
     EINVAL,
     EIO,
-    IOVEC,
     IP_TOS,
     IPV6_TCLASS,
     MSG_DONTWAIT,
@@ -44,8 +43,8 @@ from shoal.runtime.udp.libc import (
     sendmsg,
 )
 from shoal.transport.credit import adapt_budget
-from shoal.transport.receiving import on_datagram
-from shoal.transport.sending import TRANSMIT, next_batch
+from shoal.transport.receiving import on_datagrams
+from shoal.transport.sending import LARGEST_BATCH, PIECE, PIECES, TRANSMIT, keep_batch, next_batch
 from shoal.transport.tables import Counter, Row, State
 from shoal.transport.timers import on_timer
 
@@ -69,7 +68,7 @@ FAILED: Final = 4
 
 _REFUSED = int(Counter.REFUSED)
 _MSGHDR_BYTES = MSGHDR.itemsize
-_IOVEC_BYTES = IOVEC.itemsize
+_PIECE_BYTES = PIECE.itemsize
 _TIMESPEC_BYTES = TIMESPEC.itemsize
 
 IO_ROW: Final = np.dtype(
@@ -81,7 +80,7 @@ IO_ROW: Final = np.dtype(
         ("wanted", "<i8"),  # set by Python when it wants `pump` to return
         ("holding", "<i4"),  # whether a batch waits for room in the send buffer
         ("blocked_fd", "<i4"),
-        ("held_at", "<i4"),  # bytes of it that have gone out already
+        ("held_from", "<i4"),  # packets of it that have gone out already
         ("pad", "<i4"),
         ("send_calls", "<i8"),
         ("receive_calls", "<i8"),
@@ -108,6 +107,7 @@ class Sockets(NamedTuple):
     send_control: NDArray[np.uint8]
     headers: NDArray[np.void]
     vectors: NDArray[np.void]
+    """One for receiving, then those of a batch to send."""
     times: NDArray[np.void]
     polls: NDArray[np.void]
     transmit: NDArray[np.void]
@@ -129,7 +129,7 @@ def new_sockets(
         receive_control=np.zeros(CONTROL_BYTES, np.uint8),
         send_control=np.zeros(CONTROL_BYTES, np.uint8),
         headers=np.zeros(2, MSGHDR),
-        vectors=np.zeros(2, IOVEC),
+        vectors=np.zeros(1 + LARGEST_BATCH * PIECES, PIECE),
         times=np.zeros(2, TIMESPEC),
         polls=np.zeros(3, POLLFD),
         transmit=np.zeros(1, TRANSMIT),
@@ -184,7 +184,7 @@ def _receive(state: State, sockets: Sockets, now: int) -> int:
     row, header, vector = sockets.row[0], sockets.headers[0], sockets.vectors[0]
     memory = sockets.receive_memory.ctypes.data
     for turn in range(TURNS):
-        vector.base, vector.length = memory, BUFFER_BYTES
+        vector.address, vector.length = memory, BUFFER_BYTES
         header.name, header.name_bytes = 0, 0
         header.vectors, header.vector_count = sockets.vectors.ctypes.data, 1
         header.control = sockets.receive_control.ctypes.data
@@ -202,13 +202,7 @@ def _receive(state: State, sockets: Sockets, now: int) -> int:
         segment, tos, arrived = _ancillary(header, size)
         if arrived == 0:
             arrived = microseconds(CLOCK_REALTIME, sockets.times.ctypes.data)
-        at = 0
-        while True:
-            length = min(segment, size - at)
-            on_datagram(state, memory + at, length, arrived, tos, now)
-            at += length
-            if at >= size:
-                break
+        on_datagrams(state, memory, size, segment, arrived, tos, now)
     return TURNS
 
 
@@ -240,13 +234,15 @@ def _send(state: State, sockets: Sockets, now: int) -> int:
     """Send up to TURNS batches; return how many went out."""
     row, transmit = sockets.row[0], sockets.transmit[0]
     memory = sockets.send_memory.ctypes.data
+    pieces = sockets.vectors.ctypes.data + _PIECE_BYTES
     for turn in range(TURNS):
         if not row.holding:
             clock = microseconds(CLOCK_REALTIME, sockets.times.ctypes.data)
-            if not next_batch(state, memory, BUFFER_BYTES, now, clock, transmit):
+            if not next_batch(state, memory, BUFFER_BYTES, pieces, now, clock, transmit):
                 return turn
-            row.holding, row.held_at = 1, 0
+            row.holding, row.held_from = 1, 0
         if not _send_held(state, sockets):
+            keep_batch(memory, pieces, transmit)
             return turn
         row.holding = 0
     return TURNS
@@ -254,16 +250,15 @@ def _send(state: State, sockets: Sockets, now: int) -> int:
 
 @compiled
 def _send_held(state: State, sockets: Sockets) -> bool:
-    """Hand the written batch to its socket; return False if it must wait for room."""
+    """Hand the batch to its socket; return False if the rest of it must wait for room."""
     row, transmit = sockets.row[0], sockets.transmit[0]
     tos = int(transmit.tos)
     fd = sockets.send_fds[transmit.path, (tos >> 5) * 2 + (tos & 1)]
-    while row.held_at < transmit.total_bytes:
-        left = transmit.total_bytes - row.held_at
-        length = left if row.uses_segmentation else min(left, transmit.packet_bytes)
-        if _send_one(sockets, fd, length) >= 0:
+    while row.held_from < transmit.packets:
+        packets = transmit.packets - row.held_from if row.uses_segmentation else 1
+        if _send_packets(sockets, fd, packets) >= 0:
             row.send_calls += 1
-            row.held_at += length
+            row.held_from += packets
             continue
         error = errno()
         if error == EAGAIN:
@@ -277,24 +272,23 @@ def _send_held(state: State, sockets: Sockets) -> bool:
         row.last_error = error
         row.refusals += 1
         if transmit.is_data:
-            packets = (length + transmit.packet_bytes - 1) // transmit.packet_bytes
             state.counters[transmit.peer, _REFUSED] += packets
-        row.held_at += length
+        row.held_from += packets
     return True
 
 
 @compiled
-def _send_one(sockets: Sockets, fd: int, length: int) -> int:
-    row, transmit = sockets.row[0], sockets.transmit[0]
-    header, vector = sockets.headers[1], sockets.vectors[1]
-    vector.base, vector.length = sockets.send_memory.ctypes.data + row.held_at, length
-    paths = sockets.send_fds.shape[0]
-    place = transmit.peer * paths + transmit.path
+def _send_packets(sockets: Sockets, fd: int, packets: int) -> int:
+    """Send `packets` of the batch in one call; return what the call returns."""
+    row, transmit, header = sockets.row[0], sockets.transmit[0], sockets.headers[1]
+    place = transmit.peer * sockets.send_fds.shape[0] + transmit.path
     header.name = sockets.addresses.ctypes.data + place * SOCKET_ADDRESS_BYTES
     header.name_bytes = sockets.address_bytes[transmit.peer]
-    header.vectors, header.vector_count = sockets.vectors.ctypes.data + _IOVEC_BYTES, 1
+    first = row.held_from * transmit.pieces
+    header.vectors = sockets.vectors.ctypes.data + (1 + first) * _PIECE_BYTES
+    header.vector_count = packets * transmit.pieces
     header.control, header.control_bytes, header.flags = 0, 0, 0
-    if length > transmit.packet_bytes:
+    if packets > 1:
         control = sockets.send_control.ctypes.data
         item = rows_at(control, 1, CMSGHDR)[0]
         item.length, item.level, item.kind = CMSG_BYTES + 2, SOL_UDP, UDP_SEGMENT
