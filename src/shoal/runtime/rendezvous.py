@@ -49,7 +49,7 @@ def exchange_cards(rank: int, world_size: int, card: bytes, *, deadline_s: float
     disagree on version, number or job key, `ResourceError` if some do not come in time.
     """
     host, port = meeting_place(os.environ)
-    key = _key(os.environ, host)
+    key = job_key(os.environ, host)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     server = _Server(context, key, host, port, world_size, deadline_s) if rank == 0 else None
     try:
@@ -87,14 +87,18 @@ def meeting_place(environment: Mapping[str, str]) -> tuple[str, int]:
     return host, int(chosen) + taken
 
 
-def _key(environment: Mapping[str, str], host: str) -> JobKey:
+def job_key(environment: Mapping[str, str], host: str) -> JobKey:
+    """Return the key in SHOAL_JOB_KEY; if that is not set and `host` is loopback, a known one.
+
+    Raises `UsageError` if another machine could reach `host`, or if it has no address.
+    """
     text = environment.get("SHOAL_JOB_KEY")
     if text:
         return JobKey(text)
     try:
         address = socket.getaddrinfo(host, None)[0][4][0]
     except OSError as error:
-        message = f"MASTER_ADDR {host!r} cannot be resolved: {error.strerror}."
+        message = f"The host {host!r} cannot be resolved: {error.strerror}."
         raise UsageError(message) from error
     if not ipaddress.ip_address(str(address).partition("%")[0]).is_loopback:
         raise UsageError(

@@ -1,0 +1,227 @@
+"""`shoal doctor` as two processes over loopback: findings, key, strangers and deadlines."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from shoal.doctor.ends import OtherEnd, describe_end
+from shoal.doctor.messages import decode_answer, encode
+from shoal.doctor.probes import ProbeSockets
+from shoal.errors import MismatchError
+from shoal.runtime.control.key import JobKey
+from shoal.runtime.rendezvous import job_key
+from shoal.runtime.udp.settings import Settings
+
+DOCTOR = [sys.executable, "-m", "shoal.cli", "doctor"]
+KEY = "the key of this test, no secret"
+WAYS = {"TCP ports", "UDP ports", "path MTU", "DSCP", "ECN", "GSO"}
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+    return {**kept, "SHOAL_JOB_KEY": KEY, **more}
+
+
+@contextmanager
+def listening(*options: str, **variables: str) -> Iterator[str]:
+    """Run a listener; yields where it can be called."""
+    command = [*DOCTOR, "--listen", "--port", "0", "--seconds", "60", *options]
+    process = subprocess.Popen(
+        command, env=environment(**variables), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "shoal doctor --with " in line, line + process.stderr.read()
+        yield line.split()[-1]
+        assert process.poll() is None, process.stderr.read()
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+def call(place: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DOCTOR, "--with", place, *options],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def findings_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_pair_over_loopback_is_in_order(address: str, tmp_path: Path) -> None:
+    if address == "::1" and not has_ipv6():
+        pytest.skip("this machine has no IPv6 on loopback")
+    file = tmp_path / "findings.json"
+    with listening("--bind", address) as place:
+        done = call(place, "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    findings = json.loads(file.read_text())
+    both_ways = [each["name"] for each in findings if each["where"] == f"{address} -> {address}"]
+    assert sorted(both_ways) == sorted([*WAYS, *WAYS])
+    assert all(each["verdict"] == "ok" or each["advice"] for each in findings)
+    for name in ("DSCP", "ECN", "UDP ports", "TCP ports", "path MTU", "loss", "round trip"):
+        assert f"{name} " in done.stdout
+        assert {each["verdict"] for each in findings if each["name"] == name} == {"ok"}, findings
+
+
+def test_a_range_of_ports_is_tried_with_its_ends() -> None:
+    first, last = 21_000, 21_099  # below those that the kernel gives away
+    with listening(SHOAL_PORTS=f"{first}-{last}") as place:
+        done = call(place, "--json", "-")
+    assert done.returncode == 0
+    for name in ("UDP ports", "TCP ports"):
+        found = next(each["found"] for each in findings_of(done) if each["name"] == name)
+        assert found == f"ports {first} ... {last} reachable"
+
+
+def test_nobody_listening_is_one_finding_and_exit_code_9() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        done = call(f"127.0.0.1:{taken.getsockname()[1]}", "--json", "-")
+    assert done.returncode == 9
+    (wrong,) = [each for each in findings_of(done) if each["verdict"] == "wrong"]
+    assert wrong["name"] == "listener"
+    assert "shoal doctor --listen" in wrong["advice"]
+
+
+def test_another_key_is_refused_in_a_sentence() -> None:
+    with listening() as place:
+        done = call(place, SHOAL_JOB_KEY="another key than the listener's")
+        assert done.returncode == 3, done.stderr
+        assert done.stderr.startswith("error: ")
+        assert "SHOAL_JOB_KEY" in done.stderr
+        assert call(place).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--with", "127.0.0.1:http"], "HOST:PORT"),
+        (["--with", "127.0.0.1:70000"], "HOST:PORT"),
+        (["--with", "no-such-host.invalid"], "cannot be resolved"),
+        (["--with", "127.0.0.1", "--listen"], "choose one"),
+        (["--listen", "--seconds", "0"], "--seconds"),
+        (["--with", "192.0.2.1:29499", "--bind", "127.0.0.1"], "SHOAL_JOB_KEY"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: list[str], complaint: str) -> None:
+    clean = environment()
+    del clean["SHOAL_JOB_KEY"]
+    done = subprocess.run(
+        [*DOCTOR, *options], env=clean, capture_output=True, text=True, timeout=40, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert complaint in done.stderr
+
+
+@pytest.mark.parametrize("option", [["--listen"], ["--with", "127.0.0.1"]])
+def test_a_machine_that_cannot_be_reached_examines_no_pair(option: list[str]) -> None:
+    done = subprocess.run(
+        [*DOCTOR, *option, "--json", "-"],
+        env=environment(SHOAL_BIND="0.0.0.0"),
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert done.returncode == 9
+    assert "no pair is examined" in done.stderr
+    (wrong,) = [each for each in findings_of(done) if each["verdict"] == "wrong"]
+    assert "SHOAL_ADVERTISE" in wrong["advice"]
+
+
+def test_random_bytes_do_not_disturb_the_listener() -> None:
+    source = random.Random(3)
+    with listening() as place:
+        host, _, port = place.rpartition(":")
+        for round_ in range(20):
+            with socket.create_connection((host, int(port)), timeout=10) as stranger:
+                greeting = b"\xff" + bytes(8) + b"\x7f\x03" if round_ % 2 else b""  # as ZMTP begins
+                try:
+                    stranger.sendall(greeting + source.randbytes(source.choice((1, 64, 70_000))))
+                except ConnectionError:
+                    continue  # hung up on, rightly
+        done = call(place, "--json", "-")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nonsense_of_somebody_with_the_key_is_refused_and_the_next_caller_served() -> None:
+    key = JobKey(KEY)
+    source = random.Random(5)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with listening() as place:
+        dealer = context.socket(zmq.DEALER)
+        pair = key.client_pair()
+        dealer.curve_serverkey = key.server_pair().public
+        dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
+        dealer.connect(f"tcp://{place}")
+        nonsense = [b"", b"\xc1", encode(["Send", [], 0.0]), encode(["Hello", 3, {}])]
+        nonsense += [encode(["Collect", 1 << 40, 1e300]), encode(["Dial", [0]])]
+        nonsense += [source.randbytes(length) for length in range(1, 60)]
+        for payload in nonsense:
+            dealer.send_multipart([payload, b""] if len(payload) % 2 else [payload])
+            assert dealer.poll(10_000)
+            assert "Refused" in type(decode_answer(dealer.recv())).__name__
+        dealer.close(0)
+        assert call(place, "--json", "-").returncode == 0
+    context.destroy(0)
+
+
+def test_one_caller_at_a_time_and_none_of_another_network() -> None:
+    key = JobKey(KEY)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with listening() as place, ProbeSockets(Settings()) as sockets:
+        host, _, port = place.rpartition(":")
+        own = describe_end(Settings(), sockets)
+        first = OtherEnd(context, host, int(port), key, sockets)
+        second = OtherEnd(context, host, int(port), key, sockets)
+        try:
+            elsewhere = describe_end(Settings(advertise="192.0.2.1"), sockets)
+            with pytest.raises(MismatchError, match="this machine only"):
+                first.greet(elsewhere)
+            first.greet(own)
+            with pytest.raises(MismatchError, match="busy"):
+                second.greet(own)
+            first.close()
+            assert second.greet(own).end.address == "127.0.0.1"
+        finally:
+            second.close()
+    context.destroy(0)
+
+
+def test_without_a_key_only_this_machine_is_listened_to() -> None:
+    assert job_key({}, "127.0.0.1") == job_key({}, "::1" if has_ipv6() else "localhost")
+    with listening(SHOAL_JOB_KEY="") as place:
+        assert place.startswith("127.0.0.1:")
+        assert call(place, SHOAL_JOB_KEY="").returncode == 0

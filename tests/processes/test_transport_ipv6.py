@@ -1,0 +1,78 @@
+"""The transport over IPv6: an all-reduce through `shoal.connect()` between processes on ::1."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, sys
+import numpy as np
+import shoal
+from shoal.runtime.udp.settings import from_environment
+
+with shoal.connect(deadline_s=20) as comm:
+    values = np.arange(200_000, dtype=np.float32) + comm.rank
+    exact = comm.all_reduce(values.copy())
+    lossy = comm.all_reduce(np.ones(200_000, np.float32), loss_bound=0.1)
+    whole = comm.all_reduce(np.full(5, comm.rank, np.int64))
+    print(json.dumps({
+        "bind": from_environment().bind,
+        "segment": from_environment().transport.segment_bytes,
+        "right": bool((exact == 3 * np.arange(200_000, dtype=np.float32) + 3).all()),
+        "least": float(lossy.mean()),
+        "most": float(lossy.max()),
+        "whole": whole.tolist(),
+    }))
+"""
+
+
+def free_port() -> int:
+    """Return a free port of ::1. Skips the test if there is none."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+            return int(probe.getsockname()[1])
+    except OSError:
+        pytest.skip("this machine has no IPv6 on loopback")
+
+
+@pytest.mark.parametrize("paths", [1, 3])
+def test_all_reduce_on_the_loopback_address_of_version_6(paths: int) -> None:
+    size, port = 3, free_port()
+    common = {
+        **os.environ,
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "::1",
+        "MASTER_PORT": str(port),
+        "SHOAL_PATHS": str(paths),
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env={**common, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        ended = [process.communicate(timeout=50) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * size, ended
+    for out, _ in ended:
+        result = json.loads(out)
+        assert (result["bind"], result["segment"]) == ("::1", 1408)  # found from MASTER_ADDR
+        assert result["right"]
+        assert result["whole"] == [3] * 5
+        assert 0.9 * size - 0.2 <= result["least"] <= size
+        assert result["most"] == size
