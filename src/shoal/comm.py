@@ -41,8 +41,12 @@ class Communicator(Protocol):
         """Number of workers in the job."""
         ...
 
-    def all_reduce(self, buffer: Buffer) -> Work:
-        """Start summing `buffer` over all workers, in place. Same order on every worker."""
+    def all_reduce(self, buffer: Buffer, *, layer: tuple[int, int] | None = None) -> Work:
+        """Start summing `buffer` over all workers, in place. Same order on every worker.
+
+        `layer` says which layer of the model it belongs to, counted from the input, and of how
+        many: where sums compete, those of front layers go first. It may differ between workers.
+        """
         ...
 
     def group_average(

@@ -32,7 +32,7 @@ def test_parameters_lie_side_by_side_and_only_the_last_bucket_is_short(
             assert offset == end
             end += sizes[index]
         assert end == bucket.num_elements
-        limit = first if number == 0 else bucket_bytes
+        limit = min(first, bucket_bytes) if number == 0 else bucket_bytes
         if number < len(buckets) - 1:
             assert end * 4 >= limit
             assert (end - sizes[bucket.parameters[-1]]) * 4 < limit

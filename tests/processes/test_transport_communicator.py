@@ -181,3 +181,24 @@ def refuse() -> list[str]:
 def test_wrong_calls_are_refused_in_a_sentence(run_workers: RunWorkers) -> None:
     for refusals in run_workers(refuse, 2):
         assert all(text.endswith(".") for text in refusals)
+
+
+def classes_of_sums() -> list[set[int]]:
+    """Return the class that the messages of each sum would leave with."""
+    communicator = connect()
+    found = []
+    for bound in (0.0, 0.1):
+        communicator.loss_bound = bound
+        for layer in (None, (0, 12), (7, 12), (11, 12)):
+            buffer = torch.ones(1000)
+            communicator.all_reduce(buffer, layer=layer).wait()
+            assert bool((buffer == 2).all()) or bound
+            tables = [kept[-1] for kept in communicator._world._tables.values()]
+            found.append({int(row) for row in tables[-1].outgoing["layer_class"]})
+    communicator.close()
+    return found
+
+
+def test_a_sum_leaves_in_the_class_of_its_layer(run_workers: RunWorkers) -> None:
+    for found in run_workers(classes_of_sums, 2):
+        assert found == [{0}, {0}, {4}, {7}] * 2  # 0 goes first

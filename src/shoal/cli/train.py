@@ -44,6 +44,13 @@ TransportOption = Annotated[
 LossBoundOption = Annotated[
     float, typer.Option(help="Share of a sum's contributions that shoal may lose.")
 ]
+OverlapOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="backward|next-forward",
+        help="What all-reduce hides its exchange behind; backward if not given.",
+    ),
+]
 HostOption = Annotated[int | None, typer.Option(help="Group as if so many workers shared a host.")]
 
 
@@ -71,6 +78,7 @@ def train(
     workers_per_host: HostOption = None,
     transport: TransportOption = "gloo",
     loss_bound: LossBoundOption = 0.0,
+    overlap: OverlapOption = None,
     deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
     control_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the control plane; 0 for any.")
@@ -95,6 +103,8 @@ def train(
     require_finite(target=target)
     require_writable(json, trace)
     options = parse_options(option or [])
+    if overlap is not None:
+        options["overlap"] = overlap
     choose_strategy(sync, options).validate(workers)
     spec = RunSpec(
         strategy=sync,

@@ -39,7 +39,8 @@ def layout_buckets(
 ) -> tuple[Bucket, ...]:
     """Return buckets for parameters of `num_elements` each, in the order they should be reduced.
 
-    A bucket is closed when it has reached its size, so a parameter is never split. Raises
+    A bucket is closed when it has reached its size (the first one the smaller of both), so a
+    parameter is never split. Raises
     `UsageError` for a bucket size that is not positive.
     """
     if bucket_bytes <= 0 or first_bucket_bytes <= 0:
@@ -52,7 +53,7 @@ def layout_buckets(
         parameters.append(index)
         offsets.append(filled)
         filled += num_elements[index]
-        limit = bucket_bytes if buckets else first_bucket_bytes
+        limit = bucket_bytes if buckets else min(bucket_bytes, first_bucket_bytes)
         if filled * element_bytes >= limit:
             buckets.append(Bucket(tuple(parameters), tuple(offsets), filled))
             parameters, offsets, filled = [], [], 0

@@ -40,6 +40,10 @@ class Padding:
         """Note that a step's compute begins."""
         self._start = time.monotonic()
 
+    def leave_out(self, seconds: float) -> None:
+        """Take a wait for others, during the forward pass, out of the step's compute."""
+        self._start += seconds
+
     def _on_gradient(self, _parameter: Tensor) -> None:
         if not self._is_queued:
             self._is_queued = True

@@ -70,13 +70,18 @@ class _Loop:
 
     def step(self) -> float:
         """Make one training step and return its loss."""
+        stopwatch = self.optimizer.stopwatch
+        total_ns = stopwatch.total_ns
         inputs, targets = next(self.data)
         begin_ns = time.monotonic_ns()
         self.padding.begin_step()
         self.optimizer.zero_grad()
+        exchanged_ns = total_ns[SpanKind.EXCHANGE]
         loss = loss_of(self.model, inputs, targets, self.dataset.task)
+        waited_ns = total_ns[SpanKind.EXCHANGE] - exchanged_ns  # for the gradients of a front layer
+        self.padding.leave_out(waited_ns / NANOSECONDS_PER_SECOND)
         loss.backward()
-        self.optimizer.stopwatch.add(SpanKind.COMPUTE, begin_ns, self.padding.compute_end_ns)
+        stopwatch.add(SpanKind.COMPUTE, begin_ns + waited_ns, self.padding.compute_end_ns)
         self.optimizer.step()
         if self.decay is not None:
             self.decay.step()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
 from shoal.runtime.tensor_memory import bytes_of, memory_of
 from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup, stream_of
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
+from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
     from shoal.runtime.udp.engine import Transfer, UdpEngine
@@ -93,12 +95,15 @@ class TransportCommunicator:
         """Leave: close the transport."""
         self._engine.close()
 
-    def all_reduce(self, buffer: Tensor) -> TransportWork:
-        """Start summing `buffer` over all workers, in place. Same order on every worker."""
-        options = EXACT
+    def all_reduce(self, buffer: Tensor, *, layer: tuple[int, int] | None = None) -> TransportWork:
+        """Start summing `buffer` over all workers, in place. Same order on every worker.
+
+        `layer`, and of how many, gives its packets their class: front layers overtake others.
+        """
+        options = SumOptions(layer_class=layer_class(*layer)) if layer else EXACT
         if self.loss_bound and buffer.is_floating_point():
             tensor = ("sum", buffer.data_ptr(), buffer.numel())
-            options = SumOptions(loss_bound=self.loss_bound, tensor=tensor)
+            options = replace(options, loss_bound=self.loss_bound, tensor=tensor)
         return self._work(self._world.all_reduce(memory_of(_flat(buffer)), options))
 
     def group_average(

@@ -2,65 +2,86 @@
 
 The baseline every paper measures against, tuned as its own users would tune it: buckets, started
 while backward still runs (papers digest 4.3). Averages gradients; every replica stays identical.
+With `overlap="next-forward"` the exchange goes on behind the next forward pass.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Literal, final, get_args
 
 import torch
 
 from shoal.collectives.buckets import BUCKET_BYTES
+from shoal.errors import UsageError
 from shoal.train.gradient_buckets import GradientBuckets
+from shoal.train.layerwise_updates import LayerwiseUpdates
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torch import Tensor
-
     from shoal.train.replica import Replica
+
+Overlap = Literal["backward", "next-forward"]
+"""What an exchange of gradients hides behind; the next forward pass includes backward."""
 
 
 @final
 class AllReduce(AbstractStrategy):
     """Average gradients over all workers at every step.
 
-    `bucket_bytes` is the size from which a bucket of gradients is sent.
+    `bucket_bytes` is the size from which a bucket of gradients is sent. `overlap` says when they
+    are waited for: at the end of backward, or ("next-forward") layer by layer when the next forward
+    pass gets there, with the same result; see `train.layerwise_updates`.
     """
 
     name = "all-reduce"
     averaged = Averaged.GRADIENTS
     is_lock_step = True
 
-    def __init__(self, *, bucket_bytes: int = BUCKET_BYTES) -> None:
-        self._bucket_bytes = bucket_bytes
+    def __init__(self, *, bucket_bytes: int = BUCKET_BYTES, overlap: Overlap = "backward") -> None:
+        if overlap not in get_args(Overlap):
+            message = f"overlap is one of {', '.join(get_args(Overlap))}, not {overlap!r}."
+            raise UsageError(message)
+        self._bucket_bytes, self._overlap = bucket_bytes, overlap
+        self._layerwise: LayerwiseUpdates | None = None
 
     def options(self) -> dict[str, str | int | float | bool | None]:
-        """Return the bucket size."""
-        return {"bucket_bytes": self._bucket_bytes}
+        """Return the bucket size and the overlap."""
+        return {"bucket_bytes": self._bucket_bytes, "overlap": self._overlap}
 
     def bind(self, replica: Replica) -> None:
         """Put hooks on the parameters."""
         self._replica = replica
-        parameters: list[Tensor] = list(replica.model.parameters())
-        statistics = [b for b in replica.model.buffers() if b.is_floating_point()]
         self._buckets = GradientBuckets(
-            parameters,
-            statistics,
-            replica.communicator,
-            replica.stopwatch,
-            self._bucket_bytes,
+            replica.model, replica.communicator, replica.stopwatch, self._bucket_bytes
         )
+        if self._overlap == "next-forward":
+            self._layerwise = LayerwiseUpdates(self._buckets, replica.optimizer, replica.model)
+            replica.flat.before_access = self._layerwise.settle
         self._everyone = replica.communicator.world_size
         self._num_steps = 0
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
-        """Apply `update`: the gradients are averaged since the end of backward."""
-        update()
+        """Apply `update`, now or layer by layer: the gradients are averaged since backward."""
+        if self._layerwise is not None:
+            self._layerwise.step(update)
+        else:
+            update()
         self._num_steps += 1
         self._replica.count(f"group_size.{self._everyone}")
+
+    def settle(self) -> None:
+        """Wait for all gradients and make the updates that are owed."""
+        if self._layerwise is not None:
+            self._layerwise.settle()
+
+    def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
+        """Return the context in which the user's gradients are cleared: none under way is lost."""
+        if self._layerwise is None:
+            return nullcontext()
+        return self._layerwise.clearing(set_to_none=set_to_none)
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
@@ -76,6 +97,8 @@ class AllReduce(AbstractStrategy):
 
         Then take over the model of the worker that trained longest: it saw every update.
         """
+        if self._layerwise is not None:
+            self._layerwise.remove()
         if self._everyone > 1:
             while self._buckets.shadow():
                 pass

@@ -16,7 +16,7 @@ import torch
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
@@ -40,8 +40,9 @@ class FlatParameters:
 
     def __init__(self, model: nn.Module) -> None:
         self._slots: dict[tuple[torch.dtype, torch.device], list[_Slot]] = {}
-        self.buffers: list[Tensor] = []
-        """The flat tensors, one per data type and device, in a fixed order."""
+        self._buffers: list[Tensor] = []
+        self.before_access: Callable[[], None] = lambda: None
+        """Called before anybody gets the flat tensors: who puts updates off makes them now."""
         self.num_parameters = sum(p.numel() for p in model.parameters())
         for owner in _averaged_tensors(model):
             slots = self._slots.setdefault((owner.dtype, owner.device), [])
@@ -54,7 +55,13 @@ class FlatParameters:
                 flat = torch.empty(slots[-1].stop, dtype=dtype, device=device)
                 for slot in slots:
                     _move_into(slot.owner, flat[slot.start : slot.stop])
-                self.buffers.append(flat)
+                self._buffers.append(flat)
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The flat tensors, one per data type and device, in a fixed order."""
+        self.before_access()
+        return self._buffers
 
     @property
     def num_bytes(self) -> int:

@@ -3,10 +3,11 @@
 Owns the hooks on the parameters, the buckets' memory and the order in which buckets are reduced.
 Every worker starts the same reductions in the same order, whatever order its gradients become ready
 in: a bucket waits for the one before it, and the end of backward starts what is left. So parameters
-that got no gradient on some workers (unused in this step) cannot make the workers disagree.
+that got no gradient on some workers (unused in this step) cannot make the workers disagree. The
+transport may finish them in another order: each is as urgent as its front-most layer.
 
 A trailer on the last bucket carries, summed like a gradient: how many workers contributed, and per
-parameter how many had a gradient for it.
+parameter how many had a gradient for it. It is needed before any other sum can be used.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from torch.autograd import Variable
 from shoal.collectives.buckets import BUCKET_BYTES, layout_buckets
 from shoal.errors import UsageError
 from shoal.trace import SpanKind
+from shoal.train.forward_order import ForwardOrder
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable, Iterable
+
+    from torch import Tensor, nn
 
     from shoal.comm import Communicator, Work
     from shoal.train.replica import Stopwatch
@@ -31,73 +35,88 @@ class GradientBuckets:
     """Buckets of one replica's gradients, reduced while backward is still running.
 
     After `backward()` returns, every parameter's `grad` is the mean over the contributing workers.
-    A parameter that no worker used keeps its local `grad`, usually None.
+    A parameter that no worker used keeps its local `grad`, usually None. With `on_started`, the
+    end of backward calls that instead of waiting, and each bucket is to be landed by `land`.
     """
 
     def __init__(
         self,
-        parameters: list[Tensor],
-        extra: list[Tensor],
+        model: nn.Module,
         communicator: Communicator,
         stopwatch: Stopwatch,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        """`extra` are flat tensors (batch-norm statistics) averaged along with the gradients."""
-        self._parameters = [p for p in parameters if p.requires_grad]
-        if not self._parameters:
+        self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        """What is in the buckets; elsewhere, an index means a place in this list."""
+        if not self.parameters:
             raise UsageError("The model has no parameters that require gradients.")
-        first = self._parameters[0]
-        if any(p.dtype != first.dtype or p.device != first.device for p in self._parameters):
+        first = self.parameters[0]
+        if any(p.dtype != first.dtype or p.device != first.device for p in self.parameters):
             raise UsageError(
                 "all-reduce needs all trainable parameters in one data type on one device;"
                 " cast the model before making DistributedOptimizer."
             )
         self._communicator = communicator
         self._stopwatch = stopwatch
-        self._extra = extra
+        self.extra: list[Tensor] = [b for b in model.buffers() if b.is_floating_point()]
+        """Batch-norm statistics, averaged along with the gradients."""
         self.enabled = True
         """Set False while gradients only accumulate locally."""
-        self._layout = layout_buckets(
-            [p.numel() for p in self._parameters],
+        self.on_started: Callable[[], None] | None = None
+        """What the end of backward calls instead of waiting."""
+        self.layout = layout_buckets(
+            [p.numel() for p in self.parameters],
             first.element_size(),
             bucket_bytes=bucket_bytes,
         )
+        self._order = ForwardOrder(model)
+        self._layers = self._layers_of_buckets()
         self._allocate(first)
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._make_hook(index))
-            for index, p in enumerate(self._parameters)
+            for index, p in enumerate(self.parameters)
         ]
-        self._reset()
+        self.reset()
+
+    @property
+    def trailer(self) -> int:
+        """The bucket that carries the trailer and the extras: the last."""
+        return len(self.layout) - 1
 
     def _allocate(self, like: Tensor) -> None:
         """Make the buckets' memory and the views of parameters, extras and trailer in it."""
-        self._views: dict[int, Tensor] = {}
-        self._place: dict[int, int] = {}
+        self.views: dict[int, Tensor] = {}
+        self.place: dict[int, int] = {}
         self._memory: list[Tensor] = []
-        tail = sum(t.numel() for t in self._extra) + 1 + len(self._parameters)
-        for number, bucket in enumerate(self._layout):
-            is_last = number == len(self._layout) - 1
-            memory = like.new_zeros(bucket.num_elements + (tail if is_last else 0))
+        tail = sum(t.numel() for t in self.extra) + 1 + len(self.parameters)
+        for number, bucket in enumerate(self.layout):
+            memory = like.new_zeros(bucket.num_elements + (tail if number == self.trailer else 0))
             self._memory.append(memory)
             for index, offset in zip(bucket.parameters, bucket.offsets, strict=True):
-                parameter = self._parameters[index]
+                parameter = self.parameters[index]
                 end = offset + parameter.numel()
-                self._views[index] = memory[offset:end].as_strided(
+                self.views[index] = memory[offset:end].as_strided(
                     parameter.size(), parameter.stride(), offset
                 )
-                self._place[index] = number
-        start = self._layout[-1].num_elements
+                self.place[index] = number
+        start = self.layout[-1].num_elements
         self._extra_views: list[Tensor] = []
-        for tensor in self._extra:
-            self._extra_views.append(self._memory[-1][start : start + tensor.numel()])
+        for tensor in self.extra:
+            view = self._memory[-1][start : start + tensor.numel()]
+            self._extra_views.append(view.view(tensor.shape))
             start += tensor.numel()
         self._contributors = self._memory[-1][start : start + 1]
         self._used = self._memory[-1][start + 1 :]
 
-    def _reset(self) -> None:
-        self._missing = [len(bucket.parameters) for bucket in self._layout]
-        self._ready: set[int] = set()
+    def reset(self) -> None:
+        """Make ready for another backward pass."""
+        self._missing = [len(bucket.parameters) for bucket in self.layout]
+        self.ready: set[int] = set()
+        """The parameters that got a gradient here in the present backward pass."""
         self._started: list[Work] = []
+        self._landed: set[int] = set()
+        self._factor = 1.0
+        self._used_anywhere: list[float] = []
         self._is_callback_queued = False
 
     def _make_hook(self, index: int) -> _Hook:
@@ -109,89 +128,129 @@ class GradientBuckets:
             return
         if not self._is_callback_queued:
             self._is_callback_queued = True
+            if self._order.settle():
+                self._layers = self._layers_of_buckets()
             Variable._execution_engine.queue_callback(self._finish_backward)  # noqa: SLF001 - the only way to run at the end of backward; DDP's Python hooks use it too
-        if index in self._ready:
+        if index in self.ready:
             raise UsageError(
                 "A parameter got its gradient twice in one backward pass (activation"
                 " checkpointing with reentrant=True does that); use use_reentrant=False."
             )
         self._load(index)
-        self._ready.add(index)
-        self._missing[self._place[index]] -= 1
+        self.ready.add(index)
+        self._missing[self.place[index]] -= 1
         self._start_ready()
 
     def _load(self, index: int) -> None:
         """Copy a gradient into its bucket, already divided by the number of workers."""
-        parameter, view = self._parameters[index], self._views[index]
+        parameter, view = self.parameters[index], self.views[index]
         assert parameter.grad is not None
         torch.mul(parameter.grad, 1.0 / self._communicator.world_size, out=view)
         parameter.grad = view
 
     def _start_ready(self) -> None:
         """Start the next buckets that are complete, in order; the last one waits for the end."""
-        while len(self._started) < len(self._layout) - 1:
+        while len(self._started) < self.trailer:
             if self._missing[len(self._started)]:
                 return
             self._start_next()
 
     def _start_next(self) -> None:
-        memory = self._memory[len(self._started)]
-        self._started.append(self._communicator.all_reduce(memory))
+        number = len(self._started)
+        self._started.append(
+            self._communicator.all_reduce(self._memory[number], layer=self._layers[number])
+        )
+
+    def _layers_of_buckets(self) -> list[tuple[int, int]]:
+        """Return every bucket's front-most layer and how many there are."""
+        layers = [
+            self._order.layer_of(self.parameters[index] for index in bucket.parameters)
+            for bucket in self.layout
+        ]
+        layers[self.trailer] = (0, layers[self.trailer][1])  # everyone waits for the trailer first
+        return layers
 
     def _finish_backward(self) -> None:
         """Reduce what is left and wait: runs when backward has gone through the whole graph."""
-        self._reduce(contributes=True)
+        self._start_rest(contributes=True)
+        if self.on_started is not None:
+            self.on_started()
+        else:
+            self._land_all()
 
     def shadow(self) -> bool:
         """Take part in one reduction with nothing to give, for workers that still train.
 
         Returns whether any worker contributed.
         """
-        self._ready = set()
+        self.ready = set()
         with torch.no_grad():
-            self._reduce(contributes=False)
+            self._start_rest(contributes=False)
+            self._land_all()
         return bool(self._contributors.item())
 
-    def _reduce(self, *, contributes: bool) -> None:
-        for index in range(len(self._parameters)):
-            if index not in self._ready:
-                self._views[index].zero_()
+    def _start_rest(self, *, contributes: bool) -> None:
+        """Start all reductions that backward has not started."""
+        for index in range(len(self.parameters)):
+            if index not in self.ready:
+                self.views[index].zero_()
         scale = 1.0 / self._communicator.world_size if contributes else 0.0
-        for tensor, view in zip(self._extra, self._extra_views, strict=True):
+        for tensor, view in zip(self.extra, self._extra_views, strict=True):
             torch.mul(tensor, scale, out=view)
         self._contributors.fill_(1.0 if contributes else 0.0)
         self._used.zero_()
-        if self._ready:
-            self._used[list(self._ready)] = 1.0
-        while len(self._started) < len(self._layout):
+        if self.ready:
+            self._used[list(self.ready)] = 1.0
+        while len(self._started) < len(self.layout):
             self._start_next()
+
+    def _land_all(self) -> None:
+        self.land(range(len(self.layout)))
+        self.reset()
+
+    def land(self, numbers: Iterable[int], *, publish: bool = True) -> None:
+        """Wait for the sums of buckets `numbers`, and for the trailer before anything.
+
+        `publish` makes what only other workers had a gradient for a `grad` here too.
+        """
+        fresh = [n for n in numbers if n != self.trailer and n not in self._landed]
+        if self.trailer not in self._landed:
+            fresh.insert(0, self.trailer)
+        if not fresh:
+            return
         everyone = tuple(range(self._communicator.world_size))
         with self._stopwatch.span(SpanKind.EXCHANGE, everyone, "every worker, every step"):
-            for work in self._started:
-                work.wait()
-        self._scale_and_publish()
-        self._reset()
+            for number in fresh:
+                self._started[number].wait()
+        for number in fresh:
+            self._landed.add(number)
+            if number == self.trailer:
+                self._read_trailer()
+            if self._factor != 1.0:
+                self._memory[number][: self.layout[number].num_elements].mul_(self._factor)
+            for index in self.layout[number].parameters:
+                if publish and index not in self.ready and self.is_used(index):
+                    self.parameters[index].grad = self.views[index]
 
-    def _scale_and_publish(self) -> None:
-        """Correct for workers that had nothing to give, and hand out what was unused here."""
+    def is_used(self, index: int) -> bool:
+        """Return whether any worker had a gradient for parameter `index`; the trailer landed."""
+        return index in self.ready or bool(self._used_anywhere[index])
+
+    def _read_trailer(self) -> None:
+        """Note how sums are to be corrected for workers that had nothing to give; take extras."""
         contributors = float(self._contributors.item())
         if contributors and contributors != self._communicator.world_size:
-            factor = self._communicator.world_size / contributors
-            for memory, bucket in zip(self._memory, self._layout, strict=True):
-                memory[: bucket.num_elements].mul_(factor)
+            self._factor = self._communicator.world_size / contributors
             for view in self._extra_views:
-                view.mul_(factor)
+                view.mul_(self._factor)
         if contributors:
-            for tensor, view in zip(self._extra, self._extra_views, strict=True):
+            for tensor, view in zip(self.extra, self._extra_views, strict=True):
                 tensor.copy_(view)
-        if len(self._ready) < len(self._parameters):
-            used = self._used.tolist()
-            for index, parameter in enumerate(self._parameters):
-                if index not in self._ready and used[index]:
-                    parameter.grad = self._views[index]
+        self._used_anywhere = self._used.tolist() if len(self.ready) < len(self.parameters) else []
 
     def remove(self) -> None:
-        """Take the hooks off the parameters."""
+        """Take the hooks off the model."""
+        self._order.settle()
         for hook in self._hooks:
             hook.remove()
 

@@ -14,7 +14,7 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.runtime.session import current_session
-from shoal.train.all_reduce import AllReduce
+from shoal.train.all_reduce import AllReduce, Overlap
 from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
@@ -45,6 +45,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     There, `loss_bound` is the share of each worker's gradients (or parameters, where those are
     averaged) that the network may lose in a sum before anything is sent again.
 
+    `overlap` is for "all-reduce": "backward" waits for the gradients at the end of backward,
+    "next-forward" when the next forward pass gets to their layer, which then updates it. The result
+    is the same; what needs all gradients or parameters before (clipping, a gradient scaler, a
+    checkpoint) waits for them.
+
     Gradient clipping, accumulation (`no_sync`), parameter groups, learning-rate schedulers and
     `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker
     makes no more steps, and `average_model()` for the mean of all replicas.
@@ -62,11 +67,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         *,
         transport: str = "gloo",
         loss_bound: float = 0.0,
+        overlap: Overlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
     ) -> None:
         # Not calling super().__init__: the wrapped optimizer owns parameter groups and state.
-        strategy = make_strategy(sync)
+        strategy = make_strategy(sync, None if overlap is None else {"overlap": overlap})
         _check_covers(optimizer, model)
         session = current_session()
         strategy.validate(session.world_size)
@@ -108,6 +114,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def state(self) -> Any:  # type: ignore[override]  # the wrapped one's, which may replace it
         """The wrapped optimizer's state; it stays local to this worker."""
+        self._strategy.settle()
         return self._inner.state
 
     @property
@@ -171,8 +178,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             yield
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
-        self._inner.zero_grad(set_to_none=set_to_none)
+        """Clear the gradients. An update that `step()` has put off does not lose its own."""
+        with self._strategy.clearing(set_to_none=set_to_none):
+            self._inner.zero_grad(set_to_none=set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse: the workers agreed on the parameters when this optimizer was made."""
@@ -204,6 +212,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state with the strategy's, schedule position included."""
+        self._strategy.settle()
         return {
             **self._inner.state_dict(),
             "shoal": {
@@ -215,6 +224,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from `state_dict`; one saved by the bare optimizer is accepted as well."""
+        self._strategy.settle()
         state_dict = dict(state_dict)
         own = state_dict.pop("shoal", None)
         self._inner.load_state_dict(state_dict)

@@ -43,6 +43,9 @@ def make_strategy(
     strategy does not have.
     """
     if isinstance(sync, AbstractStrategy):
+        if options:
+            message = f"Give {', '.join(options)} to the strategy itself: it is made already."
+            raise UsageError(message)
         return sync
     if sync not in STRATEGIES:
         near = difflib.get_close_matches(str(sync), STRATEGIES, n=1)

@@ -9,6 +9,7 @@ per file and are listed in `train.strategies.STRATEGIES`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -57,6 +58,13 @@ class AbstractStrategy(ABC):
         that are not finite: `update` does nothing then, and the synchronization still takes
         place, so that the workers stay in step.
         """
+
+    def settle(self) -> None:  # noqa: B027 - most strategies put nothing off
+        """Make what `step` has put off, so that parameters and optimizer state are as after it."""
+
+    def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
+        """Return the context in which the user's gradients are cleared."""
+        return nullcontext()
 
     @abstractmethod
     def finish(self) -> None:

@@ -1,0 +1,124 @@
+"""Tensors whose values are still under way: whoever touches one waits for it, without knowing.
+
+A parameter, a gradient or a buffer keeps its identity and its memory, and gets a class that torch
+asks before every operation (its `__torch_function__` protocol). The first operation that needs the
+values waits for them and gives the tensor its own class back. So nothing in Python can see
+values that are not there yet: no regularizer, no average of parameters, no checkpoint. What torch
+does in C++ alone does not ask; see `train.layerwise_updates` for what is done about that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from shoal.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What an awaited tensor carries with it."""
+
+    arrive: Callable[[], None]
+    """Waits for the values; may be called again."""
+
+    guards_gradient: bool
+    """Whether asking for the tensor's `grad` counts as touching it."""
+
+
+_descriptor: Any = Tensor.grad
+_GRADIENT: Final = {_descriptor.__get__, _descriptor.__set__, _descriptor.__delete__}
+
+_PROPERTIES: Final = (
+    "device dtype grad_fn is_cpu is_cuda is_leaf is_sparse layout ndim requires_grad shape"
+)
+_METHODS: Final = (
+    "dim element_size is_complex is_contiguous is_floating_point nelement numel register_hook"
+    " register_post_accumulate_grad_hook size stride"
+)
+_HARMLESS: Final = {getattr(Tensor, name).__get__ for name in _PROPERTIES.split()} | {
+    getattr(Tensor, name) for name in _METHODS.split()
+}
+"""What needs no values. Everything else waits, so that a list too short costs time alone."""
+
+
+class _Asking:
+    """The part of the classes below that torch asks."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        _types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        asks_for_gradient = func in _GRADIENT
+        if func not in _HARMLESS:
+            for tensor in list(_awaited_in((args, kwargs))):
+                awaited: Awaited | None = getattr(tensor, "_shoal_awaited", None)
+                if awaited is None:  # another one's arrival was this one's too
+                    continue
+                if awaited.guards_gradient or not asks_for_gradient:
+                    awaited.arrive()
+                    release(tensor)
+        if func in _HARMLESS or asks_for_gradient:
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - torch's own way on
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+class AwaitedTensor(_Asking, Tensor):
+    """A gradient or a buffer under way."""
+
+
+class AwaitedParameter(_Asking, nn.Parameter):
+    """A parameter whose update is under way."""
+
+
+_CLASSES: Final[dict[type, type]] = {Tensor: AwaitedTensor, nn.Parameter: AwaitedParameter}
+_OWN_CLASSES: Final[dict[type, type]] = {mark: own for own, mark in _CLASSES.items()}
+
+
+def check_can_await(tensor: Tensor, name: str) -> None:
+    """Raise `UsageError` for a tensor of a class of its own, which cannot be swapped for ours."""
+    if type(tensor) not in _CLASSES:
+        message = (
+            f"{name} is a {type(tensor).__name__}, and overlap='next-forward' works with plain"
+            f" tensors and parameters only; use overlap='backward'."
+        )
+        raise UsageError(message)
+
+
+def await_values(
+    tensor: Tensor, arrive: Callable[[], None], *, guards_gradient: bool = False
+) -> None:
+    """Have `arrive` called before anything touches the values of `tensor`; see the module."""
+    tensor.__class__ = _CLASSES.get(type(tensor), type(tensor))
+    tensor._shoal_awaited = Awaited(arrive, guards_gradient)  # type: ignore[attr-defined]  # noqa: SLF001 - ours
+
+
+def release(tensor: Tensor) -> None:
+    """Give `tensor` its own class back, if it is awaited."""
+    own = _OWN_CLASSES.get(type(tensor))
+    if own is not None:
+        del tensor._shoal_awaited  # type: ignore[attr-defined]  # noqa: SLF001 - ours
+        tensor.__class__ = own
+
+
+def _awaited_in(value: object) -> Iterator[Tensor]:
+    """Yield the awaited tensors among arguments, however deep."""
+    if isinstance(value, _Asking):
+        assert isinstance(value, Tensor)
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _awaited_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _awaited_in(item)

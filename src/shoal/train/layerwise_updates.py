@@ -1,0 +1,273 @@
+"""Cross-iteration overlap: a layer's gradients are waited for when the next forward reaches it.
+
+`step()` returns with the exchanges under way. Every module whose parameters are in a bucket waits,
+before its next forward pass, for that bucket's mean gradient, and the wrapped optimizer then steps
+with those parameters alone, under the options (learning rate and others) that it had at `step()`.
+So the exchange of the rear layers hides behind the forward pass of the front layers, and it pays
+that the transport carries front layers first (research digest, section 1.6).
+
+The result is bit for bit that of waiting at the end of backward. Whatever else touches a parameter,
+a gradient or a statistic that is under way waits for its bucket (`train.awaited_tensors`); what
+needs all gradients (clipping by their norm, a gradient scaler's check) so waits for all, and that
+step is an ordinary one. What reads parameters without torch's Python interface is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.autograd import Variable
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from shoal.errors import UsageError
+from shoal.train.awaited_tensors import await_values, check_can_await, release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch import Tensor, nn
+
+    from shoal.train.gradient_buckets import GradientBuckets
+
+_NOT_OPTIONS: Final = ("params", "param_names")
+
+
+class LayerwiseUpdates:
+    """Puts off the waits and the updates of one replica's steps until they are needed.
+
+    Makes `buckets` leave the waiting to it. An optimizer must treat every parameter by itself; one
+    that keeps state in its parameter groups is refused at its first step, since that state would
+    advance once per bucket.
+    """
+
+    def __init__(
+        self, buckets: GradientBuckets, optimizer: torch.optim.Optimizer, model: nn.Module
+    ) -> None:
+        self._buckets, self._optimizer = buckets, optimizer
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            check_can_await(tensor, name)
+        self._open: set[int] = set()
+        """Buckets whose exchange is under way."""
+        self._is_owed = False
+        """Whether `step` has been called for them, so that they are to be updated too."""
+        self._is_cleared = False
+        """Whether the user has cleared the gradients since."""
+        self._options: list[dict[str, Any]] = []
+        self._members: dict[int, dict[int, list[Tensor]]] = {}
+        """By bucket and parameter group: whom to update."""
+        self._stale: set[int] = set()
+        self._number_of = {id(p): buckets.place[i] for i, p in enumerate(buckets.parameters)}
+        buckets.on_started = self._begin
+        self._hooks: list[Any] = [
+            *self._hook_modules(model),
+            *(
+                p.register_hook(self._make_guard(buckets.place[index]))
+                for index, p in enumerate(buckets.parameters)
+            ),
+            optimizer.register_state_dict_pre_hook(lambda _: self.settle()),
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self.settle()),
+        ]
+
+    def _hook_modules(self, model: nn.Module) -> Iterator[Any]:
+        """Make every module wait for its own parameters and statistics before it runs."""
+        extra = {id(tensor) for tensor in self._buckets.extra}
+        for module in model.modules():
+            numbers = {
+                self._number_of[id(p)]
+                for p in module.parameters(recurse=False)
+                if id(p) in self._number_of
+            }
+            if any(id(buffer) in extra for buffer in module.buffers(recurse=False)):
+                numbers.add(self._buckets.trailer)
+            if numbers:
+                yield module.register_forward_pre_hook(self._make_wait(sorted(numbers)))
+
+    def _make_wait(self, numbers: list[int]) -> Callable[..., None]:
+        return lambda *_: self.settle(numbers)
+
+    def _make_guard(self, number: int) -> Callable[[Tensor], None]:
+        return lambda _gradient: self._before_gradient(number)
+
+    # ---- one round: begin at the end of backward, step, settle bucket by bucket ------------------
+
+    def _begin(self) -> None:
+        """Let backward return: mark what is under way."""
+        buckets = self._buckets
+        self._open = set(range(len(buckets.layout)))
+        self._is_owed = self._is_cleared = False
+        for index, parameter in enumerate(buckets.parameters):
+            arrive = self._make_wait([buckets.place[index]])
+            if index in buckets.ready:
+                await_values(buckets.views[index], arrive)
+            else:  # whether it has a gradient depends on the others
+                await_values(parameter, arrive, guards_gradient=True)
+        for tensor in buckets.extra:
+            await_values(tensor, self._make_wait([buckets.trailer]))
+
+    def step(self, update: Callable[[], None]) -> None:
+        """Put off `update`, or call it if something needed all gradients already."""
+        is_whole = len(self._open) == len(self._buckets.layout)
+        if self._is_owed or not is_whole or not self._can_wait():
+            self.settle()
+            update()
+            return
+        self._options = [
+            {key: copy.deepcopy(v) for key, v in group.items() if key not in _NOT_OPTIONS}
+            for group in self._optimizer.param_groups
+        ]
+        self._is_owed = True
+        # A learning-rate scheduler checks that the optimizer steps before it does.
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - torch's name
+        for index, parameter in enumerate(self._buckets.parameters):
+            arrive = self._make_wait([self._buckets.place[index]])
+            await_values(parameter, arrive, guards_gradient=index not in self._buckets.ready)
+
+    def _can_wait(self) -> bool:
+        """Return whether this step can be put off; note whom it updates."""
+        buckets, optimizer = self._buckets, self._optimizer
+        if _has_step_hooks(optimizer):
+            return False  # they want to run once per step
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - look without touching
+            for index, parameter in enumerate(buckets.parameters):
+                expected = buckets.views[index] if index in buckets.ready else None
+                if parameter.grad is not expected:
+                    return False  # the user's own gradient, or none
+            self._members = {number: {} for number in self._open}
+            for position, group in enumerate(optimizer.param_groups):
+                for parameter in group["params"]:
+                    number = self._number_of.get(id(parameter))
+                    if number is not None:
+                        self._members[number].setdefault(position, []).append(parameter)
+                    elif parameter.grad is not None:
+                        return False
+        return True
+
+    def settle(self, numbers: Iterable[int] | None = None) -> None:
+        """Wait for buckets (default: all), and update their parameters if that is owed."""
+        if not self._open:
+            return
+        wanted = sorted(self._open if numbers is None else self._open.intersection(numbers))
+        # Updates are no part of whatever made them necessary: a forward pass, an evaluation.
+        with torch.inference_mode(False), torch.no_grad():
+            for number in wanted:
+                if number in self._open:
+                    self._settle_one(number)
+
+    def _settle_one(self, number: int) -> None:
+        buckets = self._buckets
+        try:
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - what is awaited is written to
+                buckets.land([number], publish=not self._is_cleared)
+        except BaseException:
+            self._abandon()
+            raise
+        self._open.discard(number)
+        for index in buckets.layout[number].parameters:
+            release(buckets.views[index])
+            release(buckets.parameters[index])
+        if number == buckets.trailer:
+            for tensor in buckets.extra:
+                release(tensor)
+        is_owed = self._is_owed
+        if not self._open:
+            self._is_owed = False
+        if is_owed:
+            self._update(number)
+        if not self._open:
+            buckets.reset()
+
+    def _update(self, number: int) -> None:
+        """Make the wrapped optimizer's step with the parameters of one bucket alone."""
+        buckets, members = self._buckets, self._members[number]
+        if not members:
+            return
+        shown: list[tuple[Tensor, Tensor | None]] = []
+        for index in buckets.layout[number].parameters:
+            parameter = buckets.parameters[index]
+            shown.append((parameter, parameter.grad))
+            parameter.grad = buckets.views[index] if buckets.is_used(index) else None
+        groups = [
+            {**self._options[position], "params": members[position]} for position in sorted(members)
+        ]
+        options = [copy.deepcopy(self._options[position]) for position in sorted(members)]
+        whole, self._optimizer.param_groups = self._optimizer.param_groups, groups
+        try:
+            self._optimizer.step()
+        finally:
+            self._optimizer.param_groups = whole
+            for parameter, gradient in shown:
+                parameter.grad = gradient
+        for before, after in zip(options, groups, strict=True):
+            self._check_unchanged(before, after)
+
+    def _check_unchanged(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        for key, value in after.items():
+            if key in _NOT_OPTIONS or (key in before and _is_same(before[key], value)):
+                continue
+            self._abandon()
+            message = (
+                f"{type(self._optimizer).__name__} keeps state ({key!r}) in its parameter groups,"
+                f" so it cannot update one layer at a time; use overlap='backward'."
+            )
+            raise UsageError(message)
+
+    # ---- everything that does not ask ------------------------------------------------------------
+
+    def _before_gradient(self, number: int) -> None:
+        """Run before a gradient is added to a parameter's: nothing may be under way any more.
+
+        Also guards the buckets' memory, which the next exchange is about to use.
+        """
+        if self._open:
+            if self._is_owed:
+                self._stale = set(self._open)
+                Variable._execution_engine.queue_callback(self._stale.clear)  # noqa: SLF001 - at the end of this backward pass
+            self.settle()  # what is left: this forward pass did not use it
+        if number in self._stale:
+            raise UsageError(
+                "A parameter was used before its update of the step before was made: through a"
+                " graph kept from then, or by code that torch cannot observe (TorchScript, a"
+                " compiled model); use overlap='backward'."
+            )
+
+    @contextmanager
+    def clearing(self, *, set_to_none: bool) -> Iterator[None]:
+        """Return the context in which gradients are cleared; updates that are owed keep theirs."""
+        if not (self._is_owed and set_to_none):
+            self.settle()
+        self._is_cleared = bool(self._open)
+        with torch._C.DisableTorchFunctionSubclass() if self._open else nullcontext():  # noqa: SLF001 - clearing needs no values
+            yield
+
+    def _abandon(self) -> None:
+        """Give up what is under way, so that the model can be read as it is."""
+        self._open, self._is_owed = set(), False
+        self._buckets.reset()
+        for tensor in (
+            *self._buckets.views.values(),
+            *self._buckets.parameters,
+            *self._buckets.extra,
+        ):
+            release(tensor)
+
+    def remove(self) -> None:
+        """Make what is left and take the hooks off the model and the optimizer."""
+        self.settle()
+        self._buckets.on_started = None
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the user has asked to be told of every step; torch has no public word."""
+    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)  # noqa: SLF001
+    return any((*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return bool(one == other)
