@@ -4,56 +4,52 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
-import pytest
+from meddling_network import ADDRESSES, Rules, meddling_network
 
-SCRIPT = Path(__file__).parent / "two_hosts.py"
-UNSHARE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
-LISTENER, CALLER = "10.77.0.1", "10.77.0.2"
+from shoal.bench.namespaces import inside
+
+LISTENER, CALLER = ADDRESSES
 THERE, BACK = f"{CALLER} -> {LISTENER}", f"{LISTENER} -> {CALLER}"
 BOTH = f"{CALLER} <-> {LISTENER}"
-
-
-def why_not() -> str:
-    """Return what is missing for network namespaces of one's own, or an empty text."""
-    for tool in ("unshare", "nsenter", "ip"):
-        if shutil.which(tool) is None:
-            return f"the tool {tool} is not installed"
-    trial = [*UNSHARE, "ip", "link", "add", "port0", "type", "veth", "peer", "name", "port1"]
-    done = subprocess.run(trial, capture_output=True, timeout=20, check=False)
-    return "network namespaces with veth links may not be made here" if done.returncode else ""
-
-
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+DOCTOR = [sys.executable, "-m", "shoal.cli", "doctor"]
 
 
 def examine(
-    there: dict[str, Any] | None = None, back: dict[str, Any] | None = None
+    there: Rules, back: Rules, ports: str = ""
 ) -> tuple[int, dict[tuple[str, str], dict[str, str]]]:
     """Return the caller's exit code and its findings by (name, where)."""
-    rules = json.dumps({"there": there or {}, "back": back or {}})
-    done = subprocess.run(
-        [*UNSHARE, sys.executable, SCRIPT, rules],
-        capture_output=True,
-        text=True,
-        timeout=55,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["findings"], result["complaint"]
-    found = {(each["name"], each["where"]): each for each in result["findings"]}
-    assert len(found) == len(result["findings"])
-    return result["code"], found
+    environment = {**os.environ, "SHOAL_JOB_KEY": "a key for this test", "SHOAL_PORTS": ports}
+    listen = [*DOCTOR, "--listen", "--bind", LISTENER, "--port", "29499", "--seconds", "50"]
+    with meddling_network(to_first=there, to_second=back) as (first, second):
+        with inside(first.path):
+            listener = subprocess.Popen(listen, env=environment, stderr=subprocess.PIPE, text=True)
+        try:
+            assert listener.stderr is not None
+            assert listener.stderr.readline().startswith("listening")
+            with inside(second.path):
+                done = subprocess.run(
+                    [*DOCTOR, "--with", LISTENER, "--json", "-"],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=45,
+                    check=False,
+                )
+        finally:
+            listener.terminate()
+            listener.communicate(timeout=10)
+    assert done.stdout, done.stderr
+    findings = json.loads(done.stdout)
+    found = {(each["name"], each["where"]): each for each in findings}
+    assert len(found) == len(findings)
+    return done.returncode, found
 
 
 def test_a_clean_network_is_in_order() -> None:
-    code, found = examine()
+    code, found = examine(Rules(), Rules())
     assert code == 0
     for way in (THERE, BACK):
         assert found["path MTU", way]["found"].startswith("1500 bytes")
@@ -65,7 +61,7 @@ def test_a_clean_network_is_in_order() -> None:
 
 
 def test_a_firewall_that_drops_all_udp_is_one_finding_each_way() -> None:
-    code, found = examine({"drop_udp": True}, {"drop_udp": True})
+    code, found = examine(Rules(drop_udp=True), Rules(drop_udp=True))
     assert code == 9
     wrong = {key for key, each in found.items() if each["verdict"] == "wrong"}
     assert wrong == {("UDP ports", THERE), ("UDP ports", BACK)}
@@ -73,7 +69,7 @@ def test_a_firewall_that_drops_all_udp_is_one_finding_each_way() -> None:
 
 
 def test_one_way_is_not_blamed_for_the_other() -> None:
-    code, found = examine({"drop_udp": True}, {"clear_dscp": True, "set_ecn": {"1": 0}})
+    code, found = examine(Rules(drop_udp=True), Rules(clear_dscp=True, ecn={1: 0}))
     assert code == 9
     assert found["UDP ports", THERE]["verdict"] == "wrong"
     assert found["UDP ports", BACK]["verdict"] == "ok"
@@ -84,9 +80,7 @@ def test_one_way_is_not_blamed_for_the_other() -> None:
 
 
 def test_small_path_mtu_loss_marks_and_a_dropped_class() -> None:
-    code, found = examine(
-        {"largest": 1321, "lose_every": 4}, {"drop_dscp": [56], "set_ecn": {"1": 3, "2": 3}}
-    )
+    code, found = examine(Rules(largest=1321, lose_every=4), Rules(drop_dscp=56, ecn={1: 3, 2: 3}))
     assert code == 9
     assert found["path MTU", THERE]["found"].startswith("1321 bytes")
     assert "SHOAL_MTU=1321 " in found["path MTU", THERE]["advice"]
@@ -96,3 +90,12 @@ def test_small_path_mtu_loss_marks_and_a_dropped_class() -> None:
     assert "11 (CE)" in found["ECN", BACK]["found"]
     assert found["loss", BOTH]["found"] == "50 of 200 packets lost there, 0 of 150 back"
     assert found["loss", BOTH]["verdict"] == "wrong"
+
+
+def test_ports_that_a_firewall_closes_are_named_and_the_rest_is_still_examined() -> None:
+    code, found = examine(Rules(drop_ports=range(4000, 4003)), Rules(), "4000-4009")
+    assert code == 9
+    assert found["UDP ports", THERE]["found"] == "no UDP arrives at ports 4000 ... 4002, 3 of 10"
+    assert "ports 4000 ... 4002 not reachable (silent)" in found["TCP ports", THERE]["found"]
+    assert found["UDP ports", BACK]["found"] == "ports 4000 ... 4009 reachable"
+    assert found["DSCP", THERE]["verdict"] == "ok"

@@ -249,10 +249,17 @@ class ProbeSockets:
             if port not in receivers:
                 other = socket.socket(self.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
                 self._opened.callback(other.close)
+                self._ask_for_tos(other)
                 with contextlib.suppress(OSError):  # somebody has it: not ours to try
                     other.bind((self._bind, port))
                     receivers[port] = other
         return receivers
+
+    def _ask_for_tos(self, receiver: socket.socket) -> None:
+        if self.family == socket.AF_INET6:
+            receiver.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
+        else:
+            receiver.setsockopt(socket.SOL_IP, socket.IP_RECVTOS, 1)
 
     def _open_listeners(self, ports: range | None) -> list[LinkListener]:
         """Listen on every port, and accept nothing: that the kernel completes connections will do.
