@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import zmq
 
+import shoal
 from shoal.doctor.ends import OtherEnd, describe_end
-from shoal.doctor.messages import decode_answer, encode
+from shoal.doctor.messages import Hello, decode_answer, encode
 from shoal.doctor.probes import ProbeSockets
 from shoal.errors import MismatchError
 from shoal.runtime.control.key import JobKey
@@ -186,13 +187,28 @@ def test_nonsense_of_somebody_with_the_key_is_refused_and_the_next_caller_served
         dealer.curve_serverkey = key.server_pair().public
         dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
         dealer.connect(f"tcp://{place}")
+        with ProbeSockets(Settings()) as sockets:
+            own = encode(Hello(shoal.__version__, describe_end(Settings(), sockets)))
         nonsense = [b"", b"\xc1", encode(["Send", [], 0.0]), encode(["Hello", 3, {}])]
         nonsense += [encode(["Collect", 1 << 40, 1e300]), encode(["Dial", [0]])]
         nonsense += [source.randbytes(length) for length in range(1, 60)]
+        nonsense += [own]  # from here on the caller is known, and still may not ask for anything
+        too_much = [
+            [1 << 40, 1, 1],
+            [1, 0, 1],
+            [1, 1, 1 << 40],
+            [1, 1, 1, 999],
+            [1, 1, 1, 0, 1 << 30],
+        ]
+        nonsense += [encode(["Send", [probe], 0.0]) for probe in too_much]
+        nonsense += [encode(["Send", [[1, 1, 1]], 1e9]), encode(["Send", [[1, 1, 1]] * 5000, 0.0])]
+        nonsense += [encode(["Collect", 1, 1e9]), encode(["Dial", list(range(1, 1000))])]
         for payload in nonsense:
-            dealer.send_multipart([payload, b""] if len(payload) % 2 else [payload])
+            dealer.send_multipart([payload, b""] if len(payload) % 2 else [payload])  # frames too
             assert dealer.poll(10_000)
-            assert "Refused" in type(decode_answer(dealer.recv())).__name__
+            answer = type(decode_answer(dealer.recv())).__name__
+            assert answer == ("Welcome" if payload == own else "Refused"), payload
+        dealer.send(encode(["Bye"]))
         dealer.close(0)
         assert call(place, "--json", "-").returncode == 0
     context.destroy(0)

@@ -7,8 +7,11 @@ import os
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+
+from shoal.runtime.rendezvous import exchange_cards
 
 SCRIPT = """
 import json, sys
@@ -40,6 +43,19 @@ def free_port() -> int:
             return int(probe.getsockname()[1])
     except OSError:
         pytest.skip("this machine has no IPv6 on loopback")
+
+
+def test_a_name_of_version_6_is_met_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, original = free_port(), socket.getaddrinfo
+
+    def resolve(host: str, *more: Any, **options: Any) -> Any:
+        return original("::1" if host == "six.invalid" else host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setenv("MASTER_ADDR", "six.invalid")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    monkeypatch.delenv("SHOAL_PORT", raising=False)
+    assert exchange_cards(0, 1, b"card", deadline_s=5) == [b"card"]
 
 
 @pytest.mark.parametrize("paths", [1, 3])

@@ -135,6 +135,7 @@ class Listener:
         if isinstance(question, Collect):
             return Collected(self._sockets.arrived(question.count, question.wait_s))
         self._caller = None
+        self._sockets.begin(secrets.token_bytes(TOKEN_BYTES), None)
         return None
 
     def _welcome(

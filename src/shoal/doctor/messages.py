@@ -13,14 +13,13 @@ from msgspec import Meta
 
 from shoal.doctor.facts import Dialled
 from shoal.doctor.findings import Finding
-from shoal.doctor.probes import MAX_PORTS, TOKEN_BYTES, Arrival, Probe
+from shoal.doctor.probes import MAX_PORTS, TOKEN_BYTES, Arrival, Port, Probe
 
 MAX_PROBES: Final = 1024
 """Most probes of one request."""
 MAX_WAIT_S: Final = 5.0
 
 Address: TypeAlias = Annotated[str, Meta(min_length=2, max_length=45)]
-Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
 Ports: TypeAlias = Annotated[list[Port], Meta(min_length=1, max_length=MAX_PORTS + 1)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_WAIT_S)]
 

@@ -15,9 +15,10 @@ import select
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from shoal.errors import ResourceError
 from shoal.runtime.udp.libc import IP_TOS, IPV6_TCLASS, SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from shoal.runtime.udp.settings import Settings
 
+Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
 TOKEN_BYTES: Final = 8
 MAX_PORTS: Final = 32
 """Ports of a range that are tried: all of a small one, some of a large one."""
@@ -38,6 +40,8 @@ PORT_COPIES: Final = 3
 """Probes for one question, so that a stray loss is no answer."""
 
 _HEADER: Final = struct.Struct("=4s8sIB")
+_MOST_ARRIVALS: Final = 8192
+"""That are kept until somebody asks: many times what any question sends."""
 _MAGIC: Final = b"shdr"
 _ECHO: Final = 1
 _BUFFER_BYTES: Final = 65536
@@ -51,15 +55,15 @@ _DONT_FRAGMENT: Final = 3
 """IP_PMTUDISC_PROBE: never fragment, and do not believe what is known of the path."""
 
 
-class Probe(msgspec.Struct, frozen=True, array_like=True):
+class Probe(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One probe to send, or a batch of `batch` numbered from `number` on."""
 
-    number: int
-    port: int
-    size: int
+    number: Annotated[int, Meta(ge=0, lt=1 << 31)]
+    port: Port
+    size: Annotated[int, Meta(ge=0, le=65535)]
     """Bytes of the IP packet."""
-    tos: int = 0
-    batch: int = 1
+    tos: Annotated[int, Meta(ge=0, le=255)] = 0
+    batch: Annotated[int, Meta(ge=1, le=64)] = 1
     echo: bool = False
     whole: bool = False
     """Not to be fragmented, neither here nor on the way."""
@@ -224,7 +228,7 @@ class ProbeSockets:
             magic, token, number, flags = (
                 _HEADER.unpack_from(part) if len(part) >= _HEADER.size else (b"", b"", 0, 0)
             )
-            if magic != _MAGIC or token != self.token:
+            if magic != _MAGIC or token != self.token or len(self._arrived) >= _MOST_ARRIVALS:
                 self.strangers += 1
                 continue
             size = len(part) + self.header_bytes

@@ -19,7 +19,7 @@ import zmq
 import shoal
 from shoal.errors import MismatchError, ResourceError, ShoalError, UsageError
 from shoal.runtime.control.key import JobKey
-from shoal.runtime.control.server_socket import bind, make_router, start_authenticator
+from shoal.runtime.control.server_socket import bind, make_router, resolve, start_authenticator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,22 +115,24 @@ def _hand_in(
     arrival: _Arrival,
     deadline_s: float,
 ) -> list[bytes]:
-    dealer = context.socket(zmq.DEALER)
-    pair = key.client_pair()
-    dealer.curve_serverkey = key.server_pair().public
-    dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
-    dealer.ipv6 = ":" in place[0]
-    shown = f"[{place[0]}]" if ":" in place[0] else place[0]
-    dealer.connect(f"tcp://{shown}:{place[1]}")
-    dealer.send(msgspec.msgpack.encode(arrival))
-    # A little longer than the server waits, whose answer says who is missing.
-    if not dealer.poll(round((deadline_s + 1) * 1000)):
-        message = (
-            f"Rank 0 did not answer at {place[0]}:{place[1]} within {deadline_s:g} s: check that"
-            " it runs, MASTER_ADDR, the port, and that all have the same SHOAL_JOB_KEY."
-        )
-        raise ResourceError(message)
-    answer = msgspec.msgpack.decode(dealer.recv(), type=_Answer)
+    with context.socket(zmq.DEALER) as dealer:
+        pair = key.client_pair()
+        dealer.curve_serverkey = key.server_pair().public
+        dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
+        dealer.linger = 500
+        address = resolve(place[0])
+        dealer.ipv6 = ":" in address
+        shown = f"[{address}]" if dealer.ipv6 else address
+        dealer.connect(f"tcp://{shown}:{place[1]}")
+        dealer.send(msgspec.msgpack.encode(arrival))
+        # A little longer than the server waits, whose answer says who is missing.
+        if not dealer.poll(round((deadline_s + 1) * 1000)):
+            message = (
+                f"Rank 0 did not answer at {place[0]}:{place[1]} within {deadline_s:g} s: check"
+                " that it runs, MASTER_ADDR, the port, and that all have the same SHOAL_JOB_KEY."
+            )
+            raise ResourceError(message)
+        answer = msgspec.msgpack.decode(dealer.recv(), type=_Answer)
     if answer.error:
         raise MismatchError(answer.error)
     return answer.cards

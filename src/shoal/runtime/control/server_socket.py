@@ -64,7 +64,7 @@ def bind(router: zmq.Socket[bytes], host: str, port: int) -> str:
 
     Raises `ResourceError` if that cannot be had.
     """
-    address = _resolve(host)
+    address = resolve(host)
     is_version_6 = ":" in address
     router.ipv6 = is_version_6
     shown = f"[{address}]" if is_version_6 else address
@@ -75,7 +75,11 @@ def bind(router: zmq.Socket[bytes], host: str, port: int) -> str:
     return str(router.getsockopt_string(zmq.LAST_ENDPOINT))
 
 
-def _resolve(host: str) -> str:
+def resolve(host: str) -> str:
+    """Return the numeric address at which a service of `host` is bound and called.
+
+    Raises `ResourceError` if it has none.
+    """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
