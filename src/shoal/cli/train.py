@@ -44,6 +44,12 @@ TransportOption = Annotated[
 LossBoundOption = Annotated[
     float, typer.Option(help="Share of a sum's contributions that shoal may lose.")
 ]
+HolesOption = Annotated[
+    str,
+    typer.Option(
+        metavar="zero|divide-by-count|error-feedback", help="What a lost part of a sum counts as."
+    ),
+]
 OverlapOption = Annotated[
     str | None,
     typer.Option(
@@ -78,6 +84,7 @@ def train(
     workers_per_host: HostOption = None,
     transport: TransportOption = "gloo",
     loss_bound: LossBoundOption = 0.0,
+    holes: HolesOption = "zero",
     overlap: OverlapOption = None,
     deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
     control_port: Annotated[
@@ -123,6 +130,7 @@ def train(
         seed=seed,
         transport=transport,
         loss_bound=loss_bound,
+        holes=holes,
         workers_per_host=workers_per_host,
     )
     spec.validate()
@@ -159,7 +167,8 @@ def describe(spec: RunSpec) -> str:
     """Return in words what a run does, the padding included."""
     text = f"Training {spec.model} on {spec.dataset} with {spec.workers} workers, {spec.strategy}."
     if spec.transport != "gloo":
-        text += f" Over {spec.transport}, losing at most {spec.loss_bound:.0%} of what is summed."
+        text += f" Over {spec.transport}, losing at most {spec.loss_bound:.0%} of what is summed"
+        text += f" ({spec.holes})." if spec.loss_bound else "."
     if spec.compute_ms is not None:
         text += (
             f" Each step's compute is padded to {spec.compute_ms:g} ms by sleeping, so that the"

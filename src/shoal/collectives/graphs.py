@@ -43,7 +43,9 @@ def reduce_scatter(size: int, me: int, shard: int, piece_length: int) -> Message
     The source holds `size` shards of `shard` elements; the target starts as this member's own.
     """
     outgoing = [
-        Outgoing(range(peer * shard + part.start, peer * shard + part.stop), peer, NO_GATE)
+        Outgoing(
+            range(peer * shard + part.start, peer * shard + part.stop), peer, NO_GATE, added=True
+        )
         for part in _cut(shard, piece_length)
         for peer in _others(size, me)
     ]

@@ -18,11 +18,15 @@ NO_GATE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """`piece` of the buffer goes to `peer` once gate `after` is open (NO_GATE: at once)."""
+    """`piece` of the buffer goes to `peer` once gate `after` is open (NO_GATE: at once).
+
+    `added` says whether the peer adds it to what it has.
+    """
 
     piece: range
     peer: int
     after: int
+    added: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ def graph_of(plan: Plan) -> MessageGraph:
             case AwaitFill(piece):
                 latest[piece.start] = fill_gate[piece.start]
             case Send(piece, peer, phase):
-                sends[phase].append(Outgoing(piece, peer, latest.get(piece.start, NO_GATE)))
+                after = latest.get(piece.start, NO_GATE)
+                sends[phase].append(Outgoing(piece, peer, after, added=phase is Phase.REDUCE))
             case _:
                 pass
     outgoing = (*sends[Phase.REDUCE], *sends[Phase.GATHER])

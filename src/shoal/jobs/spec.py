@@ -69,6 +69,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     loss_bound: float = 0.0
     """Share of each contribution to a sum that the network may lose; only over "shoal"."""
 
+    holes: str = "zero"
+    """What a lost part of a sum counts as; see `shoal.transport.holes`."""
+
     workers_per_host: int | None = None
     """Pretend that so many workers share a host; null for all on one."""
 
@@ -95,7 +98,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             if factor < 1:
                 message = f"A slow rank's factor must be at least 1, not {factor:g}."
                 raise UsageError(message)
-        check_transport(self.transport, self.loss_bound)
+        check_transport(self.transport, self.loss_bound, self.holes)
         if self.compute_ms is not None and self.compute_ms <= 0:
             message = f"--compute-ms must be positive, not {self.compute_ms:g}."
             raise UsageError(message)

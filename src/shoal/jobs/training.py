@@ -126,6 +126,7 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
         sync=make_strategy(spec.strategy, spec.strategy_options),
         transport=spec.transport,
         loss_bound=spec.loss_bound,
+        holes=spec.holes,
         seed=spec.seed,
         trace=sink,
     )

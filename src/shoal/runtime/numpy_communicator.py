@@ -22,12 +22,11 @@ from shoal.runtime.udp.engine import Card, Transfer, UdpEngine
 from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup, stream_of
 from shoal.runtime.udp.settings import from_environment
 from shoal.transport.forms import FLOAT32, FLOAT64, INT32, INT64, RAW
-from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
+from shoal.transport.holes import POLICIES
 
 Array = NDArray[Any]
 
 _FORMS: Final = {"float32": FLOAT32, "float64": FLOAT64, "int32": INT32, "int64": INT64}
-_HOLES: Final = {"zero": ZERO, "divide-by-count": DIVIDE_BY_COUNT}
 
 
 def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
@@ -92,14 +91,16 @@ class NumpyCommunicator:
         """Sum (or average) `array` over the group, in place, and return it.
 
         Of a float array, `loss_bound` is the share of each rank's contribution that the network
-        may lose; `holes` says what a lost part counts as: "zero", or "divide-by-count", which
-        scales what did arrive. All ranks end with the same bits.
+        may lose; `holes` says what a lost part counts as: "zero", "divide-by-count", which scales
+        what did arrive, or "error-feedback", which adds it to what this rank sends the next time
+        from the same memory. All ranks end with the same bits.
         """
         members = self._group(group)
         options = SumOptions(
             scale=1 / members.size if average and members.size > 1 else 1.0,
             loss_bound=self._checked_bound(array, loss_bound),
             policy=self._policy(holes),
+            tensor=(array.ctypes.data, array.nbytes) if holes == "error-feedback" else None,
         )
         self._finish(members.all_reduce(self._summable(array), options))
         return array
@@ -209,10 +210,10 @@ class NumpyCommunicator:
         return loss_bound if array.dtype.kind == "f" else 0.0
 
     def _policy(self, holes: str) -> int:
-        if holes not in _HOLES:
-            message = f"Unknown policy for holes {holes!r}; choose one of {', '.join(_HOLES)}."
+        if holes not in POLICIES:
+            message = f"Unknown policy for holes {holes!r}; choose one of {', '.join(POLICIES)}."
             raise UsageError(message)
-        return _HOLES[holes]
+        return POLICIES[holes]
 
     def _check_rows(self, array: Array, group: TransportGroup) -> None:
         if array.ndim == 0 or array.shape[0] != group.size:

@@ -136,13 +136,15 @@ class Session:
         """Raise `MismatchError` on every worker unless all brought the same plans."""
         self._agreement.reach(topic, strategy=strategy, model=model)
 
-    def communicator_over(self, transport: str, loss_bound: float) -> Communicator:
+    def communicator_over(
+        self, transport: str, loss_bound: float = 0.0, holes: str = "zero"
+    ) -> Communicator:
         """Return what goes over `transport`: "gloo", or "shoal" with that bound on losses.
 
-        Collective the first time that "shoal" is asked for. Raises `UsageError` for another name
-        or a bound that is none.
+        `holes` says what a lost part of a sum counts as. Collective the first time that "shoal" is
+        asked for. Raises `UsageError` for names that do not exist or a bound that is none.
         """
-        check_transport(transport, loss_bound)
+        policy = check_transport(transport, loss_bound, holes)
         if transport == "gloo":
             return self.communicator
         if self._transport is None:
@@ -157,7 +159,7 @@ class Session:
                 on_peer_error=self._report_peer,
             )
             self._share_fate(self._transport)
-        self._transport.loss_bound = loss_bound
+        self._transport.loss_bound, self._transport.holes = loss_bound, policy
         return self._transport
 
     def _report_peer(self, rank: int | None, text: str) -> None:

@@ -20,8 +20,10 @@ from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.groups.group import Group
 from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
 from shoal.runtime.tensor_memory import bytes_of, memory_of
+from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup, stream_of
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
+from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
 from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
@@ -48,8 +50,11 @@ class TransportWork:
 class TransportCommunicator:
     """What one worker does together with others, over a started `engine`.
 
-    `loss_bound` is the share of each contribution to a sum or a mean that may get lost: what is
-    lost counts as zero in a sum. Gathering is always exact, so all members end with the same bits.
+    `loss_bound` is the share of each contribution to a sum or a mean that may get lost. In a sum,
+    `holes` says what a lost part counts as (`transport.holes.POLICIES`). In a mean of a group it is
+    left out, the mean being that of what did come: parameters are what groups average, and half of
+    one is no parameter; where weights differ nothing may get lost. Gathering is always exact, so
+    all members end with the same bits.
     `on_peer_error` is told which rank's connection ended, before anything is raised.
     """
 
@@ -58,16 +63,20 @@ class TransportCommunicator:
         engine: UdpEngine,
         *,
         loss_bound: float = 0.0,
+        holes: int = ZERO,
         on_peer_error: Callable[[int | None, str], None] | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
         self._engine = engine
         self._on_peer_error, self._grace_s = on_peer_error, grace_s
         everyone = tuple(range(engine.endpoint.world_size))
-        self._world = TransportGroup(engine, everyone, stream_of("world"))
+        self._feedback = ErrorFeedback()
+        self._world = TransportGroup(engine, everyone, stream_of("world"), feedback=self._feedback)
         self._group = lru_cache(maxsize=64)(self._make_group)
         self.loss_bound = loss_bound
         """Share of each contribution to a float sum or mean that may get lost from now on."""
+        self.holes = holes
+        """What a lost part of a sum counts as from now on."""
         self._from_anyone: dict[tuple[int, int], dict[int, tuple[Tensor, Transfer]]] = {}
         self._error: ShoalError | None = None
 
@@ -103,7 +112,7 @@ class TransportCommunicator:
         options = SumOptions(layer_class=layer_class(*layer)) if layer else EXACT
         if self.loss_bound and buffer.is_floating_point():
             tensor = ("sum", buffer.data_ptr(), buffer.numel())
-            options = replace(options, loss_bound=self.loss_bound, tensor=tensor)
+            options = replace(options, loss_bound=self.loss_bound, policy=self.holes, tensor=tensor)
         return self._work(self._world.all_reduce(memory_of(_flat(buffer)), options))
 
     def group_average(
@@ -131,8 +140,12 @@ class TransportCommunicator:
             wide.mul_(weights[members.index(self.rank)] / sum(weights))
             scale = 1.0
         form = FLOAT32_AS_BFLOAT16 if flat.dtype == torch.bfloat16 else None
-        tensor = ("mean", flat.numel()) if self.loss_bound else None
-        options = SumOptions(scale=scale, loss_bound=self.loss_bound, tensor=tensor)
+        options = SumOptions(scale=scale)
+        if self.loss_bound and not weights:
+            tensor = ("mean", flat.data_ptr(), flat.numel())
+            options = replace(
+                options, loss_bound=self.loss_bound, policy=DIVIDE_BY_COUNT, tensor=tensor
+            )
         group = self._group(members, weights, channel)
         transfer = group.all_reduce(memory_of(wide, form=form), options, iteration=sequence)
         try:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.errors import UsageError
+from shoal.transport.holes import POLICIES
 
 TRANSPORTS: Final = ("gloo", "shoal")
 """torch's gloo over TCP, or Shoal's own transport over UDP."""
 
 
-def check_transport(transport: str, loss_bound: float) -> None:
-    """Raise `UsageError` unless `transport` exists and can lose the share `loss_bound`."""
+def check_transport(transport: str, loss_bound: float, holes: str) -> int:
+    """Return the number of the policy `holes`.
+
+    Raises `UsageError` unless that and `transport` exist and it can lose the share `loss_bound`.
+    """
+    if holes not in POLICIES:
+        message = f"Unknown policy for holes {holes!r}; choose one of {', '.join(POLICIES)}."
+        raise UsageError(message)
     if transport not in TRANSPORTS:
         message = f"Unknown transport {transport!r}; choose one of {', '.join(TRANSPORTS)}."
         raise UsageError(message)
@@ -20,3 +27,4 @@ def check_transport(transport: str, loss_bound: float) -> None:
         raise UsageError(message)
     if transport == "gloo" and loss_bound:
         raise UsageError("gloo loses nothing; a loss bound needs the transport 'shoal'.")
+    return POLICIES[holes]

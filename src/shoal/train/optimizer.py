@@ -43,7 +43,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     `transport` is what all that goes over: "gloo", or "shoal", Shoal's own transport over UDP.
     There, `loss_bound` is the share of each worker's gradients (or parameters, where those are
-    averaged) that the network may lose in a sum before anything is sent again.
+    averaged) that the network may lose in a sum before anything is sent again. A lost part of a
+    gradient counts as what `holes` says: "zero", "divide-by-count" (the sum is scaled up by what
+    did not come) or "error-feedback" (it is added to the sender's next gradient).
 
     `overlap` is for "all-reduce": "backward" waits for the gradients at the end of backward,
     "next-forward" when the next forward pass gets to their layer, which then updates it. The result
@@ -59,7 +61,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     _step_supports_amp_scaling = True  # GradScaler then leaves skipping to step(), see there
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a user's options, each by its name
         self,
         optimizer: torch.optim.Optimizer,
         model: nn.Module,
@@ -67,6 +69,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         *,
         transport: str = "gloo",
         loss_bound: float = 0.0,
+        holes: str = "zero",
         overlap: Overlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
@@ -79,12 +82,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         name = session.next_run_name()
         session.agree(
             name,
-            strategy=f"{strategy.name} {strategy.options()} over {transport} {loss_bound:g}",
+            strategy=(
+                f"{strategy.name} {strategy.options()} over {transport} {loss_bound:g} {holes}"
+            ),
             model=fingerprint_model(model, optimizer),
         )
         self._inner = optimizer
         self._strategy = strategy
-        self._communicator = session.communicator_over(transport, loss_bound)
+        self._communicator = session.communicator_over(transport, loss_bound, holes)
         self.flat = FlatParameters(model)
         for buffer in self.flat.buffers:
             self._communicator.broadcast(buffer, 0)

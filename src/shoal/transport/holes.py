@@ -2,7 +2,9 @@
 
 ZERO is what the papers do: the contribution counts as nothing, and the sum is too small on average
 by the lost fraction. DIVIDE_BY_COUNT scales every segment of the sum by the number of contributions
-due over the number that arrived, which is unbiased if losses do not depend on values. For written
+due over the number that arrived, which is unbiased if losses do not depend on values. With
+ERROR_FEEDBACK a hole counts as nothing at first, but its sender keeps what was in it and adds it to
+the same tensor's next contribution, so that in the long run nothing is lost. For written
 (not added) messages the receiver keeps the previous value whatever the policy.
 (Research digest, section 1.5, "what fills the holes".)
 """
@@ -18,6 +20,14 @@ from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64
 
 ZERO: Final = 0
 DIVIDE_BY_COUNT: Final = 1
+ERROR_FEEDBACK: Final = 2
+
+POLICIES: Final = {
+    "zero": ZERO,
+    "divide-by-count": DIVIDE_BY_COUNT,
+    "error-feedback": ERROR_FEEDBACK,
+}
+"""Every policy, by name."""
 
 
 @compiled

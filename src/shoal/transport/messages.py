@@ -15,8 +15,9 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.transport.bitmap import words_for
 from shoal.transport.forms import MEMORY_BYTES, WIRE_BYTES
-from shoal.transport.holes import ZERO
-from shoal.transport.tables import BITMAP_WORDS, DONE, GATE, INCOMING, OUTGOING
+from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
+from shoal.transport.residuals import add_kept
+from shoal.transport.tables import BITMAP_WORDS, DONE, GATE, INCOMING, OUTGOING, WRITE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,13 +27,17 @@ LARGEST_MESSAGE_SEGMENTS: Final = 64 * BITMAP_WORDS
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A message to rank `peer`: `count` elements from `start`, once `gate` opens (-1: none)."""
+    """A message to rank `peer`: `count` elements from `start`, once `gate` opens (-1: none).
+
+    `loss_bound` is the receiver's, and counts only where what gets lost is kept.
+    """
 
     peer: int
     start: int
     count: int
     gate: int = -1
     layer_class: int = 0
+    loss_bound: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,9 @@ class MessageTables:
 
     `form` says what the elements are. Messages between two ranks are numbered in the order given,
     which must be the same on both: the k-th that one sends is the k-th that the other receives.
-    `keeps_missing` makes room for what did not arrive, `tagged` for which packets are important,
-    of messages that wait for nothing.
+    `keeps_missing` makes room for which segments did not arrive, and for what was in them where a
+    loss bound lets that happen; `tagged` for which packets are important, of messages that wait for
+    nothing.
     """
 
     def __init__(
@@ -92,6 +98,9 @@ class MessageTables:
         self.outgoing_starts = _starts(self.outgoing["peer"], world_size)
         self.incoming_starts = _starts(self.incoming["peer"], world_size)
         self._words = self._lay_out_bitmaps(tagged=tagged)
+        self.incoming["behind"] = -1
+        if keeps_missing:
+            self._kept = self._lay_out_kept([sending[k].loss_bound for k in out_order])
 
     @property
     def elements(self) -> int:
@@ -112,6 +121,15 @@ class MessageTables:
         if source is not None and source != target:
             free = self.outgoing["gate"] < 0
             self.outgoing["address"][free] += source - target
+
+    @property
+    def keeps_something(self) -> bool:
+        """Whether something of the last contribution got lost and is kept."""
+        return bool(self.outgoing["kept_segments"].any())
+
+    def add_kept(self, buffer: int) -> None:
+        """Add what is kept to the buffer at this address, which is to be sent next."""
+        add_kept(self.outgoing, buffer, self.segment_bytes)
 
     @cached_property
     def peers(self) -> frozenset[int]:
@@ -183,7 +201,7 @@ class MessageTables:
         counted = {
             int(row["gate"]): words_for(16 * int(row["segments"]))
             for row in self.incoming
-            if row["gate"] >= 0 and self.gates["policy"][row["gate"]] != ZERO
+            if row["gate"] >= 0 and self.gates["policy"][row["gate"]] == DIVIDE_BY_COUNT
         }
         each = 3 if self.keeps_missing else 2
         words = np.zeros(each * sum(out_words) + sum(in_words) + sum(counted.values()), np.uint64)
@@ -203,6 +221,26 @@ class MessageTables:
             self.incoming["counts"][self.incoming["gate"] == gate] = at
             at += 8 * count
         return words
+
+    def _lay_out_kept(self, bounds: Sequence[float]) -> NDArray[np.uint8]:
+        """Give every message that may lose something room for that.
+
+        What comes in to the same place must wait until what was lost from there has been kept.
+        """
+        table = self.outgoing
+        full = self.segment_bytes * MEMORY_BYTES[self._form] // WIRE_BYTES[self._form]
+        for row, bound in zip(table, bounds, strict=True):
+            allowed = int(row["size"]) - target_bytes(int(row["size"]), bound)
+            most = allowed // self.segment_bytes + 1  # the last segment may be a short one
+            row["kept_room"] = min(most, row["segments"]) if allowed else 0
+        rooms = table["kept_room"].astype(np.int64) * full
+        memory = np.empty(int(rooms.sum()), np.uint8)
+        table["kept"] = np.where(rooms > 0, memory.ctypes.data + np.cumsum(rooms) - rooms, 0)
+        sent = {int(table["start"][k]): k for k in np.flatnonzero(rooms)}
+        for row in self.incoming:
+            if row["mode"] == WRITE:
+                row["behind"] = sent.get(int(row["start"]), -1)
+        return memory
 
 
 def target_bytes(size: int, loss_bound: float) -> int:

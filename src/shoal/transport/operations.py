@@ -168,6 +168,7 @@ def _line_up_messages(state: State, slot: int) -> None:
         fill_bits(row.pending, row.segments)
         if row.missing != 0:
             clear_bits(row.missing, row.segments)
+        row.kept_segments = 0
         row.unsent, row.cursor, row.probes, row.passes = row.segments, 0, 0, 0
         row.important_left = count_common(row.important, row.pending, row.segments)
         row.probe_at, row.next = NEVER, -1

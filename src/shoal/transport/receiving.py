@@ -27,7 +27,7 @@ from shoal.transport.forms import put
 from shoal.transport.operations import find_operation, incoming_done, is_finished, row_of
 from shoal.transport.replay import accept_number, accept_run, advance
 from shoal.transport.sending import LONGEST_GRACE_US, on_bitmap, on_feedback, on_ready, on_stop
-from shoal.transport.tables import ADD, DONE, INCOMING, NEVER, Counter, Row, State
+from shoal.transport.tables import ADD, ASKING, DONE, INCOMING, NEVER, OUTGOING, Counter, Row, State
 from shoal.transport.wire import (
     BITMAP,
     CREDIT_PROBE,
@@ -63,6 +63,7 @@ _MISPLACED = int(Counter.MISPLACED)
 _UNKNOWN_KIND = int(Counter.UNKNOWN_KIND)
 _BITMAPS = int(Counter.BITMAPS)
 _STOPS = int(Counter.STOPS)
+_EARLY = int(Counter.EARLY)
 _IMPORTANT_RECEIVED = int(Counter.IMPORTANT_RECEIVED)
 
 CONGESTION_MARK = 3
@@ -164,8 +165,23 @@ def _find_place(state: State, rank: int, header: Row, payload: int, count: int, 
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     fitting = _fitting(row, state.core[0].segment_bytes, header, count)
     state.counters[rank, _MISPLACED] += count - fitting
-    if fitting > 0:
+    if row.behind >= 0 and _still_needed(state, operation, row.behind, now):
+        state.counters[rank, _EARLY] += fitting
+    elif fitting > 0:
         _deliver(state, slot, index, header, payload, fitting, now)
+
+
+@compiled
+def _still_needed(state: State, operation: Row, index: int, now: int) -> bool:
+    """Return whether the memory of an outgoing message may still be read, to keep what it lost.
+
+    Its receiver has gone on, so a STOP has been sent and got lost or overtaken: it is asked for.
+    """
+    row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
+    if row.state == ASKING and row.probes == 0:
+        row.probe_at = now
+        state.core[0].timer_at = now
+    return bool(row.state != DONE)
 
 
 @compiled

@@ -32,6 +32,7 @@ from shoal.transport.rates import (
     waits_for_reports,
 )
 from shoal.transport.recent_keys import remember
+from shoal.transport.residuals import keep_missing
 from shoal.transport.tables import (
     ASKING,
     BLOCKED,
@@ -249,6 +250,7 @@ def on_stop(state: State, rank: int, header: Row, bitmap: int, size: int) -> Non
         leave_queue(state, handle)
     if row.missing != 0 and size * 8 >= row.segments:
         _copy_bits(row.missing, bitmap, row.segments)
+        keep_missing(row, state.core[0].segment_bytes)
     row.state, row.probe_at = DONE, NEVER
     message_done(state, handle // 65536)
 

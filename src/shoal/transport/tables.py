@@ -50,6 +50,9 @@ OUTGOING: Final = np.dtype(
         ("pending", "<i8"),  # address of the bitmap of segments to send
         ("important", "<i8"),  # address of the bitmap of important segments; 0: all are
         ("missing", "<i8"),  # address of the bitmap of undelivered segments; 0: nobody asks
+        ("kept", "<i8"),  # address for what they held, in memory's type; 0: not kept
+        ("kept_room", "<i4"),  # segments
+        ("kept_segments", "<i4"),  # how many are there
         ("probe_at", "<i8"),  # when to ask what is missing
         ("peer", "<i4"),  # rank
         ("segments", "<i4"),
@@ -85,12 +88,13 @@ INCOMING: Final = np.dtype(
         ("peer", "<i4"),
         ("segments", "<i4"),
         ("gate", "<i4"),  # that it leads to; -1: none
+        ("behind", "<i4"),  # outgoing row that must be done before this overwrites it; -1: none
         ("message", "<u2"),
         ("mode", "u1"),
         ("state", "u1"),
         ("form", "u1"),
         ("asked", "u1"),  # whether the sender has finished a pass
-        ("pad", "<u2"),
+        ("pad", "u1", (6,)),
     ],
     align=True,
 )
@@ -293,6 +297,8 @@ class Counter(IntEnum):
     """Control packets that were not queued for want of room; they are repeated."""
     IMPORTANT_SENT = 22
     IMPORTANT_RECEIVED = 23
+    EARLY = 24
+    """For a place whose contents still have to be kept: the STOP for them is not here yet."""
 
 
 Row: TypeAlias = Any

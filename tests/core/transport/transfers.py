@@ -9,7 +9,7 @@ import numpy as np
 from link_state import memory_at
 
 from shoal.transport.forms import FLOAT32, MEMORY_BYTES
-from shoal.transport.holes import ZERO
+from shoal.transport.holes import ERROR_FEEDBACK, ZERO
 from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
 from shoal.transport.tables import ADD, WRITE
 
@@ -180,7 +180,13 @@ def tables_of(
         link.endpoints[0].config.segment_bytes,
         form,
         sending=[
-            Sending(ranks[each.peer], each.piece.start, len(each.piece), each.after)
+            Sending(
+                ranks[each.peer],
+                each.piece.start,
+                len(each.piece),
+                each.after,
+                loss_bound=loss_bound if each.added else 0.0,
+            )
             for each in graph.outgoing
         ],
         receiving=[
@@ -204,4 +210,5 @@ def tables_of(
             )
             for number, gate in enumerate(graph.gates)
         ],
+        keeps_missing=policy == ERROR_FEEDBACK,
     )

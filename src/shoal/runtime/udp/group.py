@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.collectives import graphs
 from shoal.errors import UsageError
 from shoal.runtime.udp.engine import Transfer
+from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.transport.forms import RAW, WIRE_BYTES
-from shoal.transport.holes import ZERO
+from shoal.transport.holes import ERROR_FEEDBACK, ZERO
 from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
 from shoal.transport.tables import ADD, WRITE
 from shoal.transport.tags import ImportanceTagger
@@ -62,7 +64,8 @@ class SumOptions:
     policy: int = ZERO
     layer_class: int = 0
     tensor: Hashable = None
-    """Names what is summed from one iteration to the next, for importance tags; None: no tags."""
+    """Names what is summed from one iteration to the next, for importance tags and error feedback;
+    None: neither."""
     algorithm: str = "direct"
 
 
@@ -87,6 +90,8 @@ class TransportGroup:
     _next_transfer: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     _tagger: ImportanceTagger = field(default_factory=ImportanceTagger)
     _tables: dict[Hashable, list[MessageTables]] = field(default_factory=dict)
+    feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
+    """What contributions have lost; groups that average the same tensors share one."""
 
     def __post_init__(self) -> None:
         rank = self.engine.endpoint.rank
@@ -242,7 +247,12 @@ class TransportGroup:
         if tables.is_empty:
             kept.append(tables)
             return None
-        tables.place(memory.address, source.address if source is not None else None)
+        origin = source or memory
+        tables.place(memory.address, origin.address)
+        give_back = partial(self._keep, shape, tables)
+        if tables.keeps_missing:
+            self.feedback.add_back(options.tensor, origin.address)
+            give_back = partial(self.feedback.keep, options.tensor, tables, give_back)
         if options.tensor is not None:
             self._tagger.tag(tables, options.tensor)
         transfer = Transfer(
@@ -251,7 +261,7 @@ class TransportGroup:
             iteration or 0,
             f"The {shape[0]} of {memory.count} elements among ranks {self.ranks}",
             keep=(memory.owner, source.owner if source is not None else None),
-            give_back=lambda: self._keep(shape, tables),
+            give_back=give_back,
             patient=patient,
         )
         return self.engine.submit(transfer)
@@ -264,6 +274,7 @@ class TransportGroup:
 
     def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
         bound = 0.0 if form == RAW else options.loss_bound
+        keeps = options.policy == ERROR_FEEDBACK and bound > 0 and options.tensor is not None
         if options.algorithm == "ring":
             bound /= max(1, self.size - 1)  # a sum that is lost on its way has many contributions
         adders = [0] * len(graph.gates)
@@ -281,6 +292,7 @@ class TransportGroup:
                     len(message.piece),
                     message.after,
                     options.layer_class,
+                    bound if message.added else 0.0,
                 )
                 for message in graph.outgoing
             ],
@@ -305,5 +317,6 @@ class TransportGroup:
                 )
                 for number, gate in enumerate(graph.gates)
             ],
+            keeps_missing=keeps,
             tagged=options.tensor is not None,
         )
