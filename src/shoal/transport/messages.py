@@ -29,7 +29,7 @@ LARGEST_MESSAGE_SEGMENTS: Final = 64 * BITMAP_WORDS
 class Sending:
     """A message to rank `peer`: `count` elements from `start`, once `gate` opens (-1: none).
 
-    `loss_bound` is the receiver's, and counts only where what gets lost is kept.
+    `loss_bound` is the receiver's: what may get lost is not always the same part, and may be kept.
     """
 
     peer: int
@@ -153,6 +153,7 @@ class MessageTables:
         table["size"] = [message.count * wire for message in messages]
         table["gate"] = [message.gate for message in messages]
         table["layer_class"] = [message.layer_class for message in messages]
+        table["rotates"] = [message.loss_bound > 0 for message in messages]
         table["form"], table["next_blocked"] = self._form, -1
         self._number(table)
 

@@ -169,7 +169,8 @@ def _line_up_messages(state: State, slot: int) -> None:
         if row.missing != 0:
             clear_bits(row.missing, row.segments)
         row.kept_segments = 0
-        row.unsent, row.cursor, row.probes, row.passes = row.segments, 0, 0, 0
+        row.unsent, row.probes, row.passes = row.segments, 0, 0
+        row.cursor = first_segment(row, operation.iteration)
         row.important_left = count_common(row.important, row.pending, row.segments)
         row.probe_at, row.next = NEVER, -1
         if row.peer != previous:
@@ -183,6 +184,19 @@ def _line_up_messages(state: State, slot: int) -> None:
         row.state = UNREADY if row.gate < 0 else BLOCKED
         if row.state == UNREADY and row.ready:
             start_sending(state, slot, index)
+
+
+@compiled
+def first_segment(row: Row, iteration: int) -> int:
+    """Return where to begin with a message.
+
+    What is sent last is what gets lost if the receiver stops at its bound. So that this is not the
+    same part of the tensor in every iteration, successive ones begin far apart (Knuth's
+    multiplicative hash).
+    """
+    if not row.rotates or row.segments == 0:
+        return 0
+    return (int(iteration) * 2654435761 & 0xFFFFFFFF) % row.segments
 
 
 @compiled

@@ -18,6 +18,7 @@ from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.forms import take
 from shoal.transport.operations import (
     find_operation,
+    first_segment,
     leave_queue,
     message_done,
     outgoing_at,
@@ -396,10 +397,14 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
     flags = (IMPORTANT if importance else 0) | (AGAIN if row.passes else 0)
     segment_bytes, cursor, at = core.segment_bytes, row.cursor, memory
     parts = rows_at(pieces, room * PIECES, PIECE)
+    to_begin = cursor > 0  # what lies before the cursor comes after the end
     while core.batch_packets < room:
         segment = next_bit(row.pending, row.segments, cursor)
         if segment < 0:
-            break
+            if not to_begin:
+                break
+            to_begin, cursor = False, 0
+            continue
         cursor = segment + 1
         if important_only and not test_bit(row.important, segment):
             continue
@@ -464,7 +469,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
     if core.batch_important and row.important != 0:
         row.important_left -= core.batch_packets
         if row.important_left <= 0:
-            row.cursor = 0
+            row.cursor = first_segment(row, state.operations[handle // 65536].iteration)
     if row.unsent == 0:
         leave_queue(state, handle)
         row.state = ASKING

@@ -69,7 +69,7 @@ OUTGOING: Final = np.dtype(
         ("ready", "u1"),
         ("passes", "u1"),  # how often all of `pending` has been sent
         ("form", "u1"),  # of the elements, in memory and on the wire
-        ("pad", "u1"),
+        ("rotates", "u1"),  # whether to begin at another segment in every iteration
     ],
     align=True,
 )

@@ -142,7 +142,8 @@ def _check_outgoing(out: np.void) -> None:
     if out["state"] in (tables.BLOCKED, tables.UNREADY):
         assert pending.all()
     if out["state"] == tables.SENDING:
-        assert pending[int(out["cursor"]) :].any() or out["important"]
+        wraps = out["rotates"] or out["important"]
+        assert pending[int(out["cursor"]) :].any() or (wraps and pending.any())
     if out["state"] == tables.ASKING:
         assert not pending.any()
     if out["state"] == tables.UNREADY:
