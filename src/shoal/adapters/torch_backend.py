@@ -51,7 +51,7 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
     assert engine is not None
     stream = _agree_on_stream(options, engine)
     loss_bound = float(os.environ.get("SHOAL_LOSS_BOUND", "0"))
-    group = TransportGroup(engine, ranks, stream)
+    group = TransportGroup(engine, ranks, stream, deadline_s=options.timeout.total_seconds())
     return ShoalProcessGroup(engine, group, loss_bound=loss_bound, owns_engine=first)
 
 

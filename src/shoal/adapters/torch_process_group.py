@@ -4,13 +4,14 @@
 backend when torch is imported. Owns the translation of torch's arguments; every collective becomes
 one or more transfers of a `TransportGroup`. Sums of float32, float64 and integers are made by the
 transport, bfloat16 travels as it is and is summed in float32; every other type and reduction is
-gathered, shard by shard, and reduced by torch. Host tensors only.
+gathered, shard by shard, and reduced by torch; sparse sums are gathered. Host tensors only.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from shoal.adapters.sparse_sums import sum_sparse
 from shoal.adapters.torch_work import TransportWork, then
-from shoal.errors import UsageError
+from shoal.errors import DeadlineExceeded, UsageError
+from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.tensor_memory import SUMMABLE, bytes_of, flat_copy, memory_of, scatter_back
 from shoal.runtime.udp.group import SumOptions, TransportGroup
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
@@ -58,6 +61,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         super().__init__(group.me, group.size)  # type: ignore[call-arg]  # Python's overload
         self.engine, self.group, self.loss_bound = engine, group, loss_bound
         self._owns_engine = owns_engine
+        self._from_anyone = AnySource(group)
         self._name = self._description = ""
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
@@ -133,7 +137,11 @@ class ShoalProcessGroup(dist.ProcessGroup):
     def _reduce_whole(self, tensor: Tensor, reduction: Any) -> TransportWork:
         if self.group.size == 1:
             return TransportWork([tensor]).seal()
+        if tensor.is_sparse:
+            return self._reduce_sparse(tensor, reduction)
         flat, finish = _contiguous(tensor)
+        if reduction == ReduceOp.PREMUL_SUM:
+            flat, reduction = flat.mul_(_factor(reduction, flat)), ReduceOp.SUM
         if tensor.dtype in SUMMABLE and _is_sum(reduction, tensor):
             work = TransportWork([tensor], finish)
             then(self.group.all_reduce(memory_of(flat), self._options(tensor, reduction)), work)
@@ -146,10 +154,18 @@ class ShoalProcessGroup(dist.ProcessGroup):
             return work.seal()
         return self._reduce_by_gathering(flat, [tensor], reduction, finish)
 
+    def _reduce_sparse(self, tensor: Tensor, reduction: Any) -> TransportWork:
+        if not _is_sum(reduction, tensor):
+            raise UsageError("Sparse tensors can be reduced by SUM only, and by AVG if of floats.")
+        work = TransportWork([tensor])
+        sum_sparse(self.group, tensor, mean=reduction == ReduceOp.AVG, tell=work.part())
+        return work.seal()
+
     def _reduce_by_gathering(
         self, flat: Tensor, result: list[Tensor], reduction: Any, finish: Callable[[], None]
     ) -> TransportWork:
         """Reduce shards with torch: everyone's parts of a shard meet at one member."""
+        _check_reduction(flat, reduction)
         size, me = self.group.size, self.group.me
         shard = -(-flat.numel() // size)
         padded = torch.cat([flat.reshape(-1), flat.new_zeros(shard * size - flat.numel())])
@@ -191,6 +207,8 @@ class ShoalProcessGroup(dist.ProcessGroup):
         """Reduce the shard of `source` that is this member's into `output`."""
         reduction, size, me = _reduction(opts), self.group.size, self.group.me
         whole = source.reshape(size, -1)
+        if reduction == ReduceOp.PREMUL_SUM:
+            whole, reduction = whole * _factor(reduction, whole), ReduceOp.SUM
         if not (output.dtype in SUMMABLE and _is_sum(reduction, output)) or size == 1:
             scratch = whole.clone()
             inner = self._reduce_whole(scratch, reduction)
@@ -353,16 +371,63 @@ class ShoalProcessGroup(dist.ProcessGroup):
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> TransportWork:
         """Receive a tensor from one member."""
         flat, finish = _contiguous(tensors[0], copy=False)
-        work = TransportWork(tensors, finish)
+        memory = bytes_of(flat)
+        standing = self._from_anyone.claim(source, memory.count, tag)
+        if standing is None:
+            work = TransportWork(tensors, finish)
+            then(self.group.receive(memory, source, tag=tag), work)
+        else:
+            place = standing.place
+
+            def copy() -> None:
+                _assign_bytes(flat, place)
+                finish()
+
+            work = TransportWork(tensors, copy)
+            then(standing.transfer, work)
         work.source = source
-        then(self.group.receive(bytes_of(flat), source, tag=tag), work)
+        return work.seal()
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> TransportWork:
+        """Receive a tensor from whoever sends first; `source_rank()` of the work says who did.
+
+        What is received in this way with one tag is of one size; see `AnySource`.
+        """
+        flat, finish = _contiguous(tensors[0], copy=False)
+        work = TransportWork(tensors, finish)
+        part = work.part()
+
+        def deliver(member: int, place: Tensor | None, error: BaseException | None) -> None:
+            timer.cancel()
+            work.source = member
+            if place is not None:
+                _assign_bytes(flat, place)
+            part(error)
+
+        deadline_s = self.group.deadline_s or self.engine.deadline_s
+
+        def expire() -> None:
+            message = f"No rank sent with tag {tag} within the timeout of {deadline_s:g} s."
+            self._from_anyone.give_up(wanted, tag, DeadlineExceeded(message))
+
+        wanted = Wanted(bytes_of(flat).count, deliver)
+        timer = threading.Timer(deadline_s, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            self._from_anyone.receive(wanted, tag)
+        except BaseException:
+            timer.cancel()
+            raise
         return work.seal()
 
     def barrier(self, opts: Any = None) -> TransportWork:
         """Finish once every member has called it."""
         here = torch.zeros(self.group.size, dtype=torch.uint8)
         work = TransportWork([])
-        then(self.group.barrier(bytes_of(here)), work)
+        seconds = opts.timeout.total_seconds() if opts is not None else 0  # negative: none given
+        deadline_s = seconds if seconds > 0 else None
+        then(self.group.barrier(bytes_of(here), deadline_s=deadline_s), work)
         return work.seal()
 
     # Newer releases of torch call some of these by other names as well.
@@ -407,14 +472,35 @@ def _is_sum(reduction: Any, tensor: Tensor) -> bool:
     )
 
 
+def _name(reduction: Any) -> str:
+    return getattr(reduction, "op", reduction).name
+
+
+def _factor(reduction: Any, tensor: Tensor) -> Any:
+    """Return what a PREMUL_SUM multiplies each contribution by: a number, or a tensor of one."""
+    if not tensor.is_floating_point():
+        message = f"PREMUL_SUM multiplies floats, not {tensor.dtype}."
+        raise UsageError(message)
+    return reduction.factor
+
+
 def _reduce_rows(rows: Tensor, reduction: Any) -> Tensor:
     """Return the reduction of the rows, in order."""
     for known, function in _REDUCTIONS.items():
         if reduction == known:
             total = functools.reduce(function, rows[1:], rows[0])
             return total / len(rows) if known == ReduceOp.AVG else total
-    message = f"The shoal backend has no reduction {reduction}."
+    message = f"The shoal backend has no reduction {_name(reduction)}."
     raise UsageError(message)
+
+
+def _check_reduction(tensor: Tensor, reduction: Any) -> None:
+    """Raise `UsageError` for what torch cannot reduce, before anybody waits for its outcome."""
+    try:
+        _reduce_rows(tensor.new_zeros((2, 1)), reduction)
+    except (RuntimeError, NotImplementedError) as error:
+        message = f"The shoal backend cannot reduce {tensor.dtype} by {_name(reduction)}: {error}"
+        raise UsageError(message) from None
 
 
 def _contiguous(tensor: Tensor, *, copy: bool = True) -> tuple[Tensor, Callable[[], None]]:
@@ -439,6 +525,11 @@ def _nothing() -> None:
 
 def _assign(target: Tensor, source: Tensor) -> None:
     target.detach().copy_(source.view(target.shape))
+
+
+def _assign_bytes(target: Tensor, source: Tensor) -> None:
+    """Copy bytes over the elements of a contiguous tensor of any type."""
+    target.view(-1).view(torch.uint8).copy_(source)
 
 
 def _then_copy(wide: Tensor, flat: Tensor, finish: Callable[[], None]) -> Callable[[], None]:

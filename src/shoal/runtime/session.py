@@ -217,6 +217,7 @@ def init(
     """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
 
     Initializes torch.distributed if nobody has: gloo, with NCCL for CUDA tensors where a GPU is.
+    After `init_process_group("shoal")`, strategies go over that transport unless told otherwise.
     `deadline_s` bounds every wait for other workers. `job_key` (default: SHOAL_JOB_KEY, else a
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
@@ -260,7 +261,11 @@ def start_session(
             reason = text.partition("] ")[2].partition(". ")[0] or text  # without gloo's file names
             session.control.report_failure(f"their connection broke ({reason}).", culprit=rank)
 
-    communicator = TorchCommunicator(deadline_s=deadline_s, on_peer_error=on_peer_error)
+    communicator = TorchCommunicator(
+        deadline_s=deadline_s,
+        process_group=_gloo_beside_shoal(deadline_s),
+        on_peer_error=on_peer_error,
+    )
     service = _serve_control(agreement, control_host, control_port)
     try:
         control = ControlClient(
@@ -277,6 +282,21 @@ def start_session(
     agreement = replace(agreement, check=communicator.check)
     session = _current = Session(_launch_of_group(), communicator, control, agreement, service)
     return session
+
+
+def _gloo_beside_shoal(deadline_s: float) -> dist.ProcessGroup | None:
+    """Return a gloo group of all workers where torch's default group goes over "shoal"; collective.
+
+    What is not averaged (plans, shards, questions) then goes over gloo.
+    """
+    if not default_group_is_shoal():
+        return None
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline_s))
+
+
+def default_group_is_shoal() -> bool:
+    """Return whether `init_process_group("shoal")` made torch's default group."""
+    return dist.is_initialized() and "cpu:shoal" in dist.get_backend_config()
 
 
 def _check_deadline(deadline_s: float) -> None:

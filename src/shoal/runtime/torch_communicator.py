@@ -55,8 +55,8 @@ class TorchCommunicator:
         self._group = process_group or _default_group()
         if "cpu:gloo" not in dist.get_backend_config(self._group):
             raise UsageError(
-                "Shoal sends host tensors over gloo; initialize torch.distributed with the backend"
-                " 'gloo' or 'cpu:gloo,cuda:nccl'."
+                "Shoal sends host tensors over gloo or its own transport; initialize"
+                " torch.distributed with the backend 'gloo', 'cpu:gloo,cuda:nccl' or 'shoal'."
             )
         self._rank, self._world_size = self._group.rank(), self._group.size()
         connections = GlooConnections(self._group)

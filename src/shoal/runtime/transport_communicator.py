@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.groups.group import Group
+from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
 from shoal.runtime.tensor_memory import bytes_of, memory_of
 from shoal.runtime.udp.error_feedback import ErrorFeedback
@@ -77,7 +80,7 @@ class TransportCommunicator:
         """Share of each contribution to a float sum or mean that may get lost from now on."""
         self.holes = holes
         """What a lost part of a sum counts as from now on."""
-        self._from_anyone: dict[tuple[int, int], dict[int, tuple[Tensor, Transfer]]] = {}
+        self._from_anyone = AnySource(self._world)
         self._error: ShoalError | None = None
 
     @property
@@ -170,27 +173,19 @@ class TransportCommunicator:
     def receive_any(self, buffer: Tensor, *, channel: int) -> int:
         """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
 
-        A receive stands open for every other worker, so a channel that is received from in this
-        way is received from in no other, and always with as many bytes.
+        All messages received in this way on one channel are of one size.
         """
-        flat = _flat(buffer)
-        key = (channel, flat.numel() * flat.element_size())
-        standing = self._from_anyone.setdefault(key, {})
-        for rank in range(self.world_size):
-            if rank != self.rank and rank not in standing:
-                place = torch.empty_like(flat)
-                transfer = self._world.receive(bytes_of(place), rank, tag=channel, patient=True)
-                if transfer is not None:
-                    standing[rank] = (place, transfer)
+        flat = bytes_of(_flat(buffer))
+        heard: SimpleQueue[tuple[int, Tensor | None]] = SimpleQueue()
+        wanted = Wanted(flat.count, lambda member, place, _: heard.put((member, place)))
+        self._from_anyone.receive(wanted, channel)
         while True:
             self.check()
-            for rank, (place, transfer) in sorted(standing.items()):
-                if transfer.done.is_set():
-                    del standing[rank]
-                    if transfer.error is None:
-                        flat.copy_(place)
-                        return rank
-            time.sleep(POLL_S)
+            with suppress(Empty):
+                source, place = heard.get(timeout=POLL_S)
+                if place is not None:  # else everyone has left, and the control plane says why
+                    _flat(buffer).view(torch.uint8).copy_(place)
+                    return source
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""

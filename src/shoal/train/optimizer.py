@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shoal.errors import UsageError
-from shoal.runtime.session import current_session
+from shoal.runtime.session import current_session, default_group_is_shoal
 from shoal.train.all_reduce import AllReduce, Overlap
 from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
@@ -41,11 +41,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     "ds-sync", "ripples-static", "ripples-random", "ripples", "local-sgd") or a strategy made with
     options, such as `shoal.Ripples(interval=2)`. Move the model to its device first.
 
-    `transport` is what all that goes over: "gloo", or "shoal", Shoal's own transport over UDP.
-    There, `loss_bound` is the share of each worker's gradients (or parameters, where those are
-    averaged) that the network may lose in a sum before anything is sent again. A lost part of a
-    gradient counts as what `holes` says: "zero", "divide-by-count" (the sum is scaled up by what
-    did not come) or "error-feedback" (it is added to the sender's next gradient).
+    `transport` is what all that goes over: "gloo", or "shoal", Shoal's own transport over UDP;
+    by default what torch's process group goes over. Over "shoal", `loss_bound` is the share of each
+    worker's gradients (or parameters, where those are averaged) that the network may lose in a sum
+    before anything is sent again. A lost part of a gradient counts as what `holes` says: "zero",
+    "divide-by-count" (the sum is scaled up by what did not come) or "error-feedback" (it is added
+    to the sender's next gradient).
 
     `overlap` is for "all-reduce": "backward" waits for the gradients at the end of backward,
     "next-forward" when the next forward pass gets to their layer, which then updates it. The result
@@ -67,7 +68,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         model: nn.Module,
         sync: str | AbstractStrategy = "all-reduce",
         *,
-        transport: str = "gloo",
+        transport: str | None = None,
         loss_bound: float = 0.0,
         holes: str = "zero",
         overlap: Overlap | None = None,
@@ -78,6 +79,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         strategy = make_strategy(sync, None if overlap is None else {"overlap": overlap})
         _check_covers(optimizer, model)
         session = current_session()
+        transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
         strategy.validate(session.world_size)
         name = session.next_run_name()
         session.agree(

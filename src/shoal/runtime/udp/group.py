@@ -7,6 +7,8 @@ numbering of operations. Knows addresses and counts, no framework's tensors.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +16,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.collectives import graphs
-from shoal.errors import UsageError
+from shoal.errors import DeadlineExceeded, ShoalError, UsageError
 from shoal.runtime.udp.engine import Transfer
 from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.transport.forms import RAW, WIRE_BYTES
@@ -72,12 +74,31 @@ class SumOptions:
 EXACT: Final = SumOptions()
 
 
+@dataclass(slots=True, eq=False)
+class _TimedTransfer(Transfer):
+    """A transfer with a deadline other than the job's: it says which, and after how long."""
+
+    limit_s: float = 0.0
+
+    def finish(self, error: ShoalError | None) -> None:
+        """Let whoever waits go on. Called in the loop's thread."""
+        if isinstance(error, DeadlineExceeded):
+            ranks = ", ".join(map(str, self.tables.unfinished_peers()))
+            message = (
+                f"{self.what} was not done within its timeout of {self.limit_s:g} s;"
+                f" it waits for rank {ranks or 'nobody'}."
+            )
+            error = DeadlineExceeded(message)
+        Transfer.finish(self, error)
+
+
 @dataclass
 class TransportGroup:
     """The members `ranks` (positions are indices) of a group, seen from this rank.
 
     `stream` names the group's conversations to its members and must be used for nothing else; see
-    `stream_of`. An `iteration` that a caller chooses must be new in the stream.
+    `stream_of`. An `iteration` that a caller chooses must be new in the stream. `deadline_s` bounds
+    every transfer of the group; None: the job's deadline does.
     Every collective is called by all members in the same order; transfers between two members in
     the same order by both. All return a started `Transfer`, or None if there is nothing to move.
     """
@@ -85,6 +106,7 @@ class TransportGroup:
     engine: UdpEngine
     ranks: tuple[int, ...]
     stream: int
+    deadline_s: float | None = None
     me: int = field(init=False)
     _next: int = 0
     _next_transfer: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
@@ -92,6 +114,8 @@ class TransportGroup:
     _tables: dict[Hashable, list[MessageTables]] = field(default_factory=dict)
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
     """What contributions have lost; groups that average the same tensors share one."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Guards what is kept and numbered: the loop's thread starts operations too."""
 
     def __post_init__(self) -> None:
         rank = self.engine.endpoint.rank
@@ -136,7 +160,12 @@ class TransportGroup:
         )
 
     def all_gather(
-        self, memory: Memory, counts: Sequence[int], *, iteration: int | None = None
+        self,
+        memory: Memory,
+        counts: Sequence[int],
+        *,
+        iteration: int | None = None,
+        deadline_s: float | None = None,
     ) -> Transfer | None:
         """Fill `memory` with everyone's part, of `counts[k]` elements; one's own is there.
 
@@ -148,12 +177,14 @@ class TransportGroup:
             lambda: graphs.all_gather(self.me, counts, piece),
             memory,
             iteration=iteration,
+            deadline_s=deadline_s,
         )
 
     def reserve(self) -> int:
         """Return the number of an operation to be started later, in its place in the order."""
-        iteration = self._next
-        self._next = (self._next + 1) & 0xFFFFFFFF
+        with self._lock:
+            iteration = self._next
+            self._next = (self._next + 1) & 0xFFFFFFFF
         return iteration
 
     def all_to_all(
@@ -197,9 +228,12 @@ class TransportGroup:
         """Fill `memory` with what member `peer` sends; `patient` waits without a deadline."""
         return self._transfer(memory, peer, self.me, tag, patient=patient)
 
-    def barrier(self, memory: Memory) -> Transfer | None:
-        """Finish once every member has called it; `memory` is a byte for each member."""
-        return self.all_gather(memory, [1] * self.size)
+    def barrier(self, memory: Memory, *, deadline_s: float | None = None) -> Transfer | None:
+        """Finish once every member has called it; `memory` is a byte for each member.
+
+        `deadline_s` bounds this one instead of the group's deadline.
+        """
+        return self.all_gather(memory, [1] * self.size, deadline_s=deadline_s)
 
     def _transfer(
         self, memory: Memory, sender: int, receiver: int, tag: int, *, patient: bool = False
@@ -207,8 +241,9 @@ class TransportGroup:
         if sender == receiver:
             raise UsageError("A rank cannot send to itself.")
         key = (sender, receiver, tag)
-        stream, iteration = self._next_transfer.get(key) or (stream_of(self.stream, *key), 0)
-        self._next_transfer[key] = stream, (iteration + 1) & 0xFFFFFFFF
+        with self._lock:
+            stream, iteration = self._next_transfer.get(key) or (stream_of(self.stream, *key), 0)
+            self._next_transfer[key] = stream, (iteration + 1) & 0xFFFFFFFF
         piece = self._piece_length(memory)
         return self._start(
             ("transfer", sender, receiver, memory.count, memory.form),
@@ -239,13 +274,16 @@ class TransportGroup:
         stream: int | None = None,
         iteration: int | None = None,
         patient: bool = False,
+        deadline_s: float | None = None,
     ) -> Transfer | None:
         if stream is None and iteration is None:
             iteration = self.reserve()
-        kept = self._tables.setdefault(shape, [])
-        tables = kept.pop() if kept else self._make_tables(make_graph(), memory.form, options)
+        with self._lock:
+            kept = self._tables.get(shape)
+            found = kept.pop() if kept else None
+        tables = found or self._make_tables(make_graph(), memory.form, options)
         if tables.is_empty:
-            kept.append(tables)
+            self._keep(shape, tables)
             return None
         origin = source or memory
         tables.place(memory.address, origin.address)
@@ -255,7 +293,8 @@ class TransportGroup:
             give_back = partial(self.feedback.keep, options.tensor, tables, give_back)
         if options.tensor is not None:
             self._tagger.tag(tables, options.tensor)
-        transfer = Transfer(
+        limit_s = None if patient else deadline_s or self.deadline_s
+        transfer = _TimedTransfer(
             tables,
             self.stream if stream is None else stream,
             iteration or 0,
@@ -263,14 +302,19 @@ class TransportGroup:
             keep=(memory.owner, source.owner if source is not None else None),
             give_back=give_back,
             patient=patient,
+            limit_s=limit_s or self.engine.deadline_s,
         )
-        return self.engine.submit(transfer)
+        self.engine.submit(transfer)
+        if limit_s is not None:
+            transfer.deadline = time.monotonic() + limit_s
+        return transfer
 
     def _keep(self, shape: tuple[Hashable, ...], tables: MessageTables) -> None:
         """Keep an operation's tables for the next one of the same shape."""
-        if len(self._tables) > KEPT_TABLES:
-            self._tables.pop(next(iter(self._tables)))
-        self._tables.setdefault(shape, []).append(tables)
+        with self._lock:
+            if len(self._tables) > KEPT_TABLES:
+                self._tables.pop(next(iter(self._tables)))
+            self._tables.setdefault(shape, []).append(tables)
 
     def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
         bound = 0.0 if form == RAW else options.loss_bound

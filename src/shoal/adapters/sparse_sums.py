@@ -1,0 +1,79 @@
+"""Summing sparse tensors over a group: everyone's entries are gathered, and torch adds them up.
+
+Three gathers, one after the other: how many entries each member has, where they are, and what they
+are. Exact, whatever the group's loss bound: an index that got lost would move a value elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from shoal.runtime.tensor_memory import bytes_of
+
+if TYPE_CHECKING:
+    from shoal.runtime.udp.group import TransportGroup
+
+Tell = Callable[[BaseException | None], None]
+
+
+def sum_sparse(group: TransportGroup, tensor: Tensor, *, mean: bool, tell: Tell) -> None:
+    """Start replacing a sparse `tensor` by the sum, or the mean, over all members of `group`.
+
+    Numbers its three operations before it returns; `tell` is called with None or an error once the
+    tensor, which comes out coalesced, is complete. Shapes and types must agree on all members.
+    """
+    local = tensor.detach().coalesce()
+    places, values = local.indices().t().contiguous(), local.values().contiguous()
+    first, second, third = [group.reserve() for _ in range(3)]
+
+    def gather_places(counts: Tensor) -> None:
+        lengths = counts.tolist()
+
+        def gather_values(all_places: Tensor) -> None:
+            def add_up(all_values: Tensor) -> None:
+                total = torch.sparse_coo_tensor(all_places.t(), all_values, tensor.shape)
+                with torch.no_grad():
+                    tensor.copy_(total.coalesce() / (group.size if mean else 1))
+                tell(None)
+
+            _gather(group, values, lengths, third, add_up, tell)
+
+        _gather(group, places, lengths, second, gather_values, tell)
+
+    _gather(group, torch.tensor([len(places)]), [1] * group.size, first, gather_places, tell)
+
+
+def _gather(
+    group: TransportGroup,
+    mine: Tensor,
+    lengths: list[int],
+    iteration: int,
+    then: Callable[[Tensor], None],
+    tell: Tell,
+) -> None:
+    """Gather everyone's rows, `lengths[k]` from member k, and give them to `then`.
+
+    `tell` hears of what goes wrong, in `then` as well: it runs in the transport's thread.
+    """
+    start = sum(lengths[: group.me])
+    whole = mine.new_empty((sum(lengths), *mine.shape[1:]))
+    whole[start : start + len(mine)] = mine
+    row_bytes = math.prod(mine.shape[1:]) * mine.element_size()
+
+    def arrived(error: BaseException | None) -> None:
+        if error is None:
+            try:
+                then(whole)
+            except BaseException as problem:  # noqa: BLE001 - whoever waits is to hear of it
+                error = problem
+        if error is not None:
+            tell(error)
+
+    counts = [length * row_bytes for length in lengths]
+    transfer = group.all_gather(bytes_of(whole), counts, iteration=iteration)
+    transfer.tell(arrived) if transfer else arrived(None)
