@@ -192,7 +192,8 @@ def _fitting(row: Row, segment_bytes: int, header: Row, count: int) -> int:
         return 0
     if header.length == segment_bytes:
         return max(0, min(count, row.size // segment_bytes - segment))
-    return 1 if header.length == row.size - segment * segment_bytes else 0
+    rest = row.size - segment * segment_bytes
+    return 1 if rest < segment_bytes and header.length == rest else 0
 
 
 @compiled

@@ -1,6 +1,6 @@
 """Datagrams that nobody should have sent: counted, and nothing crashes, hangs or is overwritten.
 
-SHOAL_FUZZ sets how many datagrams the two fuzzers make up (default 200,000 in all).
+SHOAL_FUZZ sets how many datagrams the two fuzzers make up (default a million in all).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shoal.compiled import compiled
 from shoal.transport import wire
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64, MEMORY_BYTES, WIRE_BYTES
-from shoal.transport.holes import DIVIDE_BY_COUNT
+from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK
 from shoal.transport.messages import MessageTables, Receiving, Sending
 from shoal.transport.receiving import on_datagrams
 from shoal.transport.tables import ADD, WRITE, Counter, State
@@ -29,7 +29,7 @@ from shoal.transport.tables import ADD, WRITE, Counter, State
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FUZZ = int(os.environ.get("SHOAL_FUZZ", "200000"))
+FUZZ = int(os.environ.get("SHOAL_FUZZ", "1000000"))
 BATCH = 500
 STRIDE = 512
 SEGMENT = 64
@@ -78,6 +78,7 @@ REFUSALS = {
     "the largest offset": (data(offset=0xFFFFFFC0), 0, Counter.MISPLACED),
     "a segment too short": (data(60), 0, Counter.MISPLACED),
     "a segment too long": (data(80), 0, Counter.MISPLACED),
+    "a whole message as one segment": (data(136), 0, Counter.MISPLACED),
     "a last segment too long": (data(64, offset=128), 0, Counter.MISPLACED),
     "an empty segment": (data(0), 0, Counter.MISPLACED),
     "kind 0": (
@@ -274,18 +275,17 @@ class Target:
             self.running.pop(slot)[2].check()
         while len(self.running) < 8:
             self.iteration += 1
-            tables, guard = self.operation(self.iteration % 4)
+            tables, guard = self.operation(self.iteration % 5)
             slot = self.endpoint.post(tables, 7, self.iteration, self.now)
             self.running[slot] = (self.iteration, tables, guard)
 
     def operation(self, what: int) -> tuple[MessageTables, Guarded]:
-        form = (FLOAT32, FLOAT64, FLOAT32_AS_BFLOAT16, FLOAT32)[what]
+        form = (FLOAT32, FLOAT64, FLOAT32_AS_BFLOAT16, FLOAT32, FLOAT32)[what]
         guard, each = Guarded(700 * MEMORY_BYTES[form]), SEGMENT // WIRE_BYTES[form]
-        if what == 3:
+        if what >= 3:
+            policy = DIVIDE_BY_COUNT if what == 3 else ERROR_FEEDBACK
             graph = graph_of(plan_direct(HOSTS, 0, 512, 64, 20))
-            tables = tables_of(
-                graph, self.link, range(HOSTS), loss_bound=0.3, policy=DIVIDE_BY_COUNT
-            )
+            tables = tables_of(graph, self.link, range(HOSTS), loss_bound=0.3, policy=policy)
         else:
             tables = MessageTables(
                 HOSTS,
@@ -357,7 +357,7 @@ def made_up(target: Target, count: int) -> tuple[NDArray[np.uint8], NDArray[np.i
     fields["stream"] = pick(random, count, [7], 1 << 32)
     iterations = [iteration for iteration, _, _ in target.running.values()]
     fields["iteration"] = pick(random, count, [*iterations, *target.finished[-3:]], 1 << 32)
-    fields["message"] = pick(random, count, [0, 0, 1], 1 << 16)
+    fields["message"] = pick(random, count, [0, 0, 0, 1, 1, 2, 3], 1 << 16)
     fields["source"] = source
     fields["offset"] = pick(random, count, np.arange(6) * SEGMENT, 1 << 32)
     memory[:, :32] = fields.view(np.uint8).reshape(count, 32)
