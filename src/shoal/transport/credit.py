@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 
     from shoal.transport.tables import Row, State
 
-SMALLEST_BUDGET: Final = 16.0
-"""Packets; below this a single sender could not keep even a slow link busy."""
+SMALLEST_BUDGET: Final = 48.0
+"""Packets, below which the budget does not shrink however long they queue.
+
+Where everyone sends to everyone, what is under way waits partly in the senders' own queues, and
+with too little of it ports stand idle by turns: among 8 hosts at 50 Mbit/s an all-reduce takes 1.23
+times the ideal with 16 and 1.15 with 48. 48 still fit a port's buffer of 128 kB.
+"""
 
 EPOCH_US: Final = 10_000_000
 """How long a smallest delay is believed in: clocks drift, routes change."""

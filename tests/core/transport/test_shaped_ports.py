@@ -1,0 +1,73 @@
+"""Everyone sends to everyone through shaped ports: queues at both ends of every link."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+import numpy as np
+from test_graphs import AllReduce
+from virtual_link import Datagram, VirtualLink, joined
+
+from shoal.transport.endpoint import TransportConfig
+
+FRAME_BYTES, UDP_BYTES = 1514, 1472
+HEADERS_BYTES = FRAME_BYTES - UDP_BYTES
+
+
+@dataclass(eq=False)
+class ShapedLink(VirtualLink):
+    """Every host sends and hears through a port of its own, at `rate` bytes per microsecond.
+
+    A datagram waits in its sender's queue, and once it is through, in that of its receiver. A host
+    that sleeps takes up to `wake_us` to notice that something has arrived.
+    """
+
+    rate: float = 12.5
+    wake_us: int = 300
+    _free: dict[tuple[str, int], float] = field(default_factory=dict)
+    _awake: dict[int, int] = field(default_factory=dict)
+
+    def _through(self, port: tuple[str, int], datagram: Datagram) -> int:
+        """Return when the datagram, which comes to `port` now, is through."""
+        size = len(datagram.payload) + HEADERS_BYTES
+        self._free[port] = max(self._free.get(port, 0.0), float(self.now)) + size / self.rate
+        return int(self._free[port]) + 1
+
+    def _carry(self, datagram: Datagram) -> None:
+        done = self._through(("out", datagram.source), datagram)
+        self.at(done, datagram.source, lambda: self._switch(datagram))
+
+    def _switch(self, datagram: Datagram) -> None:
+        arrived = self._through(("in", datagram.target), datagram)
+        if self._awake.get(datagram.target, 0) < arrived:
+            self._awake[datagram.target] = arrived + self.random.randint(20, self.wake_us)
+
+        def deliver() -> None:
+            self._deliver(datagram, datagram.payload, datagram.tos, arrived, whole=True)
+
+        self._note_under_way(datagram, 1)
+        self.at(self._awake[datagram.target], datagram.target, deliver)
+
+
+def test_ports_are_busy_most_of_the_time_when_everyone_sends_to_everyone() -> None:
+    hosts, count = 8, 125_000
+    plain, endpoints = joined(hosts, TransportConfig())
+    link = ShapedLink(endpoints, plain.faults, seed=1, rate=50 / 8)
+    values = np.ones((hosts, count), np.float32)
+    case = AllReduce(link, range(hosts), values, piece_length=22 * 360)
+    took = []
+    for iteration in range(3):
+        for guard, row in zip(case.guards, values, strict=True):
+            guard.bytes[:] = row.view(np.uint8)
+        begin = link.now
+        case.post_all(7, iteration + 1)
+        link.run(lambda: link.running() == 0 and all(link.finished))
+        took.append(link.now - begin)
+        for each in link.finished:
+            each.clear()
+        case.check_exact()
+        link.pass_time(10_000)
+    ideal = 2 * (hosts - 1) / hosts * count * 4 / (link.rate * UDP_BYTES / FRAME_BYTES)
+    # packets carry 1,440 bytes, not 1,472; credit and STOPs take 1 %
+    assert ideal < statistics.median(took) < 1.2 * ideal
