@@ -10,8 +10,10 @@ both. All lengths are in elements, all roots positions in the group.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from shoal.collectives.direct import plan_direct
+from shoal.collectives.hierarchical import hierarchical_all_reduce
 from shoal.collectives.message_graph import (
     NO_GATE,
     Gate,
@@ -25,13 +27,36 @@ from shoal.collectives.ring import plan_ring
 
 EMPTY = MessageGraph((), (), ())
 
+ALGORITHMS: Final = ("direct", "ring", "hierarchical")
+"""Ways to make a sum over all members."""
+
+
+def lossy_hops(algorithm: str, size: int, per_host: int = 1) -> int:
+    """Return how often a contribution to a sum may get lost on its way, at most."""
+    if algorithm == "ring":
+        return max(1, size - 1)
+    if algorithm == "hierarchical":
+        return max(1, int(per_host > 1) + int(size > per_host))
+    return 1
+
 
 def all_reduce(
-    size: int, me: int, length: int, piece_length: int, *, algorithm: str = "direct"
+    size: int,
+    me: int,
+    length: int,
+    piece_length: int,
+    *,
+    algorithm: str = "direct",
+    per_host: int = 1,
 ) -> MessageGraph:
-    """Return the graph of a sum over all members, made in place."""
+    """Return the graph of a sum over all members, made in place.
+
+    `per_host` members share a host, which only the hierarchical algorithm wants to know.
+    """
     if size == 1 or length == 0:
         return EMPTY
+    if algorithm == "hierarchical":
+        return hierarchical_all_reduce(size, me, length, piece_length, per_host)
     planner = plan_ring if algorithm == "ring" else plan_direct
     rounds = -(-length // (size * piece_length)) + 1
     return graph_of(planner(size, me, length, piece_length, rounds))

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from transfers import Guarded, bits_at, tables_of
 from virtual_link import Faults, VirtualLink, joined
 
-from shoal.collectives.direct import plan_direct
-from shoal.collectives.message_graph import graph_of
-from shoal.collectives.ring import plan_ring
+from shoal.collectives import graphs
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import (
     FLOAT32,
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
     from shoal.transport.messages import MessageTables
 
-PLANS = {"direct": plan_direct, "ring": plan_ring}
 DTYPES: dict[int, Any] = {
     FLOAT32: np.float32,
     FLOAT64: np.float64,
@@ -66,6 +63,7 @@ class AllReduce:
         form: int = FLOAT32,
         loss_bound: float = 0.0,
         policy: int = ZERO,
+        per_host: int = 1,
     ) -> None:
         self.link, self.ranks, self.values, self.form = link, ranks, values, form
         self.policy = policy
@@ -73,10 +71,10 @@ class AllReduce:
         self.tables: list[MessageTables] = []
         size, length = values.shape
         for me in range(size):
-            plan = PLANS[algorithm](size, me, length, piece_length, 1 + length // piece_length)
-            tables = tables_of(
-                graph_of(plan), link, ranks, form=form, loss_bound=loss_bound, policy=policy
+            graph = graphs.all_reduce(
+                size, me, length, piece_length, algorithm=algorithm, per_host=per_host
             )
+            tables = tables_of(graph, link, ranks, form=form, loss_bound=loss_bound, policy=policy)
             guard = Guarded(values[me].nbytes)
             guard.bytes[:] = values[me].view(np.uint8)
             tables.place(guard.address)
@@ -144,8 +142,8 @@ def random_values(size: int, length: int, form: int, seed: int) -> NDArray[Any]:
 
 
 @given(
-    algorithm=st.sampled_from(sorted(PLANS)),
-    size=st.integers(2, 5),
+    algorithm=st.sampled_from(graphs.ALGORITHMS),
+    size=st.sampled_from([2, 3, 4, 5, 6]),
     length=st.integers(1, 700),
     piece_length=st.sampled_from([16, 50, 200]),
     form=st.sampled_from(sorted(DTYPES)),
@@ -169,8 +167,15 @@ def test_an_all_reduce_is_the_mean_of_everyone(
     config = TransportConfig(segment_bytes=64, stop_early=stop_early)
     link, _ = joined(size, config, faults=faults, seed=seed, limit_us=600_000_000)
     values = random_values(size, length, form, seed)
+    hosts = [each for each in range(1, size + 1) if size % each == 0]
     case = AllReduce(
-        link, range(size), values, algorithm=algorithm, piece_length=piece_length, form=form
+        link,
+        range(size),
+        values,
+        algorithm=algorithm,
+        piece_length=piece_length,
+        form=form,
+        per_host=hosts[seed % len(hosts)],
     )
     case.post_all(7, 1, latest)
     link.run()
@@ -242,7 +247,7 @@ def test_no_contribution_is_added_twice_in_a_ring_with_losses(size: int, seed: i
         st.tuples(
             st.permutations(range(5)).map(lambda ranks: ranks[:3]),
             st.integers(2, 3),
-            st.sampled_from(sorted(PLANS)),
+            st.sampled_from(graphs.ALGORITHMS),
             st.integers(1, 150),
         ),
         min_size=2,

@@ -20,7 +20,7 @@ from shoal.errors import DeadlineExceeded, ShoalError, UsageError
 from shoal.runtime.udp.engine import Transfer
 from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.transport.forms import RAW, WIRE_BYTES
-from shoal.transport.holes import ERROR_FEEDBACK, ZERO
+from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK, ZERO
 from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
 from shoal.transport.tables import ADD, WRITE
 from shoal.transport.tags import ImportanceTagger
@@ -69,6 +69,9 @@ class SumOptions:
     """Names what is summed from one iteration to the next, for importance tags and error feedback;
     None: neither."""
     algorithm: str = "direct"
+    """One of `collectives.graphs.ALGORITHMS`."""
+    per_host: int = 1
+    """Members that share a host, numbered one after another, for "hierarchical"."""
 
 
 EXACT: Final = SumOptions()
@@ -135,11 +138,22 @@ class TransportGroup:
         """Sum `memory` over all members, in place, times `options.scale`."""
         if self.size == 1 and options.scale != 1.0:
             raise UsageError("Scale a sum over one member yourself.")
+        if options.policy == DIVIDE_BY_COUNT and options.algorithm != "direct":
+            message = (
+                f"A {options.algorithm} all-reduce adds up sums on their way, so lost contributions"
+                " cannot be counted; choose the direct algorithm or another policy for holes."
+            )
+            raise UsageError(message)
         piece = self._piece_length(memory)
         return self._start(
             ("all-reduce", memory.count, memory.form, options),
             lambda: graphs.all_reduce(
-                self.size, self.me, memory.count, piece, algorithm=options.algorithm
+                self.size,
+                self.me,
+                memory.count,
+                piece,
+                algorithm=options.algorithm,
+                per_host=options.per_host,
             ),
             memory,
             options=options,
@@ -319,8 +333,7 @@ class TransportGroup:
     def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
         bound = 0.0 if form == RAW else options.loss_bound
         keeps = options.policy == ERROR_FEEDBACK and bound > 0 and options.tensor is not None
-        if options.algorithm == "ring":
-            bound /= max(1, self.size - 1)  # a sum that is lost on its way has many contributions
+        bound /= graphs.lossy_hops(options.algorithm, self.size, options.per_host)
         adders = [0] * len(graph.gates)
         for message in graph.incoming:
             if message.adds:

@@ -1,0 +1,92 @@
+"""Hierarchical all-reduce: first within each host, then between hosts, then within each host again.
+
+With L members on each of H hosts, a contribution crosses the network as part of its host's sum, so
+each host sends 2 (H - 1)/H of the buffer instead of L times as much. Member l of every host is in
+charge of shard l; between hosts, host h sums sub-shard h of it. Members are numbered host by host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.collectives.message_graph import NO_GATE, Gate, Incoming, MessageGraph, Outgoing
+from shoal.collectives.plan import shards
+from shoal.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a member is: `index` on `host`, each host having `per_host` members."""
+
+    host: int
+    index: int
+    per_host: int
+    hosts: int
+
+    def colleagues(self) -> list[int]:
+        """Return the other members on this host, by distance."""
+        first = self.host * self.per_host
+        return [first + (self.index + step) % self.per_host for step in range(1, self.per_host)]
+
+    def counterparts(self) -> list[int]:
+        """Return the members of the same index on other hosts, by distance."""
+        hosts = ((self.host + step) % self.hosts for step in range(1, self.hosts))
+        return [host * self.per_host + self.index for host in hosts]
+
+
+def hierarchical_all_reduce(
+    size: int, me: int, length: int, piece_length: int, per_host: int
+) -> MessageGraph:
+    """Return the graph of member `me` of a sum over `size` members, `per_host` on every host.
+
+    Raises `UsageError` if they do not fill their hosts.
+    """
+    if per_host < 1 or size % per_host:
+        message = (
+            f"A hierarchical all-reduce needs equally many members on every host; {size} do not"
+            f" make whole hosts of {per_host}."
+        )
+        raise UsageError(message)
+    here = _Place(me // per_host, me % per_host, per_host, size // per_host)
+    pieces = shards(length, size, piece_length)
+    gates: list[Gate] = []
+    to_reduce: list[Outgoing] = []
+    between: list[Outgoing] = []
+    onward: list[Outgoing] = []
+    within: list[Incoming] = []
+    from_hosts: list[Incoming] = []
+    back: list[Incoming] = []
+
+    def owned(host: int, index: int) -> list[range]:
+        """Return the pieces that member `index` of `host` sums up."""
+        return [piece for piece in pieces[index * here.hosts + host] if piece]
+
+    for host in range(here.hosts):
+        for colleague in here.colleagues():
+            for piece in owned(host, colleague % per_host):
+                to_reduce.append(Outgoing(piece, colleague, NO_GATE, added=True))
+                back.append(Incoming(piece, colleague, adds=False, gate=NO_GATE))
+        for piece in owned(host, here.index):
+            summed = len(gates) if per_host > 1 or host == here.host else NO_GATE
+            if summed != NO_GATE:
+                gates.append(Gate(piece, finish=host == here.host))
+            within += [
+                Incoming(piece, colleague, adds=True, gate=summed)
+                for colleague in here.colleagues()
+            ]
+            if host == here.host:
+                from_hosts += [
+                    Incoming(piece, peer, adds=True, gate=summed) for peer in here.counterparts()
+                ]
+                onward += [Outgoing(piece, peer, summed) for peer in here.counterparts()]
+                complete = summed
+            else:
+                owner = host * per_host + here.index
+                between.append(Outgoing(piece, owner, summed, added=True))
+                complete = len(gates)
+                gates.append(Gate(piece, finish=False))
+                back.append(Incoming(piece, owner, adds=False, gate=complete))
+            onward += [Outgoing(piece, colleague, complete) for colleague in here.colleagues()]
+    return MessageGraph(
+        (*to_reduce, *between, *onward), (*within, *from_hosts, *back), tuple(gates)
+    )
