@@ -6,7 +6,7 @@ must stay cheap: what the backend needs is imported when a process group is made
 
 from __future__ import annotations
 
-import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
     global _engine  # noqa: PLW0603 - one transport per process, as torch has one default group
     from shoal.adapters.torch_process_group import ShoalProcessGroup
     from shoal.runtime.udp.group import TransportGroup
+    from shoal.runtime.udp.settings import from_environment
 
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     first = _engine is None or _engine.is_closed
@@ -50,9 +51,11 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
     engine = _engine
     assert engine is not None
     stream = _agree_on_stream(options, engine)
-    loss_bound = float(os.environ.get("SHOAL_LOSS_BOUND", "0"))
+    sums = from_environment().sums
+    if not first:  # subgroups do not have whole hosts
+        sums = replace(sums, algorithm="direct")
     group = TransportGroup(engine, ranks, stream, deadline_s=options.timeout.total_seconds())
-    return ShoalProcessGroup(engine, group, loss_bound=loss_bound, owns_engine=first)
+    return ShoalProcessGroup(engine, group, sums=sums, owns_engine=first)
 
 
 def _open(options: Any) -> UdpEngine:

@@ -13,6 +13,7 @@ import functools
 import operator
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,7 @@ from shoal.adapters.torch_work import TransportWork, then
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.tensor_memory import SUMMABLE, bytes_of, flat_copy, memory_of, scatter_back
-from shoal.runtime.udp.group import SumOptions, TransportGroup
+from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _REDUCTIONS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
 class ShoalProcessGroup(dist.ProcessGroup):
     """One group of ranks, as torch.distributed wants to see it.
 
-    `loss_bound` is the share of each contribution to a float sum that may get lost; 0 for none.
+    `sums` says how sums are made; only contributions to a sum of floats may get lost.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class ShoalProcessGroup(dist.ProcessGroup):
         engine: UdpEngine,
         group: TransportGroup,
         *,
-        loss_bound: float = 0.0,
+        sums: SumOptions = EXACT,
         owns_engine: bool = False,
     ) -> None:
         super().__init__(group.me, group.size)  # type: ignore[call-arg]  # Python's overload
-        self.engine, self.group, self.loss_bound = engine, group, loss_bound
+        self.engine, self.group, self.sums = engine, group, sums
         self._owns_engine = owns_engine
         self._from_anyone = AnySource(group)
         self._name = self._description = ""
@@ -446,9 +447,9 @@ class ShoalProcessGroup(dist.ProcessGroup):
 
     def _options(self, tensor: Tensor, reduction: Any) -> SumOptions:
         scale = 1 / self.group.size if reduction == ReduceOp.AVG else 1.0
-        bound = self.loss_bound if tensor.dtype.is_floating_point else 0.0
+        bound = self.sums.loss_bound if tensor.dtype.is_floating_point else 0.0
         name = (tensor.data_ptr(), tensor.numel()) if bound else None
-        return SumOptions(scale=scale, loss_bound=bound, tensor=name)
+        return replace(self.sums, scale=scale, loss_bound=bound, tensor=name)
 
     def _each(self, items: Sequence[Any], start: Callable[[Any], TransportWork]) -> TransportWork:
         """Start one operation for each item; done when all are."""

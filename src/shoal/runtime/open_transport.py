@@ -60,4 +60,5 @@ def open_transport(
 ) -> TransportCommunicator:
     """Open the transport as a communicator for strategies; collective. See `open_engine`."""
     engine = open_engine(rank, world_size, facts, name=name, deadline_s=deadline_s)
-    return TransportCommunicator(engine, on_peer_error=on_peer_error)
+    algorithm = from_environment().sums.algorithm
+    return TransportCommunicator(engine, algorithm=algorithm, on_peer_error=on_peer_error)

@@ -160,6 +160,7 @@ class Session:
             )
             self._share_fate(self._transport)
         self._transport.loss_bound, self._transport.holes = loss_bound, policy
+        self._transport.workers_per_host = self.workers_per_host
         return self._transport
 
     def _report_peer(self, rank: int | None, text: str) -> None:

@@ -24,7 +24,7 @@ from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
 from shoal.runtime.tensor_memory import bytes_of, memory_of
 from shoal.runtime.udp.error_feedback import ErrorFeedback
-from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup, stream_of
+from shoal.runtime.udp.group import SumOptions, TransportGroup, stream_of
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
 from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
 from shoal.transport.tags import layer_class
@@ -58,7 +58,8 @@ class TransportCommunicator:
     left out, the mean being that of what did come: parameters are what groups average, and half of
     one is no parameter; where weights differ nothing may get lost. Gathering is always exact, so
     all members end with the same bits.
-    `on_peer_error` is told which rank's connection ended, before anything is raised.
+    `algorithm` (`collectives.graphs.ALGORITHMS`) makes the sums over all workers. `on_peer_error`
+    is told which rank's connection ended, before anything is raised.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class TransportCommunicator:
         *,
         loss_bound: float = 0.0,
         holes: int = ZERO,
+        algorithm: str = "direct",
         on_peer_error: Callable[[int | None, str], None] | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
@@ -80,6 +82,9 @@ class TransportCommunicator:
         """Share of each contribution to a float sum or mean that may get lost from now on."""
         self.holes = holes
         """What a lost part of a sum counts as from now on."""
+        self._algorithm = algorithm
+        self.workers_per_host = 1
+        """For the hierarchical algorithm: workers that share a host, numbered one after another."""
         self._from_anyone = AnySource(self._world)
         self._error: ShoalError | None = None
 
@@ -112,7 +117,11 @@ class TransportCommunicator:
 
         `layer`, and of how many, gives its packets their class: front layers overtake others.
         """
-        options = SumOptions(layer_class=layer_class(*layer)) if layer else EXACT
+        options = SumOptions(
+            layer_class=layer_class(*layer) if layer else 0,
+            algorithm=self._algorithm,
+            per_host=self.workers_per_host,
+        )
         if self.loss_bound and buffer.is_floating_point():
             tensor = ("sum", buffer.data_ptr(), buffer.numel())
             options = replace(options, loss_bound=self.loss_bound, policy=self.holes, tensor=tensor)

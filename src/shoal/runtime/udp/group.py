@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -164,6 +164,7 @@ class TransportGroup:
         self, source: Memory, target: Memory, options: SumOptions = EXACT
     ) -> Transfer | None:
         """Sum shard `me` of every `source` into `target`, which holds this member's already."""
+        options = replace(options, algorithm="direct")
         piece = self._piece_length(target)
         return self._start(
             ("reduce-scatter", target.count, target.form, options),
@@ -224,6 +225,7 @@ class TransportGroup:
 
     def reduce(self, memory: Memory, root: int, options: SumOptions = EXACT) -> Transfer | None:
         """Sum `memory` over all members into that of `root`; the others' end as scratch."""
+        options = replace(options, algorithm="direct")
         piece = self._piece_length(memory)
         return self._start(
             ("reduce", memory.count, memory.form, root, options),

@@ -8,17 +8,23 @@
 | SHOAL_MTU | largest IP packet, bytes | 1500 |
 | SHOAL_PATHS | source ports to spray over | 1 |
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
+| SHOAL_ALL_REDUCE | direct, ring or hierarchical (hosts of LOCAL_WORLD_SIZE ranks) | direct |
+| SHOAL_LOSS_BOUND | torch backend: share of each contribution to a sum that may get lost | 0 |
+| SHOAL_HOLES | torch backend: zero, divide-by-count or error-feedback | zero |
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shoal.collectives.graphs import ALGORITHMS
 from shoal.errors import UsageError
+from shoal.runtime.udp.group import EXACT, SumOptions
 from shoal.transport.endpoint import TransportConfig
+from shoal.transport.holes import POLICIES
 from shoal.transport.wire import segment_bytes_for
 
 
@@ -30,6 +36,8 @@ class Settings:
     advertise: str | None = None
     ports: range | None = None
     transport: TransportConfig = field(default_factory=TransportConfig)
+    sums: SumOptions = EXACT
+    """How sums over all ranks are made, unless a call says otherwise."""
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
@@ -48,6 +56,12 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
             segment_bytes=segment_bytes_for(mtu, ipv6=":" in bind),
             paths=_number(given, "SHOAL_PATHS", 1, low=1),
             rate_control=given.get("SHOAL_RATE_CONTROL", "credit"),
+        ),
+        sums=SumOptions(
+            loss_bound=_share(given, "SHOAL_LOSS_BOUND"),
+            policy=POLICIES[_choice(given, "SHOAL_HOLES", tuple(POLICIES))],
+            algorithm=_choice(given, "SHOAL_ALL_REDUCE", ALGORITHMS),
+            per_host=_number(given, "LOCAL_WORLD_SIZE", 1, low=1),
         ),
     )
 
@@ -70,6 +84,26 @@ def _number(given: Mapping[str, str], name: str, default: int, *, low: int) -> i
         message = f"{name} must be a whole number of at least {low}, not {text!r}."
         raise UsageError(message)
     return int(text)
+
+
+def _share(given: Mapping[str, str], name: str) -> float:
+    text = given.get(name, "0")
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        message = f"{name} must be at least 0 and less than 1, not {text!r}."
+        raise UsageError(message)
+    return share
+
+
+def _choice(given: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    text = given.get(name, choices[0])
+    if text not in choices:
+        message = f"{name} must be one of {', '.join(choices)}, not {text!r}."
+        raise UsageError(message)
+    return text
 
 
 def _ports(text: str | None) -> range | None:

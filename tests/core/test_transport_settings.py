@@ -1,0 +1,44 @@
+"""What the environment says about the transport, and what it cannot say."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.runtime.udp.settings import from_environment
+from shoal.transport.holes import ERROR_FEEDBACK, ZERO
+
+
+def test_nothing_said_is_the_plain_transport() -> None:
+    sums = from_environment({}).sums
+    assert (sums.loss_bound, sums.policy, sums.algorithm, sums.per_host) == (0, ZERO, "direct", 1)
+
+
+def test_sums_are_made_as_the_environment_says() -> None:
+    sums = from_environment(
+        {
+            "SHOAL_LOSS_BOUND": "0.05",
+            "SHOAL_HOLES": "error-feedback",
+            "SHOAL_ALL_REDUCE": "hierarchical",
+            "LOCAL_WORLD_SIZE": "4",
+        }
+    ).sums
+    assert (sums.loss_bound, sums.policy) == (0.05, ERROR_FEEDBACK)
+    assert (sums.algorithm, sums.per_host) == ("hierarchical", 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SHOAL_LOSS_BOUND", "1"),
+        ("SHOAL_LOSS_BOUND", "-0.1"),
+        ("SHOAL_LOSS_BOUND", "nan"),
+        ("SHOAL_LOSS_BOUND", "a little"),
+        ("SHOAL_HOLES", "black"),
+        ("SHOAL_ALL_REDUCE", "tree"),
+        ("LOCAL_WORLD_SIZE", "0"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        from_environment({name: value})
