@@ -42,6 +42,10 @@ torch decides by the backend's *name* which tests exist for it, and knows only i
 `shoal` is entered into torch's list of plugins, and a test that torch reserves for another name is
 run as if shoal had that name: column "as". A test that needs more ranks than three gets them:
 column "ranks". No line of torch is changed.
+
+Most of torch's tests of DDP put each rank on a GPU. What they are about (unused parameters, static
+graphs, uneven inputs, communication hooks) is tested on the host against gloo in
+`tests/processes/test_transport_torch_ddp.py`.
 """
 
 

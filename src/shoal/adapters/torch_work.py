@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,14 @@ from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from shoal.runtime.udp.engine import Transfer
+
+
+_callback_threads = ThreadPoolExecutor(64, thread_name_prefix="shoal-callbacks")
+"""Where futures are completed, so that what is chained to them may wait for other operations: the
+transport's own thread would then wait for itself. A thread is added only when all others wait."""
 
 
 class TransportWork(Work):
@@ -31,9 +36,9 @@ class TransportWork(Work):
         self._left = 1
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._landed: Future[None] = Future()
-        # An exception in a callback is the one kind of failure that C++ sees in a future.
-        self._future = self._landed.then(self._outcome)
+        self._callbacks: list[Callable[[BaseException | None], None]] = []
+        self._future: Future[list[Tensor]] | None = None
+        self._land: Callable[[None], None] | None = None
         self.source: int = -1
 
     def part(self) -> Callable[[BaseException | None], None]:
@@ -59,12 +64,26 @@ class TransportWork(Work):
             except BaseException as problem:  # noqa: BLE001 - whoever waits is to hear of it
                 self._error = problem
         self._finish = None
-        self._landed.set_result(None)
-        self._done.set()
+        with self._lock:
+            self._done.set()
+        for callback in self._callbacks:
+            callback(self._error)
+        if self._land is not None:
+            try:
+                _callback_threads.submit(self._land, None)
+            except RuntimeError:  # the interpreter is about to end
+                self._land(None)
 
     def tell(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Have `callback` called once this is done or has failed, or now if it is."""
-        self._landed.add_done_callback(lambda _: callback(self._error))
+        """Have `callback` called once this is done or has failed, or now if it is.
+
+        It is called in the transport's thread and must be short.
+        """
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self._error)
 
     def _outcome(self, _landed: Future[None]) -> list[Tensor]:
         if self._error is not None:
@@ -101,13 +120,25 @@ class TransportWork(Work):
         """Return the tensors with its outcome."""
         return self._result
 
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """Return a future of the result, which fails if this does."""
+    def get_future(self) -> Future[list[Tensor]]:
+        """Return a future of the result, which fails if this does.
+
+        What is chained to it runs in a thread of its own and may wait for other operations.
+        """
+        with self._lock:
+            if self._future is None:
+                landed: Future[None] = Future()
+                # An exception in a callback is the one kind of failure that C++ sees in a future.
+                self._future = landed.then(self._outcome)
+                if self._done.is_set():
+                    landed.set_result(None)
+                else:
+                    self._land = landed.set_result
         return self._future
 
-    def getFuture(self) -> torch.futures.Future[list[Tensor]]:  # noqa: N802 - torch's name
+    def getFuture(self) -> Future[list[Tensor]]:  # noqa: N802 - torch's name
         """Return a future of the result, which fails if this does."""
-        return self._future
+        return self.get_future()
 
     def _source_rank(self) -> int:
         return self.source
