@@ -127,6 +127,14 @@ class ShoalProcessGroup(dist.ProcessGroup):
         """Reduce several tensors over all members, in place."""
         return self.allreduce(tensors, opts)
 
+    def average(self, tensor: Tensor, options: SumOptions) -> TransportWork:
+        """Replace `tensor` by its mean over all members, made as `options` say but for the scale.
+
+        Types that the transport cannot add up are averaged exactly, whatever the options.
+        """
+        options = replace(options, scale=1 / self.group.size)
+        return self._reduce_whole(tensor, ReduceOp.AVG, options)
+
     def reduce(self, tensors: list[Tensor], opts: Any) -> TransportWork:
         """Reduce over all members into the root's tensor."""
         # A sum to everyone costs the root's link no more, and serves every type and reduction.
@@ -135,7 +143,9 @@ class ShoalProcessGroup(dist.ProcessGroup):
         ]
         return self.allreduce(scratch, opts)
 
-    def _reduce_whole(self, tensor: Tensor, reduction: Any) -> TransportWork:
+    def _reduce_whole(
+        self, tensor: Tensor, reduction: Any, options: SumOptions | None = None
+    ) -> TransportWork:
         if self.group.size == 1:
             return TransportWork([tensor]).seal()
         if tensor.is_sparse:
@@ -143,15 +153,16 @@ class ShoalProcessGroup(dist.ProcessGroup):
         flat, finish = _contiguous(tensor)
         if reduction == ReduceOp.PREMUL_SUM:
             flat, reduction = flat.mul_(_factor(reduction, flat)), ReduceOp.SUM
+        options = options or self._options(tensor, reduction)
         if tensor.dtype in SUMMABLE and _is_sum(reduction, tensor):
             work = TransportWork([tensor], finish)
-            then(self.group.all_reduce(memory_of(flat), self._options(tensor, reduction)), work)
+            then(self.group.all_reduce(memory_of(flat), options), work)
             return work.seal()
         if tensor.dtype == torch.bfloat16 and _is_sum(reduction, tensor):
             wide = flat.float()
             work = TransportWork([tensor], _then_copy(wide, flat, finish))
             memory = memory_of(wide, form=FLOAT32_AS_BFLOAT16)
-            then(self.group.all_reduce(memory, self._options(tensor, reduction)), work)
+            then(self.group.all_reduce(memory, options), work)
             return work.seal()
         return self._reduce_by_gathering(flat, [tensor], reduction, finish)
 
