@@ -20,6 +20,7 @@ from shoal.bench import (
     incast,
     large_exchange,
     loopback,
+    overlap,
     peer_step,
     peer_straggler,
     shaped,
@@ -160,6 +161,13 @@ TRANSPORT_SECTIONS = (
         incast.measure,
         quick_s=80,
         full_s=240,
+    ),
+    Section(
+        overlap.NAME,
+        "steps that go on behind the next forward pass",
+        overlap.measure,
+        quick_s=50,
+        full_s=120,
     ),
 )
 """All sections of `shoal bench transport`."""
