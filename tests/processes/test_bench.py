@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 import torch
 from torch.nn.functional import cross_entropy
 
-from shoal.bench import control_service, ddp_step, group_average
+from shoal.bench import control_service, ddp_step, group_average, overlap
 from shoal.bench.peers.all_libraries import LIBRARIES
 from shoal.bench.peers.hivemind import Hivemind, Swarm
 from shoal.bench.peers.library import RateJob, StepJob
@@ -124,6 +124,29 @@ def test_steps_of_two_libraries_come_in_pairs(stand: Stand) -> None:
     assert all(ours > 0 and theirs > 0 for ours, theirs in pairs)
     by_rank = stand.pool(WORKERS).call(ddp_step.alternate, WIDTH, 4)
     assert [len(of_rank) for of_rank in by_rank] == [4] * WORKERS
+
+
+def both_sides(context: WorkerContext, case: overlap.Case) -> list[tuple[str, Tensor]]:
+    """Return what the section's two sides are called and come to. A task for the pool."""
+    ends = []
+    for word in ("next-forward", "backward"):
+        model, optimizer = overlap._side(case, word)
+        for _ in range(2):
+            batch = batch_of(context.session.rank, 500)
+            training_step(model, batch, optimizer.zero_grad, optimizer.step)
+        name = str(optimizer.strategy.options()["overlap"])
+        optimizer.finish()
+        ends.append((name, torch.cat([p.detach().flatten() for p in model.parameters()])))
+    return ends
+
+
+def test_the_sides_of_overlap_differ_in_when_they_wait_alone(stand: Stand) -> None:
+    for case in (overlap.CASES[0], overlap.Case("gloo", 0.001)):
+        for ends in stand.pool(WORKERS).call(both_sides, case):
+            assert [name for name, _ in ends] == ["next-forward", "backward"]
+            assert torch.equal(ends[0][1], ends[1][1])
+    by_rank = stand.pool(WORKERS).call(overlap.alternate, overlap.CASES[0], 2)
+    assert all(len(pairs) == 2 and min(map(min, pairs)) > 0 for pairs in by_rank)
 
 
 def test_only_the_members_of_a_group_time_it(stand: Stand) -> None:

@@ -57,6 +57,8 @@ REFUSALS: dict[str, tuple[str, int, str]] = {
     "option name": ("--option size=4", 2, "Strategy 'ripples' has no option 'size'"),
     "option type": ("--option group_size=2.5", 2, "Option group_size of 'ripples' is of type int"),
     "option flag": ("--option group_buffer=1", 2, "Option group_buffer of 'ripples' is of type"),
+    "overlap": ("--sync all-reduce --overlap never", 2, "overlap is one of backward, next-forward"),
+    "overlap elsewhere": ("--overlap backward", 2, "Strategy 'ripples' has no option 'overlap'"),
     "target text": ("--target high", 2, "Invalid value for '--target': "),
     "target": ("--target nan", 2, "--target must be a finite number, not nan"),
     "data set": ("--dataset nothing", 2, "There is no data set 'nothing': choose one of digits"),

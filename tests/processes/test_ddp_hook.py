@@ -16,6 +16,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from shoal.errors import UsageError, WorkerLost  # noqa: E402
+from shoal.transport.holes import POLICIES  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -151,8 +152,11 @@ def test_ddp_has_changed_its_buckets_meanwhile(every_case: list[dict[str, Any]])
 def train_with_loss() -> dict[str, Any]:
     from shoal.adapters.ddp import register
 
+    def register_lossy(model: DistributedDataParallel) -> Any:
+        return register(model, loss_bound=0.2, holes="error-feedback")
+
     dist.init_process_group("shoal")
-    made, seen = train({}, torch.float32, 1, lambda model: register(model, loss_bound=0.2))
+    made, seen = train({}, torch.float32, 1, register_lossy)
     everyone = [torch.empty_like(made) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, made)
     dist.destroy_process_group()
@@ -164,7 +168,7 @@ def test_a_bound_of_the_model_reaches_every_sum(run_workers: RunWorkers) -> None
         assert outcome["equal"]
         names: dict[int, set[Any]] = {}
         for iteration, _, _, options in outcome["seen"]:
-            assert options.loss_bound == 0.2
+            assert (options.loss_bound, options.policy) == (0.2, POLICIES["error-feedback"])
             names.setdefault(iteration, set()).add(options.tensor)
         assert len(names[2]) > 2
         assert names[2] == names[3] == names[4]  # thresholds find what they were made from
@@ -203,6 +207,8 @@ def lose_one() -> str:
     model = DistributedDataParallel(nn.Linear(3, 3))
     with pytest.raises(UsageError, match="loss bound"):
         register(model, loss_bound=1.5)
+    with pytest.raises(UsageError, match="policy for holes"):
+        register(model, holes="none")
     register(model)
     model(torch.ones(1, 3)).sum().backward()
     dist.barrier()

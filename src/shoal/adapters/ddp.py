@@ -15,6 +15,7 @@ in the place of DDP.
 """
 
 # No `from __future__ import annotations`: DDP compares the hook's annotations with its own types.
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,11 +37,14 @@ class HookState:
     """What the hook knows of one DDP model from bucket to bucket; for `register_comm_hook`.
 
     `loss_bound` is the share of each rank's gradients that may get lost, by default what the
-    process group was made with. Raises `UsageError` if the model is not DDP's, does not run on the
-    backend "shoal" or the bound is none.
+    process group was made with, and `holes` what a lost part counts as, as for
+    `shoal.DistributedOptimizer`, with the same default. Raises `UsageError` if the model is not DDP's, does not run on the
+    backend "shoal", or the bound or `holes` mean nothing.
     """
 
-    def __init__(self, model: nn.Module, *, loss_bound: float | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, *, loss_bound: float | None = None, holes: str | None = None
+    ) -> None:
         if not isinstance(model, DistributedDataParallel):
             message = (
                 f"Give the hook a DistributedDataParallel model, not a {type(model).__name__}."
@@ -53,10 +57,10 @@ class HookState:
                 f" {dist.get_backend(group)!r}; call init_process_group('shoal')."
             )
             raise UsageError(message)
-        if loss_bound is not None:
-            check_transport("shoal", loss_bound)
         self.group = group
-        self.loss_bound = group.loss_bound if loss_bound is None else loss_bound
+        self.loss_bound = group.sums.loss_bound if loss_bound is None else loss_bound
+        policy = check_transport("shoal", self.loss_bound, holes or "zero")
+        self._policy = group.sums.policy if holes is None else policy
         self.iteration = 0
         """How many backward passes have been synchronized."""
         self._order = ForwardOrder(model.module)
@@ -64,14 +68,14 @@ class HookState:
     def options_of(self, bucket: GradBucket) -> SumOptions:
         """Return how a bucket is to be summed: its class, its bound and its name for tags."""
         self._order.settle()
-        layer, layers = self._order.layer_of(bucket.parameters())
-        # The name outlives a change of the buckets, which DDP makes in its second iteration.
-        name = ("ddp", id(self), bucket.index(), layer, bucket.buffer().numel())
-        return SumOptions(
-            loss_bound=self.loss_bound,
-            layer_class=layer_class(layer, layers),
-            tensor=name if self.loss_bound else None,
-        )
+        parameters = bucket.parameters()
+        found = layer_class(*self._order.layer_of(parameters))
+        options = replace(self.group.sums, layer_class=found, loss_bound=0.0)
+        if not self.loss_bound:
+            return options
+        # DDP makes other buckets in its second iteration: what is in one is what names it.
+        name = ("ddp", *map(id, parameters))
+        return replace(options, loss_bound=self.loss_bound, policy=self._policy, tensor=name)
 
 
 def hook(state: HookState, bucket: GradBucket) -> Future[torch.Tensor]:
@@ -82,12 +86,14 @@ def hook(state: HookState, bucket: GradBucket) -> Future[torch.Tensor]:
     return work.get_future().then(_only)
 
 
-def register(model: DistributedDataParallel, *, loss_bound: float | None = None) -> HookState:
+def register(
+    model: DistributedDataParallel, *, loss_bound: float | None = None, holes: str | None = None
+) -> HookState:
     """Make `model` average its gradients with the hook; see `HookState` for the arguments.
 
     To be called once, before the first forward pass. Returns the hook's state.
     """
-    state = HookState(model, loss_bound=loss_bound)
+    state = HookState(model, loss_bound=loss_bound, holes=holes)
     model.register_comm_hook(state, hook)
     return state
 

@@ -83,9 +83,9 @@ def choose_strategy(
 
 def _fits(value: str | float | bool | None, annotation: str) -> bool:
     """Return whether `value` is what `annotation`, such as "int | None", says."""
-    if annotation.startswith("Literal"):
-        return True  # the strategy itself knows its words
     names = annotation.split(" | ")
+    if not all(name in _KINDS for name in names):
+        return True  # words, and the strategy itself knows them
     if isinstance(value, bool):
         return "bool" in names
     return any(isinstance(value, _KINDS.get(name, ())) for name in names if name != "bool")
