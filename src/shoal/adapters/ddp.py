@@ -38,8 +38,8 @@ class HookState:
 
     `loss_bound` is the share of each rank's gradients that may get lost, by default what the
     process group was made with, and `holes` what a lost part counts as, as for
-    `shoal.DistributedOptimizer`, with the same default. Raises `UsageError` if the model is not DDP's, does not run on the
-    backend "shoal", or the bound or `holes` mean nothing.
+    `shoal.DistributedOptimizer`, with the same default. Raises `UsageError` if the model is not
+    DDP's, does not run on the backend "shoal", or the bound or `holes` mean nothing.
     """
 
     def __init__(
