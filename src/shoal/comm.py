@@ -65,12 +65,16 @@ class Communicator(Protocol):
         """
         ...
 
-    def send(self, buffer: Buffer, destination: int, *, channel: int) -> Work:
-        """Start sending `buffer`; it must stay unchanged until the work is done."""
+    def send(self, buffer: Buffer, destination: int, *, channel: int, lossy: bool = False) -> Work:
+        """Start sending `buffer`; it must stay unchanged until the work is done.
+
+        `lossy` says that it is a contribution to a sum, of which a transport with a loss bound may
+        lose some. The receiver says the same.
+        """
         ...
 
-    def receive(self, buffer: Buffer, source: int, *, channel: int) -> Work:
-        """Start receiving into `buffer` from `source`."""
+    def receive(self, buffer: Buffer, source: int, *, channel: int, lossy: bool = False) -> Work:
+        """Start receiving into `buffer` from `source`. What got lost of it is zero."""
         ...
 
     def receive_any(self, buffer: Buffer, *, channel: int) -> int:

@@ -29,7 +29,7 @@ def test_what_one_sends_is_what_the_other_expects(size: int, per_host: int, leng
     sent, expected = defaultdict(list), defaultdict(list)
     for me, graph in enumerate(graphs(size, per_host, length)):
         for out in graph.outgoing:
-            sent[me, out.peer].append((out.piece, out.added))
+            sent[me, out.peer].append((out.piece, out.lossy))
         for come in graph.incoming:
             expected[come.peer, me].append((come.piece, come.adds))
     assert sent == expected

@@ -14,6 +14,7 @@ from shoal.errors import DeadlineExceeded, UsageError, WorkerLost
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.udp.engine import UdpEngine
 from shoal.transport.endpoint import TransportConfig
+from shoal.transport.holes import POLICIES
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -202,3 +203,54 @@ def classes_of_sums() -> list[set[int]]:
 def test_a_sum_leaves_in_the_class_of_its_layer(run_workers: RunWorkers) -> None:
     for found in run_workers(classes_of_sums, 2):
         assert found == [{0}, {0}, {4}, {7}] * 2  # 0 goes first
+
+
+def push_and_pull(holes: str) -> dict[str, Any]:
+    """Rank 1 pushes the same values ten times to rank 0, which adds up what comes."""
+    communicator = connect()
+    communicator.loss_bound, communicator.holes = 0.3, POLICIES[holes]
+    size, rounds = 200_000, 10
+    place = torch.ones(size)
+    total = torch.zeros(size)
+    for _ in range(rounds):
+        if communicator.rank == 1:
+            place.fill_(1.0)
+            communicator.send(place, 0, channel=2, lossy=True).wait()
+        else:
+            communicator.receive(place, 1, channel=2, lossy=True).wait()
+            total += place
+    pulled = torch.arange(size).float() if communicator.rank == 0 else torch.zeros(size)
+    if communicator.rank == 0:
+        communicator.send(pulled, 1, channel=3).wait()
+    else:
+        communicator.receive(pulled, 0, channel=3).wait()
+    communicator.close()
+    return {
+        "came": float(total.sum()) / (size * rounds),
+        "highest": float(total.max()),
+        "pulled": bool(torch.equal(pulled, torch.arange(size).float())),
+    }
+
+
+@pytest.mark.parametrize("holes", ["zero", "error-feedback"])
+def test_a_push_may_lose_its_bound_and_a_pull_nothing(run_workers: RunWorkers, holes: str) -> None:
+    server, worker = run_workers(push_and_pull, 2, holes)
+    assert worker["pulled"]
+    # a receiver stops as soon as the bound allows it: about 0.3 of each push does not come
+    assert 0.69 <= server["came"] < (0.75 if holes == "zero" else 1.0)
+    if holes == "error-feedback":  # only what the last pushes have lost is still to come
+        assert server["came"] > 0.9
+        assert server["highest"] == 10.0
+
+
+def refuse_to_count() -> str:
+    communicator = connect()
+    communicator.loss_bound, communicator.holes = 0.1, POLICIES["divide-by-count"]
+    with pytest.raises(UsageError) as caught:
+        communicator.send(torch.ones(4), 1 - communicator.rank, channel=0, lossy=True)
+    communicator.close()
+    return str(caught.value)
+
+
+def test_messages_cannot_be_divided_by_a_count(run_workers: RunWorkers) -> None:
+    assert all("divide-by-count" in text for text in run_workers(refuse_to_count, 2))

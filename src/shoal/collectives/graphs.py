@@ -69,7 +69,7 @@ def reduce_scatter(size: int, me: int, shard: int, piece_length: int) -> Message
     """
     outgoing = [
         Outgoing(
-            range(peer * shard + part.start, peer * shard + part.stop), peer, NO_GATE, added=True
+            range(peer * shard + part.start, peer * shard + part.stop), peer, NO_GATE, lossy=True
         )
         for part in _cut(shard, piece_length)
         for peer in _others(size, me)
@@ -184,14 +184,17 @@ def reduce(size: int, me: int, length: int, root: int, piece_length: int) -> Mes
     return MessageGraph(outgoing, incoming, whole.gates)
 
 
-def transfer(me: int, sender: int, receiver: int, length: int, piece_length: int) -> MessageGraph:
+def transfer(
+    me: int, sender: int, receiver: int, length: int, piece_length: int, *, lossy: bool = False
+) -> MessageGraph:
     """Return the graph of one buffer that goes from `sender` to `receiver`."""
     pieces = _cut(length, piece_length)
     if sender == receiver or me not in (sender, receiver):
         return EMPTY
     if me == sender:
-        return MessageGraph(tuple(Outgoing(piece, receiver, NO_GATE) for piece in pieces), (), ())
-    incoming = (Incoming(piece, sender, adds=False, gate=NO_GATE) for piece in pieces)
+        outgoing = (Outgoing(piece, receiver, NO_GATE, lossy) for piece in pieces)
+        return MessageGraph(tuple(outgoing), (), ())
+    incoming = (Incoming(piece, sender, adds=False, gate=NO_GATE, lossy=lossy) for piece in pieces)
     return MessageGraph((), tuple(incoming), ())
 
 

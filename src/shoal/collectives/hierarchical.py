@@ -64,7 +64,7 @@ def hierarchical_all_reduce(
     for host in range(here.hosts):
         for colleague in here.colleagues():
             for piece in owned(host, colleague % per_host):
-                to_reduce.append(Outgoing(piece, colleague, NO_GATE, added=True))
+                to_reduce.append(Outgoing(piece, colleague, NO_GATE, lossy=True))
                 back.append(Incoming(piece, colleague, adds=False, gate=NO_GATE))
         for piece in owned(host, here.index):
             summed = len(gates) if per_host > 1 or host == here.host else NO_GATE
@@ -82,7 +82,7 @@ def hierarchical_all_reduce(
                 complete = summed
             else:
                 owner = host * per_host + here.index
-                between.append(Outgoing(piece, owner, summed, added=True))
+                between.append(Outgoing(piece, owner, summed, lossy=True))
                 complete = len(gates)
                 gates.append(Gate(piece, finish=False))
                 back.append(Incoming(piece, owner, adds=False, gate=complete))

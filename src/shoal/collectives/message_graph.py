@@ -20,23 +20,27 @@ NO_GATE: Final = -1
 class Outgoing:
     """`piece` of the buffer goes to `peer` once gate `after` is open (NO_GATE: at once).
 
-    `added` says whether the peer adds it to what it has.
+    `lossy` says whether it is a contribution to a sum, of which a bounded share may get lost.
     """
 
     piece: range
     peer: int
     after: int
-    added: bool = False
+    lossy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """`piece` arrives from `peer`: is added to what is there, or replaces it; leads to `gate`."""
+    """`piece` arrives from `peer`: is added to what is there, or replaces it; leads to `gate`.
+
+    `lossy` as for outgoing messages; what is added always is.
+    """
 
     piece: range
     peer: int
     adds: bool
     gate: int
+    lossy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def graph_of(plan: Plan) -> MessageGraph:
                 latest[piece.start] = fill_gate[piece.start]
             case Send(piece, peer, phase):
                 after = latest.get(piece.start, NO_GATE)
-                sends[phase].append(Outgoing(piece, peer, after, added=phase is Phase.REDUCE))
+                sends[phase].append(Outgoing(piece, peer, after, lossy=phase is Phase.REDUCE))
             case _:
                 pass
     outgoing = (*sends[Phase.REDUCE], *sends[Phase.GATHER])

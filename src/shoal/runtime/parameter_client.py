@@ -49,6 +49,7 @@ class ParameterClient:
         """`server` is that of this process, `request` an empty request of the agreed size."""
         self._communicator = communicator
         self._channels = channels
+        self._layout = layout
         self._server = server
         self._request = request
         own, world_size = communicator.rank, communicator.world_size
@@ -98,7 +99,10 @@ class ParameterClient:
         send = self._communicator.send
         parts = [] if kind is Kind.SKIP else self._pushed[owner]
         return [
-            *(send(part, owner, channel=self._channels.pushes) for part in parts if part.numel()),
+            *(
+                send(part, owner, channel=self._channels.pushes, lossy=lossy)
+                for part, lossy in self._layout.messages(parts, owner)
+            ),
             send(self._request.words, owner, channel=self._channels.requests),
         ]
 

@@ -316,9 +316,8 @@ class ShardServer:
         seat = self._seats[rank]
         if not seat.arriving:
             seat.arriving = [
-                self._communicator.receive(part, rank, channel=self._channels.pushes)
-                for part in seat.inbox
-                if part.numel()
+                self._communicator.receive(part, rank, channel=self._channels.pushes, lossy=lossy)
+                for part, lossy in self._shard.messages(seat.inbox)
             ]
 
     def _note_delay(self, rank: int) -> None:

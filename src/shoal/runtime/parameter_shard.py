@@ -56,6 +56,19 @@ class ModelLayout:
         part = split_evenly(self.sizes[flat], self.num_shards)[owner]
         return slice(part.start, part.stop)
 
+    def messages(self, parts: Sequence[Tensor], owner: int) -> list[tuple[Tensor, bool]]:
+        """Cut what is shaped like shard `owner` into messages, and say which may lose something.
+
+        Gradients may: they are summed. Averaged buffers may not: half of one is none.
+        """
+        messages = []
+        for flat, part in enumerate(parts):
+            start, buffers = self.shard(flat, owner).start, self.averaged[flat]
+            cuts = [min(max(0, edge - start), len(part)) for edge in (buffers.start, buffers.stop)]
+            spans = ((0, cuts[0], True), (*cuts, False), (cuts[1], len(part), True))
+            messages += [(part[first:last], lossy) for first, last, lossy in spans if first < last]
+        return messages
+
 
 class ParameterShard:
     """Weights of one shard, and how contributions of gradients become updates of them.
@@ -70,6 +83,7 @@ class ParameterShard:
         self, flats: Sequence[Tensor], layout: ModelLayout, owner: int, optimizer: Optimizer
     ) -> None:
         """Copy shard `owner` out of the model's `flats` and make an optimizer like `optimizer`."""
+        self._layout, self._owner = layout, owner
         self._shards = shards = [layout.shard(flat, owner) for flat in range(len(flats))]
         self.weights = [
             torch.empty(shard.stop - shard.start, dtype=flat.dtype)
@@ -130,6 +144,10 @@ class ParameterShard:
             weight.grad = total if self._used[number] else None
         self._optimizer.step()
         self.num_contributions = 0
+
+    def messages(self, contribution: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
+        """Cut a contribution into the messages it comes in; see `ModelLayout.messages`."""
+        return self._layout.messages(contribution, self._owner)
 
     def load_weights(self, flats: Sequence[Tensor]) -> None:
         """Copy this shard's weights out of the model's `flats`."""

@@ -144,17 +144,24 @@ class TorchCommunicator:
             self.abort(error)
             raise
 
-    def send(self, buffer: Tensor, destination: int, *, channel: int) -> GuardedWork:
+    def send(
+        self, buffer: Tensor, destination: int, *, channel: int, lossy: bool = False
+    ) -> GuardedWork:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
-        The receiver's buffer must have the same number of bytes.
+        The receiver's buffer must have the same number of bytes. Nothing gets lost over gloo,
+        `lossy` or not.
         """
+        del lossy
         flat, tag = self._single(buffer, destination, channel)
         what = f"sending it {_describe(buffer)} on channel {channel}"
         return self._messages.send(flat, destination, tag, what)
 
-    def receive(self, buffer: Tensor, source: int, *, channel: int) -> GuardedWork:
+    def receive(
+        self, buffer: Tensor, source: int, *, channel: int, lossy: bool = False
+    ) -> GuardedWork:
         """Start receiving into `buffer` from `source`."""
+        del lossy
         flat, tag = self._single(buffer, source, channel)
         what = f"receiving {_describe(buffer)} on channel {channel}"
         return self._messages.receive(flat, source, tag, what)

@@ -24,7 +24,7 @@ from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
 from shoal.runtime.tensor_memory import bytes_of, memory_of
 from shoal.runtime.udp.error_feedback import ErrorFeedback
-from shoal.runtime.udp.group import SumOptions, TransportGroup, stream_of
+from shoal.runtime.udp.group import EXACT, Memory, SumOptions, TransportGroup, stream_of
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
 from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
 from shoal.transport.tags import layer_class
@@ -169,15 +169,27 @@ class TransportCommunicator:
         if wide is not flat:
             flat.copy_(wide)
 
-    def send(self, buffer: Tensor, destination: int, *, channel: int) -> TransportWork:
-        """Start sending `buffer`; it must stay unchanged until the work is done."""
-        self._check_peer(destination)
-        return self._work(self._world.send(bytes_of(_flat(buffer)), destination, tag=channel))
+    def send(
+        self, buffer: Tensor, destination: int, *, channel: int, lossy: bool = False
+    ) -> TransportWork:
+        """Start sending `buffer`; it must stay unchanged until the work is done.
 
-    def receive(self, buffer: Tensor, source: int, *, channel: int) -> TransportWork:
-        """Start receiving into `buffer` from `source`."""
+        `lossy` says that it is a contribution to a sum of the receiver's, which says so too: of
+        float32 and float64 the loss bound may then get lost, and error feedback makes up for it.
+        """
+        self._check_peer(destination)
+        memory, options = self._message(buffer, lossy=lossy)
+        return self._work(self._world.send(memory, destination, tag=channel, options=options))
+
+    def receive(
+        self, buffer: Tensor, source: int, *, channel: int, lossy: bool = False
+    ) -> TransportWork:
+        """Start receiving into `buffer` from `source`; what may get lost of it is zero then."""
         self._check_peer(source)
-        return self._work(self._world.receive(bytes_of(_flat(buffer)), source, tag=channel))
+        memory, options = self._message(buffer, lossy=lossy)
+        if options.loss_bound:
+            buffer.zero_()
+        return self._work(self._world.receive(memory, source, tag=channel, options=options))
 
     def receive_any(self, buffer: Tensor, *, channel: int) -> int:
         """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
@@ -224,6 +236,21 @@ class TransportCommunicator:
     def _work(self, transfer: Transfer | None) -> TransportWork:
         self.check()
         return TransportWork(self, transfer)
+
+    def _message(self, buffer: Tensor, *, lossy: bool) -> tuple[Memory, SumOptions]:
+        """Return a message's memory, and what may happen to it."""
+        flat = _flat(buffer)
+        if not lossy or not self.loss_bound or flat.dtype not in WIDE_TYPES:
+            return bytes_of(flat), EXACT
+        if self.holes == DIVIDE_BY_COUNT:
+            message = (
+                "Who adds up messages cannot count what came of each; choose another policy for"
+                " holes than 'divide-by-count'."
+            )
+            raise UsageError(message)
+        tensor = ("message", flat.data_ptr(), flat.numel())
+        bound, policy = self.loss_bound, self.holes
+        return memory_of(flat), SumOptions(loss_bound=bound, policy=policy, tensor=tensor)
 
     def _make_group(
         self, members: tuple[int, ...], weights: tuple[int, ...], channel: int

@@ -209,7 +209,9 @@ def start_sending(state: State, slot: int, index: int) -> None:
     peer = state.peers[row.peer]
     handle = slot * 65536 + index
     before, after = -1, peer.queue
-    while after >= 0 and not _goes_before(state, row.layer_class, operation.order, after):
+    while after >= 0 and not _goes_before(
+        state, row.layer_class, operation.order, int(row.passes), after
+    ):
         before, after = after, outgoing_at(state, after).next
     row.next = after
     if before < 0:
@@ -226,11 +228,14 @@ def outgoing_at(state: State, handle: int) -> Row:
 
 
 @compiled
-def _goes_before(state: State, layer_class: int, order: int, handle: int) -> bool:
+def _goes_before(state: State, layer_class: int, order: int, passes: int, handle: int) -> bool:
     other = outgoing_at(state, handle)
     if layer_class != other.layer_class:
         return layer_class < other.layer_class
-    return order < state.operations[handle // 65536].order
+    other_order = state.operations[handle // 65536].order
+    if order != other_order:
+        return order < other_order
+    return passes > other.passes
 
 
 @compiled

@@ -185,7 +185,7 @@ def tables_of(
                 each.piece.start,
                 len(each.piece),
                 each.after,
-                loss_bound=loss_bound if each.added else 0.0,
+                loss_bound=loss_bound if each.lossy else 0.0,
             )
             for each in graph.outgoing
         ],

@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from shoal.runtime.udp.engine import UdpEngine
 
 PIECE_BYTES: Final = 256 << 10
-"""About how much of a shard is one message: small enough to pass on early, large enough to count
-little; a message has at most 1,024 segments."""
+"""About how much of a large shard is one message: large enough for what is done for each message to
+count little; a message has at most 1,024 segments."""
+
+PIECES_OF_A_SHARD: Final = 8
+"""So many messages make a smaller shard, if that makes whole batches: what has come of it is passed
+on, or asked for again, while the rest is under way."""
 
 KEPT_TABLES: Final = 32
 """Shapes whose tables are kept."""
@@ -144,7 +148,7 @@ class TransportGroup:
                 " cannot be counted; choose the direct algorithm or another policy for holes."
             )
             raise UsageError(message)
-        piece = self._piece_length(memory)
+        piece = self._piece_length(memory, self.size)
         return self._start(
             ("all-reduce", memory.count, memory.form, options),
             lambda: graphs.all_reduce(
@@ -186,7 +190,7 @@ class TransportGroup:
 
         `iteration` is a reserved number, if this was announced by `reserve`.
         """
-        piece = self._piece_length(memory)
+        piece = self._piece_length(memory, self.size)
         return self._start(
             ("all-gather", tuple(counts), memory.form),
             lambda: graphs.all_gather(self.me, counts, piece),
@@ -216,7 +220,7 @@ class TransportGroup:
 
     def broadcast(self, memory: Memory, root: int) -> Transfer | None:
         """Overwrite `memory` with that of member `root`."""
-        piece = self._piece_length(memory)
+        piece = self._piece_length(memory, self.size)
         return self._start(
             ("broadcast", memory.count, memory.form, root),
             lambda: graphs.broadcast(self.size, self.me, memory.count, root, piece),
@@ -226,7 +230,7 @@ class TransportGroup:
     def reduce(self, memory: Memory, root: int, options: SumOptions = EXACT) -> Transfer | None:
         """Sum `memory` over all members into that of `root`; the others' end as scratch."""
         options = replace(options, algorithm="direct")
-        piece = self._piece_length(memory)
+        piece = self._piece_length(memory, self.size)
         return self._start(
             ("reduce", memory.count, memory.form, root, options),
             lambda: graphs.reduce(self.size, self.me, memory.count, root, piece),
@@ -234,15 +238,26 @@ class TransportGroup:
             options=options,
         )
 
-    def send(self, memory: Memory, peer: int, *, tag: int = 0) -> Transfer | None:
-        """Send `memory` to member `peer`."""
-        return self._transfer(memory, self.me, peer, tag)
+    def send(
+        self, memory: Memory, peer: int, *, tag: int = 0, options: SumOptions = EXACT
+    ) -> Transfer | None:
+        """Send `memory` to member `peer`; with a loss bound, as a contribution to a sum of its."""
+        return self._transfer(memory, self.me, peer, tag, options)
 
     def receive(
-        self, memory: Memory, peer: int, *, tag: int = 0, patient: bool = False
+        self,
+        memory: Memory,
+        peer: int,
+        *,
+        tag: int = 0,
+        options: SumOptions = EXACT,
+        patient: bool = False,
     ) -> Transfer | None:
-        """Fill `memory` with what member `peer` sends; `patient` waits without a deadline."""
-        return self._transfer(memory, peer, self.me, tag, patient=patient)
+        """Fill `memory` with what member `peer` sends; `patient` waits without a deadline.
+
+        With a loss bound, what gets lost stays as it is in `memory`.
+        """
+        return self._transfer(memory, peer, self.me, tag, options, patient=patient)
 
     def barrier(self, memory: Memory, *, deadline_s: float | None = None) -> Transfer | None:
         """Finish once every member has called it; `memory` is a byte for each member.
@@ -252,7 +267,14 @@ class TransportGroup:
         return self.all_gather(memory, [1] * self.size, deadline_s=deadline_s)
 
     def _transfer(
-        self, memory: Memory, sender: int, receiver: int, tag: int, *, patient: bool = False
+        self,
+        memory: Memory,
+        sender: int,
+        receiver: int,
+        tag: int,
+        options: SumOptions,
+        *,
+        patient: bool = False,
     ) -> Transfer | None:
         if sender == receiver:
             raise UsageError("A rank cannot send to itself.")
@@ -262,22 +284,30 @@ class TransportGroup:
             self._next_transfer[key] = stream, (iteration + 1) & 0xFFFFFFFF
         piece = self._piece_length(memory)
         return self._start(
-            ("transfer", sender, receiver, memory.count, memory.form),
-            lambda: graphs.transfer(self.me, sender, receiver, memory.count, piece),
+            ("transfer", sender, receiver, memory.count, memory.form, options),
+            lambda: graphs.transfer(
+                self.me, sender, receiver, memory.count, piece, lossy=options.loss_bound > 0
+            ),
             memory,
+            options=options,
             stream=stream,
             iteration=iteration,
             patient=patient,
         )
 
-    def _piece_length(self, memory: Memory) -> int:
-        """Return how many elements a message has: whole packets, in one that is not the last."""
+    def _piece_length(self, memory: Memory, shards: int = 1) -> int:
+        """Return how many elements a message has: whole packets, in one that is not the last.
+
+        `shards` is into how many parts `memory` is cut.
+        """
         config = self.engine.endpoint.config
-        segment, batch = config.segment_bytes, config.largest_batch
-        segments = max(1, PIECE_BYTES // segment)
+        element, batch = WIRE_BYTES[memory.form], config.largest_batch
+        segments = max(1, PIECE_BYTES // config.segment_bytes)
+        some = memory.count * element // config.segment_bytes // (shards * PIECES_OF_A_SHARD)
+        segments = min(segments, max(some, batch))
         if segments > batch:
             segments -= segments % batch
-        return segments * segment // WIRE_BYTES[memory.form]
+        return segments * config.segment_bytes // element
 
     def _start(
         self,
@@ -351,7 +381,7 @@ class TransportGroup:
                     len(message.piece),
                     message.after,
                     options.layer_class,
-                    bound if message.added else 0.0,
+                    bound if message.lossy else 0.0,
                 )
                 for message in graph.outgoing
             ],
@@ -362,7 +392,7 @@ class TransportGroup:
                     len(message.piece),
                     ADD if message.adds else WRITE,
                     message.gate,
-                    bound if message.adds else 0.0,
+                    bound if message.adds or message.lossy else 0.0,
                 )
                 for message in graph.incoming
             ],
