@@ -8,7 +8,10 @@ tensor, a NumPy array): this file imports neither.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from shoal.runtime.udp.stats import TransportStats
 
 Buffer: TypeAlias = Any
 """A contiguous one-dimensional array of the implementation's own kind."""
@@ -39,6 +42,10 @@ class Communicator(Protocol):
     @property
     def world_size(self) -> int:
         """Number of workers in the job."""
+        ...
+
+    def stats(self) -> TransportStats | None:
+        """Return what the transport has done so far, None if it does not tell."""
         ...
 
     def all_reduce(self, buffer: Buffer, *, layer: tuple[int, int] | None = None) -> Work:

@@ -51,27 +51,65 @@ class Span:
     """Why this group, as the one who formed it gave it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Figures of a stretch of a worker's time that are no spans."""
+
+    name: str
+    """What they are about."""
+
+    rank: int
+    step: int
+    """The worker's own step number."""
+
+    at_ns: int
+    """When the stretch ended, on the clock of the run."""
+
+    values: dict[str, float]
+    """Figures by name, which says the unit."""
+
+
 class TraceSink(Protocol):
-    """Where spans go."""
+    """Where spans and samples go."""
+
+    @property
+    def wants_samples(self) -> bool:
+        """Whether samples are worth taking."""
+        ...
 
     def record(self, span: Span) -> None:
         """Keep `span`."""
         ...
 
+    def sample(self, sample: Sample) -> None:
+        """Keep `sample`."""
+        ...
+
 
 class NullSink:
-    """Drops every span."""
+    """Drops everything."""
+
+    wants_samples = False
 
     def record(self, span: Span) -> None:
         """Drop `span`."""
 
+    def sample(self, sample: Sample) -> None:
+        """Drop `sample`."""
+
 
 @dataclass(slots=True)
 class ListSink:
-    """Keeps every span in memory, oldest first."""
+    """Keeps every span and sample in memory, oldest first."""
 
     spans: list[Span] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    wants_samples: bool = True
 
     def record(self, span: Span) -> None:
         """Append `span`."""
         self.spans.append(span)
+
+    def sample(self, sample: Sample) -> None:
+        """Append `sample`."""
+        self.samples.append(sample)

@@ -62,6 +62,7 @@ def _open(options: Any) -> UdpEngine:
     """Open this rank's transport and join the others through torch's store."""
     import msgspec
 
+    from shoal.runtime.metrics import serve_if_asked
     from shoal.runtime.udp.engine import Card, UdpEngine
     from shoal.runtime.udp.settings import from_environment
 
@@ -81,6 +82,7 @@ def _open(options: Any) -> UdpEngine:
         for rank in range(options.group_size)
     ]
     engine.start(cards)
+    serve_if_asked(engine)
     return engine
 
 

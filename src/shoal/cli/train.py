@@ -57,6 +57,12 @@ OverlapOption = Annotated[
         help="What all-reduce hides its exchange behind; backward if not given.",
     ),
 ]
+MetricsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT", help="Serve rank r's transport metrics to Prometheus on port PORT + r."
+    ),
+]
 HostOption = Annotated[int | None, typer.Option(help="Group as if so many workers shared a host.")]
 
 
@@ -92,6 +98,7 @@ def train(
     ] = 0,
     json: Annotated[Path | None, typer.Option(help="Write the result here.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto here.")] = None,
+    metrics_port: MetricsOption = None,
 ) -> None:
     """Train a real model with real processes under one synchronization strategy."""
     from shoal.jobs.spec import RunSpec
@@ -132,6 +139,8 @@ def train(
         loss_bound=loss_bound,
         holes=holes,
         workers_per_host=workers_per_host,
+        metrics_port=metrics_port,
+        is_traced=trace is not None,
     )
     spec.validate()
     outcome = _run(spec, deadline, control_port)
@@ -191,4 +200,4 @@ def _write(outcome: RunOutcome, json: Path | None, trace: Path | None) -> None:
     if json is not None:
         write_results(json, results)
     if trace is not None:
-        write_trace(trace, outcome.spans)
+        write_trace(trace, outcome.spans, samples=outcome.samples)

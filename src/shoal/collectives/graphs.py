@@ -23,7 +23,7 @@ from shoal.collectives.message_graph import (
     graph_of,
 )
 from shoal.collectives.plan import shards
-from shoal.collectives.ring import plan_ring
+from shoal.collectives.ring import carried_contributions, plan_ring
 
 EMPTY = MessageGraph((), (), ())
 
@@ -57,9 +57,11 @@ def all_reduce(
         return EMPTY
     if algorithm == "hierarchical":
         return hierarchical_all_reduce(size, me, length, piece_length, per_host)
-    planner = plan_ring if algorithm == "ring" else plan_direct
     rounds = -(-length // (size * piece_length)) + 1
-    return graph_of(planner(size, me, length, piece_length, rounds))
+    if algorithm == "ring":
+        carried = carried_contributions(size, me, length, piece_length)
+        return graph_of(plan_ring(size, me, length, piece_length, rounds), carried)
+    return graph_of(plan_direct(size, me, length, piece_length, rounds))
 
 
 def reduce_scatter(size: int, me: int, shard: int, piece_length: int) -> MessageGraph:

@@ -76,7 +76,8 @@ def hierarchical_all_reduce(
             ]
             if host == here.host:
                 from_hosts += [
-                    Incoming(piece, peer, adds=True, gate=summed) for peer in here.counterparts()
+                    Incoming(piece, peer, adds=True, gate=summed, contributions=per_host)
+                    for peer in here.counterparts()
                 ]
                 onward += [Outgoing(piece, peer, summed) for peer in here.counterparts()]
                 complete = summed

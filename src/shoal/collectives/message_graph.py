@@ -8,6 +8,7 @@ Elements are counted from the start of the buffer; peers are positions in the gr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +34,8 @@ class Outgoing:
 class Incoming:
     """`piece` arrives from `peer`: is added to what is there, or replaces it; leads to `gate`.
 
-    `lossy` as for outgoing messages; what is added always is.
+    `lossy` as for outgoing messages; what is added always is. `contributions` says how many
+    members' contributions to a sum it carries if none gets lost.
     """
 
     piece: range
@@ -41,6 +43,7 @@ class Incoming:
     adds: bool
     gate: int
     lossy: bool = False
+    contributions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,10 @@ class MessageGraph:
     gates: tuple[Gate, ...]
 
 
-def graph_of(plan: Plan) -> MessageGraph:
+def graph_of(plan: Plan, carried: Sequence[int] = ()) -> MessageGraph:
     """Return the message graph of a plan whose sums are made in the buffer.
+
+    What is fetched k-th carries `carried[k]` contributions; one each if that is empty.
 
     Contributions are added to the buffer as they arrive, so no piece may be added to while its old
     content is still to be sent: true of the direct and the ring algorithm, not of the pair's.
@@ -90,7 +95,10 @@ def graph_of(plan: Plan) -> MessageGraph:
                 gate = gate_of.setdefault(id(combine), len(gates))
                 if gate == len(gates):
                     gates.append(Gate(piece, combine.finish))
-                fetched.append(Incoming(piece, peer, adds=True, gate=gate))
+                contributions = carried[len(fetched)] if carried else 1
+                fetched.append(
+                    Incoming(piece, peer, adds=True, gate=gate, contributions=contributions)
+                )
             case Fill(piece, peer):
                 gate = NO_GATE
                 if piece.start in awaited:

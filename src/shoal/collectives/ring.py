@@ -36,3 +36,9 @@ def plan_ring(size: int, me: int, length: int, piece_length: int, window: int) -
     for piece in gathered[: len(gathered) - known_next]:
         steps.extend((AwaitFill(piece), Send(piece, successor, Phase.GATHER)))
     return Plan(tuple(steps), min(window, len(arriving)), len(parts[0][0]))
+
+
+def carried_contributions(size: int, me: int, length: int, piece_length: int) -> list[int]:
+    """Return how many members' contributions each piece carries that `me` fetches, in order."""
+    parts = shards(length, size, piece_length)
+    return [hop for hop in range(1, size) for piece in parts[(me - hop) % size] if piece]

@@ -16,7 +16,7 @@ from shoal.jobs.evaluation import CurveBuilder, Evaluator
 from shoal.jobs.result import RunResult, WorkerResult
 from shoal.jobs.training import train
 from shoal.jobs.waiting import split_waiting, time_by_kind
-from shoal.trace import Span, SpanKind
+from shoal.trace import Sample, Span, SpanKind
 from shoal.train.strategies import make_strategy
 from shoal.units import NANOSECONDS_PER_SECOND
 
@@ -56,6 +56,7 @@ class RunOutcome:
 
     result: RunResult
     spans: list[Span]
+    samples: list[Sample]
 
 
 class _Watch:
@@ -157,7 +158,7 @@ def run_spec(
         timeline=_window(spans),
         stopped_early=watch.stopped_early,
     )
-    return RunOutcome(result, spans)
+    return RunOutcome(result, spans, [each for report in reports for each in report.samples])
 
 
 def _worker_results(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.errors import UsageError
+from shoal.runtime.metrics import LARGEST_PORT, require_client
 from shoal.runtime.transports import check_transport
 from shoal.workloads import default_recipe
 
@@ -72,6 +73,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     holes: str = "zero"
     """What a lost part of a sum counts as; see `shoal.transport.holes`."""
 
+    metrics_port: int | None = None
+    """Serve rank r's metrics to Prometheus on this port plus r; only over "shoal"."""
+
+    is_traced: bool = False
+    """Whether the trace is wanted, with a sample of the transport's figures per step."""
+
     workers_per_host: int | None = None
     """Pretend that so many workers share a host; null for all on one."""
 
@@ -99,6 +106,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
                 message = f"A slow rank's factor must be at least 1, not {factor:g}."
                 raise UsageError(message)
         check_transport(self.transport, self.loss_bound, self.holes)
+        if self.metrics_port is not None:
+            self._check_metrics(self.metrics_port)
         if self.compute_ms is not None and self.compute_ms <= 0:
             message = f"--compute-ms must be positive, not {self.compute_ms:g}."
             raise UsageError(message)
@@ -111,6 +120,17 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None and not value > 0:
                 message = f"--{name.replace('_', '-')} must be positive, not {value:g}."
                 raise UsageError(message)
+
+    def _check_metrics(self, port: int) -> None:
+        if self.transport != "shoal":
+            raise UsageError("--metrics-port needs --transport shoal: gloo has no metrics to show.")
+        if not 1 <= port <= LARGEST_PORT + 1 - self.workers:
+            message = (
+                f"--metrics-port must be at least 1, and with {self.workers} workers at most"
+                f" {LARGEST_PORT + 1 - self.workers}, not {port}."
+            )
+            raise UsageError(message)
+        require_client()
 
 
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):

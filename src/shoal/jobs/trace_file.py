@@ -2,8 +2,8 @@
 
 Owns the mapping to the trace event format and nothing else: one process per worker, one thread per
 kind of time, complete events ("X") for spans, flow events ("s", "f") from the last member of a
-group to arrive to every member that waited for it. Exchanges are shown split into waiting and
-moving. Format: "Trace Event Format" of the Chromium project.
+group to arrive to every member that waited for it, counter events ("C") for samples. Exchanges are
+shown split into waiting and moving. Format: "Trace Event Format" of the Chromium project.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from shoal.errors import ResourceError
 from shoal.jobs.waiting import find_synchronizations, split_waiting
-from shoal.trace import Span, SpanKind
+from shoal.trace import Sample, Span, SpanKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,13 +30,20 @@ _FIRST_THREAD = {
 }
 
 
-def write_trace(path: Path, spans: Iterable[Span], names: Mapping[int, str] | None = None) -> None:
-    """Write `spans`, as the workers recorded them, to `path`.
+def write_trace(
+    path: Path,
+    spans: Iterable[Span],
+    names: Mapping[int, str] | None = None,
+    samples: Iterable[Sample] = (),
+) -> None:
+    """Write `spans` and `samples`, as the workers recorded them, to `path`.
 
     `names` says what to call a rank's track; the others are called "worker 0" and so on. Times are
-    microseconds since the first span. Raises `ResourceError` when the file cannot be written.
+    microseconds since the first span or sample. Raises `ResourceError` when the file cannot be
+    written.
     """
-    document = {"traceEvents": list(_events(list(spans), names or {})), "displayTimeUnit": "ms"}
+    events = list(_events(list(spans), list(samples), names or {}))
+    document = {"traceEvents": events, "displayTimeUnit": "ms"}
     try:
         path.write_bytes(msgspec.json.encode(document))
     except OSError as error:
@@ -44,15 +51,30 @@ def write_trace(path: Path, spans: Iterable[Span], names: Mapping[int, str] | No
         raise ResourceError(message) from error
 
 
-def _events(spans: list[Span], names: Mapping[int, str]) -> Iterator[_Event]:
-    origin_ns = min((span.start_ns for span in spans), default=0)
+def _events(spans: list[Span], samples: list[Sample], names: Mapping[int, str]) -> Iterator[_Event]:
+    times_ns = [span.start_ns for span in spans] + [sample.at_ns for sample in samples]
+    origin_ns = min(times_ns, default=0)
     threads: dict[tuple[int, int], SpanKind] = {}
     flows = _Flows(spans)
     for span, thread in _in_lanes(split_waiting(spans)):
         threads[span.rank, thread] = span.kind
         yield _slice(span, thread, origin_ns)
         yield from flows.at(span, thread, origin_ns)
+    for sample in samples:
+        yield _counter(sample, origin_ns)
     yield from _metadata(threads, names)
+
+
+def _counter(sample: Sample, origin_ns: int) -> _Event:
+    """Return the counter event of `sample`: Perfetto draws a track for each of its figures."""
+    return {
+        "name": sample.name,
+        "cat": "counter",
+        "ph": "C",
+        "pid": sample.rank,
+        "ts": _microseconds(sample.at_ns - origin_ns),
+        "args": dict(sample.values),
+    }
 
 
 def _slice(span: Span, thread: int, origin_ns: int) -> _Event:

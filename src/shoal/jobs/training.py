@@ -7,8 +7,9 @@ launcher beyond them.
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
@@ -17,20 +18,22 @@ from torch.optim.lr_scheduler import LinearLR
 from shoal.jobs.board import Column
 from shoal.jobs.padding import Padding
 from shoal.jobs.snapshots import SnapshotWriter, flat_vector
-from shoal.trace import ListSink, Span, SpanKind
+from shoal.runtime.metrics import MetricsServer
+from shoal.trace import ListSink, Sample, Span, SpanKind
 from shoal.train.optimizer import DistributedOptimizer
 from shoal.train.strategies import make_strategy
 from shoal.units import NANOSECONDS_PER_SECOND
 from shoal.workloads import batches, loss_of, make_model, make_optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
     from shoal.jobs.board import Board
     from shoal.jobs.spec import RunSpec
     from shoal.jobs.worker import WorkerContext
+    from shoal.runtime.udp.stats import TransportStats
     from shoal.workloads import Dataset
 
 
@@ -52,6 +55,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     consensus_distance: float
     counters: dict[str, float]
     spans: list[Span]
+    samples: list[Sample]
 
 
 @dataclass(slots=True)
@@ -119,7 +123,7 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
     recipe = spec.recipe()
     model = make_model(spec.model, dataset, spec.seed)
     padding = Padding(model, spec.compute_ms, spec.slow.get(rank, 1.0))
-    sink = ListSink()
+    sink = ListSink(wants_samples=spec.is_traced)
     optimizer = DistributedOptimizer(
         make_optimizer(model, recipe),
         model,
@@ -135,12 +139,13 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
     loop = _Loop(
         spec, model, optimizer, padding, _decay(optimizer, spec), data, dataset, context.board, rank
     )
-    session.communicator.barrier()
-    start_ns = time.monotonic_ns()
-    step_ms, loss = _run(loop, snapshots, start_ns)
-    end_ns = time.monotonic_ns()
-    np.save(directory / f"final-{rank}.npy", flat_vector(optimizer.flat))
-    optimizer.finish()
+    with _metrics(optimizer, spec, rank):
+        session.communicator.barrier()
+        start_ns = time.monotonic_ns()
+        step_ms, loss = _run(loop, snapshots, start_ns)
+        end_ns = time.monotonic_ns()
+        np.save(directory / f"final-{rank}.npy", flat_vector(optimizer.flat))
+        optimizer.finish()
     padding.remove()
     distance = optimizer.average_model()
     if rank == 0:
@@ -157,7 +162,22 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
         consensus_distance=distance,
         counters=optimizer.replica.counters,
         spans=sink.spans,
+        samples=sink.samples,
     )
+
+
+@contextmanager
+def _metrics(optimizer: DistributedOptimizer, spec: RunSpec, rank: int) -> Iterator[None]:
+    """Serve the transport's metrics meanwhile, if the run wants that."""
+    if spec.metrics_port is None:
+        yield
+        return
+    read = cast("Callable[[], TransportStats]", optimizer.transport_stats)  # never None over shoal
+    server = MetricsServer(read, spec.metrics_port + rank)
+    try:
+        yield
+    finally:
+        server.close()
 
 
 def _decay(optimizer: DistributedOptimizer, spec: RunSpec) -> LinearLR | None:

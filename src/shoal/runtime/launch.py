@@ -60,6 +60,12 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     )
 
 
+def rank_on_host(rank: int, environment: Mapping[str, str] = os.environ) -> int:
+    """Return a number that no other worker of this host has: what the launcher says, or `rank`."""
+    local = _first(environment, _LOCAL_RANK)
+    return rank if local is None else local
+
+
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     """Return the first of the variables `names` that is set, as an integer."""
     for name in names:

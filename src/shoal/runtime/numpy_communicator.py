@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 import numpy as np
@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.runtime.launch import read_launch
+from shoal.runtime.metrics import serve_if_asked
 from shoal.runtime.rendezvous import exchange_cards
 from shoal.runtime.udp.engine import Card, Transfer, UdpEngine
 from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup, stream_of
 from shoal.runtime.udp.settings import from_environment
 from shoal.transport.forms import FLOAT32, FLOAT64, INT32, INT64, RAW
 from shoal.transport.holes import POLICIES
+
+if TYPE_CHECKING:
+    from shoal.runtime.udp.stats import TransportStats
 
 Array = NDArray[Any]
 
@@ -52,6 +56,7 @@ def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
         card = msgspec.msgpack.encode(engine.card)
         cards = exchange_cards(launch.rank, launch.world_size, card, deadline_s=deadline_s)
         engine.start([msgspec.msgpack.decode(each, type=Card) for each in cards])
+        serve_if_asked(engine)
     except BaseException:
         engine.close()
         raise
@@ -78,6 +83,13 @@ class NumpyCommunicator:
     def world_size(self) -> int:
         """Number of processes in the job."""
         return self._engine.endpoint.world_size
+
+    def stats(self) -> TransportStats:
+        """Return a snapshot of what this rank's transport has done so far; see `TransportStats`.
+
+        `later - earlier` of two of them is what happened in between.
+        """
+        return self._engine.stats()
 
     def all_reduce(
         self,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shoal.runtime.metrics import serve_if_asked
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.udp.engine import Card, UdpEngine
 from shoal.runtime.udp.settings import from_environment
@@ -43,6 +44,7 @@ def open_engine(
         facts.set(f"{name}/card/{rank}", msgspec.json.encode(engine.card).decode())
         cards = [facts.get(f"{name}/card/{other}", deadline_s) for other in range(world_size)]
         engine.start([msgspec.json.decode(card, type=Card) for card in cards])
+        serve_if_asked(engine)
     except BaseException:
         engine.close()
         raise

@@ -77,6 +77,9 @@ class TorchCommunicator:
         """Number of workers in the job."""
         return self._world_size
 
+    def stats(self) -> None:
+        """Return nothing: gloo and NCCL do not tell what they do."""
+
     def abort(self, error: ShoalError) -> None:
         """Make every blocked and later operation raise `error`, in its own thread.
 

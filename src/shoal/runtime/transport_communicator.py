@@ -31,6 +31,7 @@ from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
     from shoal.runtime.udp.engine import Transfer, UdpEngine
+    from shoal.runtime.udp.stats import TransportStats
 
 GRACE_S: Final = 2.0
 """How long a lost connection waits for the control plane to name the worker at fault."""
@@ -97,6 +98,13 @@ class TransportCommunicator:
     def world_size(self) -> int:
         """Number of workers in the job."""
         return self._engine.endpoint.world_size
+
+    def stats(self) -> TransportStats:
+        """Return a snapshot of what this rank's transport has done so far; see `TransportStats`.
+
+        `later - earlier` of two of them is what happened in between.
+        """
+        return self._engine.stats()
 
     def abort(self, error: ShoalError) -> None:
         """Make every blocked and later operation raise `error`. The first error stands."""

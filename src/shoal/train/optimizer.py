@@ -20,12 +20,14 @@ from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import make_strategy
+from shoal.train.transport_samples import TransportSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
+    from shoal.runtime.udp.stats import TransportStats
     from shoal.trace import TraceSink
     from shoal.train.strategy import AbstractStrategy
 
@@ -111,6 +113,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             stopwatch=self.stopwatch,
         )
         strategy.bind(self.replica)
+        self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._num_steps = 0
 
     @property
@@ -133,6 +136,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def strategy(self) -> AbstractStrategy:
         """The strategy that synchronizes."""
         return self._strategy
+
+    def transport_stats(self) -> TransportStats | None:
+        """Return what the transport has done so far; None over gloo, which does not tell.
+
+        `later - earlier` of two of them is what happened in between: take one after each step.
+        """
+        return self._communicator.stats()
 
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None
@@ -158,6 +168,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         self._strategy.step(update, skipped=skipped)
         self._num_steps += 1
+        self._sampler.end_step()
         self.stopwatch.step = self._num_steps
         return loss
 

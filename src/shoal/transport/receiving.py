@@ -27,7 +27,18 @@ from shoal.transport.forms import put
 from shoal.transport.operations import find_operation, incoming_done, is_finished, row_of
 from shoal.transport.replay import accept_number, accept_run, advance
 from shoal.transport.sending import LONGEST_GRACE_US, on_bitmap, on_feedback, on_ready, on_stop
-from shoal.transport.tables import ADD, ASKING, DONE, INCOMING, NEVER, OUTGOING, Counter, Row, State
+from shoal.transport.tables import (
+    ADD,
+    ASKING,
+    DONE,
+    INCOMING,
+    NEVER,
+    OUTGOING,
+    RECEIVED_BY_TAG,
+    Counter,
+    Row,
+    State,
+)
 from shoal.transport.wire import (
     BITMAP,
     CREDIT_PROBE,
@@ -212,6 +223,7 @@ def _note_arrival(
         peer.lateness = max(peer.lateness * 0.99, min(float(behind), 2.0 * LONGEST_GRACE_US))
     peer.received += count
     state.counters[rank, _RECEIVED] += count
+    state.counters[rank, RECEIVED_BY_TAG + (tos >> 5 & 7)] += count
     if header.flags & IMPORTANT:
         state.counters[rank, _IMPORTANT_RECEIVED] += count
     if tos & 3 == CONGESTION_MARK:

@@ -41,6 +41,7 @@ from shoal.transport.tables import (
     NEVER,
     OUTGOING,
     SENDING,
+    SENT_BY_TAG,
     UNREADY,
     Counter,
     Row,
@@ -484,6 +485,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
     if core.batch_important or not core.importance_tags:
         transmit.tos |= 1
     counters[_SENT] += core.batch_packets
+    counters[SENT_BY_TAG + (int(transmit.tos) >> 5)] += core.batch_packets
     counters[_SENT_BYTES] += core.batch_bytes - core.batch_packets * HEADER_BYTES
     if row.passes > (1 if row.unsent == 0 else 0):
         counters[_SENT_AGAIN] += core.batch_packets

@@ -301,6 +301,18 @@ class Counter(IntEnum):
     """For a place whose contents still have to be kept: the STOP for them is not here yet."""
 
 
+CLASSES: Final = 8
+"""Layer classes; as many as a switch has priority queues."""
+
+SENT_BY_TAG: Final = len(Counter)
+"""The column of a peer's counters from which data packets sent are counted by the three DSCP bits
+that say their class: 7 for class 0, the most urgent, and so on."""
+
+RECEIVED_BY_TAG: Final = SENT_BY_TAG + CLASSES
+"""The same of data packets that arrived, as the network left the bits."""
+
+COUNTERS: Final = RECEIVED_BY_TAG + CLASSES
+
 Row: TypeAlias = Any
 """One row of a table: a record whose fields are read and written as attributes."""
 
@@ -326,7 +338,7 @@ def new_state(world_size: int, *, operations: int = 256) -> State:
     state = State(
         core=np.zeros(1, CORE),
         peers=np.zeros(world_size, PEER),
-        counters=np.zeros((world_size + 1, len(Counter)), np.int64),
+        counters=np.zeros((world_size + 1, COUNTERS), np.int64),
         seen=np.zeros((world_size, replay.WORDS), np.uint64),
         operations=np.zeros(operations, OPERATION),
         control=np.zeros(CONTROL_SLOTS, CONTROL),

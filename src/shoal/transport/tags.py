@@ -18,14 +18,12 @@ import numpy as np
 from shoal.compiled import F4, F8, compiled, rows_at
 from shoal.transport.bitmap import clear_bits, fill_bits, set_bit
 from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64, widening
+from shoal.transport.tables import CLASSES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.transport.messages import MessageTables
-
-CLASSES: Final = 8
-"""Priority queues of a switch."""
 
 SAMPLE: Final = 10
 """Values of a block that are looked at, as in the prototype."""

@@ -30,8 +30,10 @@ from shoal.errors import (
     WorkerLost,
 )
 from shoal.runtime.udp.links import LinkListener, PeerLinks
+from shoal.runtime.udp.operation_log import OperationLog, SumAccount
 from shoal.runtime.udp.pump import EVENTS, FAILED, new_sockets, pump
 from shoal.runtime.udp.sockets import RankSockets, address_tables, open_sockets
+from shoal.runtime.udp.stats import TransportStats, loop_stats, operation_stats, read_traffic
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import RAW
 from shoal.transport.messages import MessageTables
@@ -74,6 +76,12 @@ class Transfer:
     """Called in the loop's thread once the tables are free again."""
     patient: bool = False
     """Whether it may wait for ever: a server is idle for as long as nobody asks."""
+    kind: str = "transfer"
+    """What it counts as."""
+    account: SumAccount | None = None
+    """How to count what it has lost; None if that is nothing."""
+    submitted: float = 0.0
+    """When it was asked for, in `time.monotonic` seconds."""
     callbacks: list[Callable[[ShoalError | None], None]] = field(default_factory=list)
     deadline: float = 0.0
     """When it is given up, in `time.monotonic` seconds."""
@@ -151,6 +159,9 @@ class UdpEngine:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._links: PeerLinks | None = None
+        self._began = time.monotonic()
+        self._log = OperationLog(world_size)
+        self._closers: list[Callable[[], None]] = []
 
     @property
     def card(self) -> Card:
@@ -203,7 +214,8 @@ class UdpEngine:
     def submit(self, transfer: Transfer) -> Transfer:
         """Start a transfer as soon as the loop gets to it. Callable from any thread."""
         wait_s = math.inf if transfer.patient else self.deadline_s
-        transfer.deadline = time.monotonic() + wait_s
+        transfer.submitted = time.monotonic()
+        transfer.deadline = transfer.submitted + wait_s
         with self._lock:
             error = self._error
             if error is None:
@@ -221,8 +233,14 @@ class UdpEngine:
         if self._thread is not None:
             self._wake()
 
+    def at_close(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called when this is closed."""
+        self._closers.append(closer)
+
     def close(self) -> None:
         """Leave: stop moving datagrams and close the sockets. Safe to call twice."""
+        while self._closers:
+            self._closers.pop()()
         if self._links is not None:
             self._links.say_goodbye(LINGER_S)
             self._links.close()
@@ -242,6 +260,29 @@ class UdpEngine:
     def counts(self, peer: int | None = None) -> dict[Counter, int]:
         """Return what has been counted for `peer`, or (None) for everyone together."""
         return self.endpoint.counts(peer)
+
+    def stats(self) -> TransportStats:
+        """Return a snapshot of what this has done since it was made.
+
+        Callable from any thread once this has been started, and after it was closed.
+        """
+        now = time.monotonic()
+        entries, endpoint = self._log.read(), self.endpoint
+        total, peers = read_traffic(
+            endpoint.state, entries, rank=endpoint.rank, seconds=now - self._began
+        )
+        waiting = [each.submitted for each in self._all() if not each.patient]
+        return TransportStats(
+            rank=endpoint.rank,
+            total=total,
+            peers=peers,
+            operations=operation_stats(entries.kinds),
+            loop=loop_stats(self._io.row[0]),
+            budget_packets=float(endpoint.state.core[0]["budget"]),
+            deadline_s=self.deadline_s,
+            under_way=len(waiting),
+            oldest_s=max(0.0, now - min(waiting, default=now)),
+        )
 
     def _load_code(self) -> None:
         """Load or compile what the loop calls, before any deadline runs: that may take a while."""
@@ -299,20 +340,29 @@ class UdpEngine:
             transfer = self._waiting.popleft()
             lost = [rank for rank in transfer.tables.peers if rank in self._lost]
             if lost:
-                transfer.finish(self._lost[lost[0]])
+                self._end(transfer, self._lost[lost[0]])
                 continue
             key = transfer.stream, transfer.iteration
             try:
                 self._running[self.endpoint.post(transfer.tables, *key, now_us)] = transfer
             except UsageError as error:
                 transfer.give_back()
-                transfer.finish(error)
+                self._end(transfer, error)
 
     def _collect(self) -> None:
         for slot in self.endpoint.finished():
             transfer = self._running.pop(slot)
+            submitted_us = None if transfer.patient else int(transfer.submitted * 1e6)
+            self._log.note_tables(transfer.tables, submitted_us, transfer.account)
             transfer.give_back()
-            transfer.finish(None)
+            self._end(transfer, None)
+
+    def _end(self, transfer: Transfer, error: ShoalError | None) -> None:
+        """Note that a transfer has ended, and let whoever waits for it go on."""
+        if not transfer.patient:
+            wait_s = time.monotonic() - transfer.submitted
+            self._log.note(transfer.kind, wait_s, failed=error is not None)
+        transfer.finish(error)
 
     def _note_losses(self) -> None:
         while self._newly_lost:
@@ -347,4 +397,4 @@ class UdpEngine:
                 for queue in (self._waiting, self._submitted):
                     if transfer in queue:
                         queue.remove(transfer)
-            transfer.finish(error)
+            self._end(transfer, error)

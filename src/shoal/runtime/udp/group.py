@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from shoal.collectives import graphs
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError
 from shoal.runtime.udp.engine import Transfer
 from shoal.runtime.udp.error_feedback import ErrorFeedback
+from shoal.runtime.udp.operation_log import SumAccount
 from shoal.transport.forms import RAW, WIRE_BYTES
 from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK, ZERO
 from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
@@ -119,6 +121,10 @@ class TransportGroup:
     _next_transfer: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     _tagger: ImportanceTagger = field(default_factory=ImportanceTagger)
     _tables: dict[Hashable, list[MessageTables]] = field(default_factory=dict)
+    _accounts: WeakKeyDictionary[MessageTables, SumAccount] = field(
+        default_factory=WeakKeyDictionary
+    )
+    """How to count what sums have lost that can lose anything."""
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
     """What contributions have lost; groups that average the same tensors share one."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -348,6 +354,8 @@ class TransportGroup:
             keep=(memory.owner, source.owner if source is not None else None),
             give_back=give_back,
             patient=patient,
+            kind=str(shape[0]),
+            account=self._accounts.get(tables),
             limit_s=limit_s or self.engine.deadline_s,
         )
         self.engine.submit(transfer)
@@ -370,7 +378,7 @@ class TransportGroup:
         for message in graph.incoming:
             if message.adds:
                 adders[message.gate] += 1
-        return MessageTables(
+        tables = MessageTables(
             self.engine.endpoint.world_size,
             self.engine.endpoint.config.segment_bytes,
             form,
@@ -409,3 +417,6 @@ class TransportGroup:
             keeps_missing=keeps,
             tagged=options.tensor is not None,
         )
+        if bound > 0:
+            self._accounts[tables] = SumAccount.of(graph, self.ranks, options.layer_class)
+        return tables

@@ -1,0 +1,153 @@
+"""What an engine's finished operations tell: how long they took, for whom, what their sums lost.
+
+Written by the loop's thread once per operation, read by any. The effective loss of a sum is counted
+where it is made: what was due of the others' contributions, and what of it was not put in place.
+(Design decision 5: the effective end-to-end loss is reported.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from shoal.collectives.message_graph import NO_GATE
+from shoal.transport.tables import CLASSES, NEVER
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shoal.collectives.message_graph import MessageGraph
+    from shoal.transport.messages import MessageTables
+
+MOST_PEAKS: Final = 32
+"""Longest waits that are remembered of a kind of operation; old ones are merged."""
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+Peaks = tuple[tuple[int, float], ...]
+"""Waits longer than all later ones: (number of the operation, from 1; seconds), oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumAccount:
+    """How what a sum has lost is counted, by the messages that may lose something."""
+
+    layer_class: int
+    rows: Numbers
+    """Where they stand in the table of incoming messages."""
+    carried: Numbers
+    """How many contributions each carries."""
+    due: Numbers
+    """How many it brings to a sum that is complete with it: those that go on do not count twice."""
+
+    @classmethod
+    def of(cls, graph: MessageGraph, ranks: Sequence[int], layer_class: int) -> SumAccount:
+        """Return that of a graph among `ranks`."""
+        table = sorted(graph.incoming, key=lambda message: ranks[message.peer])
+        lossy = [(row, m) for row, m in enumerate(table) if m.adds or m.lossy]
+        numbers = [
+            (row, m.contributions, m.contributions * _completes(graph, m.gate)) for row, m in lossy
+        ]
+        rows, carried, due = np.array(numbers, np.int64).reshape(-1, 3).T
+        return cls(layer_class, rows, carried, due)
+
+
+def _completes(graph: MessageGraph, gate: int) -> bool:
+    """Return whether the sum that a message is added to goes nowhere else to be added."""
+    return gate == NO_GATE or graph.gates[gate].finish
+
+
+@dataclass(slots=True)
+class OperationTally:
+    """What is known of all operations of one kind."""
+
+    ended: int = 0
+    failed: int = 0
+    """Of them, those that ended with an error."""
+    wait_s: float = 0.0
+    peaks: Peaks = ()
+
+    def add(self, wait_s: float, *, failed: bool) -> None:
+        """Note one more."""
+        self.ended += 1
+        self.failed += failed
+        self.wait_s += wait_s
+        higher = [peak for peak in self.peaks if peak[1] > wait_s]
+        if len(higher) == MOST_PEAKS:  # the second's interval now starts with the first's height
+            higher[:2] = [(higher[1][0], higher[0][1])]
+        self.peaks = (*higher, (self.ended, wait_s))
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntries:
+    """A copy of the log: `waited_us` by peer; bytes of bounded sums by peer and layer class."""
+
+    kinds: dict[str, OperationTally]
+    waited_us: Numbers
+    sum_due: Numbers
+    sum_allowed: Numbers
+    sum_missing: Numbers
+
+
+class OperationLog:
+    """Sums over all operations that have ended. Thread-safe."""
+
+    def __init__(self, world_size: int) -> None:
+        self._lock = threading.Lock()
+        self._kinds: dict[str, OperationTally] = {}
+        self._waited_us = np.zeros(world_size, np.int64)
+        self._sums = np.zeros((3, world_size, CLASSES), np.int64)
+
+    def note(self, kind: str, wait_s: float, *, failed: bool) -> None:
+        """Note that an operation has ended, `wait_s` after it was asked for."""
+        with self._lock:
+            self._kinds.setdefault(kind, OperationTally()).add(wait_s, failed=failed)
+
+    def note_tables(
+        self, tables: MessageTables, submitted_us: int | None, account: SumAccount | None
+    ) -> None:
+        """Note what the tables of an operation that has finished say of its messages.
+
+        `submitted_us` is when it was asked for; None if nobody was waited for.
+        """
+        if submitted_us is not None and len(tables.incoming):
+            self._note_waits(tables, submitted_us)
+        if account is not None:
+            with self._lock:
+                self._note_sum(tables.incoming[account.rows], account)
+
+    def _note_waits(self, tables: MessageTables, submitted_us: int) -> None:
+        rows = tables.incoming
+        starts = tables.incoming_starts
+        peers = np.flatnonzero(starts[:-1] < starts[1:])
+        first_at = np.where(rows["first_at"] == 0, NEVER, rows["first_at"])
+        came = np.minimum.reduceat(first_at, starts[peers])
+        waited = np.where(came == NEVER, 0, np.maximum(0, came - submitted_us))
+        with self._lock:
+            self._waited_us[peers] += waited
+
+    def _note_sum(self, rows: NDArray[np.void], account: SumAccount) -> None:
+        """Add up what was due, what could be left out and what was, of messages that may lose something.
+
+        Where a message carries several contributions, what it lacks counts for each of them, even
+        if some had been lost before: never too little.
+        """
+        size, peers = rows["size"], rows["peer"]
+        of_class = self._sums[:, :, account.layer_class]
+        np.add.at(of_class[0], peers, size * account.due)
+        np.add.at(of_class[1], peers, (size - rows["target"]) * account.carried)
+        np.add.at(of_class[2], peers, (size - rows["received"]) * account.carried)
+
+    def read(self) -> LogEntries:
+        """Return a copy."""
+        with self._lock:
+            kinds = {
+                name: OperationTally(kind.ended, kind.failed, kind.wait_s, kind.peaks)
+                for name, kind in self._kinds.items()
+            }
+            due, allowed, missing = self._sums.copy()
+            return LogEntries(kinds, self._waited_us.copy(), due, allowed, missing)
