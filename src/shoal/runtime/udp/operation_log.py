@@ -131,7 +131,7 @@ class OperationLog:
             self._waited_us[peers] += waited
 
     def _note_sum(self, rows: NDArray[np.void], account: SumAccount) -> None:
-        """Add up what was due, what could be left out and what was, of messages that may lose something.
+        """Add up what was due, what could be left out and what was, of messages that may lose some.
 
         Where a message carries several contributions, what it lacks counts for each of them, even
         if some had been lost before: never too little.
