@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 import torch
 from torch.nn.functional import cross_entropy
 
-from shoal.bench import control_service, ddp_step, group_average, overlap
+from shoal.bench import control_service, ddp_step, group_average, overlap, transport_memory
 from shoal.bench.peers.all_libraries import LIBRARIES
 from shoal.bench.peers.hivemind import Hivemind, Swarm
 from shoal.bench.peers.library import RateJob, StepJob
@@ -31,6 +31,7 @@ from shoal.bench.peers.ours import Shoal
 from shoal.bench.peers.pooled import CYCLE, PooledLibrary
 from shoal.bench.perceptron import batch_of, local_optimizer, perceptron, training_step
 from shoal.bench.stand import Stand
+from shoal.errors import ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,6 +148,23 @@ def test_the_sides_of_overlap_differ_in_when_they_wait_alone(stand: Stand) -> No
             assert torch.equal(ends[0][1], ends[1][1])
     by_rank = stand.pool(WORKERS).call(overlap.alternate, overlap.CASES[0], 2)
     assert all(len(pairs) == 2 and min(map(min, pairs)) > 0 for pairs in by_rank)
+
+
+@pytest.mark.timeout(300)  # four processes load numba, which may have to compile
+@pytest.mark.parametrize(("loss_bound", "holes"), [(0.0, "zero"), (0.1, "error-feedback")])
+def test_ranks_look_at_their_memory_before_and_after(loss_bound: float, holes: str) -> None:
+    by_rank = transport_memory.probe(100_000, 2, loss_bound, holes)
+    assert len(by_rank) == transport_memory.RANKS
+    for rank in by_rank:
+        looks = [rank["looks"][name]["pss"] for name in ("before", "imported", "opened")]
+        assert 0 < looks[0] < looks[1] < looks[2]
+        assert rank["looks"]["worked"]["pss"] > looks[0]
+        assert 0 <= rank["effective_loss"] <= loss_bound
+
+
+def test_a_rank_that_fails_is_a_sentence() -> None:
+    with pytest.raises(ResourceError, match=r"A rank of the section transport-memory failed: .*"):
+        transport_memory.probe(1_000, 1, 2.0, "zero")
 
 
 def test_only_the_members_of_a_group_time_it(stand: Stand) -> None:

@@ -26,6 +26,7 @@ from shoal.bench import (
     shaped,
     straggler_rate,
     straggler_time,
+    transport_memory,
 )
 from shoal.errors import UsageError
 
@@ -168,6 +169,13 @@ TRANSPORT_SECTIONS = (
         overlap.measure,
         quick_s=50,
         full_s=120,
+    ),
+    Section(
+        transport_memory.NAME,
+        "memory of a rank beyond its tensors",
+        transport_memory.measure,
+        quick_s=60,
+        full_s=150,
     ),
 )
 """All sections of `shoal bench transport`."""
