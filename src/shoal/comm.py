@@ -48,11 +48,18 @@ class Communicator(Protocol):
         """Return what the transport has done so far, None if it does not tell."""
         ...
 
-    def all_reduce(self, buffer: Buffer, *, layer: tuple[int, int] | None = None) -> Work:
+    def all_reduce(
+        self,
+        buffer: Buffer,
+        *,
+        layer: tuple[int, int] | None = None,
+        exact_from: int | None = None,
+    ) -> Work:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
         `layer` says which layer of the model it belongs to, counted from the input, and of how
         many: where sums compete, those of front layers go first. It may differ between workers.
+        Elements from index `exact_from` on are summed without loss, whatever may be lost of others.
         """
         ...
 

@@ -34,7 +34,13 @@ class RecordingCommunicator:
         self.started = 0
         self.broken = False
 
-    def all_reduce(self, buffer: Tensor, *, layer: tuple[int, int] | None = None) -> RecordedWork:
+    def all_reduce(
+        self,
+        buffer: Tensor,
+        *,
+        layer: tuple[int, int] | None = None,
+        exact_from: int | None = None,
+    ) -> RecordedWork:
         self.layers.append(layer)
         self.started += 1
         return RecordedWork(self, self.started - 1, buffer)

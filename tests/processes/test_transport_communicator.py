@@ -12,11 +12,13 @@ from test_torch_communicator import Average, check_averages, random_cases, value
 
 from shoal.errors import DeadlineExceeded, UsageError, WorkerLost
 from shoal.runtime.transport_communicator import TransportCommunicator
+from shoal.runtime.transports import LossOptions
 from shoal.runtime.udp.engine import UdpEngine
 from shoal.transport.endpoint import TransportConfig
-from shoal.transport.holes import POLICIES
+from shoal.transport.holes import ERROR_FEEDBACK, POLICIES
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from worker_processes import RunWorkers
 
 STRIDE = 3
@@ -184,12 +186,55 @@ def test_wrong_calls_are_refused_in_a_sentence(run_workers: RunWorkers) -> None:
         assert all(text.endswith(".") for text in refusals)
 
 
+def sum_partly_exact() -> tuple[Tensor, int, int]:
+    """Return a sum of ones whose end must be exact, and the bytes that were due and lost here."""
+    communicator = connect()
+    communicator.loss = LossOptions(0.3)
+    buffer = torch.ones(100_000)
+    communicator.all_reduce(buffer, exact_from=60_000).wait()
+    exact = torch.ones(50_000)
+    communicator.all_reduce(exact, exact_from=0).wait()
+    assert bool((exact == 2).all())
+    traffic = communicator.stats().total
+    communicator.close()
+    return buffer, sum(traffic.sum_due_bytes), sum(traffic.sum_missing_bytes)
+
+
+def test_loss_keeps_to_its_part_and_is_counted_to_the_byte(run_workers: RunWorkers) -> None:
+    (total, *mine), (other, *theirs) = run_workers(sum_partly_exact, 2)
+    assert torch.equal(total, other)
+    assert set(total.unique().tolist()) == {1.0, 2.0}
+    assert bool((total[60_000:] == 2).all())
+    assert mine[0] + theirs[0] == 4 * 60_000, "each rank is due its shard from the other"
+    assert mine[1] + theirs[1] == 4 * int((total == 1).sum())
+    for due, lost in (mine, theirs):
+        assert 0 < lost <= 0.3 * due
+
+
+def sum_after_another_run() -> Tensor:
+    """Return a sum in the memory of one that lost something and was to be fed back."""
+    communicator = connect()
+    buffer = torch.ones(60_000)
+    communicator.begin(LossOptions(0.3, ERROR_FEEDBACK))
+    communicator.all_reduce(buffer).wait()
+    assert sum(communicator.stats().total.sum_missing_bytes) > 0
+    communicator.begin(LossOptions(0.3, ERROR_FEEDBACK))
+    communicator.all_reduce(buffer.fill_(1.0)).wait()
+    communicator.close()
+    return buffer
+
+
+def test_what_one_run_lost_is_not_fed_back_to_the_next(run_workers: RunWorkers) -> None:
+    for total in run_workers(sum_after_another_run, 2):
+        assert float(total.max()) == 2.0
+
+
 def classes_of_sums() -> list[set[int]]:
     """Return the class that the messages of each sum would leave with."""
     communicator = connect()
     found = []
     for bound in (0.0, 0.1):
-        communicator.loss_bound = bound
+        communicator.loss = LossOptions(bound)
         for layer in (None, (0, 12), (7, 12), (11, 12)):
             buffer = torch.ones(1000)
             communicator.all_reduce(buffer, layer=layer).wait()
@@ -208,7 +253,7 @@ def test_a_sum_leaves_in_the_class_of_its_layer(run_workers: RunWorkers) -> None
 def push_and_pull(holes: str) -> dict[str, Any]:
     """Rank 1 pushes the same values ten times to rank 0, which adds up what comes."""
     communicator = connect()
-    communicator.loss_bound, communicator.holes = 0.3, POLICIES[holes]
+    communicator.loss = LossOptions(0.3, POLICIES[holes])
     size, rounds = 200_000, 10
     place = torch.ones(size)
     total = torch.zeros(size)
@@ -245,7 +290,7 @@ def test_a_push_may_lose_its_bound_and_a_pull_nothing(run_workers: RunWorkers, h
 
 def refuse_to_count() -> str:
     communicator = connect()
-    communicator.loss_bound, communicator.holes = 0.1, POLICIES["divide-by-count"]
+    communicator.loss = LossOptions(0.1, POLICIES["divide-by-count"])
     with pytest.raises(UsageError) as caught:
         communicator.send(torch.ones(4), 1 - communicator.rank, channel=0, lossy=True)
     communicator.close()

@@ -24,6 +24,7 @@ from shoal.bench.emulated_network import INTERFACE, UDP_BYTES, Host
 from shoal.bench.namespaces import inside
 from shoal.runtime.open_transport import open_engine
 from shoal.runtime.transport_communicator import TransportCommunicator
+from shoal.runtime.transports import LossOptions
 from shoal.runtime.udp.libc import UDP_SEGMENT
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def all_reduce_rounds(
             if contender.name == GLOO:
                 dist.all_reduce(buffer, group=lane.gloo)
             else:
-                lane.transport.loss_bound = contender.loss_bound
+                lane.transport.loss = LossOptions(contender.loss_bound)
                 lane.transport.all_reduce(buffer).wait()
 
         def check(contender: Contender) -> float:

@@ -71,6 +71,7 @@ def _make_app() -> typer.Typer:
     from shoal.cli.bench import bench_app
     from shoal.cli.demo import demo
     from shoal.cli.doctor import doctor
+    from shoal.cli.profile_loss import profile_loss
     from shoal.cli.report import report
     from shoal.cli.schedule import schedule
     from shoal.cli.train import train
@@ -82,7 +83,7 @@ def _make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for command in (demo, train, schedule, report, doctor, version):
+    for command in (demo, train, schedule, profile_loss, report, doctor, version):
         app.command()(command)
     app.add_typer(bench_app, name="bench")
     return app

@@ -89,12 +89,15 @@ def _run(
         chosen = [section for section in wanted if section.name not in done]
     file, failures = _measure(chosen, file, json, quick=quick)
     names = {section.name for section in wanted}
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=TABLE_WIDTH)
-    print_rows([row for row in file.rows if row.bench in names], console)
+    print_rows([row for row in file.rows if row.bench in names], rows_console())
     if failures:
         raise failures[0]
+
+
+def rows_console() -> Console:
+    """Return where tables of rows go: standard output, as wide as the terminal or a row needs."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=TABLE_WIDTH)
 
 
 def _open(path: Path | None) -> BenchFile:

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
-    from shoal.bench.suite import Section
-
 _LOG_SECONDS = 5.0
+
+
+class Part(Protocol):
+    """A part of what is measured, with about how long it takes."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """What it measures, in a few words."""
+        ...
+
+    def seconds(self, *, quick: bool) -> float:
+        """Return about how long it takes."""
+        ...
 
 
 class BenchProgress:
@@ -22,7 +39,7 @@ class BenchProgress:
     A context manager.
     """
 
-    def __init__(self, sections: list[Section], *, quick: bool) -> None:
+    def __init__(self, sections: Sequence[Part], *, quick: bool) -> None:
         from shoal.bench.suite import Estimate
 
         self._console = Console(stderr=True, highlight=False)
@@ -58,7 +75,7 @@ class BenchProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, section: Section) -> None:
+    def begin(self, section: Part) -> None:
         """Show that `section` begins."""
         self._index += 1
         self._logged = -_LOG_SECONDS

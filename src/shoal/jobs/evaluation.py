@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.jobs.result import CurvePoint
-from shoal.jobs.snapshots import load_vector, open_snapshots
+from shoal.jobs.snapshots import load_vector, open_moments, open_snapshots
 from shoal.train.flat_parameters import FlatParameters
 from shoal.workloads import better, evaluate, make_model, metric_name
 
@@ -60,30 +60,35 @@ class CurveBuilder:
         self._directory = directory
         self._workers = spec.workers
         self._evaluator = evaluator
-        self._interval_s = spec.snapshot_seconds
         wanted = spec.evaluation_samples
         self._samples = CURVE_SAMPLES if wanted is None else min(wanted, CURVE_SAMPLES)
         self._mapped: list[np.ndarray] | None = None
+        self._moments: list[np.ndarray] = []
         self.points: list[CurvePoint] = []
 
-    def extend(self, num_complete: int, mean_step: float) -> None:
+    def extend(self, num_complete: int) -> None:
         """Evaluate the snapshots that all workers have taken by now."""
         if self._mapped is None and num_complete:
             self._mapped = [open_snapshots(self._directory, r) for r in range(self._workers)]
+            self._moments = [open_moments(self._directory, r) for r in range(self._workers)]
         while len(self.points) < num_complete:
-            self._add_point(len(self.points), mean_step)
+            self._add_point(len(self.points))
 
-    def _add_point(self, index: int, mean_step: float) -> None:
+    def _add_point(self, index: int) -> None:
         assert self._mapped is not None
         models = np.stack([rows[index] for rows in self._mapped])
-        mean = models.mean(axis=0)
+        step, seconds = np.mean([rows[index] for rows in self._moments], axis=0)
+        are_equal = bool((models == models[0]).all())
+        own = self._evaluator.evaluate(models[0], self._samples)
         self.points.append(
             CurvePoint(
-                seconds=index * self._interval_s,
-                mean_step=mean_step,
-                averaged=self._evaluator.evaluate(mean, self._samples),
-                rank0=self._evaluator.evaluate(models[0], self._samples),
-                consensus_distance=consensus_distance(models),
+                seconds=float(seconds),
+                mean_step=float(step),
+                averaged=own
+                if are_equal
+                else self._evaluator.evaluate(models.mean(axis=0), self._samples),
+                rank0=own,
+                consensus_distance=0.0 if are_equal else consensus_distance(models),
             )
         )
 

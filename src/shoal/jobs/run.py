@@ -77,7 +77,7 @@ class _Watch:
         board, ranks = self._board, range(self._spec.workers)
         steps = [int(board.read(rank, Column.STEP)) for rank in ranks]
         complete = min(int(board.read(rank, Column.SNAPSHOTS)) for rank in ranks)
-        self.curve.extend(complete, sum(steps) / len(steps))
+        self.curve.extend(complete)
         if self._has_met_target() and self._spec.stop_at_target and not board.is_stopping:
             self.stopped_early = "the averaged model met the target"
             board.stop()
@@ -115,10 +115,7 @@ def run_spec(
     strategy = make_strategy(spec.strategy, dict(spec.strategy_options))
     watch = _Watch(pool, spec, dataset, show)
     reports = pool.call(train, spec, on_tick=watch.tick)
-    watch.curve.extend(
-        min(report.num_snapshots for report in reports),
-        sum(report.steps for report in reports) / len(reports),
-    )
+    watch.curve.extend(min(report.num_snapshots for report in reports))
     spans = [span for report in reports for span in report.spans]
     recipe = spec.recipe()
     final = np.load(pool.directory / "averaged.npy")

@@ -13,7 +13,8 @@ import msgspec
 
 from shoal.errors import UsageError
 from shoal.runtime.metrics import LARGEST_PORT, require_client
-from shoal.runtime.transports import check_transport
+from shoal.runtime.transports import ALL_LAYERS, check_ablation, check_transport
+from shoal.transport.tags import LARGE
 from shoal.workloads import default_recipe
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_seconds: float = 0.5
     """Time between two looks at the models."""
 
+    snapshot_steps: int | None = None
+    """Steps between two looks at the models, the first one before training; null: by time."""
+
     evaluation_samples: int | None = None
     """Test samples behind the final figures; null for all, 0 for a run that is not evaluated."""
 
@@ -78,6 +82,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     is_traced: bool = False
     """Whether the trace is wanted, with a sample of the transport's figures per step."""
+
+    lossy_layers: str = ALL_LAYERS
+    """Whose gradients may get lost: all layers', or those of the "front" or "back" half."""
+
+    importance: str = LARGE
+    """Which packets are lost last: those of large gradients, of small ones, or none."""
 
     workers_per_host: int | None = None
     """Pretend that so many workers share a host; null for all on one."""
@@ -106,6 +116,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
                 message = f"A slow rank's factor must be at least 1, not {factor:g}."
                 raise UsageError(message)
         check_transport(self.transport, self.loss_bound, self.holes)
+        check_ablation(self.lossy_layers, self.importance)
         if self.metrics_port is not None:
             self._check_metrics(self.metrics_port)
         if self.compute_ms is not None and self.compute_ms <= 0:
@@ -115,7 +126,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("A learning rate that decays needs to know the end: give --max-steps.")
         if not self.max_steps and not self.max_seconds:
             raise UsageError("A run needs an end: give --max-steps or --max-seconds.")
-        for name in ("max_steps", "max_seconds", "batch_size", "learning_rate"):
+        for name in ("max_steps", "max_seconds", "batch_size", "learning_rate", "snapshot_steps"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 message = f"--{name.replace('_', '-')} must be positive, not {value:g}."

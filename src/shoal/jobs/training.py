@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -19,6 +19,7 @@ from shoal.jobs.board import Column
 from shoal.jobs.padding import Padding
 from shoal.jobs.snapshots import SnapshotWriter, flat_vector
 from shoal.runtime.metrics import MetricsServer
+from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.trace import ListSink, Sample, Span, SpanKind
 from shoal.train.optimizer import DistributedOptimizer
 from shoal.train.strategies import make_strategy
@@ -30,12 +31,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from shoal.comm import Communicator
     from shoal.jobs.board import Board
     from shoal.jobs.spec import RunSpec
     from shoal.jobs.worker import WorkerContext
     from shoal.runtime.udp.stats import TransportStats
     from shoal.workloads import Dataset
 
+
+BYTES_DUE, BYTES_LOST = "lossy_bytes_due", "lossy_bytes_lost"
+"""Counters of what came to a worker to be summed: how much might have got lost, how much did."""
 
 LAST_RATE = 0.01
 """Share of its first value that a decaying learning rate reaches in the last step."""
@@ -135,15 +140,20 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
         trace=sink,
     )
     data = batches(dataset, rank, spec.workers, recipe.batch_size, seed=spec.seed)
-    snapshots = SnapshotWriter(directory, rank, optimizer.flat, spec.snapshot_seconds)
+    snapshots = SnapshotWriter(
+        directory, rank, optimizer.flat, spec.snapshot_seconds, spec.snapshot_steps
+    )
     loop = _Loop(
         spec, model, optimizer, padding, _decay(optimizer, spec), data, dataset, context.board, rank
     )
+    _bound_losses(optimizer.replica.communicator, spec)
     with _metrics(optimizer, spec, rank):
         session.communicator.barrier()
+        before = optimizer.transport_stats()
         start_ns = time.monotonic_ns()
         step_ms, loss = _run(loop, snapshots, start_ns)
         end_ns = time.monotonic_ns()
+        lost = _bytes_lost(before, optimizer.transport_stats())
         np.save(directory / f"final-{rank}.npy", flat_vector(optimizer.flat))
         optimizer.finish()
     padding.remove()
@@ -160,7 +170,7 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
         num_parameters=optimizer.flat.num_parameters,
         num_snapshots=snapshots.count,
         consensus_distance=distance,
-        counters=optimizer.replica.counters,
+        counters={**optimizer.replica.counters, **lost},
         spans=sink.spans,
         samples=sink.samples,
     )
@@ -180,6 +190,23 @@ def _metrics(optimizer: DistributedOptimizer, spec: RunSpec, rank: int) -> Itera
         server.close()
 
 
+def _bound_losses(communicator: Communicator, spec: RunSpec) -> None:
+    """Say which layers may lose something, and in which order, where that can be said."""
+    if isinstance(communicator, TransportCommunicator):
+        communicator.loss = replace(
+            communicator.loss, layers=spec.lossy_layers, importance=spec.importance
+        )
+
+
+def _bytes_lost(before: TransportStats | None, after: TransportStats | None) -> dict[str, float]:
+    """Return the bytes due to this worker that might have got lost, and those that did."""
+    if before is None or after is None:
+        return {}
+    total = (after - before).total
+    due, missing = sum(total.sum_due_bytes), sum(total.sum_missing_bytes)
+    return {BYTES_DUE: due, BYTES_LOST: missing} if due else {}
+
+
 def _decay(optimizer: DistributedOptimizer, spec: RunSpec) -> LinearLR | None:
     """Return what lowers the learning rate step by step, if the run wants that."""
     if not spec.decay or spec.max_steps is None:
@@ -193,13 +220,14 @@ def _run(loop: _Loop, snapshots: SnapshotWriter, start_ns: int) -> tuple[list[fl
     step_ms: list[float] = []
     loss = float("nan")
     now_ns = start_ns
+    snapshots.take_if_due(0.0, 0)
     while not board.is_stopping and len(step_ms) != spec.max_steps:
         loss = loop.step()
         end_ns = time.monotonic_ns()
         step_ms.append((end_ns - now_ns) / 1e6)
         now_ns = end_ns
         elapsed_s = (now_ns - start_ns) / NANOSECONDS_PER_SECOND
-        if snapshots.take_if_due(elapsed_s):
+        if snapshots.take_if_due(elapsed_s, len(step_ms)):
             board.publish(loop.rank, Column.SNAPSHOTS, snapshots.count)
         loop.publish(len(step_ms), loss)
         if spec.max_seconds is not None and elapsed_s >= spec.max_seconds:

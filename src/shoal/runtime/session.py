@@ -30,7 +30,7 @@ from shoal.runtime.job_card import JobCard, agree
 from shoal.runtime.last_worker import wait_until_deserted
 from shoal.runtime.launch import Launch, read_launch
 from shoal.runtime.torch_communicator import TorchCommunicator
-from shoal.runtime.transports import check_transport
+from shoal.runtime.transports import LossOptions, check_transport
 from shoal.runtime.watched_store import WatchedStore
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Session:
                 on_peer_error=self._report_peer,
             )
             self._share_fate(self._transport)
-        self._transport.loss_bound, self._transport.holes = loss_bound, policy
+        self._transport.begin(LossOptions(loss_bound, policy))
         self._transport.workers_per_host = self.workers_per_host
         return self._transport
 

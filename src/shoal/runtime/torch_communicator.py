@@ -103,10 +103,17 @@ class TorchCommunicator:
         """Raise the error that this communicator was aborted with, if it was."""
         self._guard.check()
 
-    def all_reduce(self, buffer: Tensor, *, layer: tuple[int, int] | None = None) -> GuardedWork:
+    def all_reduce(
+        self,
+        buffer: Tensor,
+        *,
+        layer: tuple[int, int] | None = None,
+        exact_from: int | None = None,
+    ) -> GuardedWork:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
-        `layer` has no effect: gloo serves sums in the order in which they were started.
+        `layer` has no effect: gloo serves sums in the order in which they were started. Nor has
+        `exact_from`: it loses nothing.
         """
         what = f"summing {_describe(buffer)} over all workers"
         return self._collective(dist.all_reduce, buffer, what)

@@ -23,15 +23,18 @@ from shoal.groups.group import Group
 from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
 from shoal.runtime.tensor_memory import bytes_of, memory_of
+from shoal.runtime.transports import LossOptions
 from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.runtime.udp.group import EXACT, Memory, SumOptions, TransportGroup, stream_of
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
-from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
+from shoal.transport.holes import DIVIDE_BY_COUNT
 from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
     from shoal.runtime.udp.engine import Transfer, UdpEngine
     from shoal.runtime.udp.stats import TransportStats
+
+NO_LOSS: Final = LossOptions()
 
 GRACE_S: Final = 2.0
 """How long a lost connection waits for the control plane to name the worker at fault."""
@@ -40,25 +43,25 @@ POLL_S: Final = 0.002
 
 
 class TransportWork:
-    """A transfer under way, or none at all because there was nothing to move."""
+    """Transfers under way, or None instead of one where there was nothing to move."""
 
-    def __init__(self, communicator: TransportCommunicator, transfer: Transfer | None) -> None:
-        self._communicator, self._transfer = communicator, transfer
+    def __init__(self, communicator: TransportCommunicator, *transfers: Transfer | None) -> None:
+        self._communicator, self._transfers = communicator, transfers
 
     def wait(self) -> None:
         """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
-        if self._transfer is not None:
-            self._communicator.await_transfer(self._transfer)
+        for transfer in self._transfers:
+            if transfer is not None:
+                self._communicator.await_transfer(transfer)
 
 
 class TransportCommunicator:
     """What one worker does together with others, over a started `engine`.
 
-    `loss_bound` is the share of each contribution to a sum or a mean that may get lost. In a sum,
-    `holes` says what a lost part counts as (`transport.holes.POLICIES`). In a mean of a group it is
-    left out, the mean being that of what did come: parameters are what groups average, and half of
-    one is no parameter; where weights differ nothing may get lost. Gathering is always exact, so
-    all members end with the same bits.
+    `loss` says which share of each contribution to a sum or a mean may get lost, and what a lost
+    part of a sum counts as. In a mean of a group it is left out, the mean being that of what did
+    come: parameters are what groups average, and half of one is no parameter; where weights differ
+    nothing may get lost. Gathering is always exact, so all members end with the same bits.
     `algorithm` (`collectives.graphs.ALGORITHMS`) makes the sums over all workers. `on_peer_error`
     is told which rank's connection ended, before anything is raised.
     """
@@ -67,8 +70,7 @@ class TransportCommunicator:
         self,
         engine: UdpEngine,
         *,
-        loss_bound: float = 0.0,
-        holes: int = ZERO,
+        loss: LossOptions = NO_LOSS,
         algorithm: str = "direct",
         on_peer_error: Callable[[int | None, str], None] | None = None,
         grace_s: float = GRACE_S,
@@ -79,10 +81,8 @@ class TransportCommunicator:
         self._feedback = ErrorFeedback()
         self._world = TransportGroup(engine, everyone, stream_of("world"), feedback=self._feedback)
         self._group = lru_cache(maxsize=64)(self._make_group)
-        self.loss_bound = loss_bound
-        """Share of each contribution to a float sum or mean that may get lost from now on."""
-        self.holes = holes
-        """What a lost part of a sum counts as from now on."""
+        self.loss = loss
+        """What may get lost from now on."""
         self._algorithm = algorithm
         self.workers_per_host = 1
         """For the hierarchical algorithm: workers that share a host, numbered one after another."""
@@ -120,20 +120,46 @@ class TransportCommunicator:
         """Leave: close the transport."""
         self._engine.close()
 
-    def all_reduce(self, buffer: Tensor, *, layer: tuple[int, int] | None = None) -> TransportWork:
+    def begin(self, loss: LossOptions) -> None:
+        """Let another training run begin: `loss` holds, and what an earlier one lost is forgotten.
+
+        Its tensors are gone, and new ones may lie where they did.
+        """
+        self.loss = loss
+        self._feedback.forget()
+
+    def all_reduce(
+        self,
+        buffer: Tensor,
+        *,
+        layer: tuple[int, int] | None = None,
+        exact_from: int | None = None,
+    ) -> TransportWork:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
         `layer`, and of how many, gives its packets their class: front layers overtake others.
+        Nothing is lost of the elements from index `exact_from` on.
         """
         options = SumOptions(
             layer_class=layer_class(*layer) if layer else 0,
             algorithm=self._algorithm,
             per_host=self.workers_per_host,
         )
-        if self.loss_bound and buffer.is_floating_point():
-            tensor = ("sum", buffer.data_ptr(), buffer.numel())
-            options = replace(options, loss_bound=self.loss_bound, policy=self.holes, tensor=tensor)
-        return self._work(self._world.all_reduce(memory_of(_flat(buffer)), options))
+        flat, bound = _flat(buffer), self.loss.bound_of(layer)
+        if not bound or not buffer.is_floating_point():
+            return self._work(self._world.all_reduce(memory_of(flat), options))
+        lossy, exact = flat[:exact_from], flat[flat.numel() if exact_from is None else exact_from :]
+        lossy_options = replace(
+            options,
+            loss_bound=bound,
+            policy=self.loss.holes,
+            tensor=("sum", lossy.data_ptr(), lossy.numel()),
+            importance=self.loss.importance,
+        )
+        return self._work(
+            self._world.all_reduce(memory_of(exact), options),
+            self._world.all_reduce(memory_of(lossy), lossy_options),
+        )
 
     def group_average(
         self,
@@ -161,11 +187,9 @@ class TransportCommunicator:
             scale = 1.0
         form = FLOAT32_AS_BFLOAT16 if flat.dtype == torch.bfloat16 else None
         options = SumOptions(scale=scale)
-        if self.loss_bound and not weights:
+        if (bound := self.loss.bound_of(None)) and not weights:
             tensor = ("mean", flat.data_ptr(), flat.numel())
-            options = replace(
-                options, loss_bound=self.loss_bound, policy=DIVIDE_BY_COUNT, tensor=tensor
-            )
+            options = replace(options, loss_bound=bound, policy=DIVIDE_BY_COUNT, tensor=tensor)
         group = self._group(members, weights, channel)
         transfer = group.all_reduce(memory_of(wide, form=form), options, iteration=sequence)
         try:
@@ -241,23 +265,23 @@ class TransportCommunicator:
         except ShoalError as error:
             raise self._error or error from None
 
-    def _work(self, transfer: Transfer | None) -> TransportWork:
+    def _work(self, *transfers: Transfer | None) -> TransportWork:
         self.check()
-        return TransportWork(self, transfer)
+        return TransportWork(self, *transfers)
 
     def _message(self, buffer: Tensor, *, lossy: bool) -> tuple[Memory, SumOptions]:
         """Return a message's memory, and what may happen to it."""
         flat = _flat(buffer)
-        if not lossy or not self.loss_bound or flat.dtype not in WIDE_TYPES:
+        bound, policy = self.loss.bound_of(None), self.loss.holes
+        if not lossy or not bound or flat.dtype not in WIDE_TYPES:
             return bytes_of(flat), EXACT
-        if self.holes == DIVIDE_BY_COUNT:
+        if policy == DIVIDE_BY_COUNT:
             message = (
                 "Who adds up messages cannot count what came of each; choose another policy for"
                 " holes than 'divide-by-count'."
             )
             raise UsageError(message)
         tensor = ("message", flat.data_ptr(), flat.numel())
-        bound, policy = self.loss_bound, self.holes
         return memory_of(flat), SumOptions(loss_bound=bound, policy=policy, tensor=tensor)
 
     def _make_group(

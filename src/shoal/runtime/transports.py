@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from shoal.errors import UsageError
-from shoal.transport.holes import POLICIES
+from shoal.transport.holes import POLICIES, ZERO
+from shoal.transport.tags import IMPORTANCE, LARGE
 
 TRANSPORTS: Final = ("gloo", "shoal")
 """torch's gloo over TCP, or Shoal's own transport over UDP."""
+
+ALL_LAYERS, FRONT, BACK = "all", "front", "back"
+LOSSY_LAYERS: Final = (ALL_LAYERS, FRONT, BACK)
+"""Of which layers a sum may lose something: of all, or of the half near the input or the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossOptions:
+    """What may get lost in sums over Shoal's own transport, and what that means."""
+
+    bound: float = 0.0
+    """Share of each contribution to a float sum or mean."""
+    holes: int = ZERO
+    """What a lost part of a sum counts as; see `transport.holes`."""
+    layers: str = ALL_LAYERS
+    """One of `LOSSY_LAYERS`; other sums than gradients belong to no layer."""
+    importance: str = LARGE
+    """Which packets are lost last; see `transport.tags`."""
+
+    def bound_of(self, layer: tuple[int, int] | None) -> float:
+        """Return the bound for sums of `layer`, counted from the input, and of how many."""
+        if self.layers == ALL_LAYERS:
+            return self.bound
+        if layer is None:
+            return 0.0
+        is_front = 2 * layer[0] < layer[1]
+        return self.bound if is_front == (self.layers == FRONT) else 0.0
+
+
+def check_ablation(layers: str, importance: str) -> None:
+    """Raise `UsageError` unless there are such layers to lose from and such an order of loss."""
+    for what, given, known in (
+        ("layers that may lose something", layers, LOSSY_LAYERS),
+        ("importance", importance, IMPORTANCE),
+    ):
+        if given not in known:
+            message = f"Unknown {what} {given!r}; choose one of {', '.join(known)}."
+            raise UsageError(message)
 
 
 def check_transport(transport: str, loss_bound: float, holes: str) -> int:

@@ -26,11 +26,11 @@ def average_model(flat: FlatParameters, communicator: Communicator) -> float:
     with torch.no_grad():
         for buffer in flat.buffers:
             mean = buffer.clone()
-            communicator.all_reduce(mean).wait()
+            communicator.all_reduce(mean, exact_from=0).wait()
             mean.div_(communicator.world_size)
             squared += (buffer.double() - mean.double()).square().sum().cpu()
             buffer.copy_(mean)
-    communicator.all_reduce(squared).wait()
+    communicator.all_reduce(squared, exact_from=0).wait()
     distance = float((squared / communicator.world_size).sqrt())
     length = float(torch.cat([buffer.flatten().double() for buffer in flat.buffers]).norm())
     # Equal models differ from their own mean by the rounding of its sum: that is not distance.

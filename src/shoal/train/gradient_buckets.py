@@ -7,7 +7,8 @@ that got no gradient on some workers (unused in this step) cannot make the worke
 transport may finish them in another order: each is as urgent as its front-most layer.
 
 A trailer on the last bucket carries, summed like a gradient: how many workers contributed, and per
-parameter how many had a gradient for it. It is needed before any other sum can be used.
+parameter how many had a gradient for it. It is needed before any other sum can be used, and nothing
+of it may get lost.
 """
 
 from __future__ import annotations
@@ -157,8 +158,12 @@ class GradientBuckets:
 
     def _start_next(self) -> None:
         number = len(self._started)
+        # counts and running statistics with holes in them would be wrong, not just late or small
+        exact_from = self.layout[number].num_elements if number == self.trailer else None
         self._started.append(
-            self._communicator.all_reduce(self._memory[number], layer=self._layers[number])
+            self._communicator.all_reduce(
+                self._memory[number], layer=self._layers[number], exact_from=exact_from
+            )
         )
 
     def _layers_of_buckets(self) -> list[tuple[int, int]]:

@@ -3,9 +3,10 @@
 A packet is important if the magnitude of its block of the gradient reaches a threshold; the
 network is to drop the others first. The threshold of a tensor is a quantile of its blocks'
 magnitudes in the previous iteration, so tagging takes one pass over a sample of the values and no
-sorting of the present ones. Layers map to classes, front layers to the most urgent, because the
-next forward pass needs them first (research digest, section 1.6; the papers leave the choice of
-the threshold open).
+sorting of the present ones. To measure what the order of loss is worth (section 1.2), small values
+can be tagged instead, or none. Layers map to classes, front layers to the most urgent, because the
+next forward pass needs them first (research digest, section 1.6; the papers leave the choice of the
+threshold open).
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ SAMPLE: Final = 10
 _UNKNOWN: Final = -1.0
 """A threshold before the first iteration."""
 
+LARGE, SMALL, NONE = "large", "small", "none"
+IMPORTANCE: Final = (LARGE, SMALL, NONE)
+"""Which packets are tagged important: those of large values, those of small ones, or none at all,
+so that what is lost does not depend on values."""
+
 UNIMPORTANT_SHARE: Final = 0.5
 """Of the blocks, how many are left to the network to drop: far more than any bound forgives, so
 that it always finds one."""
@@ -44,20 +50,25 @@ def layer_class(layer: int, layers: int) -> int:
 class ImportanceTagger:
     """Tags messages, and remembers for every tensor what counted as large in the last iteration.
 
-    `unimportant` is the share of blocks tagged unimportant if magnitudes stay as they were.
+    `unimportant` is the share of blocks tagged unimportant if magnitudes stay as they were;
+    `importance` one of `IMPORTANCE`.
     """
 
-    def __init__(self, unimportant: float = UNIMPORTANT_SHARE) -> None:
+    def __init__(self, unimportant: float = UNIMPORTANT_SHARE, *, importance: str = LARGE) -> None:
         self._unimportant = unimportant
+        self._importance = importance
         self._thresholds: dict[Hashable, float] = {}
 
     def tag(self, tables: MessageTables, tensor: Hashable) -> None:
         """Tag the packets of all messages that have room for tags; `tensor` names what they carry.
 
-        In a tensor's first iteration everything is important.
+        In a tensor's first iteration everything is important, unless nothing ever is.
         """
         segments = int(tables.outgoing["segments"][tables.outgoing["important"] != 0].sum())
         if segments == 0:
+            return
+        if self._importance == NONE:
+            clear_tags(tables.outgoing)
             return
         found = np.zeros(segments)
         tag_messages(
@@ -65,6 +76,7 @@ class ImportanceTagger:
             tables.segment_bytes,
             self._thresholds.get(tensor, _UNKNOWN),
             found,
+            self._importance == SMALL,
         )
         finite = found[np.isfinite(found)]
         self._thresholds[tensor] = (
@@ -78,8 +90,12 @@ def tag_messages(
     segment_bytes: int,
     threshold: float,
     magnitudes: NDArray[np.float64],
+    small: bool,
 ) -> None:
-    """Set the importance bit of every block that reaches `threshold`; note all magnitudes."""
+    """Set the importance bit of every block that reaches `threshold`; note all magnitudes.
+
+    With `small`, of every block that does not reach it.
+    """
     at = 0
     for index in range(outgoing.size):
         row = outgoing[index]
@@ -95,8 +111,17 @@ def tag_messages(
             found = block_magnitude(row.form, row.address, offset, length)
             magnitudes[at] = found
             at += 1
-            if threshold >= 0 and (found >= threshold or np.isnan(found)):
+            if threshold >= 0 and ((found >= threshold) != small or np.isnan(found)):
                 set_bit(row.important, segment)
+
+
+@compiled
+def clear_tags(outgoing: NDArray[np.void]) -> None:
+    """Tag no packet as important."""
+    for index in range(outgoing.size):
+        row = outgoing[index]
+        if row.important != 0:
+            clear_bits(row.important, row.segments)
 
 
 @compiled

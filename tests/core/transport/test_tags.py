@@ -8,7 +8,7 @@ import pytest
 from shoal.transport.bitmap import test_bit as is_set
 from shoal.transport.forms import FLOAT32, FLOAT64
 from shoal.transport.messages import Joining, MessageTables, Sending
-from shoal.transport.tags import ImportanceTagger, layer_class
+from shoal.transport.tags import IMPORTANCE, LARGE, NONE, SMALL, ImportanceTagger, layer_class
 
 SEGMENT_BYTES = 240
 
@@ -45,6 +45,26 @@ def test_large_blocks_are_important_from_the_second_iteration_on(dtype: type, fo
     assert all(important(tables)), "nothing is known yet"
     tagger.tag(tables, "weights")
     assert important(tables) == [scale >= np.quantile(scales, 0.25) for scale in scales]
+
+
+def test_tags_can_be_turned_round_or_off() -> None:
+    per_block = SEGMENT_BYTES // 4
+    scales = np.random.default_rng(2).permutation(40) + 1.0
+    values = np.repeat(scales, per_block).astype(np.float32)
+    values[:per_block] = np.nan
+    found = {}
+    for importance in IMPORTANCE:
+        tables, tagger = tables_for(values, FLOAT32), ImportanceTagger(importance=importance)
+        tagger.tag(tables, "weights")
+        first = important(tables)
+        assert set(first) == {importance != NONE}
+        tagger.tag(tables, "weights")
+        found[importance] = important(tables)
+    assert found[LARGE][0], "what cannot be judged is important"
+    assert found[SMALL][0]
+    assert found[LARGE][1:] == [not small for small in found[SMALL][1:]]
+    assert found[LARGE][1:] == [scale >= np.quantile(scales[1:], 0.5) for scale in scales[1:]]
+    assert not any(found[NONE])
 
 
 def test_the_threshold_is_the_previous_iterations_and_each_tensors_own() -> None:

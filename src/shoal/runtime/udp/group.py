@@ -25,7 +25,7 @@ from shoal.transport.forms import RAW, WIRE_BYTES
 from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK, ZERO
 from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
 from shoal.transport.tables import ADD, WRITE
-from shoal.transport.tags import ImportanceTagger
+from shoal.transport.tags import LARGE, ImportanceTagger
 
 if TYPE_CHECKING:
     from shoal.collectives.message_graph import MessageGraph
@@ -78,6 +78,8 @@ class SumOptions:
     """One of `collectives.graphs.ALGORITHMS`."""
     per_host: int = 1
     """Members that share a host, numbered one after another, for "hierarchical"."""
+    importance: str = LARGE
+    """Which of a named tensor's packets count as important; see `transport.tags`."""
 
 
 EXACT: Final = SumOptions()
@@ -119,7 +121,7 @@ class TransportGroup:
     me: int = field(init=False)
     _next: int = 0
     _next_transfer: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
-    _tagger: ImportanceTagger = field(default_factory=ImportanceTagger)
+    _taggers: dict[str, ImportanceTagger] = field(default_factory=dict)
     _tables: dict[Hashable, list[MessageTables]] = field(default_factory=dict)
     _accounts: WeakKeyDictionary[MessageTables, SumAccount] = field(
         default_factory=WeakKeyDictionary
@@ -344,7 +346,7 @@ class TransportGroup:
             self.feedback.add_back(options.tensor, origin.address)
             give_back = partial(self.feedback.keep, options.tensor, tables, give_back)
         if options.tensor is not None:
-            self._tagger.tag(tables, options.tensor)
+            self._tagger(options.importance).tag(tables, options.tensor)
         limit_s = None if patient else deadline_s or self.deadline_s
         transfer = _TimedTransfer(
             tables,
@@ -369,6 +371,11 @@ class TransportGroup:
             if len(self._tables) > KEPT_TABLES:
                 self._tables.pop(next(iter(self._tables)))
             self._tables.setdefault(shape, []).append(tables)
+
+    def _tagger(self, importance: str) -> ImportanceTagger:
+        if importance not in self._taggers:
+            self._taggers[importance] = ImportanceTagger(importance=importance)
+        return self._taggers[importance]
 
     def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
         bound = 0.0 if form == RAW else options.loss_bound

@@ -1,0 +1,1 @@
+"""How much loss a training forgives: the measurement behind `shoal profile-loss`."""
