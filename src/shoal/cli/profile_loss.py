@@ -205,13 +205,15 @@ def _measure(
     ]
     if not runs:
         return profile
+    start = _Part("start", f"{job.workers} workers")
     cache = data_directory()
     with (
-        BenchProgress(parts, quick=quick) as progress,
+        BenchProgress([start, *parts], quick=quick) as progress,
         WorkerPool(
             job.workers, deadline_s=deadline, cache_directory=None if cache is None else str(cache)
         ) as pool,
     ):
+        progress.begin(start)
         pool.start()
         for part, (arm, seed) in zip(parts, runs, strict=True):
             progress.begin(part)
