@@ -99,8 +99,19 @@ def write_loss_file(path: Path, file: LossFile) -> None:
     """Write `file` as JSON, whole or not at all; `ResourceError` if that cannot be."""
     draft = path.with_name(f"{path.name}.part")
     try:
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
+        draft.write_bytes(_encode(file))
         draft.replace(path)
     except OSError as error:
         message = f"Cannot write {path}: {error.strerror}."
         raise ResourceError(message) from error
+
+
+def _encode(file: LossFile) -> bytes:
+    """Return JSON with a line for each run: a file that has grown differs by whole lines."""
+    return b'{"profiles":[\n' + b",\n".join(map(_encode_profile, file.profiles)) + b"\n]}\n"
+
+
+def _encode_profile(profile: LossProfile) -> bytes:
+    head = msgspec.json.encode({"job": profile.job, "environment": profile.environment})
+    runs = b",\n".join(msgspec.json.encode(run) for run in profile.runs)
+    return head[:-1] + b',"runs":[\n' + runs + b"\n]}"

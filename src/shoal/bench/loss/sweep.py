@@ -17,6 +17,9 @@ from shoal.jobs.spec import RunSpec
 from shoal.jobs.training import BYTES_DUE, BYTES_LOST
 from shoal.runtime.transports import ALL_LAYERS
 
+_DIGITS = 6
+"""After the point, of a metric that is kept."""
+
 if TYPE_CHECKING:
     from shoal.bench.loss.arms import Arm
     from shoal.bench.loss.profile_file import LossJob
@@ -71,7 +74,7 @@ def make_run(
         seed=seed,
         lost_share=result.counters[BYTES_LOST] / due if due else None,
         curve=[
-            (round(point.mean_step), point.averaged)
+            (round(point.mean_step), round(point.averaged, _DIGITS))
             for point in result.curve
             if point.averaged is not None
         ],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.bench.loss.arms import LOSSLESS, Arm
 from shoal.bench.loss.curves import part_of_the_way, rounds_to, smoothed
 from shoal.errors import UsageError
+from shoal.transport.holes import POLICIES
 
 if TYPE_CHECKING:
     from shoal.bench.loss.profile_file import LossProfile, LossRun
@@ -97,8 +98,8 @@ def target_of(profile: LossProfile, criterion: Criterion) -> float:
 
 
 def judge(profile: LossProfile, target: float, criterion: Criterion) -> list[ArmVerdict]:
-    """Return a verdict on every arm, in the order in which they were first run."""
-    arms = dict.fromkeys(run.arm for run in profile.runs)
+    """Return a verdict on every arm: the lossless one, then by policy and bound, then ablations."""
+    arms = sorted({run.arm for run in profile.runs}, key=_place_in_table)
     reference = {
         run.seed: _rounds(profile, run, target, criterion)
         for run in profile.runs
@@ -115,6 +116,11 @@ def judge(profile: LossProfile, target: float, criterion: Criterion) -> list[Arm
         )
         for arm in arms
     ]
+
+
+def _place_in_table(arm: Arm) -> tuple[object, ...]:
+    kind = (bool(arm.bound), arm.is_ablation, arm.layers, arm.importance)
+    return (*kind, POLICIES[arm.holes], arm.bound)
 
 
 def _judge_arm(
