@@ -68,7 +68,8 @@ def describe(profile: LossProfile, criterion: Criterion, target: float) -> list[
         (
             f"Target: {job.metric} {target:.4g}, {chosen}; met by the mean of"
             f" {criterion.window} evaluations, {job.evaluate_every} steps apart,"
-            f" on {job.evaluation_samples:,} test samples."
+            f" on {job.evaluation_samples:,} test samples. A ratio beyond {criterion.limit:g} is"
+            " marked !."
         ),
     ]
 
