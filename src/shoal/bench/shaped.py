@@ -3,7 +3,8 @@
 The ideal is the time in which 2(N-1)/N of the buffer pass a port, at what its rate leaves after the
 headers of Ethernet, IP and UDP in full packets. Rates are such that the processor is not the limit
 on two cores; what the processors did, and what the ports really let through, are rows of their own.
-Gloo works on the same hosts, in turns with Shoal's transport.
+Gloo works on the same hosts, in turns with Shoal's transport, which makes sums in two ways: all
+members to all, and around a ring, where no two senders meet at a port.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ LOSS: Final = "shaped-loss"
 CLEAN_TARGET: Final = 1.05
 LOSSY_TARGETS: Final = {0.0: 1.15, 0.05: 1.08}
 """By loss bound."""
+ALGORITHMS: Final = ("direct", "ring")
 LOSSES: Final = (0.01, 0.03)
 LOSS_OF_GLOO: Final = 0.01
 
@@ -79,7 +81,10 @@ def measure_clean(stand: Stand) -> list[Row]:
     if not is_possible(stand):
         return []
     rounds = stand.choose(full=25, quick=5)
-    contenders = [Contender("ours", rounds), Contender(GLOO, rounds)]
+    contenders = [
+        *(Contender(name, rounds, algorithm=name) for name in ALGORITHMS),
+        Contender(GLOO, rounds),
+    ]
     rows: list[Row] = []
     for done, case in enumerate(CASES):
         stand.note(str(case), done, len(CASES))
@@ -89,12 +94,11 @@ def measure_clean(stand: Stand) -> list[Row]:
             before = processor_ticks()
             by_rank = pool.call(all_reduce_rounds, network.hosts, case.num_bytes, contenders)
             rows.append(processor_row(CLEAN, str(case), before))
-            ours, gloo = (ratios(by_rank, which, case.ideal_s) for which in range(2))
-            metric = "time / ideal, median"
-            rows += [
-                figure(CLEAN, str(case), metric, "", ours, at_most(CLEAN_TARGET)),
-                figure(CLEAN, f"{case}, gloo", metric, "", gloo),
-            ]
+            for which, contender in enumerate(contenders):
+                target = None if contender.name == GLOO else at_most(CLEAN_TARGET)
+                values = ratios(by_rank, which, case.ideal_s)
+                text = f"{case}, {contender.name}"
+                rows.append(figure(CLEAN, text, "time / ideal, median", "", values, target))
     return rows
 
 
@@ -116,7 +120,11 @@ def measure_loss(stand: Stand) -> list[Row]:
 
 def _lossy_rows(stand: Stand, case: Case, network: EmulatedNetwork, loss: float) -> list[Row]:
     rounds = stand.choose(full=100, quick=10)
-    contenders = [Contender(f"p = {bound:.0%}", rounds, bound) for bound in LOSSY_TARGETS]
+    contenders = [
+        Contender(f"{algorithm}, p = {bound:.0%}", rounds, bound, algorithm)
+        for algorithm in ALGORITHMS
+        for bound in LOSSY_TARGETS
+    ]
     if loss == LOSS_OF_GLOO:
         contenders.append(Contender(GLOO, stand.choose(full=25, quick=3), limit_s=60.0))
     network.set_loss(loss)

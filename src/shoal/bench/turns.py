@@ -54,6 +54,7 @@ class Contender:
     name: str
     rounds: int
     loss_bound: float = 0.0
+    algorithm: str = "direct"
     limit_s: float = float("inf")
     """Seconds of rounds after which it gets no more."""
 
@@ -134,6 +135,7 @@ def all_reduce_rounds(
                 dist.all_reduce(buffer, group=lane.gloo)
             else:
                 lane.transport.loss = LossOptions(contender.loss_bound)
+                lane.transport.algorithm = contender.algorithm
                 lane.transport.all_reduce(buffer).wait()
 
         def check(contender: Contender) -> float:

@@ -83,7 +83,8 @@ class TransportCommunicator:
         self._group = lru_cache(maxsize=64)(self._make_group)
         self.loss = loss
         """What may get lost from now on."""
-        self._algorithm = algorithm
+        self.algorithm = algorithm
+        """What makes sums over all workers from now on."""
         self.workers_per_host = 1
         """For the hierarchical algorithm: workers that share a host, numbered one after another."""
         self._from_anyone = AnySource(self._world)
@@ -142,7 +143,7 @@ class TransportCommunicator:
         """
         options = SumOptions(
             layer_class=layer_class(*layer) if layer else 0,
-            algorithm=self._algorithm,
+            algorithm=self.algorithm,
             per_host=self.workers_per_host,
         )
         flat, bound = _flat(buffer), self.loss.bound_of(layer)

@@ -39,6 +39,12 @@ EPOCH_US: Final = 10_000_000
 """How long a smallest delay is believed in: clocks drift, routes change."""
 
 FIRST_INTERVAL_US: Final = 200
+_FEWEST_NEWS: Final = 4
+"""Packets of new credit below which a sender is told only with something else."""
+
+FIRST_ARRIVALS: Final = 1_000.0
+"""Packets per millisecond that are expected before anything is known."""
+
 REORDERING: Final = 128
 """Packets that may overtake one before it counts as lost: paths differ."""
 DECREASE: Final = 0.5
@@ -86,7 +92,7 @@ def first_grant(state: State, rank: int) -> None:
 def extend_grant(core: Row, peer: Row) -> bool:
     """Extend a peer's credit to its share of the budget, or to all that it owes if that is less.
 
-    Returns whether to tell it: when half of the credit is new, or it is all that it will need, and
+    Returns whether to tell it: when enough of it is new, or it is all that it will need, and
     nothing is waiting that takes it along. Like all that is called for every packet, takes rows: a
     state takes longer to hand over.
     """
@@ -95,8 +101,19 @@ def extend_grant(core: Row, peer: Row) -> bool:
     share = max(1, int(core.budget / max(1, core.receiving_peers)))
     share = min(share, LARGEST_CREDIT)
     peer.grant = max(peer.grant, peer.end + min(share, peer.expecting))
-    news = max(1, share // 2) if peer.expecting > share else 1
+    news = _worth_telling(core, share) if peer.expecting > share else 1
     return bool(peer.grant - peer.grant_sent >= news and not peer.feedback_due)
+
+
+@compiled
+def _worth_telling(core: Row, share: int) -> int:
+    """Return how much credit must be new for a packet of its own to the sender.
+
+    Half of the share, or what arrives in half a millisecond if that is less: on a slow link answers
+    wait behind our own data, and a sender that has to wait for them leaves the link idle.
+    """
+    soon = max(_FEWEST_NEWS, int(min(core.arrivals / 2, float(share))))
+    return max(1, min(share // 2, soon))
 
 
 @compiled
@@ -122,6 +139,9 @@ def note_overtaken(core: Row, peer: Row, number: int) -> None:
 @compiled
 def note_delay(core: Row, peer: Row, clock: int, arrived: int, packets: int) -> None:
     """Take the one-way delay of `packets` into account: `clock` and `arrived` in microseconds."""
+    if core.interval_packets == 0:
+        core.interval_first = arrived
+    core.interval_last = arrived
     delay = unwrap(peer.base_delay, (arrived - clock) & 0xFFFFFFFF)
     if arrived >= peer.epoch_end:
         peer.base_delay = delay if peer.epoch_end == 0 else peer.epoch_delay
@@ -153,6 +173,8 @@ def adapt_budget(state: State, now: int) -> None:
         core.slow_start = 0
         core.budget += max(1.0, core.interval_packets / core.budget)
     core.budget = min(max(core.budget, SMALLEST_BUDGET), core.largest_budget)
+    took = max(FIRST_INTERVAL_US, core.interval_last - core.interval_first)
+    core.arrivals += (core.interval_packets * 1_000 / took - core.arrivals) / 4
     core.interval_packets = core.interval_lost = 0
     core.interval_delay = 1 << 40
     core.interval_end = now + max(FIRST_INTERVAL_US, min(delay, 10_000))

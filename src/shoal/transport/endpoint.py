@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ResourceError, UsageError
 from shoal.transport import rates
+from shoal.transport.credit import FIRST_ARRIVALS
 from shoal.transport.operations import cancel_operation, post_operation
 from shoal.transport.tables import NEVER, Counter, State, new_state
 from shoal.transport.wire import segment_bytes_for
@@ -67,6 +68,7 @@ class Endpoint:
         core["largest_budget"] = config.budget_packets
         core["delay_target"], core["tolerated_loss"] = config.delay_target_us, config.tolerated_loss
         core["interval_delay"], core["timer_at"] = 1 << 40, NEVER
+        core["arrivals"] = FIRST_ARRIVALS
         rates.start(self.state, config.rate_bytes_per_us)
         self._free = list(range(len(self.state.operations)))
         self._running: dict[int, MessageTables] = {}

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.compiled import U1, U8, compiled, copy_bytes, rows_at
 from shoal.transport.bitmap import clear_bit, count_bits, count_common, next_bit, test_bit
-from shoal.transport.control_queue import queue_slots
+from shoal.transport.control_queue import queue_control, queue_slots
 from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.forms import take
 from shoal.transport.operations import (
@@ -97,6 +97,7 @@ _SENT_AGAIN = int(Counter.SENT_AGAIN)
 _CONTROL_SENT = int(Counter.CONTROL_SENT)
 _MISPLACED = int(Counter.MISPLACED)
 _TRUNCATED = int(Counter.TRUNCATED)
+_PROBES = int(Counter.PROBES)
 _IMPORTANT_SENT = int(Counter.IMPORTANT_SENT)
 
 _SMALLEST_WAIT_US = 2_000
@@ -105,6 +106,8 @@ _LONGEST_ROUND_TRIP_US = 60_000_000
 LONGEST_GRACE_US: Final = 20_000
 """How long a receiver holds back an answer on a network that reorders."""
 _UNKNOWN_WAIT_US = 5_000
+_LOSSY_PACKETS = 4_096
+"""For so many packets after a loss, questions are asked twice."""
 
 
 @compiled
@@ -227,6 +230,8 @@ def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, s
     row.important_left = count_common(row.important, row.pending, row.segments)
     if row.unsent > 0:
         row.probes = 0
+        peer = state.peers[rank]
+        peer.asks_twice_until = peer.next_number + _LOSSY_PACKETS
         start_sending(state, handle // 65536, handle % 65536)
 
 
@@ -435,6 +440,18 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
 
 
 @compiled
+def _ask_again(state: State, rank: int, handle: int) -> None:
+    """Ask at once in a packet of its own what the last one of a pass asks already.
+
+    Where packets get lost, waiting for the timer when it is that one would cost the whole operation
+    a round trip and more; a second question costs a hundred bytes.
+    """
+    operation, row = state.operations[handle // 65536], outgoing_at(state, handle)
+    state.counters[rank, _PROBES] += 1
+    queue_control(state, PROBE, rank, operation.stream, operation.iteration, row.message, 0, 0)
+
+
+@compiled
 def _left_on_path(core: Row) -> int:
     """Return how many packets may go before the next choice of a path, after making one if due."""
     if core.path_left <= 0:
@@ -478,6 +495,8 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
         row.passes = min(row.passes + 1, 255)
         row.probe_at = now + probe_wait(peer, row.probes)
         core.timer_at = min(core.timer_at, row.probe_at)
+        if peer.next_number < peer.asks_twice_until:
+            _ask_again(state, rank, handle)
     transmit.peer, transmit.path, transmit.packets = rank, core.path, core.batch_packets
     transmit.packet_bytes = HEADER_BYTES + core.segment_bytes
     transmit.pieces, transmit.is_data = PIECES, 1

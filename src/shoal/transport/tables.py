@@ -156,6 +156,7 @@ PEER: Final = np.dtype(
         ("smoothed_rtt", "<f8"),  # microseconds, with the receiver's processing; 0: unknown
         ("rtt_variation", "<f8"),
         ("network_rtt", "<f8"),  # latest, without it
+        ("asks_twice_until", "<i8"),  # packet number; something got lost lately
         # rate control
         ("rate", "<f8"),  # bytes per microsecond
         ("next_send_at", "<f8"),
@@ -224,6 +225,9 @@ CORE: Final = np.dtype(
         ("interval_lost", "<i8"),
         ("interval_delay", "<i8"),  # smallest queueing delay in the interval, microseconds
         ("interval_end", "<i8"),
+        ("interval_first", "<i8"),  # arrival of its first packet, and of its last
+        ("interval_last", "<i8"),
+        ("arrivals", "<f8"),  # packets per millisecond while there are any, as a running mean
         ("slow_start", "u1"),
         ("pad", "u1", (7,)),
         ("fixed_rate", "<f8"),

@@ -149,7 +149,8 @@ def test_bitmap_is_read_so() -> None:
     written(link.endpoints[0])
     link.hand(0, BITMAP_1_TO_0)
     again = bytes.fromhex("11 07") + DATA_0_TO_1[2:8] + bytes.fromhex("02000000") + DATA_0_TO_1[12:]
-    assert written(link.endpoints[0]) == [again]
+    probe = PROBE_0_TO_1[:8] + bytes.fromhex("03000000") + PROBE_0_TO_1[12:]
+    assert written(link.endpoints[0]) == [again, probe]  # after a loss, questions are asked twice
 
 
 def test_stop_at_the_bound_says_what_is_missing() -> None:

@@ -326,7 +326,7 @@ class VirtualLink:
         joined: list[bytes] = []
         before: tuple[int, int, int] | None = None
         for about, payload in arrivals:
-            fits = joined and len(joined[0]) == len(joined[-1]) >= len(payload)
+            fits = joined and len(joined[0]) == len(joined[-1]) >= len(payload) > 0
             if joined and not (fits and about == before and self.faults.coalescing):
                 self._hand_joined(host, joined, before)
                 joined = []

@@ -76,6 +76,8 @@ class Transfer:
     """Called in the loop's thread once the tables are free again."""
     patient: bool = False
     """Whether it may wait for ever: a server is idle for as long as nobody asks."""
+    limit_s: float = 0.0
+    """How long it may take if it is not patient; 0 for as long as the engine lets all."""
     kind: str = "transfer"
     """What it counts as."""
     account: SumAccount | None = None
@@ -213,7 +215,8 @@ class UdpEngine:
 
     def submit(self, transfer: Transfer) -> Transfer:
         """Start a transfer as soon as the loop gets to it. Callable from any thread."""
-        wait_s = math.inf if transfer.patient else self.deadline_s
+        transfer.limit_s = transfer.limit_s or self.deadline_s
+        wait_s = math.inf if transfer.patient else transfer.limit_s
         transfer.submitted = time.monotonic()
         transfer.deadline = transfer.submitted + wait_s
         with self._lock:
@@ -377,7 +380,7 @@ class UdpEngine:
         for transfer in [each for each in self._all() if each.deadline <= now]:
             ranks = ", ".join(map(str, transfer.tables.unfinished_peers()))
             message = (
-                f"{transfer.what} was not done within {self.deadline_s:g} s;"
+                f"{transfer.what} was not done within {transfer.limit_s:g} s;"
                 f" it waits for rank {ranks or 'nobody'}."
             )
             self._give_up([transfer], DeadlineExceeded(message))

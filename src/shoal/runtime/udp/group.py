@@ -8,7 +8,6 @@ numbering of operations. Knows addresses and counts, no framework's tensors.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from shoal.collectives import graphs
-from shoal.errors import DeadlineExceeded, ShoalError, UsageError
+from shoal.errors import UsageError
 from shoal.runtime.udp.engine import Transfer
 from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.runtime.udp.operation_log import SumAccount
@@ -83,24 +82,6 @@ class SumOptions:
 
 
 EXACT: Final = SumOptions()
-
-
-@dataclass(slots=True, eq=False)
-class _TimedTransfer(Transfer):
-    """A transfer with a deadline other than the job's: it says which, and after how long."""
-
-    limit_s: float = 0.0
-
-    def finish(self, error: ShoalError | None) -> None:
-        """Let whoever waits go on. Called in the loop's thread."""
-        if isinstance(error, DeadlineExceeded):
-            ranks = ", ".join(map(str, self.tables.unfinished_peers()))
-            message = (
-                f"{self.what} was not done within its timeout of {self.limit_s:g} s;"
-                f" it waits for rank {ranks or 'nobody'}."
-            )
-            error = DeadlineExceeded(message)
-        Transfer.finish(self, error)
 
 
 @dataclass
@@ -332,6 +313,10 @@ class TransportGroup:
     ) -> Transfer | None:
         if stream is None and iteration is None:
             iteration = self.reserve()
+        origin = source or memory
+        has_feedback = options.policy == ERROR_FEEDBACK and options.tensor is not None
+        if has_feedback:  # first, because it frees tables
+            self.feedback.add_back(options.tensor, origin.address)
         with self._lock:
             kept = self._tables.get(shape)
             found = kept.pop() if kept else None
@@ -339,16 +324,13 @@ class TransportGroup:
         if tables.is_empty:
             self._keep(shape, tables)
             return None
-        origin = source or memory
         tables.place(memory.address, origin.address)
         give_back = partial(self._keep, shape, tables)
-        if tables.keeps_missing:
-            self.feedback.add_back(options.tensor, origin.address)
+        if has_feedback:
             give_back = partial(self.feedback.keep, options.tensor, tables, give_back)
         if options.tensor is not None:
             self._tagger(options.importance).tag(tables, options.tensor)
-        limit_s = None if patient else deadline_s or self.deadline_s
-        transfer = _TimedTransfer(
+        transfer = Transfer(
             tables,
             self.stream if stream is None else stream,
             iteration or 0,
@@ -358,12 +340,9 @@ class TransportGroup:
             patient=patient,
             kind=str(shape[0]),
             account=self._accounts.get(tables),
-            limit_s=limit_s or self.engine.deadline_s,
+            limit_s=deadline_s or self.deadline_s or self.engine.deadline_s,
         )
-        self.engine.submit(transfer)
-        if limit_s is not None:
-            transfer.deadline = time.monotonic() + limit_s
-        return transfer
+        return self.engine.submit(transfer)
 
     def _keep(self, shape: tuple[Hashable, ...], tables: MessageTables) -> None:
         """Keep an operation's tables for the next one of the same shape."""
