@@ -33,7 +33,7 @@ class TransportConfig:
     segment_bytes: int = segment_bytes_for(1500)
     rate_control: str = "credit"
     rate_bytes_per_us: float = 125.0
-    budget_packets: int = 512
+    budget_packets: int = 2048
     first_budget_packets: int = 64
     delay_target_us: float = 2_000.0
     tolerated_loss: float = 0.2
