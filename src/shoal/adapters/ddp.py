@@ -36,9 +36,9 @@ from shoal.transport.tags import layer_class
 class HookState:
     """What the hook knows of one DDP model from bucket to bucket; for `register_comm_hook`.
 
-    `loss_bound` is the share of each rank's gradients that may get lost, by default what the
-    process group was made with, and `holes` what a lost part counts as, as for
-    `shoal.DistributedOptimizer`, with the same default. Raises `UsageError` if the model is not
+    `loss_bound` is the share of each rank's gradients that may get lost and `holes` what a lost
+    part counts as, as for `shoal.DistributedOptimizer`; by default both are as the process group
+    was made, that is by SHOAL_LOSS_BOUND and SHOAL_HOLES. Raises `UsageError` if the model is not
     DDP's, does not run on the backend "shoal", or the bound or `holes` mean nothing.
     """
 

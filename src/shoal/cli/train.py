@@ -90,7 +90,7 @@ def train(
     workers_per_host: HostOption = None,
     transport: TransportOption = "gloo",
     loss_bound: LossBoundOption = 0.0,
-    holes: HolesOption = "zero",
+    holes: HolesOption = "error-feedback",
     overlap: OverlapOption = None,
     deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
     control_port: Annotated[

@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.errors import UsageError
 from shoal.runtime.metrics import LARGEST_PORT, require_client
-from shoal.runtime.transports import ALL_LAYERS, check_ablation, check_transport
+from shoal.runtime.transports import ALL_LAYERS, DEFAULT_HOLES, check_ablation, check_transport
 from shoal.transport.tags import LARGE
 from shoal.workloads import default_recipe
 
@@ -74,7 +74,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     loss_bound: float = 0.0
     """Share of each contribution to a sum that the network may lose; only over "shoal"."""
 
-    holes: str = "zero"
+    holes: str = DEFAULT_HOLES
     """What a lost part of a sum counts as; see `shoal.transport.holes`."""
 
     metrics_port: int | None = None

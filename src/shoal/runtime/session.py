@@ -30,7 +30,7 @@ from shoal.runtime.job_card import JobCard, agree
 from shoal.runtime.last_worker import wait_until_deserted
 from shoal.runtime.launch import Launch, read_launch
 from shoal.runtime.torch_communicator import TorchCommunicator
-from shoal.runtime.transports import LossOptions, check_transport
+from shoal.runtime.transports import DEFAULT_HOLES, LossOptions, check_transport
 from shoal.runtime.watched_store import WatchedStore
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Session:
         self._agreement.reach(topic, strategy=strategy, model=model)
 
     def communicator_over(
-        self, transport: str, loss_bound: float = 0.0, holes: str = "zero"
+        self, transport: str, loss_bound: float = 0.0, holes: str = DEFAULT_HOLES
     ) -> Communicator:
         """Return what goes over `transport`: "gloo", or "shoal" with that bound on losses.
 

@@ -17,6 +17,10 @@ LOSSY_LAYERS: Final = (ALL_LAYERS, FRONT, BACK)
 """Of which layers a sum may lose something: of all, or of the half near the input or the output."""
 
 
+DEFAULT_HOLES: Final = "error-feedback"
+"""What trained best where much gets lost (docs/loss.md). Needs tensors that keep their memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class LossOptions:
     """What may get lost in sums over Shoal's own transport, and what that means."""

@@ -14,6 +14,7 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.runtime.session import current_session, default_group_is_shoal
+from shoal.runtime.transports import DEFAULT_HOLES
 from shoal.train.all_reduce import AllReduce, Overlap
 from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
@@ -72,7 +73,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         *,
         transport: str | None = None,
         loss_bound: float = 0.0,
-        holes: str = "zero",
+        holes: str = DEFAULT_HOLES,
         overlap: Overlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
