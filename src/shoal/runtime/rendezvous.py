@@ -178,14 +178,24 @@ class _Server:
                 missing = sorted(set(range(self._world_size)) - arrived.keys())
                 error = f"Ranks {missing} did not come in time."
             elif self._router.poll(round(_POLL_S * 1000)):
-                identity, payload = self._router.recv_multipart()
-                arrival = msgspec.msgpack.decode(payload, type=_Arrival)
+                identity, *rest = self._router.recv_multipart()
+                try:
+                    arrival = msgspec.msgpack.decode(b"".join(rest), type=_Arrival)
+                except msgspec.MsgspecError:
+                    self._refuse(identity)
+                    continue
                 error = self._objection(arrival, arrived)
                 arrived[arrival.rank] = (identity, arrival)
         cards = [] if error else [arrived[rank][1].card for rank in range(self._world_size)]
         answer = msgspec.msgpack.encode(_Answer(cards, error))
         for identity, _ in arrived.values():
             self._router.send_multipart([identity, answer])
+
+    def _refuse(self, identity: bytes) -> None:
+        """Answer somebody who has the key but says nothing that makes sense here."""
+        text = f"Rank 0 runs version {shoal.__version__} of Shoal and does not understand this rank"
+        answer = _Answer([], f"{text}; install the same version everywhere.")
+        self._router.send_multipart([identity, msgspec.msgpack.encode(answer)])
 
     def _objection(self, new: _Arrival, arrived: Mapping[int, object]) -> str:
         if new.version != shoal.__version__:

@@ -2,8 +2,8 @@
 
 Pure: no socket, no clock, no thread. The per-packet functions are compiled by numba and called by
 the socket loop (`runtime.udp`) as by the tests' and the simulator's virtual links. Start reading
-with `tables` (the state), then `receiving` and `sending` (the protocol), `operations` (how a
-collective is a graph of messages) and `wire` (the datagram).
+with `tables` (the state), then `receiving`, `answers` and `sending` (the protocol), `operations`
+(how a collective is a graph of messages) and `wire` (the datagram).
 
 Implements DLCP/MLT (research digest, sections 1.4 to 1.8).
 """

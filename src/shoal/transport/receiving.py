@@ -8,6 +8,7 @@ sent everything and heard nothing asks, and is told exactly which segments are m
 from __future__ import annotations
 
 from shoal.compiled import U2, compiled, rows_at
+from shoal.transport.answers import on_bitmap, on_feedback, on_ready, on_stop
 from shoal.transport.bitmap import clear_run, set_run
 from shoal.transport.control_queue import (
     queue_control,
@@ -26,7 +27,7 @@ from shoal.transport.credit import (
 from shoal.transport.forms import put
 from shoal.transport.operations import find_operation, incoming_done, is_finished, row_of
 from shoal.transport.replay import accept_number, accept_run, advance
-from shoal.transport.sending import LONGEST_GRACE_US, on_bitmap, on_feedback, on_ready, on_stop
+from shoal.transport.round_trips import LONGEST_GRACE_US
 from shoal.transport.tables import (
     ADD,
     ASKING,

@@ -1,4 +1,4 @@
-"""What goes out next, and what the receivers' answers change about it.
+"""What goes out next: which message, how many packets of it, and how they are written.
 
 The sender's half of the bounded-loss transport (research digest, section 1.5). A batch of packets
 of one message, to one peer, in one traffic class and over one path is decided here and written to
@@ -11,38 +11,30 @@ from typing import Final
 
 import numpy as np
 
-from shoal.compiled import U1, U8, compiled, copy_bytes, rows_at
-from shoal.transport.bitmap import clear_bit, count_bits, count_common, next_bit, test_bit
+from shoal.compiled import U8, compiled, copy_bytes, rows_at
+from shoal.transport.bitmap import clear_bit, next_bit, test_bit
 from shoal.transport.control_queue import queue_control, queue_slots
-from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.forms import take
 from shoal.transport.operations import (
     find_operation,
     first_segment,
     leave_queue,
-    message_done,
     outgoing_at,
     row_of,
-    start_sending,
 )
 from shoal.transport.rates import (
     allowed_packets,
-    note_feedback,
     note_sent,
     report_interval,
     waits_for_reports,
 )
-from shoal.transport.recent_keys import remember
-from shoal.transport.residuals import keep_missing
+from shoal.transport.round_trips import probe_wait
 from shoal.transport.tables import (
     ASKING,
-    BLOCKED,
-    DONE,
     NEVER,
     OUTGOING,
     SENDING,
     SENT_BY_TAG,
-    UNREADY,
     Counter,
     Row,
     State,
@@ -61,7 +53,6 @@ from shoal.transport.wire import (
     PROBE,
     REPORT,
     VERSION,
-    unwrap,
 )
 
 TRANSMIT: Final = np.dtype(
@@ -95,174 +86,8 @@ _SENT = int(Counter.SENT)
 _SENT_BYTES = int(Counter.SENT_BYTES)
 _SENT_AGAIN = int(Counter.SENT_AGAIN)
 _CONTROL_SENT = int(Counter.CONTROL_SENT)
-_MISPLACED = int(Counter.MISPLACED)
-_TRUNCATED = int(Counter.TRUNCATED)
 _PROBES = int(Counter.PROBES)
 _IMPORTANT_SENT = int(Counter.IMPORTANT_SENT)
-
-_SMALLEST_WAIT_US = 2_000
-_LARGEST_WAIT_US = 200_000
-_LONGEST_ROUND_TRIP_US = 60_000_000
-LONGEST_GRACE_US: Final = 20_000
-"""How long a receiver holds back an answer on a network that reorders."""
-_UNKNOWN_WAIT_US = 5_000
-_LOSSY_PACKETS = 4_096
-"""For so many packets after a loss, questions are asked twice."""
-
-
-@compiled
-def probe_wait(peer: Row, probes: int) -> int:
-    """Return microseconds to wait for an answer: from the round trips seen, doubled per silence."""
-    wait = _UNKNOWN_WAIT_US
-    if peer.smoothed_rtt > 0:
-        wait = int(peer.smoothed_rtt + 4 * peer.rtt_variation)
-    return min(max(wait, _SMALLEST_WAIT_US) << min(probes, 6), _LARGEST_WAIT_US)
-
-
-# ---- answers ------------------------------------------------------------------------------------
-
-
-@compiled
-def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
-    """Take in what the receiver says of our packets to it, and how many more it grants."""
-    peer = state.peers[rank]
-    highest = unwrap(peer.reported_highest, int(feedback.highest))
-    grant = unwrap(highest, int(feedback.grant))
-    if highest > peer.next_number or grant > highest + LARGEST_CREDIT:
-        state.counters[rank, _MISPLACED] += 1
-        highest = min(highest, peer.next_number)
-        grant = min(grant, highest + LARGEST_CREDIT)
-    if grant > peer.granted:
-        peer.granted = grant
-        peer.credit_probe_at, peer.credit_probes = NEVER, 0
-    received = min(highest, unwrap(peer.reported_received, int(feedback.received)))
-    same = highest == peer.reported_highest
-    if highest < peer.reported_highest or (same and received <= peer.reported_received):
-        return
-    marked = unwrap(peer.reported_marked, int(feedback.marked))
-    fresh, fresh_marked = received - peer.reported_received, marked - peer.reported_marked
-    peer.reported_highest, peer.reported_received = highest, received
-    peer.reported_marked = marked
-    peer.credit_probe_at, peer.credit_probes = NEVER, 0
-    if fresh > 0:
-        _note_round_trip(peer, feedback, arrived)
-    note_feedback(state.core[0], peer, max(0, fresh), max(0, fresh_marked))
-
-
-@compiled
-def _note_round_trip(peer: Row, feedback: Row, arrived: int) -> None:
-    """Learn from a report on new packets how long answers take.
-
-    A report that was held back for long was no answer to those packets, but waited for an occasion.
-    """
-    round_trip = float((arrived - int(feedback.echo)) & 0xFFFFFFFF)
-    if round_trip >= _LONGEST_ROUND_TRIP_US:
-        return
-    peer.network_rtt = max(1.0, round_trip - feedback.held)
-    if feedback.held > LONGEST_GRACE_US:
-        return
-    if peer.smoothed_rtt == 0:
-        peer.smoothed_rtt, peer.rtt_variation = round_trip, round_trip / 2
-    else:
-        deviation = abs(round_trip - peer.smoothed_rtt)
-        peer.rtt_variation += (deviation - peer.rtt_variation) / 4
-        peer.smoothed_rtt += (round_trip - peer.smoothed_rtt) / 8
-
-
-@compiled
-def on_ready(state: State, rank: int, header: Row) -> None:
-    """Let the messages to `rank` of this operation go, now or as soon as it is posted here."""
-    slot = find_operation(state, header.stream, header.iteration, rank, incoming=False)
-    if slot < 0:
-        remember(state.early, rank, header.stream, header.iteration)
-        return
-    operation = state.operations[slot]
-    rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
-    index = row_of(operation.outgoing_starts, rank, 0)
-    while 0 <= index < operation.outgoing_count and rows[index].peer == rank:
-        if not rows[index].ready:
-            rows[index].ready = 1
-            if rows[index].state == UNREADY:
-                start_sending(state, slot, index)
-        index += 1
-
-
-@compiled
-def _outgoing_of(state: State, rank: int, header: Row) -> int:
-    """Return the handle of the outgoing message that a control packet is about, or -1."""
-    slot = find_operation(state, header.stream, header.iteration, rank, incoming=False)
-    if slot < 0:
-        return -1
-    index = row_of(state.operations[slot].outgoing_starts, rank, int(header.message))
-    if index < 0:
-        state.counters[rank, _MISPLACED] += 1
-        return -1
-    return slot * 65536 + index
-
-
-@compiled
-def pass_end(row: Row) -> int:
-    """Return the packet number after the last pass over a message in state ASKING.
-
-    It is kept in the link to the next message of the queue, which the message has left.
-    """
-    return int(row.next)
-
-
-@compiled
-def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, size: int) -> None:
-    """Send again exactly the segments that the receiver says are missing.
-
-    `highest` is the low half of the packet number up to which it has heard. An answer from before
-    the end of the last pass does not know what that pass has brought, and is of no use.
-    """
-    handle = _outgoing_of(state, rank, header)
-    if handle < 0:
-        return
-    row = outgoing_at(state, handle)
-    if size * 8 < row.segments:
-        state.counters[rank, _TRUNCATED] += 1
-        return
-    if row.state != ASKING or unwrap(pass_end(row), highest) < pass_end(row):
-        return
-    _copy_bits(row.pending, bitmap, row.segments)
-    row.unsent, row.cursor = count_bits(row.pending, row.segments), 0
-    row.important_left = count_common(row.important, row.pending, row.segments)
-    if row.unsent > 0:
-        row.probes = 0
-        peer = state.peers[rank]
-        peer.asks_twice_until = peer.next_number + _LOSSY_PACKETS
-        start_sending(state, handle // 65536, handle % 65536)
-
-
-@compiled
-def _copy_bits(target: int, source: int, bits: int) -> None:
-    """Copy `bits` bits between addresses; those that follow in the last byte become 0."""
-    size = (bits + 7) // 8
-    copy_bytes(target, source, size)
-    if bits % 8:
-        rows_at(target, size, U1)[size - 1] &= (1 << (bits % 8)) - 1
-
-
-@compiled
-def on_stop(state: State, rank: int, header: Row, bitmap: int, size: int) -> None:
-    """Stop sending a message: the receiver has enough of it."""
-    handle = _outgoing_of(state, rank, header)
-    if handle < 0:
-        return
-    row = outgoing_at(state, handle)
-    if row.state == DONE or row.state == BLOCKED:
-        return
-    if row.state == SENDING:
-        leave_queue(state, handle)
-    if row.missing != 0 and size * 8 >= row.segments:
-        _copy_bits(row.missing, bitmap, row.segments)
-        keep_missing(row, state.core[0].segment_bytes)
-    row.state, row.probe_at = DONE, NEVER
-    message_done(state, handle // 65536)
-
-
-# ---- what goes out ------------------------------------------------------------------------------
 
 
 @compiled

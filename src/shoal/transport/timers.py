@@ -10,7 +10,7 @@ from shoal.compiled import I4, compiled, rows_at
 from shoal.transport.control_queue import queue_control
 from shoal.transport.operations import outgoing_at
 from shoal.transport.receiving import answer
-from shoal.transport.sending import probe_wait
+from shoal.transport.round_trips import probe_wait
 from shoal.transport.tables import ASKING, EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
 from shoal.transport.wire import CREDIT_PROBE, PROBE, READY
 

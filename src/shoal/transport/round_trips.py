@@ -1,0 +1,47 @@
+"""How long answers take, and so how long to wait for one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from shoal.compiled import compiled
+
+if TYPE_CHECKING:
+    from shoal.transport.tables import Row
+
+LONGEST_GRACE_US: Final = 20_000
+"""How long a receiver holds back an answer on a network that reorders."""
+
+_SMALLEST_WAIT_US = 2_000
+_LARGEST_WAIT_US = 200_000
+_UNKNOWN_WAIT_US = 5_000
+_LONGEST_ROUND_TRIP_US = 60_000_000
+
+
+@compiled
+def probe_wait(peer: Row, probes: int) -> int:
+    """Return microseconds to wait for an answer: from the round trips seen, doubled per silence."""
+    wait = _UNKNOWN_WAIT_US
+    if peer.smoothed_rtt > 0:
+        wait = int(peer.smoothed_rtt + 4 * peer.rtt_variation)
+    return min(max(wait, _SMALLEST_WAIT_US) << min(probes, 6), _LARGEST_WAIT_US)
+
+
+@compiled
+def note_round_trip(peer: Row, feedback: Row, arrived: int) -> None:
+    """Learn from a report on new packets how long answers take.
+
+    A report that was held back for long was no answer to those packets, but waited for an occasion.
+    """
+    round_trip = float((arrived - int(feedback.echo)) & 0xFFFFFFFF)
+    if round_trip >= _LONGEST_ROUND_TRIP_US:
+        return
+    peer.network_rtt = max(1.0, round_trip - feedback.held)
+    if feedback.held > LONGEST_GRACE_US:
+        return
+    if peer.smoothed_rtt == 0:
+        peer.smoothed_rtt, peer.rtt_variation = round_trip, round_trip / 2
+    else:
+        deviation = abs(round_trip - peer.smoothed_rtt)
+        peer.rtt_variation += (deviation - peer.rtt_variation) / 4
+        peer.smoothed_rtt += (round_trip - peer.smoothed_rtt) / 8

@@ -1,0 +1,60 @@
+"""Meeting without torch: what rank 0 makes of messages that are no arrival."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import msgspec
+import pytest
+import zmq
+
+from shoal.runtime.control.key import JobKey
+from shoal.runtime.rendezvous import exchange_cards
+
+KEY = "a key that only this test knows"
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number = int(probe.getsockname()[1])
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("SHOAL_PORT", str(number))
+    monkeypatch.setenv("SHOAL_JOB_KEY", KEY)
+    return number
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[b""], [b"\xc1\xff\x00"], [b"hello", b"world"], [msgspec.msgpack.encode({"rank": "two"})]],
+)
+def test_what_is_no_arrival_is_answered_and_the_others_still_meet(
+    port: int, frames: list[bytes]
+) -> None:
+    cards = {}
+
+    def meet(rank: int) -> None:
+        cards[rank] = exchange_cards(rank, 2, f"card {rank}".encode(), deadline_s=DEADLINE_S)
+
+    first = threading.Thread(target=meet, args=(0,))
+    first.start()
+    key = JobKey(os.environ["SHOAL_JOB_KEY"])
+    pair = key.client_pair()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.curve_serverkey = key.server_pair().public
+        stranger.curve_publickey, stranger.curve_secretkey = pair.public, pair.secret
+        stranger.linger = 0
+        stranger.connect(f"tcp://127.0.0.1:{port}")
+        stranger.send_multipart(frames)
+        assert stranger.poll(round(1000 * DEADLINE_S))
+        answer = msgspec.msgpack.decode(stranger.recv())
+    assert "install the same version" in answer["error"]
+    second = threading.Thread(target=meet, args=(1,))
+    second.start()
+    for thread in (first, second):
+        thread.join(DEADLINE_S)
+    assert cards == {0: [b"card 0", b"card 1"], 1: [b"card 0", b"card 1"]}
