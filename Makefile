@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/shoal demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

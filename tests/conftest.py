@@ -1,12 +1,18 @@
-"""What all tests share: Ctrl-C works in their processes, and the transport's code is compiled."""
+"""What all tests share: Ctrl-C works in their processes, compiled code, examples without dice."""
 
 from __future__ import annotations
 
 import signal
 from typing import TYPE_CHECKING
 
+from hypothesis import settings
+
 if TYPE_CHECKING:
     import pytest
+
+# The same examples everywhere, and no test fails for the speed of a machine.
+settings.register_profile("shoal", derandomize=True, deadline=None)
+settings.load_profile("shoal")
 
 
 def pytest_configure() -> None:

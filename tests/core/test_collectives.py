@@ -143,7 +143,7 @@ def cases(draw: st.DrawFn) -> tuple[str, int, int, int, int]:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(case=cases(), seed=st.integers(0, 2**32))
 def test_every_member_ends_with_the_exact_mean(
     case: tuple[str, int, int, int, int], seed: int
@@ -161,7 +161,7 @@ def test_every_member_ends_with_the_exact_mean(
     assert group.elements_sent == 2 * (size - 1) * length
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(case=cases(), me=st.integers(0, 7))
 def test_pieces_are_never_empty_nor_longer_than_asked(
     case: tuple[str, int, int, int, int], me: int

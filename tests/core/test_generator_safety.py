@@ -179,9 +179,7 @@ class GeneratorMachine(RuleBasedStateMachine):
 
 
 TestGeneratorMachine = GeneratorMachine.TestCase
-TestGeneratorMachine.settings = settings(
-    max_examples=120, stateful_step_count=30, deadline=None, derandomize=True
-)
+TestGeneratorMachine.settings = settings(max_examples=120, stateful_step_count=30)
 
 
 class ScriptedRandom:

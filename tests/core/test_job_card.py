@@ -216,7 +216,7 @@ def test_comparison_finds_a_difference_exactly_when_there_is_one(listed: list[Jo
     assert bool(compare(dict(enumerate(listed)))) == any(card != listed[0] for card in listed)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.binary(max_size=100), st.sampled_from(["0", "1", "verdict"]))
 def test_garbage_in_the_store_stops_the_job_with_a_sentence(garbage: bytes, place: str) -> None:
     class Tampered(MemoryStore):

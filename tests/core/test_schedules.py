@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from group_checks import check_group_schedule, check_round
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
@@ -62,7 +62,6 @@ def test_contract(name: str, world_size: int) -> None:
         )
 
 
-@settings(derandomize=True, deadline=None)
 @given(
     name=st.sampled_from(list(ALL_SCHEDULES)),
     world_size=st.integers(1, 200),

@@ -165,6 +165,4 @@ class ServerClockMachine(RuleBasedStateMachine):
 
 
 TestServerClockMachine = ServerClockMachine.TestCase
-TestServerClockMachine.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, derandomize=True
-)
+TestServerClockMachine.settings = settings(max_examples=100, stateful_step_count=50)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from group_checks import check_group_schedule
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
@@ -140,7 +140,6 @@ def topologies(draw: st.DrawFn) -> Topology:
     return Topology(tuple(hosts), uplinks)
 
 
-@settings(derandomize=True, deadline=None)
 @given(topologies())
 def test_any_network_gets_exact_consensus_within_every_capacity(topology: Topology) -> None:
     schedule = TopologyDivision(topology)
@@ -151,7 +150,6 @@ def test_any_network_gets_exact_consensus_within_every_capacity(topology: Topolo
             assert flows <= topology.flow_capacity(link)
 
 
-@settings(derandomize=True, deadline=None)
 @given(topologies())
 def test_division_keeps_the_contract(topology: Topology) -> None:
     check_group_schedule(lambda: TopologyDivision(topology))

@@ -411,4 +411,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=20, deadline=None)
+TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=20)

@@ -35,7 +35,7 @@ class Guarded:
 
 
 @given(data=st.data(), bits=BITS)
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_a_sequence_of_operations_is_that_of_a_set(data: st.DataObject, bits: int) -> None:
     guarded, expected = Guarded(bits), set(range(bits))
     bitmap.fill_bits(guarded.address, bits)
@@ -59,7 +59,6 @@ def test_a_sequence_of_operations_is_that_of_a_set(data: st.DataObject, bits: in
 
 
 @given(data=st.data(), bits=BITS)
-@settings(derandomize=True, deadline=None)
 def test_common_bits(data: st.DataObject, bits: int) -> None:
     first, second = Guarded(bits), Guarded(bits)
     members = st.sets(st.integers(0, bits - 1), max_size=50)
@@ -89,7 +88,6 @@ def test_the_lowest_bit_of_every_single_bit_and_of_all_above_it() -> None:
         assert lowest(np.uint64((1 << 64) - (1 << index))) == index
 
 
-@settings(deadline=None)
 @given(bits=BITS, data=st.data())
 def test_a_run_is_what_is_set_without_a_gap(bits: int, data: st.DataObject) -> None:
     guarded = Guarded(bits)

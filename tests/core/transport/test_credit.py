@@ -58,7 +58,7 @@ def post_gathering(
     loss=st.sampled_from([0.0, 0.0, 0.1, 0.4]),
     rounds=st.integers(1, 3),
 )
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_packets_under_way_never_exceed_budget_and_senders(
     senders: int, budget: int, segments: int, seed: int, loss: float, rounds: int
 ) -> None:

@@ -152,7 +152,7 @@ def random_values(size: int, length: int, form: int, seed: int) -> NDArray[Any]:
     latest=st.sampled_from([0, 20_000]),
     stop_early=st.booleans(),
 )
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_an_all_reduce_is_the_mean_of_everyone(
     algorithm: str,
     size: int,
@@ -192,7 +192,7 @@ def test_an_all_reduce_is_the_mean_of_everyone(
     seed=st.integers(0, 1 << 30),
     stop_early=st.booleans(),
 )
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_with_a_bound_everyone_has_the_same_sum_of_what_arrived(
     size: int,
     length: int,
@@ -254,7 +254,7 @@ def test_no_contribution_is_added_twice_in_a_ring_with_losses(size: int, seed: i
         max_size=8,
     ),
 )
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_overlapping_groups_at_once_posted_in_any_order(
     seed: int, faults: Faults, operations: list[tuple[list[int], int, str, int]]
 ) -> None:

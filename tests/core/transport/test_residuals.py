@@ -38,7 +38,7 @@ def residual(tables: MessageTables, length: int, dtype: Any) -> NDArray[Any]:
     return guard.bytes.view(dtype).copy()
 
 
-@settings(derandomize=True, deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     size=st.sampled_from([2, 4]),
     algorithm=st.sampled_from(["direct", "ring"]),

@@ -125,7 +125,7 @@ def same_outcome(one: Transfer, other: Transfer) -> None:
 
 @pytest.mark.parametrize("mode", [WRITE, ADD])
 @pytest.mark.parametrize("stop_early", [False, True])
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 1 << 30),
     loss_bound=st.sampled_from([0.0, 0.1, 0.5]),
@@ -178,7 +178,6 @@ def test_a_run_is_taken_in_at_once() -> None:
     gap=st.integers(0, 200),
     count=st.integers(0, 200),
 )
-@settings(derandomize=True, deadline=None)
 def test_a_run_of_numbers_is_noted_as_each_of_them_would_be(
     start: int, gap: int, count: int
 ) -> None:

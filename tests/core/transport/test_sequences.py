@@ -174,7 +174,5 @@ TestTransportMachine = TransportMachine.TestCase
 TestTransportMachine.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
     report_multiple_bugs=False,
 )

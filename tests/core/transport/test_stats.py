@@ -53,7 +53,7 @@ def stats_of(endpoint: Endpoint, log: OperationLog, seconds: float = 1.0) -> Tra
 # ---- sums ---------------------------------------------------------------------------------------
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     size=st.sampled_from([2, 4, 6]),
     algorithm=st.sampled_from(graphs.ALGORITHMS),
@@ -210,7 +210,7 @@ def test_a_peer_that_comes_late_is_the_one_that_was_waited_for() -> None:
 # ---- waits --------------------------------------------------------------------------------------
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(waits=st.lists(st.integers(0, 50), max_size=120), data=st.data())
 def test_the_longest_wait_of_any_interval(waits: list[int], data: st.DataObject) -> None:
     split = data.draw(st.integers(0, len(waits)))

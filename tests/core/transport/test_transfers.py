@@ -75,7 +75,7 @@ def _happened(link: VirtualLink, pair: str, *names: str) -> int:
     mode=st.sampled_from([WRITE, ADD]),
     early=st.integers(-50_000, 50_000),
 )
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_without_a_bound_everything_arrives(
     faults: Faults, config: TransportConfig, seed: int, count: int, mode: int, early: int
 ) -> None:
@@ -96,7 +96,7 @@ def test_without_a_bound_everything_arrives(
     count=st.integers(1, 400),
     bound=st.floats(0.01, 0.9),
 )
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_with_a_bound_enough_arrives_and_the_rest_is_reported(
     faults: Faults, config: TransportConfig, seed: int, count: int, bound: float
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from by_hand import CLOCK, feedback, header, written
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transfers import Transfer
 from virtual_link import VirtualLink, joined, tag
@@ -220,7 +220,6 @@ def test_headers_made_by_fields_are_the_vectors() -> None:
     reference=st.integers(0, 1 << 62),
     difference=st.integers(-(1 << 31), (1 << 31) - 1),
 )
-@settings(derandomize=True, deadline=None)
 def test_unwrap_finds_the_nearest(reference: int, difference: int) -> None:
     number = reference + difference
     assert unwrap(reference, number & 0xFFFFFFFF) == number
