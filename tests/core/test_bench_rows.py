@@ -113,7 +113,7 @@ def test_a_section_measured_again_replaces_its_rows_and_no_others() -> None:
 def test_another_file_is_refused_with_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(DataError, match="is not a file of `shoal bench sync`"):
+    with pytest.raises(DataError, match="is not a file of `shoal bench`"):
         read_bench_file(path)
 
 

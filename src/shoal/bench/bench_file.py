@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.bench.rows import Row
-from shoal.errors import DataError, ResourceError
+from shoal.jobs.files import indented_json, read_json, write_whole
 from shoal.jobs.result import Environment
 
 if TYPE_CHECKING:
@@ -48,22 +48,9 @@ class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_bench_file(path: Path) -> BenchFile:
     """Read a result file. Raises `DataError` when it is absent, truncated or of another kind."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=BenchFile)
-    except OSError as error:
-        message = f"Cannot read {path}: {error.strerror}."
-        raise DataError(message) from error
-    except msgspec.DecodeError as error:
-        message = f"{path} is not a file of `shoal bench sync` ({error}); choose another name."
-        raise DataError(message) from error
+    return read_json(path, BenchFile, "a file of `shoal bench`", "choose another name")
 
 
 def write_bench_file(path: Path, file: BenchFile) -> None:
-    """Write `file` as indented JSON, whole or not at all; `ResourceError` if that cannot be."""
-    draft = path.with_name(f"{path.name}.part")
-    try:
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
-        draft.replace(path)
-    except OSError as error:
-        message = f"Cannot write {path}: {error.strerror}."
-        raise ResourceError(message) from error
+    """Write `file` as indented JSON; `ResourceError` if that cannot be."""
+    write_whole(path, indented_json(file))

@@ -17,13 +17,10 @@ import json
 import socket
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from shoal.bench.namespaces import Namespace, inside
 from shoal.errors import ResourceError, UsageError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 COMMANDS: Final = ("ip", "tc", "nft")
 """What must be installed."""
@@ -121,12 +118,7 @@ class EmulatedNetwork:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +19,8 @@ from rich.text import Text
 from shoal.cli.display import output_console
 from shoal.cli.options import require_positive, require_writable
 from shoal.doctor import Finding, Verdict, is_anything_wrong
-from shoal.errors import ResourceError, UsageError
+from shoal.errors import UsageError
+from shoal.jobs.files import indented_json, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,17 +149,13 @@ def _say(sentence: str) -> None:
 
 def _write(findings: Sequence[Finding], json: Path | None) -> None:
     """Write the table to standard output, unless it is the JSON that is wanted there."""
-    encoded = msgspec.json.format(msgspec.json.encode(findings), indent=1)
+    encoded = indented_json(findings)
     if json == Path("-"):
-        sys.stdout.write(encoded.decode() + "\n")
+        sys.stdout.write(encoded.decode())
         return
     _print(findings, output_console())
     if json is not None:
-        try:
-            json.write_bytes(encoded + b"\n")
-        except OSError as error:
-            message = f"Cannot write {json}: {error.strerror}."
-            raise ResourceError(message) from error
+        write_whole(json, encoded)
 
 
 def _print(findings: Sequence[Finding], console: Console) -> None:

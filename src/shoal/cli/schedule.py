@@ -14,9 +14,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from shoal.errors import ResourceError, UsageError
+from shoal.errors import UsageError
 from shoal.groups import LinkKind, Topology, flows_per_link, make_schedule
 from shoal.groups.mixing import contraction_per_step, period_rounds, product, reaches_consensus
+from shoal.jobs.files import indented_json, write_whole
 
 if TYPE_CHECKING:
     from shoal.groups import AbstractGroupSchedule, Round
@@ -269,14 +270,10 @@ def _workers_per_host(workers: int, hosts: int) -> int:
 
 def _write(report: ScheduleReport, json: Path | None) -> None:
     """Write the text to standard output, unless it is the JSON that is wanted there."""
-    encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    encoded = indented_json(report)
     if json == Path("-"):
-        sys.stdout.write(encoded.decode() + "\n")
+        sys.stdout.write(encoded.decode())
         return
     sys.stdout.write(render_report(report) + "\n")
     if json is not None:
-        try:
-            json.write_bytes(encoded + b"\n")
-        except OSError as error:
-            message = f"Cannot write {json}: {error.strerror}."
-            raise ResourceError(message) from error
+        write_whole(json, encoded)

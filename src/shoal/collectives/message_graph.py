@@ -45,6 +45,11 @@ class Incoming:
     lossy: bool = False
     contributions: int = 1
 
+    @property
+    def may_lose(self) -> bool:
+        """Whether a bounded share of it may get lost."""
+        return self.adds or self.lossy
+
 
 @dataclass(frozen=True, slots=True)
 class Gate:

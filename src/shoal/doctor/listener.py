@@ -40,7 +40,6 @@ from shoal.runtime.control.server_socket import bind, make_router, start_authent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from shoal.doctor.findings import Finding
     from shoal.runtime.control.key import JobKey
@@ -77,12 +76,7 @@ class Listener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.close()
 
     def close(self) -> None:

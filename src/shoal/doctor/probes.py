@@ -28,7 +28,6 @@ from shoal.transport.wire import IP_UDP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from shoal.runtime.udp.settings import Settings
 
@@ -110,12 +109,7 @@ class ProbeSockets:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self._opened.close()
 
     @property

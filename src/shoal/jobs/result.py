@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.errors import DataError
+from shoal.jobs.files import indented_json, read_json, write_whole
 from shoal.trace import Span
 
 if TYPE_CHECKING:
@@ -148,19 +148,10 @@ class ResultFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_results(path: Path, results: ResultFile) -> None:
-    """Write `results` to `path` as indented JSON."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    """Write `results` as indented JSON; `ResourceError` if that cannot be."""
+    write_whole(path, indented_json(results))
 
 
 def read_results(path: Path) -> ResultFile:
     """Read a result file. Raises `DataError` when it is absent, truncated or of another schema."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ResultFile)
-    except OSError as error:
-        message = f"Cannot read {path}: {error.strerror}."
-        raise DataError(message) from error
-    except msgspec.DecodeError as error:
-        message = (
-            f"{path} is not a Shoal result file ({error}); make one with `shoal train --json`."
-        )
-        raise DataError(message) from error
+    return read_json(path, ResultFile, "a Shoal result file", "make one with `shoal train --json`")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from shoal.errors import ResourceError
+from shoal.jobs.files import write_whole
 from shoal.jobs.waiting import find_synchronizations, split_waiting
 from shoal.trace import Sample, Span, SpanKind
 
@@ -44,11 +44,7 @@ def write_trace(
     """
     events = list(_events(list(spans), list(samples), names or {}))
     document = {"traceEvents": events, "displayTimeUnit": "ms"}
-    try:
-        path.write_bytes(msgspec.json.encode(document))
-    except OSError as error:
-        message = f"Cannot write the trace to {path}: {error.strerror}."
-        raise ResourceError(message) from error
+    write_whole(path, msgspec.json.encode(document), "the trace")
 
 
 def _events(spans: list[Span], samples: list[Sample], names: Mapping[int, str]) -> Iterator[_Event]:

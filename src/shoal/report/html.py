@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.errors import ResourceError, UsageError
+from shoal.errors import UsageError
+from shoal.jobs.files import write_whole
 from shoal.report.figures import PANELS, Figure, Panel, draw_timeline
 from shoal.report.findings import finding
 from shoal.report.legend import legend, swatch
@@ -38,11 +39,7 @@ def write_report(results: Results, path: Path) -> None:
     cannot be written.
     """
     page = make_page(group_scenarios(results), _plotly_script())
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        message = f"Cannot write the report to {path}: {error.strerror}."
-        raise ResourceError(message) from error
+    write_whole(path, page.encode(), "the report")
 
 
 def make_page(scenarios: Sequence[Scenario], plotly_script: str) -> str:

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.errors import ResourceError
+from shoal.jobs.files import write_whole
 from shoal.report.figures.figure import thinned
 from shoal.report.palette import STRATEGY_COLORS, THEME, Styles, assign_styles
 from shoal.report.scenario import Results, group_scenarios
@@ -35,11 +35,7 @@ def write_picture(results: Results, path: Path) -> None:
 
     Raises `UsageError` when there are no runs, `ResourceError` when the file cannot be written.
     """
-    try:
-        path.write_text(make_picture(group_scenarios(results)), encoding="utf-8")
-    except OSError as error:
-        message = f"Cannot write the picture to {path}: {error.strerror}."
-        raise ResourceError(message) from error
+    write_whole(path, make_picture(group_scenarios(results)).encode(), "the picture")
 
 
 def make_picture(scenarios: Sequence[Scenario]) -> str:

@@ -8,7 +8,6 @@ calling thread's order: all members of a group make the same calls in the same o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
@@ -178,12 +177,7 @@ class NumpyCommunicator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.close()
 
     def _group(self, ranks: Sequence[int] | None) -> TransportGroup:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.bench.loss.arms import Arm
-from shoal.errors import DataError, ResourceError
+from shoal.jobs.files import read_json, write_whole
 from shoal.jobs.result import Environment
 
 if TYPE_CHECKING:
@@ -85,25 +85,12 @@ def _subject(job: LossJob) -> tuple[str, str, int]:
 
 def read_loss_file(path: Path) -> LossFile:
     """Read a profile. Raises `DataError` when it is absent, truncated or of another kind."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=LossFile)
-    except OSError as error:
-        message = f"Cannot read {path}: {error.strerror}."
-        raise DataError(message) from error
-    except msgspec.DecodeError as error:
-        message = f"{path} is not a file of `shoal profile-loss` ({error}); choose another name."
-        raise DataError(message) from error
+    return read_json(path, LossFile, "a file of `shoal profile-loss`", "choose another name")
 
 
 def write_loss_file(path: Path, file: LossFile) -> None:
-    """Write `file` as JSON, whole or not at all; `ResourceError` if that cannot be."""
-    draft = path.with_name(f"{path.name}.part")
-    try:
-        draft.write_bytes(_encode(file))
-        draft.replace(path)
-    except OSError as error:
-        message = f"Cannot write {path}: {error.strerror}."
-        raise ResourceError(message) from error
+    """Write `file` as JSON; `ResourceError` if that cannot be."""
+    write_whole(path, _encode(file))
 
 
 def _encode(file: LossFile) -> bytes:

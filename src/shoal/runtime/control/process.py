@@ -21,8 +21,6 @@ from shoal.errors import ResourceError, UsageError
 from shoal.runtime.control.service import STOP_COMMAND
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from shoal.runtime.control.key import JobKey
 
 _START_S = 30.0
@@ -107,12 +105,7 @@ class ControlProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.stop()
 
 

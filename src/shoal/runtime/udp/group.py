@@ -80,6 +80,11 @@ class SumOptions:
     importance: str = LARGE
     """Which of a named tensor's packets count as important; see `transport.tags`."""
 
+    @property
+    def keeps_missing(self) -> bool:
+        """Whether what gets lost is to be added to the tensor's next contribution."""
+        return self.policy == ERROR_FEEDBACK and self.tensor is not None
+
 
 EXACT: Final = SumOptions()
 
@@ -314,8 +319,7 @@ class TransportGroup:
         if stream is None and iteration is None:
             iteration = self.reserve()
         origin = source or memory
-        has_feedback = options.policy == ERROR_FEEDBACK and options.tensor is not None
-        if has_feedback:  # first, because it frees tables
+        if options.keeps_missing:  # first, because it frees tables
             self.feedback.add_back(options.tensor, origin.address)
         with self._lock:
             kept = self._tables.get(shape)
@@ -326,7 +330,7 @@ class TransportGroup:
             return None
         tables.place(memory.address, origin.address)
         give_back = partial(self._keep, shape, tables)
-        if has_feedback:
+        if options.keeps_missing:
             give_back = partial(self.feedback.keep, options.tensor, tables, give_back)
         if options.tensor is not None:
             self._tagger(options.importance).tag(tables, options.tensor)
@@ -358,7 +362,6 @@ class TransportGroup:
 
     def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
         bound = 0.0 if form == RAW else options.loss_bound
-        keeps = options.policy == ERROR_FEEDBACK and bound > 0 and options.tensor is not None
         bound /= graphs.lossy_hops(options.algorithm, self.size, options.per_host)
         adders = [0] * len(graph.gates)
         for message in graph.incoming:
@@ -386,7 +389,7 @@ class TransportGroup:
                     len(message.piece),
                     ADD if message.adds else WRITE,
                     message.gate,
-                    bound if message.adds or message.lossy else 0.0,
+                    bound if message.may_lose else 0.0,
                 )
                 for message in graph.incoming
             ],
@@ -400,7 +403,7 @@ class TransportGroup:
                 )
                 for number, gate in enumerate(graph.gates)
             ],
-            keeps_missing=keeps,
+            keeps_missing=options.keeps_missing and bound > 0,
             tagged=options.tensor is not None,
         )
         if bound > 0:

@@ -48,7 +48,7 @@ class SumAccount:
     def of(cls, graph: MessageGraph, ranks: Sequence[int], layer_class: int) -> SumAccount:
         """Return that of a graph among `ranks`."""
         table = sorted(graph.incoming, key=lambda message: ranks[message.peer])
-        lossy = [(row, m) for row, m in enumerate(table) if m.adds or m.lossy]
+        lossy = [(row, m) for row, m in enumerate(table) if m.may_lose]
         numbers = [
             (row, m.contributions, m.contributions * _completes(graph, m.gate)) for row, m in lossy
         ]
