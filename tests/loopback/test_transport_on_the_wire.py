@@ -1,0 +1,257 @@
+"""What really leaves a rank's sockets: source ports, tags, batches. Seen by relays between ranks.
+
+Each rank is told that the others receive at a relay, which notes where a datagram came from, its
+TOS byte and its header, and passes it on. So nothing here takes the sender's word for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from shoal.errors import DeadlineExceeded
+from shoal.runtime.udp.engine import UdpEngine
+from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup
+from shoal.transport import wire
+from shoal.transport.endpoint import TransportConfig
+from shoal.transport.forms import FLOAT32
+from shoal.transport.tables import Counter as Sent
+
+SO_NO_CHECK = 11
+"""Without checksums the kernel refuses to cut batches (EINVAL), as a device may that cannot."""
+NOWHERE = ("255.255.255.255", 9)
+"""No socket of ours may broadcast."""
+FEW_UNDER_WAY = 32
+"""Packets that a relay's socket surely has room for."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A data packet as it came to a relay."""
+
+    port: int
+    tos: int
+    is_important: bool
+    offset: int
+
+
+class Relay:
+    """Passes on what is meant for `target`, with the TOS byte `tos`; notes its data packets."""
+
+    def __init__(self, target: tuple[str, int], tos: int) -> None:
+        self.seen: list[Seen] = []
+        self._target = target
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.SOL_IP, socket.IP_RECVTOS, 1)
+        self._socket.setsockopt(socket.SOL_IP, socket.IP_TOS, tos)
+        self.address: tuple[str, int] = self._socket.getsockname()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self._thread.start()
+
+    def _pass_on(self) -> None:
+        while not self._is_closing:
+            if not select.select([self._socket], [], [], 0.05)[0]:
+                continue
+            data, ancillary, _, source = self._socket.recvmsg(65536, 256)
+            header = np.frombuffer(data, wire.HEADER, 1)[0]
+            if header["kind"] & 15 == wire.DATA:
+                important = bool(header["flags"] & wire.IMPORTANT)
+                tos = ancillary[0][2][0]
+                self.seen.append(Seen(source[1], tos, important, int(header["offset"])))
+            self._socket.sendto(data, self._target)
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._thread.join()
+        self._socket.close()
+
+
+@contextlib.contextmanager
+def engines(
+    config: TransportConfig,
+    *,
+    deadline_s: float = 20.0,
+    unreachable: int | None = None,
+    is_relayed: bool = True,
+    tos: int = 0,
+    without_checksums: bool = False,
+) -> Iterator[tuple[list[UdpEngine], list[Relay]]]:
+    """Yield two started engines of this process, and the relays in front of them.
+
+    The relays make all TOS bytes `tos`. Whatever goes to the rank `unreachable` is refused by the
+    kernel. Rank 0 sends `without_checksums`.
+    """
+    with contextlib.ExitStack() as opened:
+        pair = [UdpEngine(rank, 2, config, deadline_s=deadline_s) for rank in range(2)]
+        for each in pair:
+            opened.callback(each.close)
+        cards = [each.card for each in pair]
+        relays = [Relay(card.addresses[0], tos) for card in cards if is_relayed]
+        for relay in relays:
+            opened.callback(relay.close)
+        addresses = [relay.address for relay in relays] or [card.addresses[0] for card in cards]
+        if unreachable is not None:
+            addresses[unreachable] = NOWHERE
+        told = [
+            msgspec.structs.replace(card, addresses=[address] * len(card.addresses))
+            for card, address in zip(cards, addresses, strict=True)
+        ]
+        for sender in pair[0].sockets.senders if without_checksums else ():
+            sender.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+        with ThreadPoolExecutor(2) as threads:  # each waits for the other
+            list(threads.map(lambda engine: engine.start(told), pair))
+        opened.callback(lambda: closing(pair))
+        yield pair, relays
+
+
+def closing(pair: Sequence[UdpEngine]) -> None:
+    """Close both at once: each lingers for the other."""
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda engine: engine.close(), pair))
+
+
+def sum_up(groups: Sequence[TransportGroup], arrays: Sequence[Any], **options: Any) -> None:
+    """Sum an array of each rank, in place."""
+    transfers = [
+        group.all_reduce(
+            Memory(array.ctypes.data, array.size, FLOAT32, array), SumOptions(**options)
+        )
+        for group, array in zip(groups, arrays, strict=True)
+    ]
+    for transfer in transfers:
+        assert transfer is not None
+        transfer.wait()
+
+
+def groups_of(pair: Sequence[UdpEngine]) -> list[TransportGroup]:
+    return [TransportGroup(engine, (0, 1), stream=9) for engine in pair]
+
+
+def test_every_path_has_a_source_port_of_its_own_for_all_classes() -> None:
+    paths, unit = 3, 4
+    config = TransportConfig(paths=paths, spray_unit=unit, budget_packets=FEW_UNDER_WAY)
+    with engines(config) as (pair, relays):
+        groups = groups_of(pair)
+        for layer_class in (0, 5):
+            sum_up(groups, [np.ones(100_000, np.float32) for _ in pair], layer_class=layer_class)
+    for relay in relays:
+        by_port = Counter(each.port for each in relay.seen)
+        assert len(by_port) == paths
+        assert max(by_port.values()) - min(by_port.values()) <= unit
+        for port in by_port:
+            assert {each.tos >> 5 for each in relay.seen if each.port == port} == {7, 2}
+
+
+@pytest.mark.parametrize("layer_tags", [True, False])
+@pytest.mark.parametrize("importance_tags", [True, False])
+def test_tags_are_in_the_ip_header_and_can_be_turned_off(
+    layer_tags: bool, importance_tags: bool
+) -> None:
+    config = TransportConfig(
+        layer_tags=layer_tags, importance_tags=importance_tags, budget_packets=FEW_UNDER_WAY
+    )
+    with engines(config) as (pair, relays):
+        groups = groups_of(pair)
+        for _ in range(2):  # the first iteration sets the threshold
+            for relay in relays:
+                relay.seen.clear()
+            arrays = [np.linspace(1.0, 2.0, 144_000, dtype=np.float32) for _ in pair]
+            sum_up(groups, arrays, layer_class=3, loss_bound=0.01, tensor="gradient")
+    for relay in relays:
+        assert {each.tos >> 5 for each in relay.seen} == {4 if layer_tags else 0}
+        ecn = {(each.is_important, each.tos & 3) for each in relay.seen}
+        if importance_tags:
+            assert ecn == {(True, 1), (False, 0)}
+        else:
+            assert {bits for _, bits in ecn} == {1}, "nothing is to be dropped first"
+
+
+def test_a_batch_leaves_in_one_call_where_the_kernel_cuts_it() -> None:
+    with engines(TransportConfig(budget_packets=FEW_UNDER_WAY)) as (pair, relays):
+        if not pair[0].sockets.segmentation:
+            pytest.skip("this kernel has no UDP segmentation offload")
+        sum_up(groups_of(pair), [np.ones(400_000, np.float32) for _ in pair])
+        loop, counts = pair[0].stats().loop, pair[0].counts()
+    assert loop.segmentation
+    assert len(relays[1].seen) == counts[Sent.SENT], "the relay gets them one by one"
+    assert loop.send_calls - counts[Sent.CONTROL_SENT] < counts[Sent.SENT]
+
+
+def test_a_kernel_that_refuses_batches_gets_single_packets() -> None:
+    arrays = [np.full(50_000, 1.0 + rank, np.float32) for rank in range(2)]
+    config = TransportConfig(budget_packets=FEW_UNDER_WAY)
+    with engines(config, without_checksums=True) as (pair, _):
+        if not pair[0].sockets.segmentation:
+            pytest.skip("this kernel has no UDP segmentation offload")
+        sum_up(groups_of(pair), arrays)
+        stats = [engine.stats() for engine in pair]
+    for array in arrays:
+        assert (array == 3.0).all()
+    assert [each.loop.segmentation for each in stats] == [False, True]
+    assert stats[0].total.refused_packets == 0, "they went out in another way"
+    assert stats[0].loop.send_calls >= stats[0].total.sent_packets
+
+
+def test_what_the_network_made_of_tags_is_noticed() -> None:
+    marked = 1 << 5 | 3  # of the class before the last, and as a congested switch marks
+    with engines(TransportConfig(budget_packets=FEW_UNDER_WAY), tos=marked) as (pair, _):
+        sum_up(groups_of(pair), [np.ones(50_000, np.float32) for _ in pair])
+        for rank, engine in enumerate(pair):
+            traffic = engine.stats().total
+            assert traffic.sent_packets_by_class[0] == traffic.sent_packets
+            assert traffic.received_packets_by_class[6] == traffic.received_packets > 0
+            assert engine.endpoint.state.peers["marked"][1 - rank] == traffic.received_packets
+
+
+def test_joined_packets_are_received_in_few_calls_where_the_kernel_joins_them() -> None:
+    with engines(TransportConfig(), is_relayed=False) as (pair, _):
+        if not (pair[1].sockets.coalescing and pair[0].sockets.segmentation):
+            pytest.skip("this kernel does not hand on batches of packets whole")
+        sum_up(groups_of(pair), [np.ones(400_000, np.float32) for _ in pair])
+        stats = pair[1].stats()
+    assert stats.loop.coalescing
+    assert stats.loop.receive_calls < stats.total.received_packets
+
+
+def test_packets_that_the_kernel_does_not_take_are_counted_and_the_wait_ends() -> None:
+    with engines(TransportConfig(), deadline_s=2.0, unreachable=1) as (pair, relays):
+        with pytest.raises(DeadlineExceeded):
+            sum_up(groups_of(pair), [np.ones(10_000, np.float32) for _ in pair])
+        traffic = pair[0].stats().total
+    assert traffic.refused_packets == traffic.sent_packets > 0  # rank 1's READY came
+    assert not relays[1].seen
+
+
+def test_credit_never_exceeds_what_the_receive_buffer_holds() -> None:
+    engine = UdpEngine(0, 1, TransportConfig(budget_packets=1 << 20), deadline_s=5.0)
+    try:
+        assert engine.endpoint.config.budget_packets == engine.sockets.budget_packets < 1 << 20
+        assert engine.sockets.budget_packets * 1_500 < engine.sockets.receive_bytes
+    finally:
+        engine.start([engine.card])
+        engine.close()
+
+
+def test_others_are_told_the_advertised_address() -> None:
+    engine = UdpEngine(
+        0, 1, TransportConfig(), deadline_s=5.0, bind="127.0.0.1", advertise="192.0.2.7"
+    )
+    try:
+        card = engine.card
+        assert {host for host, _ in card.addresses} == {card.links[0]} == {"192.0.2.7"}
+        assert engine.sockets.receiver.getsockname()[0] == "127.0.0.1"
+    finally:
+        engine.close()
