@@ -14,6 +14,7 @@ import operator
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ from shoal.adapters.sparse_sums import sum_sparse
 from shoal.adapters.torch_work import TransportWork, then
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.runtime.any_source import AnySource, Wanted
+from shoal.runtime.monitored_barrier import MonitoredBarrier
 from shoal.runtime.tensor_memory import SUMMABLE, bytes_of, flat_copy, memory_of, scatter_back
 from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup
 from shoal.transport.forms import FLOAT32_AS_BFLOAT16
@@ -63,6 +65,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         self.engine, self.group, self.sums = engine, group, sums
         self._owns_engine = owns_engine
         self._from_anyone = AnySource(group)
+        self._monitored_barrier = MonitoredBarrier(group)
         self._name = self._description = ""
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
@@ -441,6 +444,18 @@ class ShoalProcessGroup(dist.ProcessGroup):
         deadline_s = seconds if seconds > 0 else None
         then(self.group.barrier(bytes_of(here), deadline_s=deadline_s), work)
         return work.seal()
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return once every member has called it; rank 0's error names who did not in time.
+
+        `timeout` is the group's where none is given. See `MonitoredBarrier`.
+        `dist.monitored_barrier` refuses every backend that is not called gloo, so call this one.
+        """
+        deadline_s = self.group.deadline_s or self.engine.deadline_s
+        timeout_s = deadline_s if timeout is None else timeout.total_seconds()
+        self._monitored_barrier(timeout_s, wait_all_ranks=wait_all_ranks)
 
     # Newer releases of torch call some of these by other names as well.
     all_gather_single = _allgather_base
