@@ -12,6 +12,7 @@ from shoal.transport.holes import ERROR_FEEDBACK, ZERO
 def test_nothing_said_is_the_plain_transport() -> None:
     sums = from_environment({}).sums
     assert (sums.loss_bound, sums.policy, sums.algorithm, sums.per_host) == (0, ZERO, "direct", 1)
+    assert sums.wire is None
 
 
 def test_sums_are_made_as_the_environment_says() -> None:
@@ -21,10 +22,12 @@ def test_sums_are_made_as_the_environment_says() -> None:
             "SHOAL_HOLES": "error-feedback",
             "SHOAL_ALL_REDUCE": "hierarchical",
             "LOCAL_WORLD_SIZE": "4",
+            "SHOAL_WIRE": "bfloat16",
         }
     ).sums
     assert (sums.loss_bound, sums.policy) == (0.05, ERROR_FEEDBACK)
     assert (sums.algorithm, sums.per_host) == ("hierarchical", 4)
+    assert sums.wire == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,7 @@ def test_sums_are_made_as_the_environment_says() -> None:
         ("SHOAL_LOSS_BOUND", "a little"),
         ("SHOAL_HOLES", "black"),
         ("SHOAL_ALL_REDUCE", "tree"),
+        ("SHOAL_WIRE", "float64"),
         ("LOCAL_WORLD_SIZE", "0"),
     ],
 )

@@ -153,7 +153,7 @@ def train_with_loss() -> dict[str, Any]:
     from shoal.adapters.ddp import register
 
     def register_lossy(model: DistributedDataParallel) -> Any:
-        return register(model, loss_bound=0.2, holes="error-feedback")
+        return register(model, loss_bound=0.2, holes="error-feedback", wire="float16")
 
     dist.init_process_group("shoal")
     made, seen = train({}, torch.float32, 1, register_lossy)
@@ -169,6 +169,7 @@ def test_a_bound_of_the_model_reaches_every_sum(run_workers: RunWorkers) -> None
         names: dict[int, set[Any]] = {}
         for iteration, _, _, options in outcome["seen"]:
             assert (options.loss_bound, options.policy) == (0.2, POLICIES["error-feedback"])
+            assert options.wire == "float16"
             names.setdefault(iteration, set()).add(options.tensor)
         assert len(names[2]) > 2
         assert names[2] == names[3] == names[4]  # thresholds find what they were made from
@@ -209,6 +210,8 @@ def lose_one() -> str:
         register(model, loss_bound=1.5)
     with pytest.raises(UsageError, match="policy for holes"):
         register(model, holes="none")
+    with pytest.raises(UsageError, match="wire type"):
+        register(model, wire="none")
     register(model)
     model(torch.ones(1, 3)).sum().backward()
     dist.barrier()

@@ -229,6 +229,125 @@ def test_what_one_run_lost_is_not_fed_back_to_the_next(run_workers: RunWorkers) 
         assert float(total.max()) == 2.0
 
 
+WIRES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def gradient_of(rank: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn(70_001, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def sum_on_every_wire() -> dict[str, Any]:
+    """Return, by wire and type, a sum of gradients whose end must be exact, and the bytes sent."""
+    communicator = connect()
+    found = {}
+    for wire in (None, *WIRES):
+        communicator.begin(LossOptions(wire=wire))
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64):
+            buffer = gradient_of(communicator.rank, dtype)
+            before = communicator.stats()
+            communicator.all_reduce(buffer, layer=(1, 3), exact_from=70_000).wait()
+            communicator.barrier()
+            sent = (communicator.stats() - before).total.sent_bytes
+            found[f"{wire} {dtype}"] = buffer, sent
+    communicator.close()
+    return found
+
+
+def test_gradients_of_any_type_are_summed_on_any_wire(run_workers: RunWorkers) -> None:
+    first, second = run_workers(sum_on_every_wire, 2)
+    half = 35_000  # elements that one shard has; the other rank's own is not rounded before the sum
+    for name, (total, sent) in first.items():
+        wire, _, kind = name.partition(" torch.")
+        dtype = getattr(torch, kind)
+        values = [gradient_of(rank, dtype) for rank in range(2)]
+        assert torch.equal(total, second[name][0]), name
+        if not dtype.is_floating_point or (wire == "None" and dtype.itemsize > 2):
+            assert torch.equal(total, values[0] + values[1]), name
+            size = dtype.itemsize
+        else:
+            rounded = WIRES[wire if wire != "None" else kind]
+            sent_as = [value.float().to(rounded).float() for value in values]
+            mine, theirs = values[0].float() + sent_as[1], sent_as[0] + values[1].float()
+            expected = torch.cat([mine[:half], theirs[half:]]).to(rounded).to(dtype)
+            differing = int((total[:70_000] != expected[:70_000]).sum())
+            assert differing <= 20, name  # where shards meet is not quite in the middle
+            size = rounded.itemsize
+        exact = values[0][-1] + values[1][-1]
+        assert torch.equal(total[-1], exact), name
+        assert size * 70_000 <= sent < 1.1 * size * 70_000, name
+
+
+def feed_back_on_a_narrow_wire(wire: str) -> tuple[Tensor, float]:
+    """Return the sum of twenty sums that may each lose 30 %, and the share that got lost."""
+    communicator = connect()
+    communicator.begin(LossOptions(0.3, ERROR_FEEDBACK, wire=wire))
+    place, total = torch.zeros(60_000), torch.zeros(60_000)
+    for _ in range(20):
+        place.fill_(1.0)
+        communicator.all_reduce(place).wait()
+        total += place
+    traffic = communicator.stats().total
+    communicator.close()
+    return total, sum(traffic.sum_missing_bytes) / sum(traffic.sum_due_bytes)
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_what_a_narrow_wire_loses_comes_later(run_workers: RunWorkers, wire: str) -> None:
+    (total, share), (other, _) = run_workers(feed_back_on_a_narrow_wire, 2, wire)
+    assert torch.equal(total, other)
+    assert share > 0.1
+    assert float(total.max()) <= 40.0
+    assert float(total.mean()) > 40.0 * (1 - 0.3 / 20)  # only the last round's losses are missing
+
+
+def average_on_a_narrow_wire() -> Tensor:
+    communicator = connect()
+    communicator.begin(LossOptions(wire="bfloat16"))
+    buffer = gradient_of(communicator.rank, torch.float32)
+    communicator.group_average(buffer, (0, 1), sequence=0)
+    communicator.close()
+    return buffer
+
+
+def test_averages_of_parameters_are_not_rounded(run_workers: RunWorkers) -> None:
+    expected = (gradient_of(0, torch.float32) + gradient_of(1, torch.float32)) / 2
+    for found in run_workers(average_on_a_narrow_wire, 2):
+        assert torch.equal(found, expected)
+
+
+def push_on_every_wire() -> dict[str, tuple[Tensor, int]]:
+    """Rank 1 pushes to rank 0; return what came there, by wire and type, and the bytes it took."""
+    communicator = connect()
+    found = {}
+    for wire in (None, *WIRES):
+        communicator.begin(LossOptions(wire=wire))
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            place = gradient_of(communicator.rank, dtype)
+            before = communicator.stats()
+            if communicator.rank == 1:
+                communicator.send(place, 0, channel=2, lossy=True).wait()
+            else:
+                communicator.receive(place, 1, channel=2, lossy=True).wait()
+            communicator.barrier()
+            sent = (communicator.stats() - before).total.sent_bytes
+            found[f"{wire} {dtype}"] = place, sent
+    communicator.close()
+    return found
+
+
+def test_a_push_is_rounded_to_the_wire_and_nothing_else(run_workers: RunWorkers) -> None:
+    came, pushed = run_workers(push_on_every_wire, 2)
+    for name, (place, _) in came.items():
+        wire, _, kind = name.partition(" torch.")
+        dtype = getattr(torch, kind)
+        rounded = WIRES.get(wire, dtype)
+        gradient = gradient_of(1, dtype)
+        expected = gradient if rounded == dtype else gradient.float().to(rounded).to(dtype)
+        assert torch.equal(place, expected), name
+        assert rounded.itemsize * 70_001 <= pushed[name][1] < 1.1 * rounded.itemsize * 70_001, name
+
+
 def classes_of_sums() -> list[set[int]]:
     """Return the class that the messages of each sum would leave with."""
     communicator = connect()

@@ -32,12 +32,23 @@ with shoal.connect(deadline_s=20) as comm:
         results["received"] = comm.receive(np.empty(7), 0, tag=1 << 40).tolist()
     lossy = comm.all_reduce(np.ones(200_000, np.float32), loss_bound=0.1)
     results["least"], results["most"] = float(lossy.mean()), float(lossy.max())
+    almost = np.full(1001, 1 + 2**-10)
+    for wire in (None, "float32", "float16", "bfloat16"):
+        for kind in ("float64", "float32", "float16"):
+            total = comm.all_reduce(almost.astype(kind), wire=wire)
+            assert total.dtype == kind
+            results[f"{wire} {kind}"] = np.unique(total).tolist()
+    count = comm.all_reduce(np.full(5, 1025), wire="bfloat16")
+    results["count"] = count.tolist()
+    row = comm.reduce_scatter(np.full((size, 4), 1 + 2**-10), wire="bfloat16")
+    results["rounded row"] = row.tolist()
     refusals = []
     for wrong in (
         lambda: comm.all_reduce(np.ones(3), group=(0, 9)),
         lambda: comm.all_reduce(np.ones(3), loss_bound=1.5),
         lambda: comm.all_reduce(np.ones((4, 4)).T),
         lambda: comm.all_reduce(np.array(["a"])),
+        lambda: comm.all_reduce(np.ones(3), wire="float8"),
     ):
         try:
             wrong()
@@ -107,7 +118,15 @@ def test_every_collective_without_torch() -> None:
         ]
         assert 0.9 * size - 0.2 <= result["least"] <= size
         assert result["most"] == size
-        assert len(result["refusals"]) == 4
+        for kind in ("float64", "float32", "float16"):
+            exact = [3 + 3 * 2**-10] if kind != "float16" else [3 + 2**-8]
+            assert result[f"None {kind}"] == exact  # float16 has 11 bits
+            assert result[f"float32 {kind}"] == exact
+            assert result[f"float16 {kind}"] == [3 + 2**-8]
+            assert result[f"bfloat16 {kind}"] == [3.0]
+        assert result["count"] == [3075] * 5
+        assert result["rounded row"] == [3.0] * 4
+        assert len(result["refusals"]) == 5
         assert all(text.endswith(".") for text in result["refusals"])
         assert not result["torch"]
     assert results[1]["received"] == [float(index) for index in range(7)]

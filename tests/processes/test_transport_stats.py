@@ -18,7 +18,7 @@ from shoal.jobs.pool import WorkerPool
 from shoal.jobs.run import RunOutcome, run_spec
 from shoal.jobs.spec import RunSpec
 from shoal.jobs.trace_file import write_trace
-from shoal.runtime.tensor_memory import memory_of
+from shoal.runtime.tensor_memory import Summand
 from shoal.runtime.udp.group import SumOptions
 from shoal.workloads import load_dataset
 
@@ -40,7 +40,9 @@ def lossy_sums(algorithm: str) -> dict[str, Any]:
     deficits = []
     for _ in range(3):
         buffer = torch.ones(ELEMENTS)
-        communicator._work(communicator._world.all_reduce(memory_of(buffer), options)).wait()
+        communicator._work(
+            communicator._world.all_reduce(Summand.of(buffer).memory, options)
+        ).wait()
         deficits.append(4 * int((communicator.world_size - buffer.double()).sum()))
     communicator.barrier()
     step = communicator.stats() - before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,42 @@ def reduce_everything() -> None:
 
 def test_every_type_and_reduction(run_workers: RunWorkers) -> None:
     run_workers(reduce_everything, 3, initialize=False)
+
+
+def sum_with_a_wire_type(wire: str) -> None:
+    os.environ["SHOAL_WIRE"] = wire
+    rank, size = join()
+    rounded = getattr(torch, wire)
+    for dtype in (*FLOATS, *WHOLES):
+        # 1 + 2^-10 takes 11 bits, so bfloat16 rounds it and float16 does not
+        found = torch.full((1000,), 1 + 2**-10).to(dtype)
+        dist.all_reduce(found)
+        if dtype.is_floating_point:  # one's own part of a sum is not rounded before the sum is
+            mine = torch.tensor(1 + 2**-10).to(dtype).float()
+            total = (mine + mine.to(rounded)).to(rounded).to(dtype)
+            assert torch.equal(found, total.expand(1000)), dtype
+        else:
+            assert (found == size).all()
+        smallest = values(rank, dtype)
+        dist.all_reduce(smallest, Op.MIN)
+        assert torch.equal(smallest, expected(size, dtype, "MIN"))
+    part, whole = torch.empty(3), torch.full((6,), 1 + 2**-10)
+    dist.reduce_scatter_tensor(part, whole)
+    total = torch.full((6,), 1 + 2**-10)
+    dist.all_reduce(total)
+    assert torch.equal(part, total[3 * rank : 3 * rank + 3])
+    exact = torch.full((2, 1000), 1 + 2**-10)
+    dist.all_gather_into_tensor(exact, exact[rank].clone())
+    dist.broadcast(exact[0], 1)
+    assert (exact == 1 + 2**-10).all(), "what is not summed is not rounded"
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16", "bfloat16"])
+def test_sums_of_floats_are_sent_as_the_environment_says(
+    run_workers: RunWorkers, wire: str
+) -> None:
+    run_workers(sum_with_a_wire_type, 2, wire, initialize=False)
 
 
 def move_everything() -> None:

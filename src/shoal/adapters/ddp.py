@@ -36,14 +36,20 @@ from shoal.transport.tags import layer_class
 class HookState:
     """What the hook knows of one DDP model from bucket to bucket; for `register_comm_hook`.
 
-    `loss_bound` is the share of each rank's gradients that may get lost and `holes` what a lost
-    part counts as, as for `shoal.DistributedOptimizer`; by default both are as the process group
-    was made, that is by SHOAL_LOSS_BOUND and SHOAL_HOLES. Raises `UsageError` if the model is not
-    DDP's, does not run on the backend "shoal", or the bound or `holes` mean nothing.
+    `loss_bound` is the share of each rank's gradients that may get lost, `holes` what a lost part
+    counts as and `wire` the type that they are sent as, as for `shoal.DistributedOptimizer`; by
+    default all are as the process group was made, that is by SHOAL_LOSS_BOUND, SHOAL_HOLES and
+    SHOAL_WIRE. Raises `UsageError` if the model is not DDP's, does not run on the backend "shoal",
+    or the bound, `holes` or `wire` mean nothing.
     """
 
     def __init__(
-        self, model: nn.Module, *, loss_bound: float | None = None, holes: str | None = None
+        self,
+        model: nn.Module,
+        *,
+        loss_bound: float | None = None,
+        holes: str | None = None,
+        wire: str | None = None,
     ) -> None:
         if not isinstance(model, DistributedDataParallel):
             message = (
@@ -59,8 +65,9 @@ class HookState:
             raise UsageError(message)
         self.group = group
         self.loss_bound = group.sums.loss_bound if loss_bound is None else loss_bound
-        policy = check_transport("shoal", self.loss_bound, holes or "zero")
+        policy = check_transport("shoal", self.loss_bound, holes or "zero", wire)
         self._policy = group.sums.policy if holes is None else policy
+        self._wire = group.sums.wire if wire is None else wire
         self.iteration = 0
         """How many backward passes have been synchronized."""
         self._order = ForwardOrder(model.module)
@@ -70,7 +77,7 @@ class HookState:
         self._order.settle()
         parameters = bucket.parameters()
         found = layer_class(*self._order.layer_of(parameters))
-        options = replace(self.group.sums, layer_class=found, loss_bound=0.0)
+        options = replace(self.group.sums, layer_class=found, loss_bound=0.0, wire=self._wire)
         if not self.loss_bound:
             return options
         # DDP makes other buckets in its second iteration: what is in one is what names it.
@@ -87,13 +94,17 @@ def hook(state: HookState, bucket: GradBucket) -> Future[torch.Tensor]:
 
 
 def register(
-    model: DistributedDataParallel, *, loss_bound: float | None = None, holes: str | None = None
+    model: DistributedDataParallel,
+    *,
+    loss_bound: float | None = None,
+    holes: str | None = None,
+    wire: str | None = None,
 ) -> HookState:
     """Make `model` average its gradients with the hook; see `HookState` for the arguments.
 
     To be called once, before the first forward pass. Returns the hook's state.
     """
-    state = HookState(model, loss_bound=loss_bound, holes=holes)
+    state = HookState(model, loss_bound=loss_bound, holes=holes, wire=wire)
     model.register_comm_hook(state, hook)
     return state
 

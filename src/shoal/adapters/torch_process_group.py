@@ -3,8 +3,9 @@
 `torch.distributed.init_process_group("shoal")` is all a user writes: an entry point registers the
 backend when torch is imported. Owns the translation of torch's arguments; every collective becomes
 one or more transfers of a `TransportGroup`. Sums of float32, float64 and integers are made by the
-transport, bfloat16 travels as it is and is summed in float32; every other type and reduction is
-gathered, shard by shard, and reduced by torch; sparse sums are gathered. Host tensors only.
+transport; floats of 16 bits travel as they are, or all floats as the wire type that was asked for,
+and are summed in float32. Every other type and reduction is gathered, shard by shard, and reduced
+by torch; sparse sums are gathered. Host tensors only.
 """
 
 from __future__ import annotations
@@ -26,9 +27,17 @@ from shoal.adapters.torch_work import TransportWork, then
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.monitored_barrier import MonitoredBarrier
-from shoal.runtime.tensor_memory import SUMMABLE, bytes_of, flat_copy, memory_of, scatter_back
+from shoal.runtime.tensor_memory import (
+    Summand,
+    bytes_of,
+    flat_copy,
+    form_of,
+    lies_in_form,
+    memory_of,
+    scatter_back,
+)
 from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup
-from shoal.transport.forms import FLOAT32_AS_BFLOAT16
+from shoal.transport.forms import RAW
 
 if TYPE_CHECKING:
     from shoal.runtime.udp.engine import UdpEngine
@@ -157,15 +166,10 @@ class ShoalProcessGroup(dist.ProcessGroup):
         if reduction == ReduceOp.PREMUL_SUM:
             flat, reduction = flat.mul_(_factor(reduction, flat)), ReduceOp.SUM
         options = options or self._options(tensor, reduction)
-        if tensor.dtype in SUMMABLE and _is_sum(reduction, tensor):
-            work = TransportWork([tensor], finish)
-            then(self.group.all_reduce(memory_of(flat), options), work)
-            return work.seal()
-        if tensor.dtype == torch.bfloat16 and _is_sum(reduction, tensor):
-            wide = flat.float()
-            work = TransportWork([tensor], _then_copy(wide, flat, finish))
-            memory = memory_of(wide, form=FLOAT32_AS_BFLOAT16)
-            then(self.group.all_reduce(memory, options), work)
+        if form_of(tensor.dtype) != RAW and _is_sum(reduction, tensor):
+            summand = Summand.of(flat, options.wire)
+            work = TransportWork([tensor], _bring_back(summand, finish))
+            then(self.group.all_reduce(summand.memory, options), work)
             return work.seal()
         return self._reduce_by_gathering(flat, [tensor], reduction, finish)
 
@@ -224,7 +228,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         whole = source.reshape(size, -1)
         if reduction == ReduceOp.PREMUL_SUM:
             whole, reduction = whole * _factor(reduction, whole), ReduceOp.SUM
-        if not (output.dtype in SUMMABLE and _is_sum(reduction, output)) or size == 1:
+        if not (self._sums_in_place(output) and _is_sum(reduction, output)) or size == 1:
             scratch = whole.clone()
             inner = self._reduce_whole(scratch, reduction)
             work = TransportWork([output], lambda: _assign(output, scratch[me]))
@@ -235,7 +239,9 @@ class ShoalProcessGroup(dist.ProcessGroup):
         whole = whole.contiguous()
         work = TransportWork([output], finish)
         options = self._options(output, reduction)
-        then(self.group.reduce_scatter(memory_of(whole), memory_of(target), options), work)
+        form = form_of(target.dtype, options.wire)
+        memories = memory_of(whole, form), memory_of(target, form)
+        then(self.group.reduce_scatter(*memories, options), work)
         return work.seal()
 
     def reduce_scatter_tensor_coalesced(
@@ -477,6 +483,11 @@ class ShoalProcessGroup(dist.ProcessGroup):
         name = (tensor.data_ptr(), tensor.numel()) if bound else None
         return replace(self.sums, scale=scale, loss_bound=bound, tensor=name)
 
+    def _sums_in_place(self, tensor: Tensor) -> bool:
+        """Return whether the transport sums such tensors, and without a copy in another type."""
+        form = form_of(tensor.dtype, self.sums.wire)
+        return form != RAW and lies_in_form(tensor.dtype, form)
+
     def _each(self, items: Sequence[Any], start: Callable[[Any], TransportWork]) -> TransportWork:
         """Start one operation for each item; done when all are."""
         works = [start(item) for item in items]
@@ -559,9 +570,9 @@ def _assign_bytes(target: Tensor, source: Tensor) -> None:
     target.view(-1).view(torch.uint8).copy_(source)
 
 
-def _then_copy(wide: Tensor, flat: Tensor, finish: Callable[[], None]) -> Callable[[], None]:
+def _bring_back(summand: Summand, finish: Callable[[], None]) -> Callable[[], None]:
     def copy() -> None:
-        flat.copy_(wide)
+        summand.bring_back()
         finish()
 
     return copy

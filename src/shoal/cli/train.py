@@ -50,6 +50,13 @@ HolesOption = Annotated[
         metavar="zero|divide-by-count|error-feedback", help="What a lost part of a sum counts as."
     ),
 ]
+WireOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="float32|float16|bfloat16",
+        help="What gradients are sent as over shoal; as they are if not given.",
+    ),
+]
 OverlapOption = Annotated[
     str | None,
     typer.Option(
@@ -91,6 +98,7 @@ def train(
     transport: TransportOption = "gloo",
     loss_bound: LossBoundOption = 0.0,
     holes: HolesOption = "error-feedback",
+    wire: WireOption = None,
     overlap: OverlapOption = None,
     deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
     control_port: Annotated[
@@ -102,6 +110,7 @@ def train(
 ) -> None:
     """Train a real model with real processes under one synchronization strategy."""
     from shoal.jobs.spec import RunSpec
+    from shoal.train.strategies import check_wire
     from shoal.workloads import default_model
 
     require_positive(
@@ -119,7 +128,9 @@ def train(
     options = parse_options(option or [])
     if overlap is not None:
         options["overlap"] = overlap
-    choose_strategy(sync, options).validate(workers)
+    strategy = choose_strategy(sync, options)
+    strategy.validate(workers)
+    check_wire(strategy, wire)
     spec = RunSpec(
         strategy=sync,
         strategy_options=options,
@@ -138,6 +149,7 @@ def train(
         transport=transport,
         loss_bound=loss_bound,
         holes=holes,
+        wire=wire,
         workers_per_host=workers_per_host,
         metrics_port=metrics_port,
         is_traced=trace is not None,
@@ -178,6 +190,7 @@ def describe(spec: RunSpec) -> str:
     if spec.transport != "gloo":
         text += f" Over {spec.transport}, losing at most {spec.loss_bound:.0%} of what is summed"
         text += f" ({spec.holes})." if spec.loss_bound else "."
+        text += f" Gradients are sent as {spec.wire}." if spec.wire else ""
     if spec.compute_ms is not None:
         text += (
             f" Each step's compute is padded to {spec.compute_ms:g} ms by sleeping, so that the"

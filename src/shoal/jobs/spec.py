@@ -77,6 +77,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     holes: str = DEFAULT_HOLES
     """What a lost part of a sum counts as; see `shoal.transport.holes`."""
 
+    wire: str | None = None
+    """What gradients are sent as, "float32", "float16" or "bfloat16"; null for what they are."""
+
     metrics_port: int | None = None
     """Serve rank r's metrics to Prometheus on this port plus r; only over "shoal"."""
 
@@ -115,7 +118,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             if factor < 1:
                 message = f"A slow rank's factor must be at least 1, not {factor:g}."
                 raise UsageError(message)
-        check_transport(self.transport, self.loss_bound, self.holes)
+        check_transport(self.transport, self.loss_bound, self.holes, self.wire)
         check_ablation(self.lossy_layers, self.importance)
         if self.metrics_port is not None:
             self._check_metrics(self.metrics_port)

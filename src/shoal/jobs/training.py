@@ -136,6 +136,7 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
         transport=spec.transport,
         loss_bound=spec.loss_bound,
         holes=spec.holes,
+        wire=spec.wire,
         seed=spec.seed,
         trace=sink,
     )

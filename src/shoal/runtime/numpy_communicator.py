@@ -8,7 +8,7 @@ calling thread's order: all members of a group make the same calls in the same o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
@@ -21,15 +21,13 @@ from shoal.runtime.rendezvous import exchange_cards
 from shoal.runtime.udp.engine import Card, Transfer, UdpEngine
 from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup, stream_of
 from shoal.runtime.udp.settings import from_environment
-from shoal.transport.forms import FLOAT32, FLOAT64, INT32, INT64, RAW
+from shoal.transport.forms import FLOAT_TYPES, IN_FLOAT32, RAW, SUMMABLE, sum_form
 from shoal.transport.holes import POLICIES
 
 if TYPE_CHECKING:
     from shoal.runtime.udp.stats import TransportStats
 
 Array = NDArray[Any]
-
-_FORMS: Final = {"float32": FLOAT32, "float64": FLOAT64, "int32": INT32, "int64": INT64}
 
 
 def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
@@ -98,37 +96,50 @@ class NumpyCommunicator:
         average: bool = False,
         loss_bound: float = 0.0,
         holes: str = "zero",
+        wire: str | None = None,
     ) -> Array:
         """Sum (or average) `array` over the group, in place, and return it.
 
         Of a float array, `loss_bound` is the share of each rank's contribution that the network
         may lose; `holes` says what a lost part counts as: "zero", "divide-by-count", which scales
         what did arrive, or "error-feedback", which adds it to what this rank sends the next time
-        from the same memory. All ranks end with the same bits.
+        from the same memory. `wire` is what floats are sent as: "float32", "float16" or
+        "bfloat16"; None for what they are. They are summed in float32 then, and the sum is rounded
+        to that type. All ranks end with the same bits.
         """
         members = self._group(group)
+        values, form = self._summable(array, wire)
         options = SumOptions(
             scale=1 / members.size if average and members.size > 1 else 1.0,
             loss_bound=self._checked_bound(array, loss_bound),
             policy=self._policy(holes),
             tensor=(array.ctypes.data, array.nbytes) if holes == "error-feedback" else None,
         )
-        self._finish(members.all_reduce(self._summable(array), options))
+        self._finish(members.all_reduce(_memory(values, form), options))
+        if values is not array:
+            array[...] = values
         return array
 
     def reduce_scatter(
-        self, array: Array, *, group: Sequence[int] | None = None, loss_bound: float = 0.0
+        self,
+        array: Array,
+        *,
+        group: Sequence[int] | None = None,
+        loss_bound: float = 0.0,
+        wire: str | None = None,
     ) -> Array:
         """Return this rank's part of the sum: row `position in the group` of `array`.
 
-        `array` has one row for each member, in the order of the group.
+        `array` has one row for each member, in the order of the group; `wire` as for `all_reduce`.
         """
         members = self._group(group)
         self._check_rows(array, members)
-        part = array[members.me].copy()
+        values, form = self._summable(array, wire)
+        part = values[members.me].copy()
         options = SumOptions(loss_bound=self._checked_bound(array, loss_bound))
-        self._finish(members.reduce_scatter(self._summable(array), self._summable(part), options))
-        return part
+        memories = _memory(values, form), _memory(part, form)
+        self._finish(members.reduce_scatter(*memories, options))
+        return part.astype(array.dtype, copy=False)
 
     def all_gather(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
         """Return everyone's `array`, one row for each member; all have the same shape and type."""
@@ -202,18 +213,20 @@ class NumpyCommunicator:
             raise UsageError(message)
         return group.ranks.index(rank)
 
-    def _summable(self, array: Array) -> Memory:
-        form = _FORMS.get(array.dtype.name)
-        if form is None:
-            message = f"Arrays of {', '.join(_FORMS)} can be summed, not of {array.dtype}."
+    def _summable(self, array: Array, wire: str | None) -> tuple[Array, int]:
+        """Return what is summed, `array` itself or a copy in float32, and in which form."""
+        form = sum_form(array.dtype.name, wire)
+        if form == RAW:
+            message = f"Arrays of {', '.join(SUMMABLE)} can be summed, not of {array.dtype}."
             raise UsageError(message)
-        return Memory(_contiguous(array).ctypes.data, array.size, form, array)
+        is_own = form not in IN_FLOAT32 or array.dtype == np.float32
+        return _contiguous(array) if is_own else _contiguous(array).astype(np.float32), form
 
     def _checked_bound(self, array: Array, loss_bound: float) -> float:
         if not 0 <= loss_bound < 1:
             message = f"A loss bound is a share of at least 0 and less than 1, not {loss_bound}."
             raise UsageError(message)
-        return loss_bound if array.dtype.kind == "f" else 0.0
+        return loss_bound if array.dtype.name in FLOAT_TYPES else 0.0
 
     def _policy(self, holes: str) -> int:
         if holes not in POLICIES:
@@ -236,6 +249,10 @@ class NumpyCommunicator:
 
 def _bytes(array: Array) -> Memory:
     return Memory(_contiguous(array).ctypes.data, array.nbytes, RAW, array)
+
+
+def _memory(array: Array, form: int) -> Memory:
+    return Memory(array.ctypes.data, array.size, form, array)
 
 
 def _contiguous(array: Array) -> Array:

@@ -137,14 +137,19 @@ class Session:
         self._agreement.reach(topic, strategy=strategy, model=model)
 
     def communicator_over(
-        self, transport: str, loss_bound: float = 0.0, holes: str = DEFAULT_HOLES
+        self,
+        transport: str,
+        loss_bound: float = 0.0,
+        holes: str = DEFAULT_HOLES,
+        wire: str | None = None,
     ) -> Communicator:
         """Return what goes over `transport`: "gloo", or "shoal" with that bound on losses.
 
-        `holes` says what a lost part of a sum counts as. Collective the first time that "shoal" is
-        asked for. Raises `UsageError` for names that do not exist or a bound that is none.
+        `holes` says what a lost part of a sum counts as, `wire` what its floats are sent as.
+        Collective the first time that "shoal" is asked for. Raises `UsageError` for names that do
+        not exist or a bound that is none.
         """
-        policy = check_transport(transport, loss_bound, holes)
+        policy = check_transport(transport, loss_bound, holes, wire)
         if transport == "gloo":
             return self.communicator
         if self._transport is None:
@@ -159,7 +164,7 @@ class Session:
                 on_peer_error=self._report_peer,
             )
             self._share_fate(self._transport)
-        self._transport.begin(LossOptions(loss_bound, policy))
+        self._transport.begin(LossOptions(loss_bound, policy, wire=wire))
         self._transport.workers_per_host = self.workers_per_host
         return self._transport
 

@@ -22,11 +22,11 @@ from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.groups.group import Group
 from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
-from shoal.runtime.tensor_memory import bytes_of, memory_of
+from shoal.runtime.tensor_memory import Summand, bytes_of, form_of
 from shoal.runtime.transports import LossOptions
 from shoal.runtime.udp.error_feedback import ErrorFeedback
-from shoal.runtime.udp.group import EXACT, Memory, SumOptions, TransportGroup, stream_of
-from shoal.transport.forms import FLOAT32_AS_BFLOAT16
+from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup, stream_of
+from shoal.transport.forms import INT32, INT64, RAW
 from shoal.transport.holes import DIVIDE_BY_COUNT
 from shoal.transport.tags import layer_class
 
@@ -43,25 +43,37 @@ POLL_S: Final = 0.002
 
 
 class TransportWork:
-    """Transfers under way, or None instead of one where there was nothing to move."""
+    """Transfers under way, or None instead of one where there was nothing to move.
 
-    def __init__(self, communicator: TransportCommunicator, *transfers: Transfer | None) -> None:
+    What they leave in a copy of a tensor is brought back by the first `wait` to see their end.
+    """
+
+    def __init__(
+        self,
+        communicator: TransportCommunicator,
+        *transfers: Transfer | None,
+        finish: Sequence[Callable[[], None]] = (),
+    ) -> None:
         self._communicator, self._transfers = communicator, transfers
+        self._finish = list(finish)
 
     def wait(self) -> None:
         """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
         for transfer in self._transfers:
             if transfer is not None:
                 self._communicator.await_transfer(transfer)
+        while self._finish:
+            self._finish.pop()()
 
 
 class TransportCommunicator:
     """What one worker does together with others, over a started `engine`.
 
-    `loss` says which share of each contribution to a sum or a mean may get lost, and what a lost
-    part of a sum counts as. In a mean of a group it is left out, the mean being that of what did
-    come: parameters are what groups average, and half of one is no parameter; where weights differ
-    nothing may get lost. Gathering is always exact, so all members end with the same bits.
+    `loss` says which share of each contribution to a sum or a mean may get lost, what a lost part
+    of a sum counts as, and what the floats of sums, but not of means, are sent as. In a mean of a
+    group a lost part is left out, the mean being that of what did come: parameters are what groups
+    average, and half of one is no parameter; where weights differ nothing may get lost. Gathering
+    is always exact, so all members end with the same bits.
     `algorithm` (`collectives.graphs.ALGORITHMS`) makes the sums over all workers. `on_peer_error`
     is told which rank's connection ended, before anything is raised.
     """
@@ -82,7 +94,7 @@ class TransportCommunicator:
         self._world = TransportGroup(engine, everyone, stream_of("world"), feedback=self._feedback)
         self._group = lru_cache(maxsize=64)(self._make_group)
         self.loss = loss
-        """What may get lost from now on."""
+        """What may get lost from now on, and what the floats of sums are sent as."""
         self.algorithm = algorithm
         """What makes sums over all workers from now on."""
         self.workers_per_host = 1
@@ -139,7 +151,8 @@ class TransportCommunicator:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
         `layer`, and of how many, gives its packets their class: front layers overtake others.
-        Nothing is lost of the elements from index `exact_from` on.
+        Nothing is lost of the elements from index `exact_from` on, and they are sent as they are.
+        Types of 16 bits are summed in float32.
         """
         options = SumOptions(
             layer_class=layer_class(*layer) if layer else 0,
@@ -147,19 +160,20 @@ class TransportCommunicator:
             per_host=self.workers_per_host,
         )
         flat, bound = _flat(buffer), self.loss.bound_of(layer)
-        if not bound or not buffer.is_floating_point():
-            return self._work(self._world.all_reduce(memory_of(flat), options))
-        lossy, exact = flat[:exact_from], flat[flat.numel() if exact_from is None else exact_from :]
-        lossy_options = replace(
-            options,
-            loss_bound=bound,
-            policy=self.loss.holes,
-            tensor=("sum", lossy.data_ptr(), lossy.numel()),
-            importance=self.loss.importance,
-        )
-        return self._work(
-            self._world.all_reduce(memory_of(exact), options),
-            self._world.all_reduce(memory_of(lossy), lossy_options),
+        if not buffer.is_floating_point() or not (bound or self.loss.wire):
+            return self._sums((Summand.of(flat), options))
+        loose, exact = flat[:exact_from], flat[flat.numel() if exact_from is None else exact_from :]
+        loose_options = options
+        if bound:
+            loose_options = replace(
+                options,
+                loss_bound=bound,
+                policy=self.loss.holes,
+                tensor=("sum", loose.data_ptr(), loose.numel()),
+                importance=self.loss.importance,
+            )
+        return self._sums(
+            (Summand.of(exact), options), (Summand.of(loose, self.loss.wire), loose_options)
         )
 
     def group_average(
@@ -173,7 +187,8 @@ class TransportCommunicator:
     ) -> None:
         """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
 
-        float32, float64, bfloat16 or float16; the last two are summed in float32.
+        float32, float64, bfloat16 or float16; the last two are summed in float32, and sent in
+        it if there are weights, so that they are rounded once.
         """
         members, weights = tuple(map(int, members)), tuple(map(int, weights))
         self._check_members(buffer, members, weights)
@@ -181,26 +196,25 @@ class TransportCommunicator:
         if len(members) == 1 or buffer.numel() == 0:
             return
         flat = _flat(buffer)
-        wide = flat.float() if flat.dtype in NARROW_TYPES else flat
+        is_narrow = flat.dtype in NARROW_TYPES
+        summand = Summand.of(flat, "float32" if weights and is_narrow else None)
         scale = 1 / len(members)
         if weights:
-            wide.mul_(weights[members.index(self.rank)] / sum(weights))
+            summand.values.mul_(weights[members.index(self.rank)] / sum(weights))
             scale = 1.0
-        form = FLOAT32_AS_BFLOAT16 if flat.dtype == torch.bfloat16 else None
         options = SumOptions(scale=scale)
         if (bound := self.loss.bound_of(None)) and not weights:
             tensor = ("mean", flat.data_ptr(), flat.numel())
             options = replace(options, loss_bound=bound, policy=DIVIDE_BY_COUNT, tensor=tensor)
         group = self._group(members, weights, channel)
-        transfer = group.all_reduce(memory_of(wide, form=form), options, iteration=sequence)
+        transfer = group.all_reduce(summand.memory, options, iteration=sequence)
         try:
             self._work(transfer).wait()
         except (WorkerLost, DeadlineExceeded) as error:
             # Members that do not talk to the lost one wait for this one: let them know.
             self.abort(error)
             raise
-        if wide is not flat:
-            flat.copy_(wide)
+        summand.bring_back()
 
     def send(
         self, buffer: Tensor, destination: int, *, channel: int, lossy: bool = False
@@ -208,10 +222,13 @@ class TransportCommunicator:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
         `lossy` says that it is a contribution to a sum of the receiver's, which says so too: of
-        float32 and float64 the loss bound may then get lost, and error feedback makes up for it.
+        floats the loss bound may then get lost, error feedback makes up for it, and they are sent
+        as the wire's type.
         """
         self._check_peer(destination)
-        memory, options = self._message(buffer, lossy=lossy)
+        options = self._message_options(buffer, lossy=lossy)
+        flat = _flat(buffer)
+        memory = bytes_of(flat) if options is EXACT else Summand.of(flat, options.wire).memory
         return self._work(self._world.send(memory, destination, tag=channel, options=options))
 
     def receive(
@@ -219,10 +236,14 @@ class TransportCommunicator:
     ) -> TransportWork:
         """Start receiving into `buffer` from `source`; what may get lost of it is zero then."""
         self._check_peer(source)
-        memory, options = self._message(buffer, lossy=lossy)
+        options, flat = self._message_options(buffer, lossy=lossy), _flat(buffer)
+        if options is EXACT:
+            return self._work(self._world.receive(bytes_of(flat), source, tag=channel))
         if options.loss_bound:
             buffer.zero_()
-        return self._work(self._world.receive(memory, source, tag=channel, options=options))
+        summand = Summand.of(flat, options.wire)
+        transfer = self._world.receive(summand.memory, source, tag=channel, options=options)
+        return self._work(transfer, finish=[summand.bring_back])
 
     def receive_any(self, buffer: Tensor, *, channel: int) -> int:
         """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
@@ -266,24 +287,33 @@ class TransportCommunicator:
         except ShoalError as error:
             raise self._error or error from None
 
-    def _work(self, *transfers: Transfer | None) -> TransportWork:
+    def _work(
+        self, *transfers: Transfer | None, finish: Sequence[Callable[[], None]] = ()
+    ) -> TransportWork:
         self.check()
-        return TransportWork(self, *transfers)
+        return TransportWork(self, *transfers, finish=finish)
 
-    def _message(self, buffer: Tensor, *, lossy: bool) -> tuple[Memory, SumOptions]:
-        """Return a message's memory, and what may happen to it."""
-        flat = _flat(buffer)
-        bound, policy = self.loss.bound_of(None), self.loss.holes
-        if not lossy or not bound or flat.dtype not in WIDE_TYPES:
-            return bytes_of(flat), EXACT
+    def _sums(self, *parts: tuple[Summand, SumOptions]) -> TransportWork:
+        """Start summing parts of a buffer over all workers."""
+        transfers = [self._world.all_reduce(part.memory, options) for part, options in parts]
+        return self._work(*transfers, finish=[part.bring_back for part, _ in parts if part.is_copy])
+
+    def _message_options(self, buffer: Tensor, *, lossy: bool) -> SumOptions:
+        """Return what may happen to a message: EXACT if it is to be sent byte by byte."""
+        bound, policy, wire = self.loss.bound_of(None), self.loss.holes, self.loss.wire
+        form, as_it_is = form_of(buffer.dtype, wire), form_of(buffer.dtype)
+        if not lossy or form in (RAW, INT32, INT64) or (not bound and form == as_it_is):
+            return EXACT
+        if not bound:
+            return SumOptions(wire=wire)
         if policy == DIVIDE_BY_COUNT:
             message = (
                 "Who adds up messages cannot count what came of each; choose another policy for"
                 " holes than 'divide-by-count'."
             )
             raise UsageError(message)
-        tensor = ("message", flat.data_ptr(), flat.numel())
-        return memory_of(flat), SumOptions(loss_bound=bound, policy=policy, tensor=tensor)
+        tensor = ("message", buffer.data_ptr(), buffer.numel())
+        return SumOptions(loss_bound=bound, policy=policy, tensor=tensor, wire=wire)
 
     def _make_group(
         self, members: tuple[int, ...], weights: tuple[int, ...], channel: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shoal.errors import UsageError
+from shoal.transport.forms import check_wire_type
 from shoal.transport.holes import POLICIES, ZERO
 from shoal.transport.tags import IMPORTANCE, LARGE
 
@@ -23,7 +24,7 @@ DEFAULT_HOLES: Final = "error-feedback"
 
 @dataclass(frozen=True, slots=True)
 class LossOptions:
-    """What may get lost in sums over Shoal's own transport, and what that means."""
+    """What may get lost in sums over Shoal's own transport: what that means, and their rounding."""
 
     bound: float = 0.0
     """Share of each contribution to a float sum or mean."""
@@ -33,6 +34,9 @@ class LossOptions:
     """One of `LOSSY_LAYERS`; other sums than gradients belong to no layer."""
     importance: str = LARGE
     """Which packets are lost last; see `transport.tags`."""
+    wire: str | None = None
+    """What the floats of contributions, and of their sums, are sent as: one of
+    `transport.forms.WIRE_TYPES`, or None for what they are in the tensor."""
 
     def bound_of(self, layer: tuple[int, int] | None) -> float:
         """Return the bound for sums of `layer`, counted from the input, and of how many."""
@@ -55,11 +59,13 @@ def check_ablation(layers: str, importance: str) -> None:
             raise UsageError(message)
 
 
-def check_transport(transport: str, loss_bound: float, holes: str) -> int:
+def check_transport(transport: str, loss_bound: float, holes: str, wire: str | None = None) -> int:
     """Return the number of the policy `holes`.
 
-    Raises `UsageError` unless that and `transport` exist and it can lose the share `loss_bound`.
+    Raises `UsageError` unless that, `wire` and `transport` exist, and the transport can lose the
+    share `loss_bound` and send floats as `wire`.
     """
+    check_wire_type(wire)
     if holes not in POLICIES:
         message = f"Unknown policy for holes {holes!r}; choose one of {', '.join(POLICIES)}."
         raise UsageError(message)
@@ -71,4 +77,8 @@ def check_transport(transport: str, loss_bound: float, holes: str) -> int:
         raise UsageError(message)
     if transport == "gloo" and loss_bound:
         raise UsageError("gloo loses nothing; a loss bound needs the transport 'shoal'.")
+    if transport == "gloo" and wire is not None:
+        raise UsageError(
+            "gloo sends tensors as they are; another wire type needs the transport 'shoal'."
+        )
     return POLICIES[holes]

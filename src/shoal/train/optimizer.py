@@ -20,7 +20,7 @@ from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.replica import Replica, Stopwatch
-from shoal.train.strategies import make_strategy
+from shoal.train.strategies import check_wire, make_strategy
 from shoal.train.transport_samples import TransportSampler
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     worker's gradients (or parameters, where those are averaged) that the network may lose in a sum
     before anything is sent again. A lost part of a gradient counts as what `holes` says: "zero",
     "divide-by-count" (the sum is scaled up by what did not come) or "error-feedback" (it is added
-    to the sender's next gradient).
+    to the sender's next gradient). `wire` is what gradients are sent as over "shoal", whatever the
+    parameters' type: "float32", "float16" or "bfloat16"; by default they are sent as they are.
 
     `overlap` is for "all-reduce": "backward" waits for the gradients at the end of backward,
     "next-forward" when the next forward pass gets to their layer, which then updates it. The result
@@ -74,6 +75,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         transport: str | None = None,
         loss_bound: float = 0.0,
         holes: str = DEFAULT_HOLES,
+        wire: str | None = None,
         overlap: Overlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
@@ -84,17 +86,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         session = current_session()
         transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
         strategy.validate(session.world_size)
+        check_wire(strategy, wire)
         name = session.next_run_name()
         session.agree(
             name,
             strategy=(
                 f"{strategy.name} {strategy.options()} over {transport} {loss_bound:g} {holes}"
+                f"{'' if wire is None else f', sent as {wire}'}"
             ),
             model=fingerprint_model(model, optimizer),
         )
         self._inner = optimizer
         self._strategy = strategy
-        self._communicator = session.communicator_over(transport, loss_bound, holes)
+        self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
         self.flat = FlatParameters(model)
         for buffer in self.flat.buffers:
             self._communicator.broadcast(buffer, 0)

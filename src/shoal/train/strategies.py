@@ -15,7 +15,7 @@ from shoal.train.local_sgd import LocalSGD
 from shoal.train.parameter_server import ParameterServer
 from shoal.train.ripples import Ripples, RipplesRandom
 from shoal.train.ripples_static import RipplesStatic
-from shoal.train.strategy import AbstractStrategy
+from shoal.train.strategy import AbstractStrategy, Averaged
 
 StrategyFactory: TypeAlias = Callable[..., AbstractStrategy]
 
@@ -60,3 +60,13 @@ def make_strategy(
             message = f"Strategy {sync!r} has no option {option!r}; its options: {names}."
             raise UsageError(message)
     return factory(**(options or {}))
+
+
+def check_wire(strategy: AbstractStrategy, wire: str | None) -> None:
+    """Raise `UsageError` if a wire type is asked for where no gradients are summed."""
+    if wire is not None and strategy.averaged is not Averaged.GRADIENTS:
+        message = (
+            f"{strategy.name} averages parameters, which are sent as they are; a wire type is for"
+            " gradients, as all-reduce and the parameter servers sum them."
+        )
+        raise UsageError(message)

@@ -16,7 +16,7 @@ from typing import Final
 from numpy import float32, float64
 
 from shoal.compiled import F4, F8, U2, compiled, rows_at
-from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64
+from shoal.transport.forms import FLOAT64, IN_FLOAT32
 
 ZERO: Final = 0
 DIVIDE_BY_COUNT: Final = 1
@@ -36,7 +36,7 @@ def _scale(form: int, address: int, size: int, factor: float) -> None:
         wide = rows_at(address, size // 8, F8)
         for index in range(wide.size):
             wide[index] *= factor
-    elif form in (FLOAT32, FLOAT32_AS_BFLOAT16):
+    elif form in IN_FLOAT32:
         narrow, narrow_factor = rows_at(address, size // 4, F4), float32(factor)
         for index in range(narrow.size):
             narrow[index] *= narrow_factor

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shoal.compiled import F4, F8, compiled, copy_bytes, rows_at
 from shoal.transport.bitmap import next_bit
-from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64, widening
+from shoal.transport.forms import FLOAT64, IN_FLOAT32, widening
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +66,7 @@ def _add(form: int, target: int, source: int, size: int) -> None:
         wide, more_wide = rows_at(target, size // 8, F8), rows_at(source, size // 8, F8)
         for index in range(wide.size):
             wide[index] += more_wide[index]
-    elif form in (FLOAT32, FLOAT32_AS_BFLOAT16):
+    elif form in IN_FLOAT32:
         narrow, more = rows_at(target, size // 4, F4), rows_at(source, size // 4, F4)
         for index in range(narrow.size):
             narrow[index] += more[index]

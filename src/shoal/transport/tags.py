@@ -18,7 +18,7 @@ import numpy as np
 
 from shoal.compiled import F4, F8, compiled, rows_at
 from shoal.transport.bitmap import clear_bits, fill_bits, set_bit
-from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64, widening
+from shoal.transport.forms import FLOAT64, IN_FLOAT32, widening
 from shoal.transport.tables import CLASSES
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def clear_tags(outgoing: NDArray[np.void]) -> None:
 @compiled
 def block_magnitude(form: int, message: int, offset: int, length: int) -> float:
     """Return the mean absolute value of a sample of the block's elements; NaN if one is."""
-    width = 8 if form == FLOAT64 else (2 if form == FLOAT32_AS_BFLOAT16 else 4)
+    width = 8 if form == FLOAT64 else 4 // widening(form)
     count = length // width
     step = max(1, count // SAMPLE)
     address = message + offset * widening(form)
@@ -137,7 +137,7 @@ def block_magnitude(form: int, message: int, offset: int, length: int) -> float:
         for index in range(0, count, step):
             total += abs(wide[index])
             taken += 1
-    elif form in (FLOAT32, FLOAT32_AS_BFLOAT16):
+    elif form in IN_FLOAT32:
         values = rows_at(address, count, F4)
         for index in range(0, count, step):
             total += abs(float(values[index]))

@@ -20,7 +20,14 @@ from shoal.collectives.message_graph import graph_of
 from shoal.compiled import compiled
 from shoal.transport import wire
 from shoal.transport.endpoint import Endpoint, TransportConfig
-from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64, MEMORY_BYTES, WIRE_BYTES
+from shoal.transport.forms import (
+    FLOAT32,
+    FLOAT32_AS_BFLOAT16,
+    FLOAT32_AS_FLOAT16,
+    FLOAT64,
+    MEMORY_BYTES,
+    WIRE_BYTES,
+)
 from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK
 from shoal.transport.messages import MessageTables, Receiving, Sending
 from shoal.transport.receiving import on_datagrams
@@ -34,6 +41,7 @@ BATCH = 500
 STRIDE = 512
 SEGMENT = 64
 HOSTS = 4
+FORMS = (FLOAT32, FLOAT64, FLOAT32_AS_BFLOAT16, FLOAT32, FLOAT32, FLOAT32_AS_FLOAT16)
 
 
 # ---- one at a time ------------------------------------------------------------------------------
@@ -275,14 +283,14 @@ class Target:
             self.running.pop(slot)[2].check()
         while len(self.running) < 8:
             self.iteration += 1
-            tables, guard = self.operation(self.iteration % 5)
+            tables, guard = self.operation(self.iteration % len(FORMS))
             slot = self.endpoint.post(tables, 7, self.iteration, self.now)
             self.running[slot] = (self.iteration, tables, guard)
 
     def operation(self, what: int) -> tuple[MessageTables, Guarded]:
-        form = (FLOAT32, FLOAT64, FLOAT32_AS_BFLOAT16, FLOAT32, FLOAT32)[what]
+        form = FORMS[what]
         guard, each = Guarded(700 * MEMORY_BYTES[form]), SEGMENT // WIRE_BYTES[form]
-        if what >= 3:
+        if what in (3, 4):
             policy = DIVIDE_BY_COUNT if what == 3 else ERROR_FEEDBACK
             graph = graph_of(plan_direct(HOSTS, 0, 512, 64, 20))
             tables = tables_of(graph, self.link, range(HOSTS), loss_bound=0.3, policy=policy)

@@ -16,6 +16,7 @@ from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import (
     FLOAT32,
     FLOAT32_AS_BFLOAT16,
+    FLOAT32_AS_FLOAT16,
     FLOAT64,
     INT64,
     finish_sum,
@@ -35,6 +36,7 @@ DTYPES: dict[int, Any] = {
     FLOAT64: np.float64,
     INT64: np.int64,
     FLOAT32_AS_BFLOAT16: np.float32,
+    FLOAT32_AS_FLOAT16: np.float32,
 }
 FAULTS = st.builds(
     Faults,
@@ -136,7 +138,7 @@ class AllReduce:
 
 
 def random_values(size: int, length: int, form: int, seed: int) -> NDArray[Any]:
-    """Small integers, whose sums are exact in every order, and in bfloat16."""
+    """Small integers, whose sums are exact in every order, and in 16 bits."""
     integers = np.random.default_rng(seed).integers(-20, 20, (size, length))
     return integers.astype(DTYPES[form])
 

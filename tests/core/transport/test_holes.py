@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from transfers import Guarded
 
-from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64, INT32, INT64
+from shoal.transport.forms import (
+    FLOAT32,
+    FLOAT32_AS_BFLOAT16,
+    FLOAT32_AS_FLOAT16,
+    FLOAT64,
+    INT32,
+    INT64,
+)
 from shoal.transport.holes import divide_by_counts
 
 
@@ -18,6 +25,7 @@ from shoal.transport.holes import divide_by_counts
         (FLOAT32, np.float32, 16),
         (FLOAT64, np.float64, 16),
         (FLOAT32_AS_BFLOAT16, np.float32, 32),  # bytes of memory, of which half are sent
+        (FLOAT32_AS_FLOAT16, np.float32, 32),
     ],
 )
 @pytest.mark.parametrize("count", [1, 4, 5, 29, 32])

@@ -18,7 +18,14 @@ from virtual_link import Datagram, Faults, joined
 
 from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
-from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT64
+from shoal.transport.forms import (
+    FLOAT32,
+    FLOAT32_AS_BFLOAT16,
+    FLOAT32_AS_FLOAT16,
+    FLOAT64,
+    WIRE_BYTES,
+    widening,
+)
 from shoal.transport.holes import ERROR_FEEDBACK
 from shoal.transport.messages import MessageTables, Sending
 from shoal.transport.residuals import add_kept, keep_missing
@@ -42,7 +49,7 @@ def residual(tables: MessageTables, length: int, dtype: Any) -> NDArray[Any]:
 @given(
     size=st.sampled_from([2, 4]),
     algorithm=st.sampled_from(["direct", "ring"]),
-    form=st.sampled_from([FLOAT32, FLOAT64]),
+    form=st.sampled_from([FLOAT32, FLOAT64, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16]),
     length=st.sampled_from([1, 17, 300, 1_001]),
     bound=st.sampled_from([0.05, 0.3, 0.9]),
     loss=st.floats(0, 0.4),
@@ -66,7 +73,8 @@ def test_what_was_not_delivered_is_kept(
     link, _ = joined(size, config, faults=faults, seed=seed)
     dtype = np.float64 if form == FLOAT64 else np.float32
     random = np.random.default_rng(seed)
-    rounds = [random.integers(-99, 100, (size, length)).astype(dtype) for _ in range(4)]
+    high = 4 if widening(form) > 1 else 99  # so that every sum is exact in the wire's type
+    rounds = [random.integers(-high, high + 1, (size, length)).astype(dtype) for _ in range(4)]
     job = AllReduce(
         link, range(size), rounds[0], algorithm=algorithm, form=form, piece_length=64,
         loss_bound=bound, policy=ERROR_FEEDBACK,
@@ -112,7 +120,7 @@ def test_nothing_is_overwritten_before_what_it_lost_is_kept() -> None:
     np.testing.assert_array_equal(job.results()[0] * 2 + kept, values.sum(axis=0))
 
 
-@pytest.mark.parametrize("form", [FLOAT32, FLOAT64, FLOAT32_AS_BFLOAT16])
+@pytest.mark.parametrize("form", [FLOAT32, FLOAT64, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16])
 @pytest.mark.parametrize("count", [4, 31, 32, 33, 100])
 def test_missing_segments_are_kept_and_added_where_they_belong(form: int, count: int) -> None:
     dtype = np.float64 if form == FLOAT64 else np.float32
@@ -122,7 +130,7 @@ def test_missing_segments_are_kept_and_added_where_they_belong(form: int, count:
     values = np.random.default_rng(count).standard_normal(count + 3).astype(dtype)
     tables.place(values.ctypes.data)
     row = tables.outgoing[0]
-    per_segment = SEGMENT // (2 if form == FLOAT32_AS_BFLOAT16 else dtype().itemsize)
+    per_segment = SEGMENT // WIRE_BYTES[form]
     assert 1 <= row["kept_room"] <= row["segments"]
     missing = np.random.default_rng(count + 1).random(int(row["segments"])) < 0.5
     missing[np.flatnonzero(missing)[row["kept_room"] :]] = False

@@ -79,6 +79,8 @@ class SumOptions:
     """Members that share a host, numbered one after another, for "hierarchical"."""
     importance: str = LARGE
     """Which of a named tensor's packets count as important; see `transport.tags`."""
+    wire: str | None = None
+    """What floats are to be sent as, for those who make the `Memory`: its form is what counts."""
 
     @property
     def keeps_missing(self) -> bool:

@@ -11,6 +11,7 @@
 | SHOAL_ALL_REDUCE | direct, ring or hierarchical (hosts of LOCAL_WORLD_SIZE ranks) | direct |
 | SHOAL_LOSS_BOUND | torch backend: share of each contribution to a sum that may get lost | 0 |
 | SHOAL_HOLES | torch backend: zero, divide-by-count or error-feedback | zero |
+| SHOAL_WIRE | torch backend: sums of floats are sent as float32, float16, bfloat16 | as is |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from shoal.collectives.graphs import ALGORITHMS
 from shoal.errors import UsageError
 from shoal.runtime.udp.group import EXACT, SumOptions
 from shoal.transport.endpoint import TransportConfig
+from shoal.transport.forms import WIRE_TYPES
 from shoal.transport.holes import POLICIES
 from shoal.transport.wire import segment_bytes_for
 
@@ -62,6 +64,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
             policy=POLICIES[_choice(given, "SHOAL_HOLES", tuple(POLICIES))],
             algorithm=_choice(given, "SHOAL_ALL_REDUCE", ALGORITHMS),
             per_host=_number(given, "LOCAL_WORLD_SIZE", 1, low=1),
+            wire=_choice(given, "SHOAL_WIRE", WIRE_TYPES) if given.get("SHOAL_WIRE") else None,
         ),
     )
 
