@@ -46,3 +46,26 @@ def test_sums_are_made_as_the_environment_says() -> None:
 def test_what_means_nothing_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=name):
         from_environment({name: value})
+
+
+def test_several_addresses_are_several_interfaces() -> None:
+    settings = from_environment({"SHOAL_BIND": "10.0.0.1,10.1.0.1", "SHOAL_PATHS": "2"})
+    assert [each.bind for each in settings.interfaces] == ["10.0.0.1", "10.1.0.1"]
+    assert settings.transport.paths == 2
+    with pytest.raises(UsageError, match="SHOAL_ADVERTISE 1"):
+        from_environment({"SHOAL_BIND": "10.0.0.1,10.1.0.1", "SHOAL_ADVERTISE": "192.0.2.1"})
+
+
+def test_of_all_addresses_the_one_towards_the_meeting_place_is_told() -> None:
+    given = {"SHOAL_BIND": "0.0.0.0", "MASTER_ADDR": "127.0.0.1"}
+    assert from_environment(given).advertise == "127.0.0.1"
+    assert from_environment({**given, "SHOAL_ADVERTISE": "192.0.2.1"}).advertise == "192.0.2.1"
+    assert from_environment({"SHOAL_BIND": "127.0.0.1", "MASTER_ADDR": "::1"}).advertise is None
+
+
+@pytest.mark.parametrize(("bind", "master"), [("::", "127.0.0.1"), ("0.0.0.0", "::1")])
+def test_a_meeting_place_of_the_other_version_of_ip_tells_no_address(
+    bind: str, master: str
+) -> None:
+    with pytest.raises(UsageError, match="Set SHOAL_ADVERTISE"):
+        from_environment({"SHOAL_BIND": bind, "MASTER_ADDR": master})

@@ -85,10 +85,8 @@ class ProbeSockets:
     """This machine's sockets for probing. Raises `ResourceError` if they cannot be had."""
 
     def __init__(self, settings: Settings) -> None:
-        self._bind = settings.bind
-        self.transport = open_sockets(
-            bind=settings.bind, advertise=settings.advertise, ports=settings.ports
-        )
+        self._bind = settings.interfaces[0].bind
+        self.transport = open_sockets(settings.interfaces[:1], ports=settings.ports)
         self.family = self.transport.family
         self.token = secrets.token_bytes(TOKEN_BYTES)
         self.strangers = 0

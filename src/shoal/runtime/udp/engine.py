@@ -31,6 +31,7 @@ from shoal.errors import (
 )
 from shoal.runtime.udp.links import LinkListener, PeerLinks
 from shoal.runtime.udp.operation_log import OperationLog, SumAccount
+from shoal.runtime.udp.paths import check_reachable, parse_interfaces, plan_paths
 from shoal.runtime.udp.pump import EVENTS, FAILED, new_sockets, pump
 from shoal.runtime.udp.sockets import RankSockets, address_tables, open_sockets
 from shoal.runtime.udp.stats import TransportStats, loop_stats, operation_stats, read_traffic
@@ -54,7 +55,7 @@ class Card(msgspec.Struct, frozen=True):
     """What a rank must know of another before it can send to it."""
 
     addresses: list[tuple[str, int]]
-    """Where its datagrams go, by path."""
+    """Where its datagrams go: one for each of its interfaces."""
     links: tuple[str, int]
     """Where its connections are accepted."""
     tags: list[int]
@@ -122,7 +123,8 @@ class UdpEngine:
 
     Make one, publish its `card`, `start` it with everyone's cards, `submit` transfers, `close` it.
     `deadline_s` bounds every transfer. `bind` and `ports` say where it receives, `advertise` what
-    the others are told instead of `bind`.
+    the others are told instead of `bind`; several addresses are separated by commas, as in
+    SHOAL_BIND. `config.paths` is the number of source ports on each.
     """
 
     def __init__(
@@ -137,15 +139,16 @@ class UdpEngine:
         ports: range | None = None,
     ) -> None:
         self.deadline_s = deadline_s
+        self._interfaces = parse_interfaces(bind, advertise)
+        check_reachable(self._interfaces)
         self.sockets: RankSockets = open_sockets(
-            bind=bind, advertise=advertise, ports=ports, paths=config.paths
+            self._interfaces, ports=ports, source_ports=config.paths
         )
         try:
-            self._listener = LinkListener(self.sockets.family, bind, ports)
+            self._listener = LinkListener(self.sockets.family, self._interfaces[0].bind, ports)
         except BaseException:
             self.sockets.close()
             raise
-        self._advertised = advertise or bind
         budget = min(config.budget_packets, self.sockets.budget_packets)
         self.endpoint = Endpoint(rank, world_size, replace(config, budget_packets=budget))
         self._tags = [secrets.randbits(32) for _ in range(world_size)]
@@ -168,7 +171,7 @@ class UdpEngine:
     @property
     def card(self) -> Card:
         """What the other ranks need in order to send to this one."""
-        links = (self._advertised, self._listener.port)
+        links = (self._interfaces[0].advertise, self._listener.port)
         return Card(self.sockets.addresses, links, self._tags, self.endpoint.config.segment_bytes)
 
     @property
@@ -192,14 +195,7 @@ class UdpEngine:
         for rank, card in enumerate(cards):
             if rank != me:
                 self.endpoint.connect(rank, tag_in=self._tags[rank], tag_out=card.tags[me])
-        table, lengths = address_tables(
-            self.sockets.family, [card.addresses for card in cards], self.endpoint.config.paths
-        )
-        self._io = new_sockets(self.sockets.send_fds, table, lengths)
-        row = self._io.row
-        row["receive_fd"], row["wake_fd"] = self.sockets.receiver.fileno(), self._wake_fd
-        row["uses_segmentation"] = self.sockets.segmentation
-        row["uses_coalescing"] = self.sockets.coalescing
+        self._open_paths([card.addresses for card in cards])
         self._load_code()
         self._links = PeerLinks.join(
             me,
@@ -280,12 +276,35 @@ class UdpEngine:
             total=total,
             peers=peers,
             operations=operation_stats(entries.kinds),
-            loop=loop_stats(self._io.row[0]),
+            loop=loop_stats(self._io.row[0], **self._bytes_by_address()),
             budget_packets=float(endpoint.state.core[0]["budget"]),
             deadline_s=self.deadline_s,
             under_way=len(waiting),
             oldest_s=max(0.0, now - min(waiting, default=now)),
         )
+
+    def _open_paths(self, addresses: Sequence[Sequence[tuple[str, int]]]) -> None:
+        """Lay the paths to all ranks, whose addresses are given in order."""
+        config, sockets = self.endpoint.config, self.sockets
+        plan = plan_paths(len(self._interfaces), config.paths, [len(each) for each in addresses])
+        self._interface_of = [place % len(self._interfaces) for place in plan.senders]
+        self.endpoint.state.core["paths"] = len(plan.senders)
+        fds = [receiver.fileno() for receiver in sockets.receivers]
+        table, lengths = address_tables(sockets.family, addresses, plan.peers)
+        self._io = new_sockets(fds, sockets.send_fds[plan.senders], table, lengths)
+        row = self._io.row
+        row["wake_fd"] = self._wake_fd
+        row["uses_segmentation"] = sockets.segmentation
+        row["uses_coalescing"] = sockets.coalescing
+
+    def _bytes_by_address(self) -> dict[str, dict[str, int]]:
+        """Return what has been sent from and received at each own address, headers included."""
+        names = [each.bind for each in self._interfaces]
+        sent = dict.fromkeys(names, 0)
+        for interface, size in zip(self._interface_of, self._io.sent_bytes.tolist(), strict=True):
+            sent[names[interface]] += size
+        received = dict(zip(names, self._io.receivers["all_bytes"].tolist(), strict=True))
+        return {"sent": sent, "received": received}
 
     def _load_code(self) -> None:
         """Load or compile what the loop calls, before any deadline runs: that may take a while."""

@@ -49,6 +49,8 @@ from shoal.transport.tables import Counter, Row, State
 from shoal.transport.timers import on_timer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 BUFFER_BYTES: Final = 65536
@@ -73,7 +75,6 @@ _TIMESPEC_BYTES = TIMESPEC.itemsize
 
 IO_ROW: Final = np.dtype(
     [
-        ("receive_fd", "<i4"),
         ("wake_fd", "<i4"),
         ("uses_segmentation", "<i4"),
         ("uses_coalescing", "<i4"),
@@ -81,7 +82,6 @@ IO_ROW: Final = np.dtype(
         ("holding", "<i4"),  # whether a batch waits for room in the send buffer
         ("blocked_fd", "<i4"),
         ("held_from", "<i4"),  # packets of it that have gone out already
-        ("pad", "<i4"),
         ("send_calls", "<i8"),
         ("receive_calls", "<i8"),
         ("waits", "<i8"),
@@ -92,10 +92,25 @@ IO_ROW: Final = np.dtype(
 )
 
 
+RECEIVER: Final = np.dtype(
+    [
+        ("fd", "<i4"),
+        ("holding", "<i4"),  # whether a batch has been read and not been taken in
+        ("size", "<i4"),  # of it, and so on
+        ("segment", "<i4"),
+        ("arrived", "<i8"),  # in microseconds of the real-time clock
+        ("tos", "<i4"),
+        ("all_bytes", "<i8"),  # that have arrived so far
+    ],
+    align=True,
+)
+
+
 class Sockets(NamedTuple):
     """What the loop needs of the outside: descriptors, addresses, and memory for calls."""
 
     row: NDArray[np.void]
+    receivers: NDArray[np.void]
     send_fds: NDArray[np.int32]
     """[path, class * 2 + importance]"""
     addresses: NDArray[np.uint8]
@@ -110,29 +125,37 @@ class Sockets(NamedTuple):
     """One for receiving, then those of a batch to send."""
     times: NDArray[np.void]
     polls: NDArray[np.void]
+    """Python's call, those to receive on, and the one that a batch waits for."""
     transmit: NDArray[np.void]
+    sent_bytes: NDArray[np.int64]
+    """By path."""
 
 
 def new_sockets(
+    receive_fds: Sequence[int],
     send_fds: NDArray[np.int32],
     addresses: NDArray[np.uint8],
     address_bytes: NDArray[np.int32],
 ) -> Sockets:
     """Return the record of sockets with fresh memory; descriptors in `row` are still to be set."""
+    receivers = np.zeros(len(receive_fds), RECEIVER)
+    receivers["fd"] = receive_fds
     return Sockets(
         row=np.zeros(1, IO_ROW),
+        receivers=receivers,
         send_fds=send_fds,
         addresses=addresses,
         address_bytes=address_bytes,
-        receive_memory=np.zeros(BUFFER_BYTES, np.uint8),
+        receive_memory=np.zeros(len(receive_fds) * BUFFER_BYTES, np.uint8),
         send_memory=np.zeros(BUFFER_BYTES, np.uint8),
         receive_control=np.zeros(CONTROL_BYTES, np.uint8),
         send_control=np.zeros(CONTROL_BYTES, np.uint8),
         headers=np.zeros(2, MSGHDR),
         vectors=np.zeros(1 + LARGEST_BATCH * PIECES, PIECE),
         times=np.zeros(2, TIMESPEC),
-        polls=np.zeros(3, POLLFD),
+        polls=np.zeros(2 + len(receive_fds), POLLFD),
         transmit=np.zeros(1, TRANSMIT),
+        sent_bytes=np.zeros(len(send_fds), np.int64),
     )
 
 
@@ -165,45 +188,73 @@ def pump(state: State, sockets: Sockets, until: int) -> int:
 def _wait(sockets: Sockets, timeout_us: int) -> None:
     """Sleep until a datagram arrives, the send buffer has room, Python calls or time is up."""
     row, polls = sockets.row[0], sockets.polls
-    polls[0].fd, polls[0].events = row.receive_fd, POLLIN
-    polls[1].fd, polls[1].events = row.wake_fd, POLLIN
-    polls[2].fd, polls[2].events = row.blocked_fd, POLLOUT
+    receivers = sockets.receivers.size
+    polls[0].fd, polls[0].events = row.wake_fd, POLLIN
+    for place in range(receivers):
+        polls[1 + place].fd, polls[1 + place].events = sockets.receivers[place].fd, POLLIN
+    polls[1 + receivers].fd, polls[1 + receivers].events = row.blocked_fd, POLLOUT
     time = sockets.times[1]
     timeout_us = max(0, timeout_us)
     time.seconds, time.nanoseconds = timeout_us // 1_000_000, timeout_us % 1_000_000 * 1_000
     row.waits += 1
-    count = 3 if row.holding else 2
+    count = receivers + (2 if row.holding else 1)
     ready = ppoll(polls.ctypes.data, count, sockets.times.ctypes.data + _TIMESPEC_BYTES, 0)
-    if ready > 0 and polls[1].revents & POLLIN:
+    if ready > 0 and polls[0].revents & POLLIN:
         read(row.wake_fd, sockets.times.ctypes.data, 8)
 
 
 @compiled
 def _receive(state: State, sockets: Sockets, now: int) -> int:
-    """Take in up to TURNS batches; return how many there were, or -1 if the socket is broken."""
-    row, header, vector = sockets.row[0], sockets.headers[0], sockets.vectors[0]
-    memory = sockets.receive_memory.ctypes.data
+    """Take in up to TURNS batches; return how many there were, or -1 if a socket is broken.
+
+    Of several sockets' batches the one that arrived first goes first: packets that are sprayed over
+    them must not get out of order in here, where the stamps of their arrival do not show it.
+    """
     for turn in range(TURNS):
-        vector.address, vector.length = memory, BUFFER_BYTES
+        first = -1
+        for place in range(sockets.receivers.size):
+            if not sockets.receivers[place].holding and not _take_batch(sockets, place):
+                return -1
+            batch = sockets.receivers[place]
+            if batch.holding and (first < 0 or batch.arrived < sockets.receivers[first].arrived):
+                first = place
+        if first < 0:
+            return turn
+        batch = sockets.receivers[first]
+        batch.holding = 0
+        memory = sockets.receive_memory.ctypes.data + first * BUFFER_BYTES
+        size, segment, arrived, tos = batch.size, batch.segment, batch.arrived, batch.tos
+        on_datagrams(state, memory, size, segment, arrived, tos, now)
+    return TURNS
+
+
+@compiled
+def _take_batch(sockets: Sockets, place: int) -> bool:
+    """Read a batch from a socket if one has arrived; return False if the socket is broken."""
+    row, header, vector = sockets.row[0], sockets.headers[0], sockets.vectors[0]
+    batch = sockets.receivers[place]
+    while True:
+        vector.address = sockets.receive_memory.ctypes.data + place * BUFFER_BYTES
+        vector.length = BUFFER_BYTES
         header.name, header.name_bytes = 0, 0
         header.vectors, header.vector_count = sockets.vectors.ctypes.data, 1
         header.control = sockets.receive_control.ctypes.data
         header.control_bytes, header.flags = CONTROL_BYTES, 0
-        size = recvmsg(row.receive_fd, sockets.headers.ctypes.data, MSG_DONTWAIT)
-        if size < 0:
-            error = errno()
-            if error == EAGAIN:
-                return turn
-            row.last_error = error
-            if error == EINTR:
-                continue
-            return -1
-        row.receive_calls += 1
-        segment, tos, arrived = _ancillary(header, size)
-        if arrived == 0:
-            arrived = microseconds(CLOCK_REALTIME, sockets.times.ctypes.data)
-        on_datagrams(state, memory, size, segment, arrived, tos, now)
-    return TURNS
+        size = recvmsg(batch.fd, sockets.headers.ctypes.data, MSG_DONTWAIT)
+        if size >= 0:
+            break
+        error = errno()
+        if error == EAGAIN:
+            return True
+        row.last_error = error
+        if error != EINTR:
+            return False
+    row.receive_calls += 1
+    batch.holding, batch.size, batch.all_bytes = 1, size, batch.all_bytes + size
+    batch.segment, batch.tos, batch.arrived = _ancillary(header, size)
+    if batch.arrived == 0:
+        batch.arrived = microseconds(CLOCK_REALTIME, sockets.times.ctypes.data)
+    return True
 
 
 @compiled
@@ -256,8 +307,10 @@ def _send_held(state: State, sockets: Sockets) -> bool:
     fd = sockets.send_fds[transmit.path, (tos >> 5) * 2 + (tos & 1)]
     while row.held_from < transmit.packets:
         packets = transmit.packets - row.held_from if row.uses_segmentation else 1
-        if _send_packets(sockets, fd, packets) >= 0:
+        size = _send_packets(sockets, fd, packets)
+        if size >= 0:
             row.send_calls += 1
+            sockets.sent_bytes[transmit.path] += size
             row.held_from += packets
             continue
         error = errno()

@@ -2,11 +2,11 @@
 
 | variable | meaning | default |
 | --- | --- | --- |
-| SHOAL_BIND | address to receive on | the one that reaches MASTER_ADDR |
-| SHOAL_ADVERTISE | address that others send to | SHOAL_BIND |
+| SHOAL_BIND | addresses to send from and receive on, by commas | the one that reaches MASTER_ADDR |
+| SHOAL_ADVERTISE | addresses that others send to, in the same order | SHOAL_BIND |
 | SHOAL_PORTS | first-last port to receive on | any free |
 | SHOAL_MTU | largest IP packet, bytes | 1500 |
-| SHOAL_PATHS | source ports to spray over | 1 |
+| SHOAL_PATHS | source ports to spray over, on each address | 1 |
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
 | SHOAL_ALL_REDUCE | direct, ring or hierarchical (hosts of LOCAL_WORLD_SIZE ranks) | direct |
 | SHOAL_LOSS_BOUND | torch backend: share of each contribution to a sum that may get lost | 0 |
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from shoal.collectives.graphs import ALGORITHMS
 from shoal.errors import UsageError
 from shoal.runtime.udp.group import EXACT, SumOptions
+from shoal.runtime.udp.paths import Interface, is_wildcard, parse_interfaces
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import WIRE_TYPES
 from shoal.transport.holes import POLICIES
@@ -35,11 +36,18 @@ class Settings:
     """What a rank's transport needs to be told."""
 
     bind: str = "127.0.0.1"
+    """One address, or several separated by commas."""
     advertise: str | None = None
+    """As many, in the same order; None if they are the same."""
     ports: range | None = None
     transport: TransportConfig = field(default_factory=TransportConfig)
     sums: SumOptions = EXACT
     """How sums over all ranks are made, unless a call says otherwise."""
+
+    @property
+    def interfaces(self) -> tuple[Interface, ...]:
+        """The addresses that `bind` and `advertise` name."""
+        return parse_interfaces(self.bind, self.advertise)
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
@@ -48,11 +56,11 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     Raises `UsageError` for values that mean nothing.
     """
     given = os.environ if environment is None else environment
-    bind = given.get("SHOAL_BIND") or _address_towards(given.get("MASTER_ADDR", "127.0.0.1"))
+    bind, advertise = _addresses(given)
     mtu = _number(given, "SHOAL_MTU", 1500, low=576)
     return Settings(
         bind=bind,
-        advertise=given.get("SHOAL_ADVERTISE"),
+        advertise=advertise,
         ports=_ports(given.get("SHOAL_PORTS")),
         transport=TransportConfig(
             segment_bytes=segment_bytes_for(mtu, ipv6=":" in bind),
@@ -69,15 +77,38 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     )
 
 
-def _address_towards(host: str) -> str:
-    """Return the numeric address of this machine from which packets to `host` leave."""
+def _addresses(given: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return what to bind to and what others are told instead, if anything.
+
+    Of a machine that receives on all its addresses, others are told the one towards MASTER_ADDR.
+    """
+    bind, advertise = given.get("SHOAL_BIND"), given.get("SHOAL_ADVERTISE") or None
+    master = given.get("MASTER_ADDR")
+    if not bind:
+        bind = _address_towards(master or "127.0.0.1")
+    elif advertise is None and master and is_wildcard(bind):
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        advertise = _address_towards(master, family, "SHOAL_ADVERTISE")
+    parse_interfaces(bind, advertise)
+    return bind, advertise
+
+
+def _address_towards(host: str, family: int = 0, otherwise: str = "SHOAL_BIND") -> str:
+    """Return the numeric address of this machine from which packets to `host` leave.
+
+    `family` is the version of IP, 0 for either; `otherwise` the variable that says it instead.
+    """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
+        found = socket.getaddrinfo(host, 9, family, socket.SOCK_DGRAM)[0]
+        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(found[4])
             return str(probe.getsockname()[0])
     except OSError as error:
-        message = f"MASTER_ADDR {host!r} cannot be resolved: {error.strerror}. Set SHOAL_BIND."
+        version = "" if family == 0 else " over IPv6" if family == socket.AF_INET6 else " over IPv4"
+        message = (
+            f"MASTER_ADDR {host!r} cannot be resolved or reached{version}: {error.strerror}."
+            f" Set {otherwise}."
+        )
         raise UsageError(message) from error
 
 

@@ -1,7 +1,7 @@
-"""Opening the sockets of a rank: one to receive on, and one per path and traffic class to send on.
+"""Opening the sockets of a rank: on each address one to receive on, and those to send from.
 
-A socket per class means that a packet's tags cost no system call; a source port per path means that
-switches which hash flows take each path as a flow of its own. Offloads and stamps are asked for and
+A socket per class means that a packet's tags cost no system call; several source ports mean that
+switches which hash flows take each as a flow of its own. Offloads and stamps are asked for and
 done without where the kernel has none.
 """
 
@@ -12,12 +12,16 @@ import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shoal.errors import ResourceError
 from shoal.runtime.udp.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.runtime.udp.pump import SOCKET_ADDRESS_BYTES
+
+if TYPE_CHECKING:
+    from shoal.runtime.udp.paths import Interface
 
 _SO_RCVBUFFORCE = 33
 _CLASSES = 8
@@ -31,12 +35,15 @@ _BYTES_PER_PACKET = 2304
 class RankSockets:
     """The open sockets of this rank, and what the kernel granted them."""
 
-    receiver: socket.socket
+    receivers: list[socket.socket]
+    """One per interface."""
     senders: list[socket.socket]
     send_fds: np.ndarray
+    """[interface + interfaces * source port, class * 2 + importance]"""
     addresses: list[tuple[str, int]]
-    """Where others reach the receiver, one address per path."""
+    """Where others reach the receivers."""
     receive_bytes: int
+    """Of the smallest receive buffer: all may send to the same one."""
     segmentation: bool
     coalescing: bool
     stamps: bool
@@ -44,8 +51,13 @@ class RankSockets:
 
     def close(self) -> None:
         """Close them all."""
-        for each in (self.receiver, *self.senders):
+        for each in (*self.receivers, *self.senders):
             each.close()
+
+    @property
+    def receiver(self) -> socket.socket:
+        """The one of the first interface."""
+        return self.receivers[0]
 
     @property
     def budget_packets(self) -> int:
@@ -54,40 +66,39 @@ class RankSockets:
 
 
 def open_sockets(
-    *,
-    bind: str,
-    advertise: str | None = None,
-    ports: range | None = None,
-    paths: int = 1,
+    interfaces: Sequence[Interface], *, ports: range | None = None, source_ports: int = 1
 ) -> RankSockets:
-    """Open the sockets of a rank on the address `bind`, and in `ports` if given.
+    """Open the sockets of a rank on its interfaces, and in `ports` if given.
 
-    `advertise` is what others send to, if not `bind`. Raises `ResourceError` if the address or a
-    port cannot be had.
+    `source_ports` is how many to send from on each. Raises `ResourceError` if an address or a port
+    cannot be had.
     """
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    family = socket.AF_INET6 if ":" in interfaces[0].bind else socket.AF_INET
     opened: list[socket.socket] = []
     try:
-        receiver = _bound(family, bind, ports, opened)
-        receive_bytes = _enlarge(receiver)
-        coalescing = _try_option(receiver, socket.SOL_UDP, UDP_GRO, 1)
-        stamps = _try_option(receiver, socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        receivers = [_bound(family, each.bind, ports, opened) for each in interfaces]
+        receive_bytes = min([_enlarge(receiver) for receiver in receivers])
+        coalescing = _try_all(receivers, socket.SOL_UDP, UDP_GRO, 1)
+        stamps = _try_all(receivers, socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         if family == socket.AF_INET:
-            _try_option(receiver, socket.SOL_IP, socket.IP_RECVTOS, 1)
+            _try_all(receivers, socket.SOL_IP, socket.IP_RECVTOS, 1)
         else:
-            _try_option(receiver, socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
-        senders, fds = _open_senders(family, bind, paths, opened)
-        segmentation = _try_option(senders[0], socket.SOL_UDP, UDP_SEGMENT, 0)
+            _try_all(receivers, socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
+        senders, fds = _open_senders(family, interfaces, source_ports, opened)
+        segmentation = _try_all(senders[:1], socket.SOL_UDP, UDP_SEGMENT, 0)
     except BaseException:
         for each in opened:
             each.close()
         raise
-    address = (advertise or bind, receiver.getsockname()[1])
+    addresses = [
+        (interface.advertise, int(receiver.getsockname()[1]))
+        for interface, receiver in zip(interfaces, receivers, strict=True)
+    ]
     return RankSockets(
-        receiver,
+        receivers,
         senders,
         fds,
-        [address] * paths,
+        addresses,
         receive_bytes,
         segmentation,
         coalescing,
@@ -97,18 +108,18 @@ def open_sockets(
 
 
 def _open_senders(
-    family: int, bind: str, paths: int, opened: list[socket.socket]
+    family: int, interfaces: Sequence[Interface], source_ports: int, opened: list[socket.socket]
 ) -> tuple[list[socket.socket], np.ndarray]:
-    """Open a socket for every path and class; those of a path share its source port."""
+    """Open a socket for every source port, interface and class; classes share a source port."""
     senders = []
-    fds = np.full((paths, 2 * _CLASSES), -1, np.int32)
-    for path in range(paths):
+    fds = np.full((len(interfaces) * source_ports, 2 * _CLASSES), -1, np.int32)
+    for row in range(len(fds)):
         port = 0
         for number in range(2 * _CLASSES):
             sender = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             opened.append(sender)
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            sender.bind((bind, port))
+            sender.bind((interfaces[row % len(interfaces)].bind, port))
             port = sender.getsockname()[1]
             tos = number // 2 << 5 | number % 2
             if family == socket.AF_INET:
@@ -116,7 +127,7 @@ def _open_senders(
             else:
                 sender.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-            fds[path, number] = sender.fileno()
+            fds[row, number] = sender.fileno()
             senders.append(sender)
     return senders, fds
 
@@ -147,9 +158,11 @@ def _enlarge(receiver: socket.socket) -> int:
     return receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
 
-def _try_option(where: socket.socket, level: int, option: int, value: int) -> bool:
+def _try_all(where: Sequence[socket.socket], level: int, option: int, value: int) -> bool:
+    """Set an option of all of `where`; return whether the kernel has it."""
     try:
-        where.setsockopt(level, option, value)
+        for each in where:
+            each.setsockopt(level, option, value)
     except OSError:
         return False
     return True
@@ -168,13 +181,15 @@ def socket_address(family: int, host: str, port: int) -> bytes:
 
 
 def address_tables(
-    family: int, peers: Sequence[Sequence[tuple[str, int]]], paths: int
+    family: int, addresses: Sequence[Sequence[tuple[str, int]]], paths: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return every peer's addresses by path, as the socket loop wants them, and their lengths."""
-    table = np.zeros((len(peers), paths, SOCKET_ADDRESS_BYTES), np.uint8)
-    for rank, addresses in enumerate(peers):
-        for path in range(paths if addresses else 0):
-            raw = socket_address(family, *addresses[path % len(addresses)])
-            table[rank, path] = np.frombuffer(raw, np.uint8)
-    lengths = np.full(len(peers), 16 if family == socket.AF_INET else 28, np.int32)
+    """Return every peer's addresses by path, as the socket loop wants them, and their lengths.
+
+    `paths` says by peer and path which of its `addresses` to take.
+    """
+    table = np.zeros((len(addresses), len(paths[0]), SOCKET_ADDRESS_BYTES), np.uint8)
+    for rank, (ours, choices) in enumerate(zip(addresses, paths, strict=True)):
+        packed = [np.frombuffer(socket_address(family, *each), np.uint8) for each in ours]
+        table[rank] = np.stack(packed)[list(choices)]
+    lengths = np.full(len(addresses), 16 if family == socket.AF_INET else 28, np.int32)
     return table, lengths

@@ -168,6 +168,10 @@ class LoopStats:
     receive_calls: int = 0
     sleeps: int = 0
     refused_batches: int = 0
+    sent_bytes_by_address: Mapping[str, int] = field(default_factory=dict)
+    """Of datagrams, their headers included, that left from each of this rank's addresses."""
+    received_bytes_by_address: Mapping[str, int] = field(default_factory=dict)
+    """The same of those that arrived."""
     segmentation: bool = field(default=False, metadata=_NOW)
     """Whether the kernel cuts batches into packets (GSO)."""
     coalescing: bool = field(default=False, metadata=_NOW)
@@ -346,13 +350,15 @@ def operation_stats(kinds: Mapping[str, OperationTally]) -> dict[str, OperationS
     }
 
 
-def loop_stats(row: np.void) -> LoopStats:
-    """Return what a row of the socket loop's own counts (IO_ROW) says."""
+def loop_stats(row: np.void, *, sent: Mapping[str, int], received: Mapping[str, int]) -> LoopStats:
+    """Return what a row of the socket loop's own counts (IO_ROW) says, and the bytes by address."""
     return LoopStats(
         send_calls=int(row["send_calls"]),
         receive_calls=int(row["receive_calls"]),
         sleeps=int(row["waits"]),
         refused_batches=int(row["refusals"]),
+        sent_bytes_by_address=sent,
+        received_bytes_by_address=received,
         segmentation=bool(row["uses_segmentation"]),
         coalescing=bool(row["uses_coalescing"]),
     )

@@ -1,0 +1,82 @@
+"""The transport between two hosts with two links each: it uses both, or the one that it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from two_links import address, sent_bytes, two_links
+
+from shoal.bench.namespaces import Namespace, inside
+
+SIZE, ROUNDS = 500_000, 4
+BITS_PER_SECOND = 200_000_000
+SCRIPT = f"""
+import json, time
+import numpy as np
+import shoal
+
+with shoal.connect(deadline_s=40) as comm:
+    values = np.arange({SIZE}, dtype=np.float32)
+    comm.all_reduce(values.copy())
+    begin, right = time.perf_counter(), True
+    for _ in range({ROUNDS}):
+        right &= bool((comm.all_reduce(values.copy()) == 2 * values).all())
+    seconds = time.perf_counter() - begin
+    stats = comm.stats()
+    print(json.dumps({{
+        "right": right, "seconds": seconds, "again": stats.total.sent_again_packets,
+        "sent": stats.loop.sent_bytes_by_address,
+    }}))
+"""
+
+
+def run(hosts: tuple[Namespace, Namespace], links: list[int]) -> list[dict[str, Any]]:
+    """Sum between two ranks, one on each host, over some links; return what they print."""
+    processes = []
+    try:
+        for rank, host in enumerate(hosts):
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": address(0, 0),
+                "MASTER_PORT": "29511",
+                "SHOAL_JOB_KEY": "a key for this test",
+                "SHOAL_BIND": ",".join(address(rank, link) for link in links),
+            }
+            with inside(host.path):
+                process = subprocess.Popen(
+                    [sys.executable, "-c", SCRIPT],
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            processes.append(process)
+        ended = [process.communicate(timeout=50) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], ended
+    return [json.loads(out) for out, _ in ended]
+
+
+@pytest.mark.parametrize("links", [[0, 1], [1]])
+def test_bytes_go_over_the_links_of_the_addresses(links: list[int]) -> None:
+    payload = 4 * SIZE * (1 + ROUNDS)  # half of the sums out, and half of the finished ones
+    with two_links(BITS_PER_SECOND) as hosts:
+        found = run(hosts, links)
+        for rank, host in enumerate(hosts):
+            assert found[rank]["right"]
+            assert list(found[rank]["sent"]) == [address(rank, link) for link in links]
+            for link, size in enumerate(sent_bytes(host)):
+                if link in links:
+                    assert size > payload / len(links) / 2
+                else:
+                    assert size < payload / 20

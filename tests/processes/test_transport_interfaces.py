@@ -1,0 +1,136 @@
+"""Paths over several addresses of loopback: all of them carry traffic, and sums are right."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.runtime.udp.engine import UdpEngine
+from shoal.transport.endpoint import TransportConfig
+
+SCRIPT = """
+import ctypes, json, os, socket, struct
+import numpy as np
+import shoal
+from shoal.runtime.udp import sockets
+
+RANDOM = 0xFFFFF000 + 56  # where the kernel's packet filters find a random number
+ATTACH_FILTER = 26
+LOSSY = os.environ.get("LOSSY")
+
+def bound(family, bind, ports, opened, original=sockets._bound):
+    made = original(family, bind, ports, opened)
+    if bind == LOSSY:  # one in five of what arrives there is lost
+        code = [(0x20, 0, 0, RANDOM), (0x25, 1, 0, (1 << 32) * 4 // 5)]
+        code += [(6, 0, 0, 1 << 20), (6, 0, 0, 0)]
+        memory = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
+        program = struct.pack("HL", len(code), ctypes.addressof(memory))
+        made.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, program)
+    return made
+
+sockets._bound = bound
+with shoal.connect(deadline_s=20) as comm:
+    values = np.arange(500_000, dtype=np.float32) + comm.rank
+    exact = [comm.all_reduce(values.copy()) for _ in range(4)]
+    expected = comm.world_size * np.arange(500_000, dtype=np.float32)
+    expected += sum(range(comm.world_size))
+    bounded = comm.all_reduce(np.ones(500_000, np.float32), loss_bound=0.1)
+    stats = comm.stats()
+    print(json.dumps({
+        "right": all(bool((each == expected).all()) for each in exact),
+        "least": float(bounded.mean()),
+        "most": float(bounded.max()),
+        "sent": stats.loop.sent_bytes_by_address,
+        "received": stats.loop.received_bytes_by_address,
+        "again": stats.total.sent_again_packets,
+    }))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def results(binds: list[str], **more: str) -> list[dict[str, Any]]:
+    """Run the script on ranks that are bound to `binds`; return what each of them prints."""
+    common = {
+        **os.environ,
+        **more,
+        "WORLD_SIZE": str(len(binds)),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env={**common, "RANK": str(rank), "SHOAL_BIND": bind},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, bind in enumerate(binds)
+    ]
+    try:
+        ended = [process.communicate(timeout=50) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * len(binds), ended
+    return [json.loads(out) for out, _ in ended]
+
+
+def check(found: list[dict[str, Any]], binds: list[str]) -> None:
+    """Assert that sums are right and that every address has sent and received its share."""
+    for result, bind in zip(found, binds, strict=True):
+        assert result["right"]
+        assert 0.9 * len(binds) - 0.2 <= result["least"] <= len(binds)
+        assert result["most"] == len(binds)
+        for bytes_by_address in (result["sent"], result["received"]):
+            assert list(bytes_by_address) == bind.split(",")
+            equal_share = sum(bytes_by_address.values()) / len(bytes_by_address)
+            assert min(bytes_by_address.values()) > equal_share / 2
+
+
+@pytest.mark.parametrize(
+    "binds",
+    [
+        ["127.0.0.1,127.0.0.2"] * 2,
+        ["127.0.0.1,127.0.0.2", "127.0.0.3"],
+        ["127.0.0.1", "127.0.0.2,127.0.0.3", "127.0.0.4,127.0.0.5,127.0.0.6"],
+    ],
+)
+def test_every_address_carries_its_share(binds: list[str]) -> None:
+    check(results(binds), binds)
+
+
+def test_source_ports_are_spread_over_the_addresses() -> None:
+    binds = ["127.0.0.1,127.0.0.2"] * 2
+    check(results(binds, SHOAL_PATHS="3"), binds)
+
+
+def test_loss_on_one_of_two_addresses_is_repaired_or_bounded() -> None:
+    binds = ["127.0.0.1,127.0.0.2"] * 2
+    found = results(binds, LOSSY="127.0.0.2")
+    check(found, binds)
+    assert all(result["again"] > 0 for result in found)
+
+
+def test_of_a_machine_that_receives_on_all_addresses_one_is_told() -> None:
+    (first, second) = results(["0.0.0.0", "127.0.0.2"])
+    assert first["right"]
+    assert second["right"]
+
+
+def test_an_address_that_nobody_can_send_to_is_not_told() -> None:
+    with pytest.raises(UsageError, match="SHOAL_ADVERTISE"):
+        UdpEngine(0, 1, TransportConfig(), deadline_s=1.0, bind="0.0.0.0")
