@@ -103,3 +103,15 @@ def test_ports_of_a_range_are_sampled_with_its_ends() -> None:
         ports = sample(range(4000, 4000 + length))
         assert len(set(ports)) == len(ports) == min(length, MAX_PORTS)
         assert (ports[0], ports[-1]) == (4000, 3999 + length)
+
+
+def test_settings_of_several_addresses_are_looked_at_one_by_one() -> None:
+    settings = from_environment(
+        {"SHOAL_BIND": "127.0.0.1,127.0.0.2", "SHOAL_ADVERTISE": "192.0.2.1,192.0.2.2"}
+    )
+    facts = [look_at_machine(each, is_chosen=True) for each in settings.by_interface]
+    assert [(each.bind, each.advertise) for each in facts] == [
+        ("127.0.0.1", "192.0.2.1"),
+        ("127.0.0.2", "192.0.2.2"),
+    ]
+    assert all(each.sockets is not None for each in facts)

@@ -146,10 +146,9 @@ def test_what_cannot_be_is_refused(options: list[str], complaint: str) -> None:
     assert complaint in done.stderr
 
 
-@pytest.mark.parametrize("option", [["--listen"], ["--with", "127.0.0.1"]])
-def test_a_machine_that_cannot_be_reached_examines_no_pair(option: list[str]) -> None:
+def test_a_machine_that_cannot_be_reached_examines_no_pair() -> None:
     done = subprocess.run(
-        [*DOCTOR, *option, "--json", "-"],
+        [*DOCTOR, "--listen", "--json", "-"],
         env=environment(SHOAL_BIND="0.0.0.0"),
         capture_output=True,
         text=True,
@@ -160,6 +159,26 @@ def test_a_machine_that_cannot_be_reached_examines_no_pair(option: list[str]) ->
     assert "no pair is examined" in done.stderr
     (wrong,) = [each for each in findings_of(done) if each["verdict"] == "wrong"]
     assert "SHOAL_ADVERTISE" in wrong["advice"]
+
+
+def test_of_all_addresses_the_one_towards_the_listener_takes_part() -> None:
+    with listening() as place:
+        done = call(place, "--json", "-", SHOAL_BIND="0.0.0.0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {each["name"] for each in findings_of(done)} >= WAYS
+
+
+def test_every_address_is_looked_at_and_the_first_takes_part() -> None:
+    with listening() as place:
+        done = call(place, "--json", "-", SHOAL_BIND="127.0.0.2,127.0.0.1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "examined with 127.0.0.2" in done.stderr
+    findings = findings_of(done)
+    for name, count in (("address", 2), ("interface", 2), ("receive buffer", 2), ("cores", 1)):
+        where = [each["where"] for each in findings if each["name"] == name]
+        assert [place for place in where if place != "127.0.0.1"] == ["127.0.0.2"], name
+        assert len(where) >= count
+    assert "127.0.0.2 -> 127.0.0.1" in {each["where"] for each in findings}
 
 
 def test_random_bytes_do_not_disturb_the_listener() -> None:

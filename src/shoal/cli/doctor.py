@@ -48,7 +48,7 @@ def doctor(
         ),
     ] = None,
     bind: Annotated[
-        str | None, typer.Option(help="Address to receive on; default: SHOAL_BIND, as for a job.")
+        str | None, typer.Option(help="Addresses to receive on; default: SHOAL_BIND, as for a job.")
     ] = None,
     port: Annotated[
         int, typer.Option(help="Where to listen; 0 for any free port.", min=0, max=65535)
@@ -85,18 +85,29 @@ def doctor(
 
 def _look(environment: dict[str, str]) -> tuple[list[Finding], bool]:
     """Return the findings on this machine, and whether it can take part in examining a pair."""
-    from shoal.doctor.judge_machine import judge_machine, may_examine_pairs
+    from shoal.doctor.judge_machine import judge_interface, judge_machine, may_examine_pairs
     from shoal.doctor.machine import look_at_machine
 
     is_chosen = bool(environment.get("SHOAL_BIND") or environment.get("MASTER_ADDR"))
-    findings = judge_machine(look_at_machine(_settings(environment), is_chosen=is_chosen))
+    first, *others = _settings(environment)
+    findings = judge_machine(look_at_machine(first, is_chosen=is_chosen))
+    for each in others:
+        findings += judge_interface(look_at_machine(each, is_chosen=is_chosen))
     return findings, may_examine_pairs(findings)
 
 
-def _settings(environment: dict[str, str]) -> Settings:
+def _settings(environment: dict[str, str]) -> tuple[Settings, ...]:
+    """Return the settings for each of this machine's addresses."""
     from shoal.runtime.udp.settings import from_environment
 
-    return from_environment(environment)
+    return from_environment(environment).by_interface
+
+
+def _settings_of_pair(environment: dict[str, str]) -> Settings:
+    first, *others = _settings(environment)
+    if others:
+        _say(f"of several addresses the pair is examined with {first.bind}; --bind takes another")
+    return first
 
 
 def _listen(
@@ -105,7 +116,7 @@ def _listen(
     from shoal.doctor.listener import Listener
     from shoal.runtime.rendezvous import job_key
 
-    settings = _settings(environment)
+    settings = _settings_of_pair(environment)
     key = job_key(environment, settings.bind)
     with Listener(settings, port, key, findings) as listener:
         sys.stderr.write(
@@ -121,9 +132,9 @@ def _examine(environment: dict[str, str], called: tuple[str, int]) -> list[Findi
     from shoal.runtime.rendezvous import job_key
 
     host, port = called
-    key = job_key(environment, host)
+    key, settings = job_key(environment, host), _settings_of_pair(environment)
     with Console(stderr=True).status(f"examining the pair with {host}"):
-        return examine_pair(_settings(environment), host, port, key)
+        return examine_pair(settings, host, port, key)
 
 
 def _parse_place(text: str) -> tuple[str, int]:

@@ -18,7 +18,12 @@ _NEEDED: Final = ("address", "sockets")
 
 
 def judge_machine(facts: MachineFacts) -> list[Finding]:
-    """Return what there is to say about a machine."""
+    """Return what there is to say about a machine, with one of its addresses."""
+    return [*judge_interface(facts), _cores(facts), _code(facts)]
+
+
+def judge_interface(facts: MachineFacts) -> list[Finding]:
+    """Return what there is to say about an address of a machine, and the sockets there."""
     where = facts.bind
     findings = [_address(facts), *_interface(facts)]
     if facts.sockets is None:
@@ -40,7 +45,7 @@ def judge_machine(facts: MachineFacts) -> list[Finding]:
             *judge_tags(facts.sockets.tos, where),
             _stamps(where, facts.sockets),
         ]
-    return [*findings, _cores(facts), _code(facts)]
+    return findings
 
 
 def may_examine_pairs(findings: Sequence[Finding]) -> bool:

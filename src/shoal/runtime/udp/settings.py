@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.collectives.graphs import ALGORITHMS
 from shoal.errors import UsageError
@@ -48,6 +48,11 @@ class Settings:
     def interfaces(self) -> tuple[Interface, ...]:
         """The addresses that `bind` and `advertise` name."""
         return parse_interfaces(self.bind, self.advertise)
+
+    @property
+    def by_interface(self) -> tuple[Settings, ...]:
+        """The settings of a rank with only the first address, with only the second, and so on."""
+        return tuple(replace(self, bind=b, advertise=a) for b, a in self.interfaces)
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
