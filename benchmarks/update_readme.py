@@ -1,4 +1,4 @@
-"""Writes measured figures into documents: README.md, docs/transport.md and docs/loss.md.
+"""Writes measured figures into README.md and the pages of docs/ that show some.
 
     python benchmarks/update_readme.py [--check]
 
@@ -29,38 +29,68 @@ END = "<!-- measured: end -->"
 
 
 def render(file: BenchFile, suite: str, link: str) -> str:
-    """Return the Markdown of everything of `suite` that is held against a target.
+    """Return the Markdown of everything of `suite` that is held against a target or is gloo's.
 
     `link` leads from the document to the file.
     """
-    where = file.environment
     lines = [
         "## Measured",
         "",
         (
-            f"`shoal bench {suite}` on {where.processor}, {where.cores} cores, torch {where.torch},"
-            f" {where.taken_at[:10]}; medians, ratios taken side by side. The rows without a"
-            " target, other libraries among them, are in"
+            f"{_origin(file, f'shoal bench {suite}')}; medians, ratios taken side by side. The"
+            " other rows, other libraries among them, are in"
             f" [benchmarks/results/{suite}.json]({link}/{suite}.json)."
         ),
         "",
         "| what | case | measured | target | met |",
         "| --- | --- | ---: | ---: | --- |",
     ]
-    lines += [_line(row) for row in file.rows if row.target is not None]
+    lines += [_line(row) for row in file.rows if row.target is not None or _is_peers(row)]
     return "\n".join(lines)
+
+
+def _origin(file: BenchFile, command: str) -> str:
+    """Return what was run where and when."""
+    where = file.environment
+    return (
+        f"`{command}` on {where.processor}, {where.cores} cores, torch {where.torch},"
+        f" {where.taken_at[:10]}"
+    )
+
+
+def _is_peers(row: Row) -> bool:
+    """Return whether a row is gloo's own, on a network where it is not taken side by side."""
+    return row.case.endswith(", gloo")
 
 
 def _line(row: Row) -> str:
     shown = row.value if row.ratio is None else row.ratio
-    unit = f" {row.unit}" if row.ratio is None else ""
+    unit = f" {row.unit}" if row.ratio is None and row.unit else ""
     deviation = "" if row.deviation is None else f" ± {number(row.deviation)}"
     quick = " (quick)" if row.quick else ""
-    verdict = "yes" if row.met else "no"
+    target = "" if row.target is None else number(row.target)
+    verdict = {None: "", True: "yes", False: "no"}[row.met]
     return (
         f"| {row.metric}{quick} | {row.case} | {number(shown)}{deviation}{unit} |"
-        f" {number(row.target or 0)} | {verdict} |"
+        f" {target} | {verdict} |"
     )
+
+
+def render_values(file: BenchFile, bench: str) -> str:
+    """Return the Markdown of all values of one section of `shoal bench sync`, with their range."""
+    rows = [row for row in file.rows if row.bench == bench]
+    lines = [
+        f"{_origin(file, f'shoal bench sync --only {bench}')}; medians of the repeats.",
+        "",
+        "| what | case | measured | smallest to largest |",
+        "| --- | --- | ---: | ---: |",
+    ]
+    for row in rows:
+        metric = row.metric.removesuffix(f", over that at {row.peer}") if row.peer else row.metric
+        value = f"{number(row.value)} {row.unit}"
+        spread = "" if row.ratio else " to ".join(number(end) for end in row.spread)
+        lines.append(f"| {metric} | {row.case} | {value} | {spread} |")
+    return "\n".join(lines)
 
 
 def render_loss(profiles: list[LossProfile]) -> str:
@@ -95,10 +125,11 @@ def updated(text: str, generated: str) -> str:
 
 
 def main() -> None:
+    sync = read_bench_file(RESULTS / "sync.json")
     documents = {
-        ROOT / "README.md": render(
-            read_bench_file(RESULTS / "sync.json"), "sync", "benchmarks/results"
-        ),
+        ROOT / "README.md": render(sync, "sync", "benchmarks/results"),
+        ROOT / "docs" / "control-plane.md": render_values(sync, "generator-service"),
+        ROOT / "docs" / "group-generator.md": render_values(sync, "generator-core"),
         ROOT / "docs" / "transport.md": render(
             read_bench_file(RESULTS / "transport.json"), "transport", "../benchmarks/results"
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -133,6 +134,16 @@ def test_a_scrape_says_what_the_snapshot_says() -> None:
     assert found["shoal_operations_under_way",] == 2
     assert found["shoal_rejected_datagrams_total",] == 35
     assert found["shoal_receive_calls_total",] == 50
+
+
+def test_every_scrape_is_a_snapshot_of_its_own() -> None:
+    deadlines = iter([60.0, 5.0])
+    server = MetricsServer(lambda: replace(snapshot(), deadline_s=next(deadlines)), 0)
+    try:
+        found = [scrape(server.port)["shoal_deadline_seconds",] for _ in range(2)]
+    finally:
+        server.close()
+    assert found == [60.0, 5.0]
 
 
 def engine(closers: list[Callable[[], None]], rank: int = 1) -> Any:

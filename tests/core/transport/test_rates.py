@@ -132,3 +132,19 @@ def test_timely_slows_down_when_the_round_trip_grows_and_speeds_up_when_it_is_sh
         rates[name] = float(sender.state.peers["rate"][1])
     assert rates["fast"] > 60
     assert rates["slow"] < 40
+
+
+def test_timely_spaces_packets_at_its_rate() -> None:
+    rate = 20.0  # until the first report comes, after a round trip
+    config = TransportConfig(
+        segment_bytes=1024,
+        rate_control="timely",
+        rate_bytes_per_us=rate,
+        first_budget_packets=512,
+    )
+    link, _ = joined(2, config, faults=Faults(delay_us=10_000))
+    times = sending_times(link)
+    Transfer(link, 0, 1, np.ones(256 * 600, np.float32)).post()
+    link.run()
+    first = [size for moment, size in times if moment < times[0][0] + 10_000]
+    assert 0.9 * rate * 10_000 < sum(first) < 1.1 * rate * 10_000 + rate * BURST_US

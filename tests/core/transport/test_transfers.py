@@ -143,6 +143,16 @@ def test_stopping_early_ends_a_message_at_its_bound() -> None:
     assert sender.counts(1)[Counter.SENT] <= 100
 
 
+def test_a_stop_ends_what_is_still_being_sent() -> None:
+    config = TransportConfig(segment_bytes=64, rate_control="fixed", rate_bytes_per_us=1.0)
+    link, (sender, _) = joined(2, config)  # 96 us for a packet, 100 for a round trip
+    transfer = Transfer(link, 0, 1, np.ones(16 * 400, np.float32), loss_bound=0.5)
+    transfer.post()
+    link.run()
+    assert transfer.arrived().sum() == 200
+    assert 200 <= sender.counts(1)[Counter.SENT] <= 210
+
+
 @pytest.mark.parametrize("form", [RAW, FLOAT64, INT32, INT64])
 def test_every_form_goes_through(form: int) -> None:
     dtype = {RAW: np.uint8, FLOAT64: np.float64, INT32: np.int32, INT64: np.int64}[form]

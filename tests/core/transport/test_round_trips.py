@@ -1,0 +1,49 @@
+"""How long a sender waits for an answer follows from the round trips that it has seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transfers import Transfer
+from virtual_link import Faults, joined
+
+from shoal.transport.endpoint import Endpoint, TransportConfig
+from shoal.transport.round_trips import probe_wait
+from shoal.transport.tables import Counter
+
+
+def peer_with(smoothed: float, variation: float) -> np.void:
+    peer: np.void = Endpoint(0, 2, TransportConfig()).state.peers[1]
+    peer["smoothed_rtt"], peer["rtt_variation"] = smoothed, variation
+    return peer
+
+
+@given(smoothed=st.floats(1, 1e6), variation=st.floats(0, 1e6), probes=st.integers(0, 12))
+def test_a_wait_is_the_round_trip_and_four_deviations_doubled_per_silence(
+    smoothed: float, variation: float, probes: int
+) -> None:
+    """The table of docs/wire-format.md."""
+    first = max(2_000, int(smoothed + 4 * variation))
+    expected = min(first * 2 ** min(probes, 6), 200_000)
+    assert probe_wait(peer_with(smoothed, variation), probes) == expected
+
+
+def test_before_anything_is_known_it_is_five_milliseconds() -> None:
+    assert probe_wait(peer_with(0, 0), 0) == 5_000
+
+
+@pytest.mark.parametrize("delay_us", [500, 20_000])
+def test_once_it_is_known_how_long_answers_take_none_is_asked_for_too_early(delay_us: int) -> None:
+    link, (sender, _) = joined(
+        2, TransportConfig(segment_bytes=64), faults=Faults(delay_us=delay_us)
+    )
+    for number in range(12):
+        if number == 4:  # by now the round trip is known
+            before = sender.counts(1)[Counter.PROBES]
+        Transfer(link, 0, 1, np.ones(16 * 40, np.float32), iteration=number).post()
+        link.run()
+    assert sender.counts(1)[Counter.PROBES] == before
+    known = float(sender.state.peers["smoothed_rtt"][1])
+    assert 2 * delay_us <= known < 2.2 * delay_us + 500
