@@ -3,7 +3,7 @@
 Numba invalidates a cached function when its own file changes, but not when a file it calls into
 does; and an installed package may be read-only. So the cache lies in the user's cache directory, in
 a folder named by a hash of every source file of the compiled rooms: change one of them and all is
-compiled anew, once.
+compiled anew, once. Folders of sources that are no longer used are removed when one is made.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import inspect
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
@@ -20,6 +21,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 import numba
 from numba import types
 from numba.core import config
+
+from shoal.compiled.cache_folders import hold, remove_old
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -44,6 +47,8 @@ def _cache_folder() -> str:
 
 
 _FOLDER: Final = _cache_folder()
+_HELD: Final = hold(Path(_FOLDER))
+"""Keeps other processes from removing the folder for as long as this one lives."""
 _WARM: Final = ".warm"
 """Stands in the folder once everything in it has been compiled."""
 
@@ -63,13 +68,13 @@ def compiling_once() -> Iterator[None]:
         yield
         return
     try:
-        Path(_FOLDER).mkdir(parents=True, exist_ok=True)
         lock = Path(_FOLDER, ".lock").open("w")  # noqa: SIM115 - entered below
     except OSError:  # nothing can be kept here: every process compiles for itself
         yield
         return
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_old(Path(_FOLDER), time.time())
         yield
         Path(_FOLDER, _WARM).touch()
 
