@@ -79,16 +79,36 @@ class Communicator(Protocol):
         """
         ...
 
-    def send(self, buffer: Buffer, destination: int, *, channel: int, lossy: bool = False) -> Work:
+    def send(
+        self,
+        buffer: Buffer,
+        destination: int,
+        *,
+        channel: int,
+        lossy: bool = False,
+        renew_bound: float = 0.0,
+    ) -> Work:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
         `lossy` says that it is a contribution to a sum, of which a transport with a loss bound may
-        lose some. The receiver says the same.
+        lose some. `renew_bound` says that it is a newer version of what the receiver has, and which
+        share of it such a transport may leave as it is there. The receiver says the same.
         """
         ...
 
-    def receive(self, buffer: Buffer, source: int, *, channel: int, lossy: bool = False) -> Work:
-        """Start receiving into `buffer` from `source`. What got lost of it is zero."""
+    def receive(
+        self,
+        buffer: Buffer,
+        source: int,
+        *,
+        channel: int,
+        lossy: bool = False,
+        renew_bound: float = 0.0,
+    ) -> Work:
+        """Start receiving into `buffer` from `source`.
+
+        What got lost of a contribution is zero, and of a newer version what it was in `buffer`.
+        """
         ...
 
     def receive_any(self, buffer: Buffer, *, channel: int) -> int:

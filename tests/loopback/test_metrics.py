@@ -43,6 +43,8 @@ COUNTS = {
     "probes": 8,
     "bitmaps": 9,
     "stops": 10,
+    "renewal_due_bytes": 1100,
+    "renewal_missing_bytes": 110,
 }
 
 

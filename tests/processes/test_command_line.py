@@ -62,6 +62,8 @@ REFUSALS: dict[str, tuple[str, int, str]] = {
     "wire": ("--sync all-reduce --wire int8", 2, "Unknown wire type 'int8'; choose one of float32"),
     "wire over gloo": ("--sync all-reduce --wire float16", 2, "gloo sends tensors as they are"),
     "wire elsewhere": ("--transport shoal --wire float16", 2, "ripples averages parameters, which"),
+    "pull bound": ("--sync ps-bsp --pull-bound 0.1", 2, "Pulls may lose no more than pushes: a"),
+    "pull elsewhere": ("--pull-bound 0.1", 2, "Strategy 'ripples' has no option 'pull_bound'"),
     "target text": ("--target high", 2, "Invalid value for '--target': "),
     "target": ("--target nan", 2, "--target must be a finite number, not nan"),
     "data set": ("--dataset nothing", 2, "There is no data set 'nothing': choose one of digits"),

@@ -585,7 +585,11 @@ def test_names_and_options() -> None:
         "ps-ssp",
         "ps-asp",
     ]
-    assert ParameterServer.ssp(staleness=4).options() == {"staleness": 4, "scale_updates": True}
+    assert ParameterServer.ssp(staleness=4).options() == {
+        "staleness": 4,
+        "scale_updates": True,
+        "pull_bound": 0.0,
+    }
     with pytest.raises(UsageError, match="0 or more"):
         ParameterServer(-1)
     with pytest.raises(UsageError, match="ps-bsp"):

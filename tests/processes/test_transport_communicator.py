@@ -407,6 +407,50 @@ def test_a_push_may_lose_its_bound_and_a_pull_nothing(run_workers: RunWorkers, h
         assert server["highest"] == 10.0
 
 
+def renew(dtype: torch.dtype) -> dict[str, Any]:
+    """Rank 0 sends versions 1, 2, ... of a tensor to rank 1, which may miss 30 % of each."""
+    communicator = connect()
+    size, versions = 40_000, []
+    if communicator.rank == 0:
+        communicator.barrier()
+        for version in range(1, 9):
+            newer = torch.full((size,), version).to(dtype)
+            bound = 0.3 if version < 8 else 0.0
+            communicator.send(newer, 1, channel=3, renew_bound=bound).wait()
+    else:
+        place = torch.zeros(size, dtype=dtype)
+        communicator.barrier()
+        for version in range(1, 9):
+            before = communicator.stats()
+            bound = 0.3 if version < 8 else 0.0
+            communicator.receive(place, 0, channel=3, renew_bound=bound).wait()
+            step = (communicator.stats() - before).total
+            versions.append((place.clone(), step.renewal_due_bytes, step.renewal_missing_bytes))
+    total = communicator.stats().total
+    communicator.close()
+    return {"versions": versions, "sums": (*total.sum_due_bytes, *total.sum_missing_bytes)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_a_renewal_loses_keeps_its_older_value(
+    run_workers: RunWorkers, dtype: torch.dtype
+) -> None:
+    _, receiver = run_workers(renew, 2, dtype)
+    assert not any(receiver["sums"]), "a renewal is no contribution to a sum"
+    older, missing_in_all = torch.zeros(40_000, dtype=dtype), 0
+    *bounded, (exact, due, missing) = receiver["versions"]
+    assert bool((exact == 8).all())
+    assert (due, missing) == (0, 0)
+    for version, (place, due, missing) in enumerate(bounded, start=1):
+        came = place == version
+        assert torch.equal(place[~came], older[~came])
+        assert due == 40_000 * dtype.itemsize
+        assert missing == int((~came).sum()) * dtype.itemsize <= 0.3 * due
+        older, missing_in_all = place, missing_in_all + missing
+    assert missing_in_all > 0
+    assert len(bounded[-1][0].unique()) > 1
+
+
 def refuse_to_count() -> str:
     communicator = connect()
     communicator.loss = LossOptions(0.1, POLICIES["divide-by-count"])

@@ -57,6 +57,10 @@ WireOption = Annotated[
         help="What gradients are sent as over shoal; as they are if not given.",
     ),
 ]
+PullBoundOption = Annotated[
+    float | None,
+    typer.Option(help="Share of a parameter server's pull that shoal may lose; 0 if not given."),
+]
 OverlapOption = Annotated[
     str | None,
     typer.Option(
@@ -99,6 +103,7 @@ def train(
     loss_bound: LossBoundOption = 0.0,
     holes: HolesOption = "error-feedback",
     wire: WireOption = None,
+    pull_bound: PullBoundOption = None,
     overlap: OverlapOption = None,
     deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
     control_port: Annotated[
@@ -110,7 +115,7 @@ def train(
 ) -> None:
     """Train a real model with real processes under one synchronization strategy."""
     from shoal.jobs.spec import RunSpec
-    from shoal.train.strategies import check_wire
+    from shoal.train.strategies import check_pulls, check_wire
     from shoal.workloads import default_model
 
     require_positive(
@@ -128,9 +133,12 @@ def train(
     options = parse_options(option or [])
     if overlap is not None:
         options["overlap"] = overlap
+    if pull_bound is not None:
+        options["pull_bound"] = pull_bound
     strategy = choose_strategy(sync, options)
     strategy.validate(workers)
     check_wire(strategy, wire)
+    check_pulls(strategy, loss_bound)
     spec = RunSpec(
         strategy=sync,
         strategy_options=options,

@@ -111,6 +111,16 @@ _OF_PEERS: Final = (
         ("layer_class",),
     ),
     _Metric(
+        "renewal_due_bytes",
+        "Parameters pulled from the peer with a bound.",
+        _field("renewal_due_bytes"),
+    ),
+    _Metric(
+        "renewal_missing_bytes",
+        "Of them, what kept its older value.",
+        _field("renewal_missing_bytes"),
+    ),
+    _Metric(
         "peer_wait_seconds",
         "From asking for operations to the peer's first packet in each.",
         _field("wait_s"),

@@ -45,12 +45,16 @@ class ParameterClient:
         request: Request,
         outbox: Sequence[Tensor],
         inbox: Sequence[Tensor],
+        pull_bound: float = 0.0,
     ) -> None:
-        """`server` is that of this process, `request` an empty request of the agreed size."""
+        """`server` is that of this process, `request` an empty request of the agreed size.
+
+        Of what is pulled, the share `pull_bound` may get lost: it keeps its value in `inbox`.
+        """
         self._communicator = communicator
         self._channels = channels
         self._layout = layout
-        self._server = server
+        self._server, self._pull_bound = server, pull_bound
         self._request = request
         own, world_size = communicator.rank, communicator.world_size
         self._others = [(own + step) % world_size for step in range(1, world_size)]
@@ -71,7 +75,7 @@ class ParameterClient:
         """
         own = self._communicator.rank
         self._request.fill(kind, used, hyperparameters)
-        pulls = [self._start_pull(owner) for owner in self._others]
+        pulls = [self._start_pull(owner, kind) for owner in self._others]
         pushes = [work for owner in self._others for work in self._start_push(owner, kind)]
         self._server.submit(self._request, self._pushed[own])
         for work in (*pushes, *(work for works in pulls for work in works)):
@@ -83,14 +87,18 @@ class ParameterClient:
             max(answer.staleness for answer in answers),
         )
 
-    def _start_pull(self, owner: int) -> list[Work]:
-        receive = self._communicator.receive
+    def _start_pull(self, owner: int, kind: Kind) -> list[Work]:
+        receive, bound = self._communicator.receive, 0.0 if kind is Kind.LEAVE else self._pull_bound
         return [
             receive(self._answers[owner], owner, channel=self._channels.answers),
             *(
-                receive(part, owner, channel=self._channels.pulls)
-                for part in self._pulled[owner]
-                if part.numel()
+                receive(
+                    part,
+                    owner,
+                    channel=self._channels.pulls,
+                    renew_bound=bound if lossy else 0.0,
+                )
+                for part, lossy in self._layout.messages(self._pulled[owner], owner)
             ),
         ]
 

@@ -2,8 +2,10 @@
 
 A request is a fixed-size vector of 64-bit words that any worker may send at any time. A push is
 followed by its contribution, one message per flat tensor, into memory the server has prepared since
-its last answer. An answer is a short vector of words, then the server's weights, one message per
-flat tensor. A worker has one request under way at each server.
+its last answer. An answer is a short vector of words, then the server's weights, cut like a
+contribution. With a bound on pulls, a part of the weights may not come and keeps its older value
+at the worker; not in the answer to LEAVE, and not of averaged buffers. A worker has one request
+under way at each server.
 """
 
 from __future__ import annotations

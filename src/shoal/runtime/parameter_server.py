@@ -86,15 +86,19 @@ class ShardServer:
         rule: UpdateRule,
         request: Request,
         deadline_s: float,
+        pull_bound: float = 0.0,
     ) -> None:
-        """`request` is an empty request of the size that workers send."""
+        """`request` is an empty request of the size that workers send.
+
+        Of the weights that a worker pulls, the share `pull_bound` may get lost, but for the last.
+        """
         self._communicator = communicator
         self._channels = channels
         self._own = communicator.rank
         self._shard = shard
         self._rule = rule
         self._request = request
-        self._deadline_s = deadline_s
+        self._deadline_s, self._pull_bound = deadline_s, pull_bound
         workers = range(communicator.world_size)
         self._clock = ServerClock(workers, rule.staleness)
         self._live = list(workers)
@@ -293,12 +297,17 @@ class ShardServer:
             self._expect(rank)
         answer.fill(seat.answer)
         weights = self._shard.weights if is_last or self._rule.staleness == 0 else self._copy(seat)
+        bound = 0.0 if is_last else self._pull_bound
         seat.sending = [
             self._communicator.send(seat.answer, rank, channel=self._channels.answers),
             *(
-                self._communicator.send(w, rank, channel=self._channels.pulls)
-                for w in weights
-                if w.numel()
+                self._communicator.send(
+                    part,
+                    rank,
+                    channel=self._channels.pulls,
+                    renew_bound=bound if lossy else 0.0,
+                )
+                for part, lossy in self._shard.messages(weights)
             ),
         ]
 

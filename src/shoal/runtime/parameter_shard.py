@@ -59,7 +59,8 @@ class ModelLayout:
     def messages(self, parts: Sequence[Tensor], owner: int) -> list[tuple[Tensor, bool]]:
         """Cut what is shaped like shard `owner` into messages, and say which may lose something.
 
-        Gradients may: they are summed. Averaged buffers may not: half of one is none.
+        Gradients may, which are summed, and parameters, which are pulled again. Averaged buffers
+        may not: half of one is none.
         """
         messages = []
         for flat, part in enumerate(parts):

@@ -155,23 +155,35 @@ class TorchCommunicator:
             raise
 
     def send(
-        self, buffer: Tensor, destination: int, *, channel: int, lossy: bool = False
+        self,
+        buffer: Tensor,
+        destination: int,
+        *,
+        channel: int,
+        lossy: bool = False,
+        renew_bound: float = 0.0,
     ) -> GuardedWork:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
         The receiver's buffer must have the same number of bytes. Nothing gets lost over gloo,
-        `lossy` or not.
+        whatever `lossy` and `renew_bound` allow.
         """
-        del lossy
+        del lossy, renew_bound
         flat, tag = self._single(buffer, destination, channel)
         what = f"sending it {_describe(buffer)} on channel {channel}"
         return self._messages.send(flat, destination, tag, what)
 
     def receive(
-        self, buffer: Tensor, source: int, *, channel: int, lossy: bool = False
+        self,
+        buffer: Tensor,
+        source: int,
+        *,
+        channel: int,
+        lossy: bool = False,
+        renew_bound: float = 0.0,
     ) -> GuardedWork:
         """Start receiving into `buffer` from `source`."""
-        del lossy
+        del lossy, renew_bound
         flat, tag = self._single(buffer, source, channel)
         what = f"receiving {_describe(buffer)} on channel {channel}"
         return self._messages.receive(flat, source, tag, what)

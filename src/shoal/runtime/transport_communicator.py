@@ -217,28 +217,47 @@ class TransportCommunicator:
         summand.bring_back()
 
     def send(
-        self, buffer: Tensor, destination: int, *, channel: int, lossy: bool = False
+        self,
+        buffer: Tensor,
+        destination: int,
+        *,
+        channel: int,
+        lossy: bool = False,
+        renew_bound: float = 0.0,
     ) -> TransportWork:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
         `lossy` says that it is a contribution to a sum of the receiver's, which says so too: of
         floats the loss bound may then get lost, error feedback makes up for it, and they are sent
-        as the wire's type.
+        as the wire's type. `renew_bound` is the share of a newer version that may get lost: the
+        receiver, which says so too, has an older one.
         """
         self._check_peer(destination)
-        options = self._message_options(buffer, lossy=lossy)
-        flat = _flat(buffer)
-        memory = bytes_of(flat) if options is EXACT else Summand.of(flat, options.wire).memory
+        options = self._message_options(buffer, lossy=lossy, renew_bound=renew_bound)
+        flat, is_sum = _flat(buffer), options.wire or options.tensor
+        memory = Summand.of(flat, options.wire).memory if is_sum else bytes_of(flat)
         return self._work(self._world.send(memory, destination, tag=channel, options=options))
 
     def receive(
-        self, buffer: Tensor, source: int, *, channel: int, lossy: bool = False
+        self,
+        buffer: Tensor,
+        source: int,
+        *,
+        channel: int,
+        lossy: bool = False,
+        renew_bound: float = 0.0,
     ) -> TransportWork:
-        """Start receiving into `buffer` from `source`; what may get lost of it is zero then."""
+        """Start receiving into `buffer` from `source`.
+
+        What gets lost of a contribution (`lossy`) is zero then; of a newer version, of which the
+        share `renew_bound` may get lost, it keeps its old value.
+        """
         self._check_peer(source)
-        options, flat = self._message_options(buffer, lossy=lossy), _flat(buffer)
-        if options is EXACT:
-            return self._work(self._world.receive(bytes_of(flat), source, tag=channel))
+        options = self._message_options(buffer, lossy=lossy, renew_bound=renew_bound)
+        flat = _flat(buffer)
+        if not (options.wire or options.tensor):
+            memory = bytes_of(flat)
+            return self._work(self._world.receive(memory, source, tag=channel, options=options))
         if options.loss_bound:
             buffer.zero_()
         summand = Summand.of(flat, options.wire)
@@ -298,8 +317,12 @@ class TransportCommunicator:
         transfers = [self._world.all_reduce(part.memory, options) for part, options in parts]
         return self._work(*transfers, finish=[part.bring_back for part, _ in parts if part.is_copy])
 
-    def _message_options(self, buffer: Tensor, *, lossy: bool) -> SumOptions:
-        """Return what may happen to a message: EXACT if it is to be sent byte by byte."""
+    def _message_options(
+        self, buffer: Tensor, *, lossy: bool, renew_bound: float = 0.0
+    ) -> SumOptions:
+        """Return what may happen to a message: with a wire type or a name if it is a summand."""
+        if renew_bound:
+            return SumOptions(loss_bound=renew_bound, renews=True)
         bound, policy, wire = self.loss.bound_of(None), self.loss.holes, self.loss.wire
         form, as_it_is = form_of(buffer.dtype, wire), form_of(buffer.dtype)
         if not lossy or form in (RAW, INT32, INT64) or (not bound and form == as_it_is):

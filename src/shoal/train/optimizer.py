@@ -20,7 +20,7 @@ from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.replica import Replica, Stopwatch
-from shoal.train.strategies import check_wire, make_strategy
+from shoal.train.strategies import check_pulls, check_wire, make_strategy
 from shoal.train.transport_samples import TransportSampler
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     to the sender's next gradient). `wire` is what gradients are sent as over "shoal", whatever the
     parameters' type: "float32", "float16" or "bfloat16"; by default they are sent as they are.
 
+    `pull_bound` is for the parameter servers: the share, at most `loss_bound`, of each pull that
+    may get lost too. Those parameters keep their older values at that worker until the next pull.
+
     `overlap` is for "all-reduce": "backward" waits for the gradients at the end of backward,
     "next-forward" when the next forward pass gets to their layer, which then updates it. The result
     is the same; what needs all gradients or parameters before (clipping, a gradient scaler, a
@@ -76,17 +79,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
         loss_bound: float = 0.0,
         holes: str = DEFAULT_HOLES,
         wire: str | None = None,
+        pull_bound: float | None = None,
         overlap: Overlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
     ) -> None:
         # Not calling super().__init__: the wrapped optimizer owns parameter groups and state.
-        strategy = make_strategy(sync, None if overlap is None else {"overlap": overlap})
+        asked = {"overlap": overlap, "pull_bound": pull_bound}
+        strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
         _check_covers(optimizer, model)
         session = current_session()
         transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
         strategy.validate(session.world_size)
         check_wire(strategy, wire)
+        check_pulls(strategy, loss_bound)
         name = session.next_run_name()
         session.agree(
             name,

@@ -44,35 +44,49 @@ class ParameterServer(AbstractStrategy):
     more than so many steps ahead of the slowest. None is asynchronous (ASP): no bound.
     `scale_updates` makes SSP's and ASP's updates so small that one push of each worker moves the
     weights as far as one of BSP's updates, so that the learning rate found for BSP works; without
-    it every push makes a full step.
+    it every push makes a full step. `pull_bound` is the share of the parameters of each pull that
+    may get lost over a transport with a loss bound: they keep their older values at that worker
+    until the next pull. Nothing of the last pull, in `finish`, may get lost.
     """
 
     averaged = Averaged.GRADIENTS
     is_lock_step = False
 
-    def __init__(self, staleness: int | None = 0, *, scale_updates: bool = True) -> None:
+    def __init__(
+        self,
+        staleness: int | None = 0,
+        *,
+        scale_updates: bool = True,
+        pull_bound: float = 0.0,
+    ) -> None:
         if staleness is not None and staleness < 0:
             message = f"Staleness must be 0 or more, or None for no bound, not {staleness}."
             raise UsageError(message)
+        if not 0 <= pull_bound < 1:
+            message = f"A pull's bound is a share of at least 0 and less than 1, not {pull_bound}."
+            raise UsageError(message)
         self._rule = UpdateRule(staleness, scale_updates)
+        self._pull_bound = pull_bound
 
     @classmethod
-    def bsp(cls) -> ParameterServer:
+    def bsp(cls, *, pull_bound: float = 0.0) -> ParameterServer:
         """Return the bulk-synchronous parameter server."""
-        return cls(0)
+        return cls(0, pull_bound=pull_bound)
 
     @classmethod
-    def ssp(cls, *, staleness: int = 3, scale_updates: bool = True) -> ParameterServer:
+    def ssp(
+        cls, *, staleness: int = 3, scale_updates: bool = True, pull_bound: float = 0.0
+    ) -> ParameterServer:
         """Return the stale-synchronous parameter server; `staleness` is at least 1."""
         if staleness < 1:
             message = f"ps-ssp needs a staleness of at least 1, not {staleness}; 0 is ps-bsp."
             raise UsageError(message)
-        return cls(staleness, scale_updates=scale_updates)
+        return cls(staleness, scale_updates=scale_updates, pull_bound=pull_bound)
 
     @classmethod
-    def asp(cls, *, scale_updates: bool = True) -> ParameterServer:
+    def asp(cls, *, scale_updates: bool = True, pull_bound: float = 0.0) -> ParameterServer:
         """Return the asynchronous parameter server."""
-        return cls(None, scale_updates=scale_updates)
+        return cls(None, scale_updates=scale_updates, pull_bound=pull_bound)
 
     @property
     def name(self) -> str:  # type: ignore[override]  # the word depends on the mode
@@ -80,8 +94,9 @@ class ParameterServer(AbstractStrategy):
         return {0: "ps-bsp", None: "ps-asp"}.get(self._rule.staleness, "ps-ssp")
 
     def options(self) -> dict[str, str | int | float | bool | None]:
-        """Return the bound of staleness and whether updates are scaled."""
+        """Return the bound of staleness, whether updates are scaled, and the bound of pulls."""
         return {
+            "pull_bound": self._pull_bound,
             "staleness": self._rule.staleness,
             "scale_updates": self._rule.scale_updates,
         }
@@ -102,6 +117,7 @@ class ParameterServer(AbstractStrategy):
             self._rule,
             self._empty_request(),
             replica.deadline_s,
+            self._pull_bound,
         )
         self._client = ParameterClient(
             communicator,
@@ -111,6 +127,7 @@ class ParameterServer(AbstractStrategy):
             self._empty_request(),
             self._outbox,
             self._inbox,
+            self._pull_bound,
         )
         # A model loaded later must not be undone by the next pull.
         self._on_load = replica.model.register_load_state_dict_post_hook(
@@ -144,6 +161,8 @@ class ParameterServer(AbstractStrategy):
         begin_ns = time.monotonic_ns()
         with torch.no_grad():
             used = [False] * len(self._parameters) if skipped else self._pack()
+            if self._pull_bound:
+                self._show_inbox()
             answer = self._client.exchange(
                 Kind.SKIP if skipped else Kind.PUSH,
                 used,
@@ -168,6 +187,12 @@ class ParameterServer(AbstractStrategy):
         if any(flat.is_cuda for flat in self._replica.flat.buffers):
             torch.cuda.current_stream().synchronize()
         return used
+
+    def _show_inbox(self) -> None:
+        """Let what is pulled into be as the model is: what gets lost of a pull stays that."""
+        for flat, pulled in zip(self._replica.flat.buffers, self._inbox, strict=True):
+            if flat is not pulled:
+                pulled.copy_(flat)
 
     def _unpack(self) -> None:
         """Take pulled weights into the model, where they are not there already."""

@@ -62,6 +62,17 @@ def make_strategy(
     return factory(**(options or {}))
 
 
+def check_pulls(strategy: AbstractStrategy, loss_bound: float) -> None:
+    """Raise `UsageError` if a pull of `strategy` may lose more than a push."""
+    pull_bound = float(strategy.options().get("pull_bound") or 0.0)
+    if pull_bound > loss_bound:
+        message = (
+            f"Pulls may lose no more than pushes: a pull's bound of {pull_bound:g} needs a loss"
+            f" bound of as much, over the transport 'shoal', not {loss_bound:g}."
+        )
+        raise UsageError(message)
+
+
 def check_wire(strategy: AbstractStrategy, wire: str | None) -> None:
     """Raise `UsageError` if a wire type is asked for where no gradients are summed."""
     if wire is not None and strategy.averaged is not Averaged.GRADIENTS:

@@ -79,6 +79,9 @@ class SumOptions:
     """Members that share a host, numbered one after another, for "hierarchical"."""
     importance: str = LARGE
     """Which of a named tensor's packets count as important; see `transport.tags`."""
+    renews: bool = False
+    """Whether this is no sum at all, but a newer version of what the receiver of a message has:
+    what gets lost keeps its old value there, and may be bytes."""
     wire: str | None = None
     """What floats are to be sent as, for those who make the `Memory`: its form is what counts."""
 
@@ -363,7 +366,7 @@ class TransportGroup:
         return self._taggers[importance]
 
     def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
-        bound = 0.0 if form == RAW else options.loss_bound
+        bound = 0.0 if form == RAW and not options.renews else options.loss_bound
         bound /= graphs.lossy_hops(options.algorithm, self.size, options.per_host)
         adders = [0] * len(graph.gates)
         for message in graph.incoming:
@@ -409,5 +412,7 @@ class TransportGroup:
             tagged=options.tensor is not None,
         )
         if bound > 0:
-            self._accounts[tables] = SumAccount.of(graph, self.ranks, options.layer_class)
+            self._accounts[tables] = SumAccount.of(
+                graph, self.ranks, options.layer_class, renews=options.renews
+            )
         return tables

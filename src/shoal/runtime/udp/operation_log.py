@@ -43,9 +43,13 @@ class SumAccount:
     """How many contributions each carries."""
     due: Numbers
     """How many it brings to a sum that is complete with it: those that go on do not count twice."""
+    renews: bool = False
+    """Whether it is no sum, but a newer version of what is there."""
 
     @classmethod
-    def of(cls, graph: MessageGraph, ranks: Sequence[int], layer_class: int) -> SumAccount:
+    def of(
+        cls, graph: MessageGraph, ranks: Sequence[int], layer_class: int, *, renews: bool = False
+    ) -> SumAccount:
         """Return that of a graph among `ranks`."""
         table = sorted(graph.incoming, key=lambda message: ranks[message.peer])
         lossy = [(row, m) for row, m in enumerate(table) if m.may_lose]
@@ -53,7 +57,7 @@ class SumAccount:
             (row, m.contributions, m.contributions * _completes(graph, m.gate)) for row, m in lossy
         ]
         rows, carried, due = np.array(numbers, np.int64).reshape(-1, 3).T
-        return cls(layer_class, rows, carried, due)
+        return cls(layer_class, rows, carried, due, renews)
 
 
 def _completes(graph: MessageGraph, gate: int) -> bool:
@@ -84,13 +88,18 @@ class OperationTally:
 
 @dataclass(frozen=True, slots=True)
 class LogEntries:
-    """A copy of the log: `waited_us` by peer; bytes of bounded sums by peer and layer class."""
+    """A copy of the log: `waited_us` by peer; bytes of bounded sums by peer and layer class.
+
+    Renewals are messages with a newer version of something, by peer.
+    """
 
     kinds: dict[str, OperationTally]
     waited_us: Numbers
     sum_due: Numbers
     sum_allowed: Numbers
     sum_missing: Numbers
+    renewal_due: Numbers
+    renewal_missing: Numbers
 
 
 class OperationLog:
@@ -101,6 +110,7 @@ class OperationLog:
         self._kinds: dict[str, OperationTally] = {}
         self._waited_us = np.zeros(world_size, np.int64)
         self._sums = np.zeros((3, world_size, CLASSES), np.int64)
+        self._renewals = np.zeros((2, world_size), np.int64)
 
     def note(self, kind: str, wait_s: float, *, failed: bool) -> None:
         """Note that an operation has ended, `wait_s` after it was asked for."""
@@ -137,6 +147,10 @@ class OperationLog:
         if some had been lost before: never too little.
         """
         size, peers = rows["size"], rows["peer"]
+        if account.renews:
+            np.add.at(self._renewals[0], peers, size)
+            np.add.at(self._renewals[1], peers, size - rows["received"])
+            return
         of_class = self._sums[:, :, account.layer_class]
         np.add.at(of_class[0], peers, size * account.due)
         np.add.at(of_class[1], peers, (size - rows["target"]) * account.carried)
@@ -149,5 +163,7 @@ class OperationLog:
                 name: OperationTally(kind.ended, kind.failed, kind.wait_s, kind.peaks)
                 for name, kind in self._kinds.items()
             }
-            due, allowed, missing = self._sums.copy()
-            return LogEntries(kinds, self._waited_us.copy(), due, allowed, missing)
+            waited, sums, renewals = (
+                table.copy() for table in (self._waited_us, self._sums, self._renewals)
+            )
+            return LogEntries(kinds, waited, *sums, *renewals)

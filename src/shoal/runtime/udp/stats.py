@@ -87,6 +87,10 @@ class Traffic:
     """Of that, what the bounds would let go missing."""
     sum_missing_bytes: tuple[int, ...]
     """Of that, what has not been added."""
+    renewal_due_bytes: int
+    """Of parameters pulled with a bound, what there was."""
+    renewal_missing_bytes: int
+    """Of that, what has not come and kept its older value."""
     wait_s: float
     """From asking for an operation to the first packet of the peer in it; in all, the peers' sum.
 
@@ -111,6 +115,11 @@ class Traffic:
     def allowed_loss(self) -> float:
         """What the loss bounds let `effective_loss` be."""
         return _share(sum(self.sum_allowed_bytes), sum(self.sum_due_bytes))
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the parameters pulled with a bound that kept their older value."""
+        return _share(self.renewal_missing_bytes, self.renewal_due_bytes)
 
     @property
     def effective_loss_by_class(self) -> tuple[float, ...]:
@@ -319,6 +328,8 @@ def read_traffic(
             **_numbers_of((table.sum(axis=0) if of_all else table[of]).tolist()),
             "known_packets": int(known[of].sum()),
             "missing_packets": int(missing[of].sum()),
+            "renewal_due_bytes": int(entries.renewal_due[of].sum()),
+            "renewal_missing_bytes": int(entries.renewal_missing[of].sum()),
             "wait_s": int(entries.waited_us[of].sum()) / 1e6,
             **{
                 name: tuple((part.sum(axis=0) if of_all else part[of]).tolist())
