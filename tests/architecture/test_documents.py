@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from shoal.cli.app import _make_app
+from shoal.transport.operations import FIRST_READY_WAIT_US
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -77,6 +78,41 @@ def test_commands_are_found_in_pages() -> None:
     found = dict(zip(names(PAGES), map(commands_of, PAGES), strict=True))
     assert len(found["README.md"]) >= 8
     assert len(found["docs/transport.md"]) >= 4
+
+
+def test_environment_variables_are_documented_and_exist() -> None:
+    def variables(files: list[Path]) -> set[str]:
+        texts = [path.read_text() for path in files]
+        return {name for text in texts for name in re.findall(r"SHOAL_[A-Z_]*[A-Z]", text)}
+
+    read = variables(list((ROOT / "src").rglob("*.py")))
+    of_tests = variables(list((ROOT / "tests").rglob("*.py")))
+    shown = variables(PAGES)
+    assert not read - shown, "a variable that no page mentions"
+    assert not shown - read - of_tests, "a variable that nothing reads"
+
+
+def test_figures_of_the_wire_format_are_those_of_the_code() -> None:
+    from shoal.transport import answers, credit, replay, round_trips, tables
+    from shoal.transport.messages import LARGEST_MESSAGE_SEGMENTS
+    from shoal.transport.timers import _LONGEST_READY_WAIT_US
+
+    text = " ".join((ROOT / "docs" / "wire-format.md").read_text().split())
+    for figure in (
+        f"at most {LARGEST_MESSAGE_SEGMENTS:,} segments",
+        f"at most {round_trips.LONGEST_GRACE_US // 1000} ms",
+        f"{FIRST_READY_WAIT_US // 1000} ms, doubling up to {_LONGEST_READY_WAIT_US // 1000} ms",
+        f"({round_trips._UNKNOWN_WAIT_US // 1000} ms if unknown)",
+        f"at least {round_trips._SMALLEST_WAIT_US // 1000} ms,",
+        f", doubling up to {round_trips._LARGEST_WAIT_US // 1000} ms",
+        f"less than {answers.LOSSY_PACKETS:,} packets ago",
+        f"the last {tables.FINISHED_SLOTS:,} finished operations",
+        f"the last {tables.CONTROL_SLOTS // 2:,} STOPs",
+        f"{replay.WINDOW:,} or more behind the highest",
+        f"more than {credit.LARGEST_CREDIT:,} packets beyond",
+        f"({credit._FEWEST_NEWS} packets at least)",
+    ):
+        assert figure in text
 
 
 def test_names_of_the_package_in_snippets_exist() -> None:
