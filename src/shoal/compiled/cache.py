@@ -27,6 +27,10 @@ from shoal.compiled.cache_folders import hold, remove_old
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+"""No reference counts: arrays belong to the Python caller for as long as compiled code runs, and
+nothing is allocated there (numba refuses to). Counting took up to half of short functions' time."""
+
 ROOMS: Final = ("compiled", "transport", "runtime/udp")
 """Folders of the package whose functions are compiled and call each other."""
 
@@ -88,9 +92,9 @@ def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Res
     settings: Any = config
     previous, settings.CACHE_DIR = settings.CACHE_DIR, _FOLDER
     try:
-        dispatcher = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        dispatcher = numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # no place to write: compile in every process
-        dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
+        dispatcher = numba.njit(**OPTIONS)(function)
     finally:
         settings.CACHE_DIR = previous
     _widen_arguments(dispatcher, function)
