@@ -1,0 +1,90 @@
+"""Connections between ranks: a stranger, who knows no tag, is hung up on and not counted."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shoal.errors import ResourceError
+from shoal.runtime.udp.links import LinkListener, PeerLinks
+
+TAGS = ([0, 11], [22, 0])
+"""By rank: the tag that each other one has to bring."""
+STRANGERS = {
+    "another tag": struct.pack("<4sHI", b"shl1", 0, 23),
+    "another protocol": struct.pack("<4sHI", b"GET ", 0, 22),
+    "a rank that dials nobody": struct.pack("<4sHI", b"shl1", 1, 22),
+    "a rank that does not exist": struct.pack("<4sHI", b"shl1", 65_535, 22),
+    "half a word": b"shl1",
+}
+
+
+@contextlib.contextmanager
+def listeners() -> Iterator[list[LinkListener]]:
+    opened = [LinkListener(socket.AF_INET, "127.0.0.1", None) for _ in range(2)]
+    try:
+        yield opened
+    finally:
+        for each in opened:
+            each.close()
+
+
+def join(me: int, all_of: list[LinkListener], lost: list[int], deadline_s: float) -> PeerLinks:
+    return PeerLinks.join(
+        me,
+        [("127.0.0.1", each.port) for each in all_of],
+        tags_in=TAGS[me],
+        tags_out=[tags[me] for tags in TAGS],
+        listener=all_of[me],
+        deadline_s=deadline_s,
+        on_lost=lost.append,
+    )
+
+
+@pytest.mark.parametrize("hello", STRANGERS.values(), ids=STRANGERS)
+def test_a_stranger_is_hung_up_on_and_the_rank_is_still_met(hello: bytes) -> None:
+    with listeners() as opened, socket.socket() as stranger, ThreadPoolExecutor(1) as threads:
+        stranger.settimeout(20)
+        stranger.connect(("127.0.0.1", opened[1].port))
+        stranger.sendall(hello)
+        if len(hello) < 10:
+            stranger.shutdown(socket.SHUT_WR)
+        called = threads.submit(join, 1, opened, [], 20.0)
+        assert stranger.recv(1) == b"", "it is hung up on"
+        caller = join(0, opened, [], 20.0)
+        links = called.result()
+        links.close()
+        caller.close()
+
+
+def test_nobody_but_strangers_is_a_missing_rank() -> None:
+    with listeners() as opened, socket.socket() as stranger:
+        stranger.connect(("127.0.0.1", opened[1].port))
+        stranger.sendall(STRANGERS["another tag"])
+        with pytest.raises(ResourceError, match=r"Ranks \[0\] did not connect within 0\.5 s"):
+            join(1, opened, [], 0.5)
+
+
+def test_the_end_of_a_connection_is_told_by_its_rank() -> None:
+    lost: list[int] = []
+    told = threading.Event()
+
+    class Lost(list[int]):
+        def append(self, rank: int) -> None:
+            lost.append(rank)
+            told.set()
+
+    with listeners() as opened, ThreadPoolExecutor(1) as threads:
+        called = threads.submit(join, 1, opened, Lost(), 20.0)
+        caller = join(0, opened, [], 20.0)
+        links = called.result()
+        caller.close()
+        assert told.wait(20)
+        links.close()
+    assert lost == [0]
