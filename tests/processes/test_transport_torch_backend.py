@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shoal.errors import WorkerLost
+from shoal.errors import MismatchError, WorkerLost
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -111,6 +111,26 @@ def test_sums_of_floats_are_sent_as_the_environment_says(
     run_workers: RunWorkers, wire: str
 ) -> None:
     run_workers(sum_with_a_wire_type, 2, wire, initialize=False)
+
+
+def disagree(name: str, values: tuple[str, str]) -> str:
+    os.environ[name] = values[int(os.environ["RANK"])]
+    with pytest.raises(MismatchError) as caught:
+        join()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("SHOAL_WIRE", ("", "float16")), ("SHOAL_ALL_REDUCE", ("direct", "ring"))],
+)
+def test_ranks_whose_messages_would_not_fit_say_so(
+    run_workers: RunWorkers, name: str, values: tuple[str, str]
+) -> None:
+    for text in run_workers(disagree, 2, name, values, initialize=False):
+        assert f"{name}={values[1]}" in text
+        assert text.startswith("Rank 1 has ")
+        assert text.endswith(": set them alike on every rank.")
 
 
 def move_everything() -> None:

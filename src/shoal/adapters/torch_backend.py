@@ -6,6 +6,7 @@ must stay cheap: what the backend needs is imported when a process group is made
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,10 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
 
 
 def _open(options: Any) -> UdpEngine:
-    """Open this rank's transport and join the others through torch's store."""
+    """Open this rank's transport and join the others through torch's store.
+
+    Raises `MismatchError` if the ranks' messages would not fit each other.
+    """
     import msgspec
 
     from shoal.runtime.metrics import serve_if_asked
@@ -76,14 +80,33 @@ def _open(options: Any) -> UdpEngine:
         advertise=settings.advertise,
         ports=settings.ports,
     )
-    options.store.set(f"card/{options.group_rank}", msgspec.msgpack.encode(engine.card))
+    shown = (engine.card, settings.sums.algorithm, settings.sums.wire)
+    options.store.set(f"card/{options.group_rank}", msgspec.msgpack.encode(shown))
     cards = [
-        msgspec.msgpack.decode(options.store.get(f"card/{rank}"), type=Card)
+        msgspec.msgpack.decode(options.store.get(f"card/{rank}"), type=tuple[Card, str, str | None])
         for rank in range(options.group_size)
     ]
-    engine.start(cards)
-    serve_if_asked(engine)
+    try:
+        _check_sums([(algorithm, wire) for _, algorithm, wire in cards])
+        engine.start([card for card, _, _ in cards])
+        serve_if_asked(engine)
+    except BaseException:
+        engine.close()
+        raise
     return engine
+
+
+def _check_sums(asked: Sequence[tuple[str, str | None]]) -> None:
+    """Raise `MismatchError` unless all ranks make sums alike: else they wait for each other."""
+    from shoal.errors import MismatchError
+
+    said = [f"SHOAL_ALL_REDUCE={name} and SHOAL_WIRE={wire or '(none)'}" for name, wire in asked]
+    for rank, text in enumerate(said):
+        if text != said[0]:
+            message = (
+                f"Rank {rank} has {text} but rank 0 has {said[0]}: set them alike on every rank."
+            )
+            raise MismatchError(message)
 
 
 def _agree_on_stream(options: Any, engine: UdpEngine) -> int:
