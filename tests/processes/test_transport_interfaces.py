@@ -23,12 +23,13 @@ from shoal.runtime.udp import sockets
 
 RANDOM = 0xFFFFF000 + 56  # where the kernel's packet filters find a random number
 ATTACH_FILTER = 26
-LOSSY = os.environ.get("LOSSY")
+LOSSY, SHARE = os.environ.get("LOSSY"), float(os.environ.get("SHARE", 0))
+SIZE = int(os.environ.get("SIZE", 500_000))
 
 def bound(family, bind, ports, opened, original=sockets._bound):
     made = original(family, bind, ports, opened)
-    if bind == LOSSY:  # one in five of what arrives there is lost
-        code = [(0x20, 0, 0, RANDOM), (0x25, 1, 0, (1 << 32) * 4 // 5)]
+    if bind == LOSSY:  # a share of what arrives there is lost
+        code = [(0x20, 0, 0, RANDOM), (0x25, 1, 0, int((1 << 32) * (1 - SHARE)))]
         code += [(6, 0, 0, 1 << 20), (6, 0, 0, 0)]
         memory = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
         program = struct.pack("HL", len(code), ctypes.addressof(memory))
@@ -37,11 +38,11 @@ def bound(family, bind, ports, opened, original=sockets._bound):
 
 sockets._bound = bound
 with shoal.connect(deadline_s=20) as comm:
-    values = np.arange(500_000, dtype=np.float32) + comm.rank
+    values = np.arange(SIZE, dtype=np.float32) + comm.rank
     exact = [comm.all_reduce(values.copy()) for _ in range(4)]
-    expected = comm.world_size * np.arange(500_000, dtype=np.float32)
+    expected = comm.world_size * np.arange(SIZE, dtype=np.float32)
     expected += sum(range(comm.world_size))
-    bounded = comm.all_reduce(np.ones(500_000, np.float32), loss_bound=0.1)
+    bounded = comm.all_reduce(np.ones(SIZE, np.float32), loss_bound=0.1)
     stats = comm.stats()
     print(json.dumps({
         "right": all(bool((each == expected).all()) for each in exact),
@@ -120,9 +121,19 @@ def test_source_ports_are_spread_over_the_addresses() -> None:
 
 def test_loss_on_one_of_two_addresses_is_repaired_or_bounded() -> None:
     binds = ["127.0.0.1,127.0.0.2"] * 2
-    found = results(binds, LOSSY="127.0.0.2")
+    found = results(binds, LOSSY="127.0.0.2", SHARE="0.2")
     check(found, binds)
     assert all(result["again"] > 0 for result in found)
+
+
+@pytest.mark.parametrize("dead", ["127.0.0.1", "127.0.0.2"])
+def test_one_of_two_addresses_may_be_dead(dead: str) -> None:
+    binds = ["127.0.0.1,127.0.0.2"] * 2
+    found = results(binds, LOSSY=dead, SHARE="1", SIZE="10000")
+    for result in found:
+        assert result["right"]
+        assert 1.8 - 0.2 <= result["least"] <= 2
+        assert result["received"][dead] == 0
 
 
 def test_of_a_machine_that_receives_on_all_addresses_one_is_told() -> None:

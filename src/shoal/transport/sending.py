@@ -148,13 +148,16 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
         peer.feedback_due = 0
         if peer.lost:
             continue
+        tos, path = CONTROL_TOS, _some_path(core, peer, clock)
         if row.kind == PROBE or row.kind == CREDIT_PROBE:
-            tos = _question_tos(state, row)
-            if tos < 0:  # answered meanwhile; but the feedback may still be waited for
+            handle = _asked_about(state, row)
+            if handle >= 0:
+                message = outgoing_at(state, handle)
+                tos = _class_tos(core, message.layer_class) | 1
+                if row.kind == PROBE and message.probes == 0:
+                    path = core.path
+            else:  # answered meanwhile; but the feedback may still be waited for
                 row.kind, row.stream, row.iteration, row.message = FEEDBACK, 0, 0, 0
-                tos = CONTROL_TOS
-        else:
-            tos = CONTROL_TOS
         bitmap_bytes = (row.bits + 63) // 64 * 8
         size = FEEDBACK_BYTES + bitmap_bytes
         header = _header(core, peer, memory, row.kind, size, clock)
@@ -167,7 +170,7 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
                 words[index] = row.bitmap[index]
         piece = rows_at(pieces, 1, PIECE)[0]
         piece.address, piece.length = memory, HEADER_BYTES + size
-        transmit.peer, transmit.path, transmit.packets = rank, core.path, 1
+        transmit.peer, transmit.path, transmit.packets = rank, path, 1
         transmit.packet_bytes, transmit.pieces = HEADER_BYTES + size, 1
         transmit.tos, transmit.is_data = tos, 0
         state.counters[rank, _CONTROL_SENT] += 1
@@ -176,11 +179,24 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
 
 
 @compiled
-def _question_tos(state: State, row: Row) -> int:
-    """Return the TOS byte of a PROBE or CREDIT_PROBE, or -1 if there is nothing to ask any more.
+def _some_path(core: Row, peer: Row, clock: int) -> int:
+    """Return a path for an answer or a repeated question, in no order that others could be in.
 
-    It goes in the class of the message's data, so as not to overtake them: else the answer would
-    call missing what is only waiting in a switch.
+    Whatever is repeated for want of an answer must not take the same path for ever: it may be dead.
+    """
+    if core.paths == 1:
+        return 0
+    mixed = (clock + peer.next_number) * 2654435761 & 0xFFFFFFFF
+    return int((mixed >> 16) % core.paths)
+
+
+@compiled
+def _asked_about(state: State, row: Row) -> int:
+    """Return the handle of the message of a PROBE or CREDIT_PROBE, -1 if there is nothing to ask.
+
+    The question goes in the class of the message's data, so as not to overtake them: else the
+    answer would call missing what is only waiting in a switch. The first one that does not wait for
+    a timer takes their path as well.
     """
     slot = find_operation(state, row.stream, row.iteration, row.peer, incoming=False)
     if slot < 0:
@@ -192,7 +208,7 @@ def _question_tos(state: State, row: Row) -> int:
     message = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
     if message.state != (ASKING if row.kind == PROBE else SENDING):
         return -1
-    return _class_tos(state.core[0], message.layer_class) | 1
+    return slot * 65536 + index
 
 
 @compiled

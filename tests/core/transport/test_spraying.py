@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby, pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,14 +42,19 @@ def paths_taken(config: TransportConfig, lengths: list[int], loss: float) -> lis
     lengths=st.lists(st.integers(1, 150), min_size=1, max_size=4),
     loss=st.sampled_from([0.0, 0.1]),
 )
-def test_every_path_gets_its_unit_in_turn(
+def test_every_path_gets_its_unit_in_turn_unless_something_is_sent_again(
     paths: int, unit: int, batch: int, lengths: list[int], loss: float
 ) -> None:
     config = TransportConfig(
         segment_bytes=SEGMENT, paths=paths, spray_unit=unit, largest_batch=batch
     )
     taken = paths_taken(config, lengths, loss)
-    assert taken == [number // unit % paths for number in range(len(taken))]
+    if len(taken) == sum(lengths):
+        assert taken == [number // unit % paths for number in range(len(taken))]
+    runs = [(path, len(list(run))) for path, run in groupby(taken)]
+    if paths > 1:
+        assert all(length <= unit for _, length in runs)
+        assert all((path + 1) % paths == after for (path, _), (after, _) in pairwise(runs))
 
 
 @pytest.mark.parametrize("rate_control", ["dctcp", "timely", "fixed"])
