@@ -1,0 +1,71 @@
+"""Whether too much is waiting for a packet of its color: WRED, and ECN as switches do it.
+
+Below `least` bytes nothing happens, from `most` on it always does, between the two with a
+probability that rises in proportion; with `least` equal to `most` it is a step, as DCTCP and the
+papers have it. What is waiting is measured when the packet arrives and without it, either as it is
+or as a running average (RED). (Research digest, section 1.6.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from numpy import uint64
+
+from shoal.compiled import compiled
+from shoal.switching.tables import ONE, PICOSECONDS
+
+if TYPE_CHECKING:
+    from shoal.switching.tables import Row
+
+AVERAGE_ONE: Final = 1 << 16
+"""A byte, in the fixed point of averages."""
+
+TYPICAL_BYTES: Final = 1_500
+"""Of a packet that an idle link could have sent meanwhile, by which an average decays."""
+
+
+@compiled
+def is_too_long(profile: Row, waiting: int, random: int) -> bool:
+    """Return whether a packet that finds `waiting` bytes is to be marked or dropped.
+
+    `random` is from 0 to 2 ** 32 - 1.
+    """
+    if waiting < profile.least:
+        return False
+    if waiting >= profile.most:
+        return True
+    return random < profile.probability * (waiting - profile.least) // (
+        profile.most - profile.least
+    )
+
+
+@compiled
+def note_arrival(queue: Row, rate: int, now: int) -> int:
+    """Return how many bytes an arriving packet finds waiting, as the queue's profiles see it.
+
+    Of a link of `rate` bits per second. An average moves with every arrival, and while the queue
+    was empty as if packets had found it so.
+    """
+    if queue.weight == 0:
+        return int(queue.bytes)
+    if queue.packets == 0:
+        idle = (now - queue.empty_since) // (TYPICAL_BYTES * 8 * PICOSECONDS // rate)
+        queue.average = decayed(queue.average, queue.weight, idle)
+    queue.average += (queue.bytes * AVERAGE_ONE - queue.average) >> queue.weight
+    return int(queue.average // AVERAGE_ONE)
+
+
+@compiled
+def decayed(average: int, weight: int, steps: int) -> int:
+    """Return `average` times (1 - 2 ** -weight) to the power of `steps`, rounded down."""
+    factor = uint64(ONE) - (uint64(ONE) >> uint64(weight))
+    left = uint64(ONE)
+    while steps > 0 and left > uint64(0):
+        if steps & 1:
+            left = left * factor >> uint64(32) if left < uint64(ONE) else factor
+        factor = factor * factor >> uint64(32)
+        steps >>= 1
+    value = uint64(average)
+    low = (value & uint64(ONE - 1)) * left >> uint64(32)
+    return int((value >> uint64(32)) * left + low)

@@ -1,0 +1,219 @@
+"""The rows that ports, queues, links and packets are made of, and what is counted of them.
+
+A port is where packets leave a switch or a host: eight queues, a rate, and one link. Everything
+about port k stands in row k of its table; its queues are rows 8k to 8k + 7, their two profiles,
+one for each color, rows 2q and 2q + 1.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+QUEUES: Final = 8
+"""Queues of a port; 0 is served before 1, and so on."""
+
+PLAIN: Final = 0
+"""Color of a packet that does not understand marks: it is dropped where another is marked."""
+CAPABLE: Final = 1
+"""Color of a packet whose ECN bits are not 00."""
+COLORS: Final = 2
+
+MARKED_ECN: Final = 3
+
+PICOSECONDS: Final = 1_000_000_000_000
+"""In a second."""
+
+NEVER: Final = np.iinfo(np.int64).max
+
+ONE: Final = 1 << 32
+"""A probability of 1, or a factor of 1, in fixed point."""
+
+PACKET: Final = np.dtype(
+    [
+        ("number", "<i8"),  # of its arrival in the network; breaks ties
+        ("flow", "<u8"),  # hash of what makes packets belong together
+        ("next", "<i4"),  # in its queue, or among the free rows; -1: none
+        ("size", "<i4"),  # bytes on the link
+        ("destination", "<i4"),  # host
+        ("queue", "u1"),
+        ("ecn", "u1"),  # the two bits
+        ("pad", "u1", (2,)),
+    ],
+    align=True,
+)
+
+PORT: Final = np.dtype(
+    [
+        ("rate", "<i8"),  # bits per second
+        ("free_at", "<i8"),  # when the link can take the next packet
+        ("bytes", "<i8"),  # waiting, in all queues
+        ("packets", "<i8"),
+        ("limit_bytes", "<i8"),
+        ("limit_packets", "<i8"),
+        ("buffer", "<i4"),  # row of the buffer that the switch's ports share; -1: its own
+        ("busy", "u1"),  # a bit for every queue with something in it
+        ("scheduled", "u1"),  # whether an event will say when the link is free
+        ("pad", "u1", (2,)),
+    ],
+    align=True,
+)
+
+QUEUE: Final = np.dtype(
+    [
+        ("bytes", "<i8"),
+        ("packets", "<i8"),
+        ("limit_bytes", "<i8"),
+        ("limit_packets", "<i8"),
+        ("peak_bytes", "<i8"),
+        ("share", "<i8"),  # of a shared buffer's free bytes that it may fill, fixed point (ONE)
+        ("average", "<i8"),  # of its bytes, times 65,536
+        ("empty_since", "<i8"),
+        ("head", "<i4"),
+        ("tail", "<i4"),
+        ("weight", "<i4"),  # the average moves by 2 ** -weight of the difference; 0: no average
+        ("pad", "<i4"),
+    ],
+    align=True,
+)
+
+PROFILE: Final = np.dtype(
+    [
+        ("least", "<i8"),  # bytes waiting below which nothing happens
+        ("most", "<i8"),  # bytes waiting from which on every packet is marked or dropped
+        ("probability", "<i8"),  # just below `most`, fixed point (ONE)
+    ],
+    align=True,
+)
+
+BUFFER: Final = np.dtype([("size", "<i8"), ("used", "<i8")], align=True)
+
+LINK: Final = np.dtype(
+    [
+        ("delay", "<i8"),  # picoseconds
+        ("jitter", "<i8"),  # at most so much more, uniform
+        ("reorder", "<i8"),  # probability that a packet is held back, fixed point (ONE)
+        ("reorder_delay", "<i8"),  # for how long
+        ("loss", "<i8"),  # probability in the good state, fixed point
+        ("bad_loss", "<i8"),  # and in the bad one
+        ("to_bad", "<i8"),  # probability, for every packet, of the state changing
+        ("to_good", "<i8"),
+        ("last_arrival", "<i8"),  # jitter lets nothing overtake
+        ("draws", "<i8"),  # random numbers used
+        ("leads_to", "<i4"),  # a node, or -1 - h for host h
+        ("bad", "u1"),
+        ("down", "u1"),
+        ("pad", "u1", (2,)),
+    ],
+    align=True,
+)
+
+NETWORK: Final = np.dtype(
+    [
+        ("now", "<i8"),
+        ("seed", "<i8"),
+        ("next_number", "<i8"),
+        ("delivered_bytes", "<i8"),
+        ("injected", "<i8"),  # packets
+        ("delivered", "<i8"),
+        ("refused", "<i8"),  # no row was free
+        ("draws", "<i8"),
+        ("events", "<i8"),  # in the heap
+        ("waiting", "<i8"),  # delivered packets that nobody has taken yet
+        ("free", "<i4"),  # first free packet row; -1: none
+        ("in_network", "<i4"),
+        ("spray", "u1"),  # a path for every packet, not for every flow
+        ("pad", "u1", (7,)),
+    ],
+    align=True,
+)
+
+EVENT: Final = np.dtype(
+    [("at", "<i8"), ("order", "<i8"), ("number", "<i8"), ("packet", "<i4"), ("place", "<i4")],
+    align=True,
+)
+"""`order` puts departures before arrivals at the same time, then the lower place first."""
+
+
+@unique
+class Count(IntEnum):
+    """What is counted for every port, queue and color."""
+
+    ARRIVED = 0
+    ARRIVED_BYTES = 1
+    SENT = 2
+    SENT_BYTES = 3
+    MARKED = 4
+    """Of those that arrived and were kept."""
+    DROPPED_EARLY = 5
+    """Too much was waiting for its color."""
+    DROPPED_FULL = 6
+    """The queue or the port had reached its limit."""
+    DROPPED_SHARED = 7
+    """The buffer that ports share had no room for it."""
+    LOST = 8
+    """On the link, after it was sent."""
+
+
+DROPS: Final = (Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED)
+
+Row: TypeAlias = Any
+"""One row of a table: a record whose fields are read and written as attributes."""
+
+
+class State(NamedTuple):
+    """Everything a network knows. Compiled functions take it whole."""
+
+    network: NDArray[np.void]
+    ports: NDArray[np.void]
+    queues: NDArray[np.void]
+    profiles: NDArray[np.void]
+    buffers: NDArray[np.void]
+    links: NDArray[np.void]
+    counts: NDArray[np.int64]
+    """By port, queue, color and `Count`."""
+    routes: NDArray[np.int32]
+    """By node and host: where its ports stand in `choices`, and how many there are."""
+    choices: NDArray[np.int32]
+    packets: NDArray[np.void]
+    heap: NDArray[np.void]
+    delivered: NDArray[np.int32]
+    """Rows of packets that have reached their host, the first `waiting` of them."""
+
+
+def new_state(
+    *, ports: int, buffers: int = 0, nodes: int = 1, hosts: int = 1, packets: int = 1024, seed: int
+) -> State:
+    """Return a network of links that do nothing yet: no limits, no rates, no routes.
+
+    `packets` is how many may be inside at once.
+    """
+    state = State(
+        network=np.zeros(1, NETWORK),
+        ports=np.zeros(ports, PORT),
+        queues=np.zeros(ports * QUEUES, QUEUE),
+        profiles=np.zeros(ports * QUEUES * COLORS, PROFILE),
+        buffers=np.zeros(buffers, BUFFER),
+        links=np.zeros(ports, LINK),
+        counts=np.zeros((ports, QUEUES, COLORS, len(Count)), np.int64),
+        routes=np.zeros((nodes, hosts, 2), np.int32),
+        choices=np.zeros(0, np.int32),
+        packets=np.zeros(packets, PACKET),
+        heap=np.zeros(packets + ports, EVENT),
+        delivered=np.zeros(packets, np.int32),
+    )
+    state.network["seed"] = seed
+    state.packets["next"] = np.arange(1, packets + 1)
+    state.packets["next"][-1] = -1
+    state.ports["buffer"] = -1
+    state.queues["head"] = state.queues["tail"] = -1
+    for table in (state.ports, state.queues):
+        table["limit_bytes"] = table["limit_packets"] = NEVER
+    state.queues["share"] = ONE
+    state.profiles["least"] = state.profiles["most"] = NEVER
+    return state

@@ -1,0 +1,28 @@
+"""Compile the switch once, before any test's time is taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a test's time limit be generous, and not count its fixtures: one of them compiles."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300, func_only=True))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_switch() -> None:
+    """Run the compiled entry points once."""
+    from one_port import OnePort
+
+    from shoal.switching.settings import Port
+
+    line = OnePort(Port(1_000_000_000))
+    line.send(0, 1_500)
+    line.run()
