@@ -31,6 +31,7 @@ SlowOption = Annotated[
     list[str] | None,
     typer.Option(metavar="RANK:FACTOR", help="Make a worker slower; may be repeated."),
 ]
+TargetOption = Annotated[float | None, typer.Option(help="Stop when the averaged model meets it.")]
 DecayOption = Annotated[
     bool, typer.Option("--decay", help="Lower the learning rate evenly, to 1 % at --max-steps.")
 ]
@@ -88,9 +89,7 @@ def train(
     workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
     compute_ms: ComputeOption = None,
     slow: SlowOption = None,
-    target: Annotated[
-        float | None, typer.Option(help="Stop when the averaged model meets it.")
-    ] = None,
+    target: TargetOption = None,
     max_steps: Annotated[int | None, typer.Option(help="Steps per worker.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Time limit of the run.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per worker and step.")] = None,
@@ -115,7 +114,7 @@ def train(
 ) -> None:
     """Train a real model with real processes under one synchronization strategy."""
     from shoal.jobs.spec import RunSpec
-    from shoal.train.strategies import check_pulls, check_wire
+    from shoal.train.strategies import check_strategy
     from shoal.workloads import default_model
 
     require_positive(
@@ -130,15 +129,9 @@ def train(
     )
     require_finite(target=target)
     require_writable(json, trace)
-    options = parse_options(option or [])
-    if overlap is not None:
-        options["overlap"] = overlap
-    if pull_bound is not None:
-        options["pull_bound"] = pull_bound
-    strategy = choose_strategy(sync, options)
-    strategy.validate(workers)
-    check_wire(strategy, wire)
-    check_pulls(strategy, loss_bound)
+    asked = {"overlap": overlap, "pull_bound": pull_bound}
+    options = parse_options(option or []) | {k: v for k, v in asked.items() if v is not None}
+    check_strategy(choose_strategy(sync, options), workers, loss_bound, wire)
     spec = RunSpec(
         strategy=sync,
         strategy_options=options,

@@ -20,7 +20,7 @@ from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.replica import Replica, Stopwatch
-from shoal.train.strategies import check_pulls, check_wire, make_strategy
+from shoal.train.strategies import check_strategy, make_strategy
 from shoal.train.transport_samples import TransportSampler
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         _check_covers(optimizer, model)
         session = current_session()
         transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
-        strategy.validate(session.world_size)
-        check_wire(strategy, wire)
-        check_pulls(strategy, loss_bound)
+        check_strategy(strategy, session.world_size, loss_bound, wire)
         name = session.next_run_name()
         session.agree(
             name,

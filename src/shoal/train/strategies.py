@@ -62,6 +62,15 @@ def make_strategy(
     return factory(**(options or {}))
 
 
+def check_strategy(
+    strategy: AbstractStrategy, world_size: int, loss_bound: float, wire: str | None
+) -> None:
+    """Raise `UsageError` if `strategy` does not fit the workers, or what transports are told."""
+    strategy.validate(world_size)
+    check_wire(strategy, wire)
+    check_pulls(strategy, loss_bound)
+
+
 def check_pulls(strategy: AbstractStrategy, loss_bound: float) -> None:
     """Raise `UsageError` if a pull of `strategy` may lose more than a push."""
     pull_bound = float(strategy.options().get("pull_bound") or 0.0)
