@@ -101,9 +101,9 @@ def test_jitter_lets_nothing_overtake_and_reordering_does() -> None:
     delay, jitter = 1e-3, 5e-4
     line = OnePort(Port(GIGABIT), Link(delay_s=delay, jitter_s=jitter))
     for gap in (SLOT, 100 * SLOT):
-        sent = {}
+        sent, at = {}, int(line.state.network[0]["now"])
         for _ in range(2_000):
-            at = int(line.state.network[0]["now"]) + gap
+            at += gap
             sent[int(line.state.network[0]["next_number"])] = at + SLOT
             line.send(at, FULL)
         delivered = line.run()[-2_000:]
