@@ -117,7 +117,7 @@ def low_rank_hook() -> None:
         )
         return state, powerSGD_hook.powerSGD_hook
 
-    # One bucket: the hook starts operations when others end, in an order of each rank's own.
+    # Gloo gets one bucket: it mixes up what the hook starts when others end, in any order.
     on_both(joins=False, options={"hook": hook, "bucket_cap_mb": 25})
 
 

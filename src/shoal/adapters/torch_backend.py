@@ -1,4 +1,4 @@
-"""Registering the backend "shoal" with torch.distributed, and opening its transport.
+"""Registering the backend "shoal" with torch.distributed, and making its process groups.
 
 `register` is an entry point of torch (`torch.backends`), called whenever torch is imported, so it
 must stay cheap: what the backend needs is imported when a process group is made.
@@ -6,7 +6,6 @@ must stay cheap: what the backend needs is imported when a process group is made
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from shoal.runtime.udp.engine import UdpEngine
-
-_engine: UdpEngine | None = None
 
 
 def register() -> None:
@@ -32,88 +29,38 @@ def current_engine() -> UdpEngine:
     Raises `UsageError` before `init_process_group("shoal")`.
     """
     from shoal.errors import UsageError
+    from shoal.runtime.engine_share import open_engines
 
-    if _engine is None:
+    engines = open_engines()
+    if not engines:
         raise UsageError("Call init_process_group('shoal') first.")
-    return _engine
+    return engines[0]
 
 
 def _create(options: Any, _backend_options: Any) -> ProcessGroup:
-    """Return the process group that torch asks for; the first one opens the transport."""
-    global _engine  # noqa: PLW0603 - one transport per process, as torch has one default group
+    """Return the process group that torch asks for, over the transport that this process has."""
+    import torch.distributed as dist
+
     from shoal.adapters.torch_process_group import ShoalProcessGroup
+    from shoal.runtime.engine_share import share_engine
+    from shoal.runtime.facts import StoreFacts
     from shoal.runtime.udp.group import TransportGroup
     from shoal.runtime.udp.settings import from_environment
 
-    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    first = _engine is None or _engine.is_closed
-    if first:
-        _engine = _open(options)
-    engine = _engine
-    assert engine is not None
-    stream = _agree_on_stream(options, engine)
-    sums = from_environment().sums
-    if not first:  # subgroups do not have whole hosts
-        sums = replace(sums, algorithm="direct")
-    group = TransportGroup(engine, ranks, stream, deadline_s=options.timeout.total_seconds())
-    return ShoalProcessGroup(engine, group, sums=sums, owns_engine=first)
-
-
-def _open(options: Any) -> UdpEngine:
-    """Open this rank's transport and join the others through torch's store.
-
-    Raises `MismatchError` if the ranks' messages would not fit each other.
-    """
-    import msgspec
-
-    from shoal.runtime.metrics import serve_if_asked
-    from shoal.runtime.udp.engine import Card, UdpEngine
-    from shoal.runtime.udp.settings import from_environment
-
-    settings = from_environment()
-    engine = UdpEngine(
-        options.group_rank,
-        options.group_size,
-        settings.transport,
-        deadline_s=options.timeout.total_seconds(),
-        bind=settings.bind,
-        advertise=settings.advertise,
-        ports=settings.ports,
+    size = options.group_size
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
+    world_size = dist.get_world_size() if dist.is_initialized() else size
+    deadline_s = options.timeout.total_seconds()
+    share = share_engine(
+        ranks[options.group_rank],
+        ranks,
+        world_size,
+        StoreFacts(options.store),
+        deadline_s=deadline_s,
     )
-    shown = (engine.card, settings.sums.algorithm, settings.sums.wire)
-    options.store.set(f"card/{options.group_rank}", msgspec.msgpack.encode(shown))
-    cards = [
-        msgspec.msgpack.decode(options.store.get(f"card/{rank}"), type=tuple[Card, str, str | None])
-        for rank in range(options.group_size)
-    ]
-    try:
-        _check_sums([(algorithm, wire) for _, algorithm, wire in cards])
-        engine.start([card for card, _, _ in cards])
-        serve_if_asked(engine)
-    except BaseException:
-        engine.close()
-        raise
-    return engine
-
-
-def _check_sums(asked: Sequence[tuple[str, str | None]]) -> None:
-    """Raise `MismatchError` unless all ranks make sums alike: else they wait for each other."""
-    from shoal.errors import MismatchError
-
-    said = [f"SHOAL_ALL_REDUCE={name} and SHOAL_WIRE={wire or '(none)'}" for name, wire in asked]
-    for rank, text in enumerate(said):
-        if text != said[0]:
-            message = (
-                f"Rank {rank} has {text} but rank 0 has {said[0]}: set them alike on every rank."
-            )
-            raise MismatchError(message)
-
-
-def _agree_on_stream(options: Any, engine: UdpEngine) -> int:
-    """Return a stream number that no other group of this job uses; the same on all members."""
-    from shoal.runtime.udp.group import stream_of
-
-    if options.group_rank == 0:
-        stream = stream_of("group", engine.endpoint.rank, engine.next_stream())
-        options.store.set("stream", str(stream))
-    return int(options.store.get("stream"))
+    sums = from_environment().sums
+    if size < world_size:  # such groups do not have whole hosts
+        sums = replace(sums, algorithm="direct")
+    places = tuple(share.ranks.index(rank) for rank in ranks)
+    group = TransportGroup(share, places, share.new_stream("torch", ranks))
+    return ShoalProcessGroup(share, group, sums=sums)

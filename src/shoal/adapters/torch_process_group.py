@@ -23,6 +23,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shoal.adapters.sparse_sums import sum_sparse
+from shoal.adapters.torch_future import Order, current_order
+from shoal.adapters.torch_reductions import (
+    check_reduction,
+    factor_of,
+    is_sum,
+    reduce_rows,
+    reduction_of,
+)
 from shoal.adapters.torch_work import TransportWork, then
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.runtime.any_source import AnySource, Wanted
@@ -40,42 +48,40 @@ from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup
 from shoal.transport.forms import RAW
 
 if TYPE_CHECKING:
-    from shoal.runtime.udp.engine import UdpEngine
+    from shoal.runtime.udp.engine import Carrier
 
 ReduceOp = dist.ReduceOp
 
-_REDUCTIONS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
-    ReduceOp.SUM: torch.add,
-    ReduceOp.AVG: torch.add,
-    ReduceOp.PRODUCT: torch.mul,
-    ReduceOp.MIN: torch.minimum,
-    ReduceOp.MAX: torch.maximum,
-    ReduceOp.BAND: torch.bitwise_and,
-    ReduceOp.BOR: torch.bitwise_or,
-    ReduceOp.BXOR: torch.bitwise_xor,
-}
-
 
 class ShoalProcessGroup(dist.ProcessGroup):
-    """One group of ranks, as torch.distributed wants to see it.
+    """One group of ranks, as torch.distributed wants to see it, with a share in an engine.
 
     `sums` says how sums are made; only contributions to a sum of floats may get lost.
     """
 
-    def __init__(
-        self,
-        engine: UdpEngine,
-        group: TransportGroup,
-        *,
-        sums: SumOptions = EXACT,
-        owns_engine: bool = False,
-    ) -> None:
+    def __init__(self, engine: Carrier, group: TransportGroup, *, sums: SumOptions = EXACT) -> None:
         super().__init__(group.me, group.size)  # type: ignore[call-arg]  # Python's overload
-        self.engine, self.group, self.sums = engine, group, sums
-        self._owns_engine = owns_engine
+        self.engine, self.sums = engine, sums
+        self._order = Order(group, group)
         self._from_anyone = AnySource(group)
         self._monitored_barrier = MonitoredBarrier(group)
         self._name = self._description = ""
+
+    @property
+    def group(self) -> TransportGroup:
+        """What numbers and carries the operations that this thread starts."""
+        return self._here().group
+
+    def _here(self) -> Order:
+        """Return the order of the callback of this group that runs in this thread, or else ours."""
+        order = current_order()
+        return order if order is not None and order.home is self._order.home else self._order
+
+    def _operation(
+        self, result: Sequence[Tensor], finish: Callable[[], None] | None = None
+    ) -> TransportWork:
+        """Return the work of the next operation that all members start, here, in the same order."""
+        return TransportWork(result, finish, self._here().of_operation())
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the backend's name."""
@@ -119,9 +125,8 @@ class ShoalProcessGroup(dist.ProcessGroup):
         return self._description
 
     def shutdown(self) -> None:
-        """Leave: close the transport if this is the group that it was opened for."""
-        if self._owns_engine:
-            self.engine.close()
+        """Leave; whoever else uses this process's transport goes on."""
+        self.engine.close()
 
     def abort(self) -> None:
         """Make every operation under way fail, and leave."""
@@ -132,7 +137,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> TransportWork:
         """Reduce over all members, in place."""
-        reduction = _reduction(opts)
+        reduction = reduction_of(opts)
         return self._each(tensors, lambda tensor: self._reduce_whole(tensor, reduction))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> TransportWork:
@@ -159,24 +164,24 @@ class ShoalProcessGroup(dist.ProcessGroup):
         self, tensor: Tensor, reduction: Any, options: SumOptions | None = None
     ) -> TransportWork:
         if self.group.size == 1:
-            return TransportWork([tensor]).seal()
+            return self._operation([tensor]).seal()
         if tensor.is_sparse:
             return self._reduce_sparse(tensor, reduction)
         flat, finish = _contiguous(tensor)
         if reduction == ReduceOp.PREMUL_SUM:
-            flat, reduction = flat.mul_(_factor(reduction, flat)), ReduceOp.SUM
+            flat, reduction = flat.mul_(factor_of(reduction, flat)), ReduceOp.SUM
         options = options or self._options(tensor, reduction)
-        if form_of(tensor.dtype) != RAW and _is_sum(reduction, tensor):
+        if form_of(tensor.dtype) != RAW and is_sum(reduction, tensor):
             summand = Summand.of(flat, options.wire)
-            work = TransportWork([tensor], _bring_back(summand, finish))
+            work = self._operation([tensor], _bring_back(summand, finish))
             then(self.group.all_reduce(summand.memory, options), work)
             return work.seal()
         return self._reduce_by_gathering(flat, [tensor], reduction, finish)
 
     def _reduce_sparse(self, tensor: Tensor, reduction: Any) -> TransportWork:
-        if not _is_sum(reduction, tensor):
+        if not is_sum(reduction, tensor):
             raise UsageError("Sparse tensors can be reduced by SUM only, and by AVG if of floats.")
-        work = TransportWork([tensor])
+        work = self._operation([tensor])
         sum_sparse(self.group, tensor, mean=reduction == ReduceOp.AVG, tell=work.part())
         return work.seal()
 
@@ -184,8 +189,9 @@ class ShoalProcessGroup(dist.ProcessGroup):
         self, flat: Tensor, result: list[Tensor], reduction: Any, finish: Callable[[], None]
     ) -> TransportWork:
         """Reduce shards with torch: everyone's parts of a shard meet at one member."""
-        _check_reduction(flat, reduction)
-        size, me = self.group.size, self.group.me
+        check_reduction(flat, reduction)
+        group = self.group
+        size, me = group.size, group.me
         shard = -(-flat.numel() // size)
         padded = torch.cat([flat.reshape(-1), flat.new_zeros(shard * size - flat.numel())])
         parts = torch.empty_like(padded)
@@ -195,7 +201,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
             flat.copy_(whole[: flat.numel()].view(flat.shape))
             finish()
 
-        work = TransportWork(result, copy_back)
+        work = self._operation(result, copy_back)
         counts = [shard * flat.element_size()] * size
         second = work.part()
 
@@ -205,12 +211,12 @@ class ShoalProcessGroup(dist.ProcessGroup):
                 return
             mine = slice(me * shard, (me + 1) * shard)
             parts[mine] = padded[mine]
-            whole[mine] = _reduce_rows(parts.view(size, shard), reduction)
-            transfer = self.group.all_gather(bytes_of(whole), counts, iteration=gathering)
+            whole[mine] = reduce_rows(parts.view(size, shard), reduction)
+            transfer = group.all_gather(bytes_of(whole), counts, iteration=gathering)
             transfer.tell(second) if transfer else second(None)
 
-        gathering = self.group.reserve()
-        first = self.group.all_to_all(bytes_of(padded), bytes_of(parts), counts, counts)
+        gathering = group.reserve()
+        first = group.all_to_all(bytes_of(padded), bytes_of(parts), counts, counts)
         first.tell(reduce_shard) if first else reduce_shard(None)
         return work.seal()
 
@@ -224,20 +230,20 @@ class ShoalProcessGroup(dist.ProcessGroup):
         self, output: Tensor, source: Tensor, opts: Any = None
     ) -> TransportWork:
         """Reduce the shard of `source` that is this member's into `output`."""
-        reduction, size, me = _reduction(opts), self.group.size, self.group.me
+        reduction, size, me = reduction_of(opts), self.group.size, self.group.me
         whole = source.reshape(size, -1)
         if reduction == ReduceOp.PREMUL_SUM:
-            whole, reduction = whole * _factor(reduction, whole), ReduceOp.SUM
-        if not (self._sums_in_place(output) and _is_sum(reduction, output)) or size == 1:
+            whole, reduction = whole * factor_of(reduction, whole), ReduceOp.SUM
+        if not (self._sums_in_place(output) and is_sum(reduction, output)) or size == 1:
             scratch = whole.clone()
             inner = self._reduce_whole(scratch, reduction)
-            work = TransportWork([output], lambda: _assign(output, scratch[me]))
+            work = self._operation([output], lambda: _assign(output, scratch[me]))
             inner.tell(work.part())
             return work.seal()
         target, finish = _contiguous(output, copy=False)
         target.copy_(whole[me].view(target.shape))
         whole = whole.contiguous()
-        work = TransportWork([output], finish)
+        work = self._operation([output], finish)
         options = self._options(output, reduction)
         form = form_of(target.dtype, options.wire)
         memories = memory_of(whole, form), memory_of(target, form)
@@ -258,7 +264,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
 
         def one(tensor: Tensor) -> TransportWork:
             flat, finish = _contiguous(tensor)
-            work = TransportWork([tensor], finish)
+            work = self._operation([tensor], finish)
             then(self.group.broadcast(bytes_of(flat), opts.rootRank), work)
             return work.seal()
 
@@ -274,7 +280,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
             for out, row in zip(outputs[0], whole, strict=True):
                 _assign(out, row)
 
-        work = TransportWork(outputs[0], finish)
+        work = self._operation(outputs[0], finish)
         self._allgather_base(whole, inputs[0]).tell(work.part())
         return work.seal()
 
@@ -283,7 +289,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         flat, finish = _contiguous(output, copy=False)
         size, me = self.group.size, self.group.me
         flat.view(size, -1)[me] = source.reshape(-1)
-        work = TransportWork([output], finish)
+        work = self._operation([output], finish)
         counts = [source.numel() * source.element_size()] * size
         then(self.group.all_gather(bytes_of(flat), counts), work)
         return work.seal()
@@ -320,7 +326,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
             for out, row in zip(outputs[0] if at_root else [], whole, strict=True):
                 _assign(out, row)
 
-        work = TransportWork(outputs[0] if at_root else [], finish)
+        work = self._operation(outputs[0] if at_root else [], finish)
         sent = [0 if at_root or peer != root else length for peer in range(size)]
         received = [length if at_root else 0] * size
         then(self._exchange(source, whole, sent, received), work)
@@ -337,7 +343,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         source = flat_copy(inputs[0]) if at_root else target.new_empty(0)
         if at_root:
             _assign(target, source.view(size, -1)[me])
-        work = TransportWork(outputs, copy)
+        work = self._operation(outputs, copy)
         sent = [length if at_root else 0] * size
         received = [0 if at_root or peer != root else length for peer in range(size)]
         then(self._exchange(source, target, sent, received), work)
@@ -363,7 +369,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         flat_target[mine_to : mine_to + received[me]] = flat_source[
             mine_from : mine_from + sent[me]
         ]
-        work = TransportWork([output], finish)
+        work = self._operation([output], finish)
         then(self._exchange(source, target, sent, received), work)
         return work.seal()
 
@@ -379,14 +385,14 @@ class ShoalProcessGroup(dist.ProcessGroup):
         received = [tensor.numel() * width for tensor in outputs]
         start = sum(received[:me]) // width
         target[start : start + outputs[me].numel()] = inputs[me].reshape(-1)
-        work = TransportWork(outputs, lambda: scatter_back(target, outputs))
+        work = self._operation(outputs, lambda: scatter_back(target, outputs))
         then(self._exchange(source, target, sent, received), work)
         return work.seal()
 
     def send(self, tensors: list[Tensor], destination: int, tag: int) -> TransportWork:
         """Send a tensor to one member."""
         work = TransportWork(tensors)
-        then(self.group.send(bytes_of(tensors[0].contiguous()), destination, tag=tag), work)
+        then(self._order.home.send(bytes_of(tensors[0].contiguous()), destination, tag=tag), work)
         return work.seal()
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> TransportWork:
@@ -396,7 +402,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         standing = self._from_anyone.claim(source, memory.count, tag)
         if standing is None:
             work = TransportWork(tensors, finish)
-            then(self.group.receive(memory, source, tag=tag), work)
+            then(self._order.home.receive(memory, source, tag=tag), work)
         else:
             place = standing.place
 
@@ -425,7 +431,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
                 _assign_bytes(flat, place)
             part(error)
 
-        deadline_s = self.group.deadline_s or self.engine.deadline_s
+        deadline_s = self._order.home.deadline_s or self.engine.deadline_s
 
         def expire() -> None:
             message = f"No rank sent with tag {tag} within the timeout of {deadline_s:g} s."
@@ -445,7 +451,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> TransportWork:
         """Finish once every member has called it."""
         here = torch.zeros(self.group.size, dtype=torch.uint8)
-        work = TransportWork([])
+        work = self._operation([])
         seconds = opts.timeout.total_seconds() if opts is not None else 0  # negative: none given
         deadline_s = seconds if seconds > 0 else None
         then(self.group.barrier(bytes_of(here), deadline_s=deadline_s), work)
@@ -493,52 +499,10 @@ class ShoalProcessGroup(dist.ProcessGroup):
         works = [start(item) for item in items]
         if len(works) == 1:
             return works[0]
-        work = TransportWork(functools.reduce(operator.iadd, (w.result() for w in works), []))
+        work = self._operation(functools.reduce(operator.iadd, (w.result() for w in works), []))
         for inner in works:
             inner.tell(work.part())
         return work.seal()
-
-
-def _reduction(opts: Any) -> Any:
-    return ReduceOp.SUM if opts is None else opts.reduceOp
-
-
-def _is_sum(reduction: Any, tensor: Tensor) -> bool:
-    """Return whether the transport can make it: a sum, or a mean of floats."""
-    return reduction == ReduceOp.SUM or (
-        reduction == ReduceOp.AVG and tensor.dtype.is_floating_point
-    )
-
-
-def _name(reduction: Any) -> str:
-    return getattr(reduction, "op", reduction).name
-
-
-def _factor(reduction: Any, tensor: Tensor) -> Any:
-    """Return what a PREMUL_SUM multiplies each contribution by: a number, or a tensor of one."""
-    if not tensor.is_floating_point():
-        message = f"PREMUL_SUM multiplies floats, not {tensor.dtype}."
-        raise UsageError(message)
-    return reduction.factor
-
-
-def _reduce_rows(rows: Tensor, reduction: Any) -> Tensor:
-    """Return the reduction of the rows, in order."""
-    for known, function in _REDUCTIONS.items():
-        if reduction == known:
-            total = functools.reduce(function, rows[1:], rows[0])
-            return total / len(rows) if known == ReduceOp.AVG else total
-    message = f"The shoal backend has no reduction {_name(reduction)}."
-    raise UsageError(message)
-
-
-def _check_reduction(tensor: Tensor, reduction: Any) -> None:
-    """Raise `UsageError` for what torch cannot reduce, before anybody waits for its outcome."""
-    try:
-        _reduce_rows(tensor.new_zeros((2, 1)), reduction)
-    except (RuntimeError, NotImplementedError) as error:
-        message = f"The shoal backend cannot reduce {tensor.dtype} by {_name(reduction)}: {error}"
-        raise UsageError(message) from None
 
 
 def _contiguous(tensor: Tensor, *, copy: bool = True) -> tuple[Tensor, Callable[[], None]]:

@@ -9,15 +9,21 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import Work
-from torch.futures import Future
+
+from shoal.adapters.torch_future import ChainedFuture, Order
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.futures import Future
 
     from shoal.runtime.udp.engine import Transfer
 
 
-_callback_threads = ThreadPoolExecutor(64, thread_name_prefix="shoal-callbacks")
+MOST_CALLBACK_THREADS = 1 << 14
+"""More than can be under way: were there fewer threads than callbacks that wait, those on one rank
+might all wait for operations that callbacks on another rank, in line behind others, would start."""
+
+_callback_threads = ThreadPoolExecutor(MOST_CALLBACK_THREADS, thread_name_prefix="shoal-callbacks")
 """Where futures are completed, so that what is chained to them may wait for other operations: the
 transport's own thread would then wait for itself. A thread is added only when all others wait."""
 
@@ -26,19 +32,26 @@ class TransportWork(Work):
     """Done when all of its parts are; then `finish` runs once, in the transport's thread.
 
     `result` are the tensors that the operation leaves its outcome in. Start the parts with
-    `part()`, one callback each, then call `seal()`.
+    `part()`, one callback each, then call `seal()`. What callbacks start that are chained to its
+    future follows `order`, if that is given.
     """
 
-    def __init__(self, result: Sequence[Tensor], finish: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        result: Sequence[Tensor],
+        finish: Callable[[], None] | None = None,
+        order: Order | None = None,
+    ) -> None:
         super().__init__()
+        self._order = order
         self._result, self._finish = list(result), finish
         self._error: BaseException | None = None
         self._left = 1
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._callbacks: list[Callable[[BaseException | None], None]] = []
-        self._future: Future[list[Tensor]] | None = None
-        self._land: Callable[[None], None] | None = None
+        self._future: ChainedFuture | None = None
+        self._lands = False
         self.source: int = -1
 
     def part(self) -> Callable[[BaseException | None], None]:
@@ -68,11 +81,11 @@ class TransportWork(Work):
             self._done.set()
         for callback in self._callbacks:
             callback(self._error)
-        if self._land is not None:
+        if self._lands:
             try:
-                _callback_threads.submit(self._land, None)
+                _callback_threads.submit(self._land)
             except RuntimeError:  # the interpreter is about to end
-                self._land(None)
+                self._land()
 
     def tell(self, callback: Callable[[BaseException | None], None]) -> None:
         """Have `callback` called once this is done or has failed, or now if it is.
@@ -85,10 +98,13 @@ class TransportWork(Work):
                 return
         callback(self._error)
 
-    def _outcome(self, _landed: Future[None]) -> list[Tensor]:
-        if self._error is not None:
-            raise self._error
-        return self._result
+    def _land(self) -> None:
+        """Complete the future."""
+        assert self._future is not None
+        if self._error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.fail(self._error)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until done; raise what ended it. `timeout` cannot extend the job's deadline."""
@@ -123,17 +139,15 @@ class TransportWork(Work):
     def get_future(self) -> Future[list[Tensor]]:
         """Return a future of the result, which fails if this does.
 
-        What is chained to it runs in a thread of its own and may wait for other operations.
+        What is chained to it runs in a thread of its own, may start operations (see `torch_future`)
+        and wait for them.
         """
         with self._lock:
             if self._future is None:
-                landed: Future[None] = Future()
-                # An exception in a callback is the one kind of failure that C++ sees in a future.
-                self._future = landed.then(self._outcome)
-                if self._done.is_set():
-                    landed.set_result(None)
-                else:
-                    self._land = landed.set_result
+                self._future = ChainedFuture(self._order)
+                self._lands = not self._done.is_set()
+                if not self._lands:
+                    self._land()
         return self._future
 
     def getFuture(self) -> Future[list[Tensor]]:  # noqa: N802 - torch's name

@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shoal.errors import DeadlineExceeded, MismatchError, ResourceError
 from shoal.runtime.metrics import serve_if_asked
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.udp.engine import Card, UdpEngine
 from shoal.runtime.udp.settings import from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from shoal.runtime.facts import StoreFacts
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    """What a rank tells the others before they join."""
+
+    card: Card
+    algorithm: str
+    wire: str | None
+    """How it makes sums, as its environment says."""
 
 
 def open_engine(
@@ -41,9 +51,11 @@ def open_engine(
         ports=settings.ports,
     )
     try:
-        facts.set(f"{name}/card/{rank}", msgspec.json.encode(engine.card).decode())
-        cards = [facts.get(f"{name}/card/{other}", deadline_s) for other in range(world_size)]
-        engine.start([msgspec.json.decode(card, type=Card) for card in cards])
+        shown = _Shown(engine.card, settings.sums.algorithm, settings.sums.wire)
+        facts.set(f"{name}/card/{rank}", msgspec.json.encode(shown).decode())
+        every = [_shown(facts, name, other, deadline_s) for other in range(world_size)]
+        _check_sums(every)
+        engine.start([each.card for each in every])
         serve_if_asked(engine)
     except BaseException:
         engine.close()
@@ -51,16 +63,32 @@ def open_engine(
     return engine
 
 
+def _shown(facts: StoreFacts, name: str, rank: int, deadline_s: float) -> _Shown:
+    try:
+        text = facts.get(f"{name}/card/{rank}", deadline_s)
+    except DeadlineExceeded as error:
+        message = f"Rank {rank} did not open its transport within {deadline_s:g} s."
+        raise ResourceError(message) from error
+    return msgspec.json.decode(text, type=_Shown)
+
+
+def _check_sums(every: Sequence[_Shown]) -> None:
+    """Raise `MismatchError` unless all ranks make sums alike: else they wait for each other."""
+    said = [
+        f"SHOAL_ALL_REDUCE={each.algorithm} and SHOAL_WIRE={each.wire or '(none)'}"
+        for each in every
+    ]
+    for rank, text in enumerate(said):
+        if text != said[0]:
+            message = (
+                f"Rank {rank} has {text} but rank 0 has {said[0]}: set them alike on every rank."
+            )
+            raise MismatchError(message)
+
+
 def open_transport(
-    rank: int,
-    world_size: int,
-    facts: StoreFacts,
-    *,
-    name: str,
-    deadline_s: float,
-    on_peer_error: Callable[[int | None, str], None] | None = None,
+    rank: int, world_size: int, facts: StoreFacts, *, name: str, deadline_s: float
 ) -> TransportCommunicator:
-    """Open the transport as a communicator for strategies; collective. See `open_engine`."""
+    """Open a transport of its own as a communicator; collective. See `open_engine`."""
     engine = open_engine(rank, world_size, facts, name=name, deadline_s=deadline_s)
-    algorithm = from_environment().sums.algorithm
-    return TransportCommunicator(engine, algorithm=algorithm, on_peer_error=on_peer_error)
+    return TransportCommunicator(engine, algorithm=from_environment().sums.algorithm)

@@ -153,13 +153,12 @@ class Session:
         if transport == "gloo":
             return self.communicator
         if self._transport is None:
-            from shoal.runtime.open_transport import open_transport
+            from shoal.runtime.engine_share import share_transport
 
-            self._transport = open_transport(
+            self._transport = share_transport(
                 self.rank,
                 self.world_size,
                 self.facts,
-                name="transport",
                 deadline_s=self.deadline_s,
                 on_peer_error=self._report_peer,
             )

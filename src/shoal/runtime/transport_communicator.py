@@ -31,7 +31,7 @@ from shoal.transport.holes import DIVIDE_BY_COUNT
 from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
-    from shoal.runtime.udp.engine import Transfer, UdpEngine
+    from shoal.runtime.udp.engine import Carrier, Transfer
     from shoal.runtime.udp.stats import TransportStats
 
 NO_LOSS: Final = LossOptions()
@@ -67,7 +67,7 @@ class TransportWork:
 
 
 class TransportCommunicator:
-    """What one worker does together with others, over a started `engine`.
+    """What one worker does together with others, over a started `engine` or a share in one.
 
     `loss` says which share of each contribution to a sum or a mean may get lost, what a lost part
     of a sum counts as, and what the floats of sums, but not of means, are sent as. In a mean of a
@@ -75,23 +75,27 @@ class TransportCommunicator:
     average, and half of one is no parameter; where weights differ nothing may get lost. Gathering
     is always exact, so all members end with the same bits.
     `algorithm` (`collectives.graphs.ALGORITHMS`) makes the sums over all workers. `on_peer_error`
-    is told which rank's connection ended, before anything is raised.
+    is told which rank's connection ended, before anything is raised. `stream` tells this one's
+    conversations from those of others that use the same engine.
     """
 
     def __init__(
         self,
-        engine: UdpEngine,
+        engine: Carrier,
         *,
         loss: LossOptions = NO_LOSS,
         algorithm: str = "direct",
         on_peer_error: Callable[[int | None, str], None] | None = None,
         grace_s: float = GRACE_S,
+        stream: int = 0,
     ) -> None:
-        self._engine = engine
+        self._engine, self._stream = engine, stream
         self._on_peer_error, self._grace_s = on_peer_error, grace_s
         everyone = tuple(range(engine.endpoint.world_size))
         self._feedback = ErrorFeedback()
-        self._world = TransportGroup(engine, everyone, stream_of("world"), feedback=self._feedback)
+        self._world = TransportGroup(
+            engine, everyone, stream_of("world", stream), feedback=self._feedback
+        )
         self._group = lru_cache(maxsize=64)(self._make_group)
         self.loss = loss
         """What may get lost from now on, and what the floats of sums are sent as."""
@@ -341,7 +345,9 @@ class TransportCommunicator:
     def _make_group(
         self, members: tuple[int, ...], weights: tuple[int, ...], channel: int
     ) -> TransportGroup:
-        return TransportGroup(self._engine, members, stream_of("mean", members, weights, channel))
+        return TransportGroup(
+            self._engine, members, stream_of("mean", self._stream, members, weights, channel)
+        )
 
     def _check_members(
         self, buffer: Tensor, members: tuple[int, ...], weights: tuple[int, ...]

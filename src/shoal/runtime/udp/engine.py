@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -79,6 +79,8 @@ class Transfer:
     """Whether it may wait for ever: a server is idle for as long as nobody asks."""
     limit_s: float = 0.0
     """How long it may take if it is not patient; 0 for as long as the engine lets all."""
+    owner: object = None
+    """Which of several users of the engine asked for it."""
     kind: str = "transfer"
     """What it counts as."""
     account: SumAccount | None = None
@@ -116,6 +118,33 @@ class Transfer:
             self.done.set()
         for callback in self.callbacks:
             callback(error)
+
+
+class Carrier(Protocol):
+    """What carries transfers out: an engine, or the share that one of its users has."""
+
+    deadline_s: float
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The decisions, and the counts, of this rank's transport."""
+        ...
+
+    def submit(self, transfer: Transfer) -> Transfer:
+        """Start a transfer."""
+        ...
+
+    def stats(self) -> TransportStats:
+        """Return a snapshot of what has been done."""
+        ...
+
+    def abort(self, error: ShoalError) -> None:
+        """Make every running and later transfer fail with `error`."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...
 
 
 class UdpEngine:
@@ -158,8 +187,8 @@ class UdpEngine:
         self._running: dict[int, Transfer] = {}
         self._lost: dict[int, ShoalError] = {}
         self._newly_lost: deque[int] = deque()
+        self._ended_owners: deque[tuple[object, ShoalError]] = deque()
         self._stopping = False
-        self._streams = 0
         self._error: ShoalError | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -178,11 +207,6 @@ class UdpEngine:
     def is_closed(self) -> bool:
         """Whether `close` has been called."""
         return self._wake_fd < 0
-
-    def next_stream(self) -> int:
-        """Return a small number that this engine has not returned before."""
-        self._streams += 1
-        return self._streams
 
     def start(self, cards: Sequence[Card]) -> None:
         """Connect to all ranks, whose cards are given in order, and start moving datagrams.
@@ -229,6 +253,12 @@ class UdpEngine:
         """Make every running and later transfer fail with `error`. The first error stands."""
         with self._lock:
             self._error = self._error or error
+        if self._thread is not None:
+            self._wake()
+
+    def end_transfers(self, owner: object, error: ShoalError) -> None:
+        """Make every transfer of `owner` fail with `error` that has been submitted so far."""
+        self._ended_owners.append((owner, error))
         if self._thread is not None:
             self._wake()
 
@@ -348,6 +378,7 @@ class UdpEngine:
                 number = int(self._io.row["last_error"][0])
                 self.abort(ResourceError(f"The receive socket failed: {os.strerror(number)}."))
             self._note_losses()
+            self._end_owned()
             if self._error is not None:
                 self._give_up(self._all(), self._error)
             elif why != EVENTS and time.monotonic() >= next_look:
@@ -393,6 +424,11 @@ class UdpEngine:
             self._lost[rank] = error
             self.endpoint.state.peers[rank]["lost"] = 1
             self._give_up([t for t in self._all() if rank in t.tables.peers], error)
+
+    def _end_owned(self) -> None:
+        while self._ended_owners:
+            owner, error = self._ended_owners.popleft()
+            self._give_up([each for each in self._all() if each.owner is owner], error)
 
     def _give_up_late(self) -> None:
         now = time.monotonic()

@@ -28,7 +28,7 @@ from shoal.transport.tags import LARGE, ImportanceTagger
 
 if TYPE_CHECKING:
     from shoal.collectives.message_graph import MessageGraph
-    from shoal.runtime.udp.engine import UdpEngine
+    from shoal.runtime.udp.engine import Carrier
 
 PIECE_BYTES: Final = 256 << 10
 """About how much of a large shard is one message: large enough for what is done for each message to
@@ -105,7 +105,7 @@ class TransportGroup:
     the same order by both. All return a started `Transfer`, or None if there is nothing to move.
     """
 
-    engine: UdpEngine
+    engine: Carrier
     ranks: tuple[int, ...]
     stream: int
     deadline_s: float | None = None

@@ -1,0 +1,69 @@
+"""What torch's reductions are to the transport, and those that torch carries out itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from shoal.errors import UsageError
+
+ReduceOp = dist.ReduceOp
+
+_REDUCTIONS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
+    ReduceOp.SUM: torch.add,
+    ReduceOp.AVG: torch.add,
+    ReduceOp.PRODUCT: torch.mul,
+    ReduceOp.MIN: torch.minimum,
+    ReduceOp.MAX: torch.maximum,
+    ReduceOp.BAND: torch.bitwise_and,
+    ReduceOp.BOR: torch.bitwise_or,
+    ReduceOp.BXOR: torch.bitwise_xor,
+}
+
+
+def reduction_of(opts: Any) -> Any:
+    """Return the reduction that an operation's options name; a sum without any."""
+    return ReduceOp.SUM if opts is None else opts.reduceOp
+
+
+def is_sum(reduction: Any, tensor: Tensor) -> bool:
+    """Return whether the transport can make it: a sum, or a mean of floats."""
+    return reduction == ReduceOp.SUM or (
+        reduction == ReduceOp.AVG and tensor.dtype.is_floating_point
+    )
+
+
+def _name(reduction: Any) -> str:
+    return getattr(reduction, "op", reduction).name
+
+
+def factor_of(reduction: Any, tensor: Tensor) -> Any:
+    """Return what a PREMUL_SUM multiplies each contribution by: a number, or a tensor of one."""
+    if not tensor.is_floating_point():
+        message = f"PREMUL_SUM multiplies floats, not {tensor.dtype}."
+        raise UsageError(message)
+    return reduction.factor
+
+
+def reduce_rows(rows: Tensor, reduction: Any) -> Tensor:
+    """Return the reduction of the rows, in order."""
+    for known, function in _REDUCTIONS.items():
+        if reduction == known:
+            total = functools.reduce(function, rows[1:], rows[0])
+            return total / len(rows) if known == ReduceOp.AVG else total
+    message = f"The shoal backend has no reduction {_name(reduction)}."
+    raise UsageError(message)
+
+
+def check_reduction(tensor: Tensor, reduction: Any) -> None:
+    """Raise `UsageError` for what torch cannot reduce, before anybody waits for its outcome."""
+    try:
+        reduce_rows(tensor.new_zeros((2, 1)), reduction)
+    except (RuntimeError, NotImplementedError) as error:
+        message = f"The shoal backend cannot reduce {tensor.dtype} by {_name(reduction)}: {error}"
+        raise UsageError(message) from None
