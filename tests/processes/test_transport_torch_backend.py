@@ -267,7 +267,7 @@ def lose_one() -> str:
     with pytest.raises(WorkerLost) as caught:
         dist.all_reduce(torch.ones(1000))
     model = nn.parallel.DistributedDataParallel(nn.Linear(3, 3), init_sync=False)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(WorkerLost, match="Rank 1 is gone"):
         model(torch.ones(1, 3)).sum().backward()
     dist.destroy_process_group()
     return str(caught.value)
