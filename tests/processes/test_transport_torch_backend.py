@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -200,6 +202,60 @@ def test_several_groups_at_once(run_workers: RunWorkers) -> None:
     run_workers(several_groups, 4, initialize=False)
 
 
+def out_of_order() -> None:
+    """Works are waited for in another order on every rank than that in which they were started."""
+    rank, size = join()
+    tensors = [torch.full((20_000 // (number + 1),), 1.0 + number) for number in range(12)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    told = torch.full((3000,), float(rank))
+    works.append(dist.broadcast(told, 1, async_op=True))
+    order = torch.randperm(len(works), generator=torch.Generator().manual_seed(rank)).tolist()
+    for number in order:
+        work = works[number]
+        assert work is not None
+        work.wait()
+        assert work.is_completed()
+        if number < len(tensors):
+            assert (tensors[number] == size * (1.0 + number)).all()
+    assert (told == 1).all()
+    dist.destroy_process_group()
+
+
+def test_works_may_be_waited_for_in_any_order(run_workers: RunWorkers) -> None:
+    run_workers(out_of_order, 3, initialize=False)
+
+
+def batches() -> None:
+    """A ring in both directions, and two messages of other sizes between the same ranks."""
+    rank, size = join()
+    after, before = (rank + 1) % size, (rank - 1) % size
+    from_before, from_after = torch.empty(4000), torch.empty(50)
+    short, long = torch.empty(3), torch.empty(9000)
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.irecv, from_after, after, tag=2),
+            dist.P2POp(dist.isend, torch.full((4000,), float(rank)), after),
+            dist.P2POp(dist.irecv, from_before, before),
+            dist.P2POp(dist.isend, torch.full((50,), 10.0 * rank), before, tag=2),
+            dist.P2POp(dist.isend, torch.full((3,), 100.0 * rank), after),
+            dist.P2POp(dist.isend, torch.full((9000,), 1000.0 * rank), after),
+            dist.P2POp(dist.irecv, short, before),
+            dist.P2POp(dist.irecv, long, before),
+        ]
+    )
+    for work in reversed(works):
+        work.wait()
+    assert (from_before == before).all()
+    assert (from_after == 10 * after).all()
+    assert (short == 100 * before).all()
+    assert (long == 1000 * before).all()
+    dist.destroy_process_group()
+
+
+def test_batches_of_messages(run_workers: RunWorkers) -> None:
+    run_workers(batches, 4, initialize=False)
+
+
 def make_model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10))
@@ -277,6 +333,33 @@ def test_a_lost_rank_raises_and_ddp_does_too(run_workers: RunWorkers) -> None:
     outcomes = run_workers(lose_one, 3, initialize=False)
     assert "Rank 1 is gone" in outcomes[0]
     assert "Rank 1 is gone" in outcomes[2]
+
+
+def die_while_training() -> tuple[int | None, int]:
+    """Rank 1 ends without a word, as a killed process does."""
+    rank, size = join()
+    model = nn.parallel.DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train_for_ever() -> None:
+        for step in itertools.count():
+            if rank == 1 and step == 3:
+                os._exit(1)
+            optimizer.zero_grad()
+            model(batch(step, size)[rank]).square().mean().backward()
+            optimizer.step()
+
+    with pytest.raises(WorkerLost) as caught:
+        train_for_ever()
+    dist.destroy_process_group()
+    names = [thread.name for thread in threading.enumerate()]
+    return caught.value.rank, names.count("shoal-transport")
+
+
+def test_a_rank_that_dies_under_ddp_is_named_and_all_can_leave(run_workers: RunWorkers) -> None:
+    """The limit on the run is far below the group's timeout of half an hour."""
+    outcomes = run_workers(die_while_training, 4, may_die=(1,), initialize=False)
+    assert outcomes == [(1, 0), None, (1, 0), (1, 0)]
 
 
 def test_torch_knows_the_backend_without_an_import_of_shoal() -> None:
