@@ -11,7 +11,9 @@ with the backend's abilities. Two things are done about that, and no line of tor
 
 * the backend's name is put into `DistTestCases.backend_feature`, torch's own list for plugins;
 * `GATES` is the name that the decorators see, and `BACKEND` the one that the tests then use: with
-  `GATES=gloo` the tests run that torch reserves for gloo by name.
+  `GATES=gloo` the tests run that torch reserves for gloo by name;
+* with `OPEN=1`, the functions of torch.distributed that refuse backends by name see `GATES` too,
+  and so reach the method of the same name that the backend has.
 
 torch starts a fresh interpreter for every rank of every test. Here ranks are forked from one that
 has loaded everything, as torch's own test_distributed_fork.py used to do: a test takes a second
@@ -39,6 +41,7 @@ from typing import Any
 
 BACKEND = os.environ["BACKEND"]
 GATES = os.environ.get("GATES", BACKEND)
+OPEN = os.environ.get("OPEN") == "1"
 LIMIT_S = float(os.environ.get("LIMIT_S", "60"))
 """How long one test may take before its processes are killed."""
 
@@ -46,6 +49,9 @@ PR_SET_PDEATHSIG = 1
 
 SEE_GATES = ("_test_accumulate_gradients_no_sync",)
 """Helpers of torch's that choose by the backend's name, but not which backend they use."""
+
+CHECK_NAMES = ("monitored_barrier",)
+"""Functions of torch.distributed that refuse a backend for its name."""
 
 
 def load_torch_tests() -> type[unittest.TestCase]:
@@ -60,10 +66,9 @@ def load_torch_tests() -> type[unittest.TestCase]:
 
     os.environ["BACKEND"] = torch_tests.BACKEND = BACKEND
     for name in SEE_GATES:
-        helper = getattr(torch_tests.DistributedTest._DistTestBase, name)
-        seen = {**helper.__globals__, "BACKEND": GATES}
-        copy = types.FunctionType(helper.__code__, seen, name, helper.__defaults__)
-        setattr(torch_tests.DistributedTest._DistTestBase, name, copy)
+        _let_see(torch_tests.DistributedTest._DistTestBase, name, BACKEND=GATES)
+    for name in CHECK_NAMES if OPEN else ():
+        _let_see(torch_tests.dist, name, get_backend=lambda group: GATES)
 
     class TestDistributed(torch_tests.TestDistBackend, torch_tests.DistributedTest._DistTestBase):
         def setUp(self) -> None:
@@ -76,6 +81,14 @@ def load_torch_tests() -> type[unittest.TestCase]:
             super()._run(*arguments, **options)
 
     return TestDistributed
+
+
+def _let_see(owner: Any, name: str, **instead: Any) -> None:
+    """Replace a function of `owner` by a copy that finds other values under some global names."""
+    function = getattr(owner, name)
+    seen = {**function.__globals__, **instead}
+    copy = types.FunctionType(function.__code__, seen, name, function.__defaults__)
+    setattr(owner, name, copy)
 
 
 def die_with_parent() -> None:

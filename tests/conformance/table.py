@@ -14,7 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from reasons import FAILURES
+from reasons import REFUSED
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "data" / "conformance.json"
@@ -56,6 +56,7 @@ def render(results: dict[str, Any]) -> str:
     for name in sorted(ours):
         by_outcome[ours[name]["outcome"]].append(name)
     passed, failed, skipped = (by_outcome[kind] for kind in ("passed", "failed", "skipped"))
+    refused = by_outcome["refused"]
     where = results["environment"]
     versions = f"torch {where['torch']}, Python {where['python']}, {where['system']}"
     lines = [
@@ -66,9 +67,12 @@ def render(results: dict[str, Any]) -> str:
         "| --- | ---: | ---: |",
         f"| pass | {len(passed)} | {_count(gloos, 'passed')} |",
         f"| fail | {len(failed)} | {_count(gloos, 'failed')} |",
-        f"| do not apply | {len(skipped)} | {_count(gloos, 'skipped')} |",
+        f"| do not apply | {len(skipped) + len(refused)} | {_count(gloos, 'skipped')} |",
         "",
         *_failing(failed, ours, gloos),
+        f"## {len(skipped) + len(refused)} do not apply",
+        "",
+        *_refused(refused, ours, gloos),
         *_not_applying(skipped, ours, gloos),
         *_passing(passed, ours, gloos),
     ]
@@ -80,14 +84,26 @@ def _count(outcomes: dict[str, Any], kind: str) -> int:
 
 
 def _failing(names: list[str], ours: dict[str, Any], gloos: dict[str, Any]) -> list[str]:
-    by_reason: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        by_reason[FAILURES.get(name, f"Unexplained: {ours[name]['reason']}")].append(name)
-    lines = [f"## {len(names)} fail", ""]
-    for reason, group in by_reason.items():
-        lines += [reason, "", "| test | gloo |", "| --- | --- |"]
-        lines += [f"| `{name}` | {_gloo(gloos[name])} |" for name in group]
-        lines.append("")
+    if not names:
+        return []
+    lines = [f"## {len(names)} fail", "", "| test | its error | gloo |", "| --- | --- | --- |"]
+    lines += [f"| `{n}` | {ours[n]['reason']} | {_gloo(gloos[n])} |" for n in names]
+    return [*lines, ""]
+
+
+def _refused(names: list[str], ours: dict[str, Any], gloos: dict[str, Any]) -> list[str]:
+    """Return a section for each of torch's checks of the backend's name."""
+    lines = []
+    for said, why in REFUSED.items():
+        group = [name for name in names if re.search(said, ours[name]["reason"])]
+        if group:
+            lines += [f"torch refuses the backend for its name ({len(group)}). {why}", ""]
+            lines += ["| test | torch says | by method | gloo |", "| --- | --- | --- | --- |"]
+            lines += [
+                f"| `{n}` | {ours[n]['reason']} | {ours[n]['by_method']} | {_gloo(gloos[n])} |"
+                for n in group
+            ]
+            lines.append("")
     return lines
 
 
@@ -99,7 +115,7 @@ def _not_applying(names: list[str], ours: dict[str, Any], gloos: dict[str, Any])
             head for head, text in NOT_APPLICABLE if re.search(text, said, re.IGNORECASE)
         )
         groups[heading].append(name)
-    lines = [f"## {len(names)} do not apply", ""]
+    lines = []
     for heading, group in groups.items():
         if group:
             lines += [f"{heading} ({len(group)}):", ""]

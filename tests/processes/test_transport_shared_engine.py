@@ -179,8 +179,8 @@ def deadlines() -> list[str]:
 
 def test_every_user_has_its_deadline(run_workers: RunWorkers) -> None:
     told = run_workers(deadlines, 2, initialize=False)[0]
-    assert "within 0.6 s" in told[0]
-    assert "within 0.3 s" in told[1]
+    assert "within the timeout of 0.6 s" in told[0]
+    assert "within the timeout of 0.3 s" in told[1]
 
 
 def lose_one() -> list[int | None]:

@@ -218,10 +218,10 @@ def wait_for_absent_ranks() -> list[str]:
 
 def test_a_group_has_its_own_timeout(run_workers: RunWorkers) -> None:
     told = run_workers(wait_for_absent_ranks, 2, initialize=False)[0]
-    assert "within 0.5 s; it waits for rank 1" in told[0]
-    assert "within 0.5 s; it waits for rank 1" in told[1]
+    assert "within the timeout of 0.5 s; it waits for rank 1" in told[0]
+    assert "within the timeout of 0.5 s; it waits for rank 1" in told[1]
     assert "No rank sent with tag 0 within the timeout of 0.5 s" in told[2]
-    assert "within 0.3 s" in told[3]
+    assert "within the timeout of 0.3 s" in told[3]
 
 
 def make_model() -> nn.Linear:

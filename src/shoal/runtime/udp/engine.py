@@ -47,8 +47,9 @@ TICK_US: Final = 200_000
 """How long the loop stays in compiled code at most, and so how late a deadline may be noticed."""
 
 
-LINGER_S: Final = 0.5
-"""How long a rank that leaves goes on answering: longer than its peers wait between questions."""
+LINGER_S: Final = 2.0
+"""How long a rank that leaves before the others goes on answering: long enough for several of their
+questions, of which some, or the answers, may get lost."""
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -435,7 +436,7 @@ class UdpEngine:
         for transfer in [each for each in self._all() if each.deadline <= now]:
             ranks = ", ".join(map(str, transfer.tables.unfinished_peers()))
             message = (
-                f"{transfer.what} was not done within {transfer.limit_s:g} s;"
+                f"{transfer.what} was not done within the timeout of {transfer.limit_s:g} s;"
                 f" it waits for rank {ranks or 'nobody'}."
             )
             self._give_up([transfer], DeadlineExceeded(message))
