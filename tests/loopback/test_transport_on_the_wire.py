@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from shoal.compiled.libc import UDP_GRO, UDP_SEGMENT
 from shoal.errors import DeadlineExceeded
 from shoal.runtime.udp.engine import UdpEngine
 from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup
-from shoal.runtime.udp.libc import UDP_GRO, UDP_SEGMENT
 from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32

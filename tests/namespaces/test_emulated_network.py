@@ -19,11 +19,12 @@ from shoal.bench.emulated_network import (
     EmulatedNetwork,
     Host,
     Ports,
-    offloads,
 )
-from shoal.bench.namespaces import Namespace, inside, obstacle
+from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError, UsageError
-from shoal.runtime.udp.libc import UDP_SEGMENT
+from leftovers import references
+from shoal.lab.interfaces import SEGMENTATION, offloads
+from shoal.lab.namespaces import Namespace, inside, obstacle
 
 FAST = Ports(2, 1_000_000_000, 256 << 10)
 SOME_PORT = 7000
@@ -38,16 +39,6 @@ def socket_at(host: Host, kind: socket.SocketKind, port: int = 0) -> Iterator[so
         yield made
 
 
-def references(namespaces: set[int]) -> list[str]:
-    """Return what on this machine refers to the namespaces of these inode numbers."""
-    found = []
-    for path in [*Path("/proc").glob("[0-9]*/task/*/ns/net"), *Path("/proc").glob("[0-9]*/fd/*")]:
-        with contextlib.suppress(OSError):
-            if path.stat().st_ino in namespaces and str(path.readlink()).startswith("net:"):
-                found.append(str(path))
-    return found
-
-
 def inodes(network: EmulatedNetwork) -> set[int]:
     return {Path(host.path).stat().st_ino for host in network.hosts}
 
@@ -58,7 +49,7 @@ def test_ports_are_shaped_as_asked_in_both_directions() -> None:
             out, back = network.from_host(index), network.to_host(index)
             assert (out.bits_per_second, out.limit_bytes) == (200_000_000, 500_000)
             assert (back.bits_per_second, back.limit_bytes) == (200_000_000, 131_072)
-            assert not any(offloads(network.hosts[index]).values())
+            assert not any(offloads(network.hosts[index].path, SEGMENTATION).values())
 
 
 def test_a_segmented_send_is_queued_packet_by_packet() -> None:
@@ -185,10 +176,11 @@ def test_a_missing_command_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 def test_root_of_a_user_namespace_is_enough() -> None:
     code = (
         "from shoal.bench.emulated_network import *\n"
-        "from shoal.bench.namespaces import obstacle\n"
+        "from shoal.lab.interfaces import SEGMENTATION, offloads\n"
+        "from shoal.lab.namespaces import obstacle\n"
         "assert obstacle(COMMANDS) is None\n"
         "with EmulatedNetwork(Ports(2, 10**8, 10**5)) as network:\n"
-        "    on = offloads(network.hosts[0]).values()\n"
+        "    on = offloads(network.hosts[0].path, SEGMENTATION).values()\n"
         "    print(network.from_host(0).bits_per_second, any(on))\n"
     )
     shell = ["unshare", "--user", "--net", "--map-root-user"]
@@ -205,7 +197,7 @@ def test_root_of_a_user_namespace_is_enough() -> None:
 
 
 def test_without_the_right_it_says_what_to_do() -> None:
-    code = "from shoal.bench.namespaces import obstacle; print(obstacle(()))"
+    code = "from shoal.lab.namespaces import obstacle; print(obstacle(()))"
     shell = ["unshare", "--user", sys.executable, "-c", code]
     try:
         done = subprocess.run(shell, capture_output=True, text=True, check=False)

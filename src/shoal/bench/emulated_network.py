@@ -11,22 +11,23 @@ Needs `ip` and `tc` (iproute2) and `nft`; no more of the kernel than veth, bridg
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
-import socket
-import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
-from shoal.bench.namespaces import Namespace, inside
-from shoal.errors import ResourceError, UsageError
+from shoal.errors import UsageError
+from shoal.lab.interfaces import (
+    INTERFACE,
+    SEGMENTATION,
+    address_of,
+    hardware_address_of,
+    set_up_lines,
+    turn_off,
+)
+from shoal.lab.namespaces import Namespace
 
 COMMANDS: Final = ("ip", "tc", "nft")
 """What must be installed."""
-
-INTERFACE: Final = "eth0"
-"""A host's end of its link."""
 
 FRAME_BYTES: Final = 1514
 """What the shapers count for a full packet: 1,500 bytes of IP and Ethernet's header."""
@@ -44,9 +45,6 @@ _PEAK_BYTES: Final = 2 * UDP_BYTES
 """A bucket with a peak rate cuts up what is larger than this: all that is more than one packet."""
 
 _PER_MILLE: Final = 1000
-_SIOCETHTOOL: Final = 0x8946
-_OFFLOADS: Final = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
-"""Numbers of the requests that set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ class EmulatedNetwork:
     @property
     def hosts(self) -> list[Host]:
         """The hosts, which can be reached as long as this network is open."""
-        return [Host(each.path, _address(index)) for index, each in enumerate(self._hosts)]
+        return [Host(each.path, address_of(index)) for index, each in enumerate(self._hosts)]
 
     def __enter__(self) -> Self:
         return self
@@ -171,7 +169,8 @@ class EmulatedNetwork:
         lines = ["link add switch type bridge stp_state 0 forward_delay 0 mcast_snooping 0"]
         lines += ["link set switch addrgenmode none", "link set switch up"]
         for index, host in enumerate(self._hosts):
-            peer = f"name {INTERFACE} address {_hardware(index)} netns /proc/self/fd/{host.fileno}"
+            hardware = hardware_address_of(index)
+            peer = f"name {INTERFACE} address {hardware} netns /proc/self/fd/{host.fileno}"
             lines += [
                 f"link add port{index} type veth peer {peer}",
                 f"link set port{index} addrgenmode none",
@@ -180,25 +179,16 @@ class EmulatedNetwork:
         fds = [host.fileno for host in self._hosts]
         self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=fds)
         names = [f"port{index}" for index in range(len(self._hosts))]
-        _turn_offloads_off(self._switch, names)
+        turn_off(self._switch.path, names, SEGMENTATION.values())
         shapes = [self._shape(name, self.ports.buffer_bytes) for name in names]
         self._switch.run(["tc", "-batch", "-"], "".join(shapes))
 
     def _set_up(self, index: int) -> None:
-        """Give a host its address, everyone's hardware address, and its shaper.
-
-        Nobody has to ask for addresses: an answer that got lost would cost a second.
-        """
+        """Give a host its address, everyone's hardware address, and its shaper."""
         host = self._hosts[index]
-        lines = ["link set lo up", f"addr add {_address(index)}/16 dev {INTERFACE}"]
-        lines += [f"link set {INTERFACE} addrgenmode none", f"link set {INTERFACE} up"]
-        lines += [
-            f"neigh add {_address(other)} lladdr {_hardware(other)} dev {INTERFACE} nud permanent"
-            for other in range(len(self._hosts))
-            if other != index
-        ]
+        lines = set_up_lines(index, len(self._hosts))
         host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
-        _turn_offloads_off(host, [INTERFACE])
+        turn_off(host.path, [INTERFACE], SEGMENTATION.values())
         host.run(["tc", "-batch", "-"], self._shape(INTERFACE, self.ports.host_queue_bytes))
 
     def _shape(self, interface: str, limit: int) -> str:
@@ -207,14 +197,6 @@ class EmulatedNetwork:
             f" burst {_BURST_BYTES} peakrate {_PEAK} mtu {_PEAK_BYTES} limit {limit}\n"
             f"qdisc add dev {interface} parent 1:1 handle 10: bfifo limit {limit}\n"
         )
-
-
-def _address(index: int) -> str:
-    return f"10.77.{index // 250}.{index % 250 + 1}"
-
-
-def _hardware(index: int) -> str:
-    return f"02:00:00:00:{index // 256:02x}:{index % 256:02x}"
 
 
 def _read_shaper(namespace: Namespace, interface: str) -> Shaper:
@@ -227,33 +209,3 @@ def _read_shaper(namespace: Namespace, interface: str) -> Shaper:
         sent_bytes=int(bucket["bytes"]),
         dropped=int(bucket["drops"]),
     )
-
-
-def _turn_offloads_off(namespace: Namespace, interfaces: list[str]) -> None:
-    """Have `interfaces` send and deliver packets one by one."""
-    with inside(namespace.path), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for interface in interfaces:
-            for number in _OFFLOADS.values():
-                _ethtool(any_socket, interface, number, 0)
-
-
-def offloads(host: Host) -> dict[str, bool]:
-    """Return which of tso, gso and gro are on at `host`."""
-    with inside(host.path), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        return {
-            name: bool(_ethtool(any_socket, INTERFACE, number - 1, 0))
-            for name, number in _OFFLOADS.items()
-        }
-
-
-def _ethtool(any_socket: socket.socket, interface: str, request: int, value: int) -> int:
-    """Carry out an ethtool request of one number; return the number that it leaves."""
-    body = (ctypes.c_uint32 * 2)(request, value)
-    name = interface.encode().ljust(16, b"\0")
-    asked = struct.pack("=16sQ16x", name, ctypes.addressof(body))
-    try:
-        fcntl.ioctl(any_socket, _SIOCETHTOOL, asked)
-    except OSError as error:
-        message = f"The offloads of {interface} cannot be set: {error.strerror}."
-        raise ResourceError(message) from error
-    return int(body[1])

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Final
 import torch
 import torch.distributed as dist
 
-from shoal.bench.emulated_network import INTERFACE, UDP_BYTES, Host
-from shoal.bench.namespaces import inside
+from shoal.bench.emulated_network import UDP_BYTES, Host
+from shoal.compiled.libc import UDP_SEGMENT
+from shoal.lab.interfaces import INTERFACE
+from shoal.lab.namespaces import inside
 from shoal.runtime.open_transport import open_engine
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.transports import LossOptions
-from shoal.runtime.udp.libc import UDP_SEGMENT
 
 if TYPE_CHECKING:
     from shoal.jobs.worker import WorkerContext

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Self, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from shoal.compiled.libc import IP_TOS, IPV6_TCLASS, SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.errors import ResourceError
-from shoal.runtime.udp.libc import IP_TOS, IPV6_TCLASS, SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.runtime.udp.links import LinkListener
 from shoal.runtime.udp.sockets import open_sockets
 from shoal.transport.wire import IP_UDP_BYTES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from shoal.compiled import I4, U1, U2, compiled, rows_at
-from shoal.runtime.udp.libc import (
+from shoal.compiled.libc import (
     CLOCK_MONOTONIC,
     CLOCK_REALTIME,
     CMSG_BYTES,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.errors import ResourceError
-from shoal.runtime.udp.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.runtime.udp.pump import SOCKET_ADDRESS_BYTES
 
 if TYPE_CHECKING:

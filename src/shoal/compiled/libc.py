@@ -1,4 +1,4 @@
-"""The C library's calls that the compiled socket loop makes, and the records they take.
+"""The C library's calls that compiled socket loops make, and the records they take.
 
 Resolved by symbol when the compiled code is loaded, so that it can be kept on disk. Layouts are
 those of 64-bit Linux.
@@ -11,12 +11,15 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from shoal.compiled import I4, compiled, rows_at
+from shoal.compiled.cache import compiled
+from shoal.compiled.memory import I4, rows_at
 
 _int, _long, _address = types.int32, types.int64, types.int64
 
 sendmsg: Any = types.ExternalFunction("sendmsg", _long(_int, _address, _int))
 recvmsg: Any = types.ExternalFunction("recvmsg", _long(_int, _address, _int))
+sendmmsg: Any = types.ExternalFunction("sendmmsg", _int(_int, _address, _int, _int))
+recvmmsg: Any = types.ExternalFunction("recvmmsg", _int(_int, _address, _int, _int, _address))
 ppoll: Any = types.ExternalFunction("ppoll", _int(_address, _long, _address, _address))
 clock_gettime: Any = types.ExternalFunction("clock_gettime", _int(_int, _address))
 read: Any = types.ExternalFunction("read", _long(_int, _address, _long))
@@ -34,6 +37,8 @@ MSGHDR: Final = np.dtype(
     ],
     align=True,
 )
+MMSGHDR: Final = np.dtype([("header", MSGHDR), ("length", "<u4"), ("pad", "<u4")], align=True)
+IOVEC: Final = np.dtype([("base", "<i8"), ("length", "<i8")], align=True)
 CMSGHDR: Final = np.dtype([("length", "<i8"), ("level", "<i4"), ("kind", "<i4")], align=True)
 TIMESPEC: Final = np.dtype([("seconds", "<i8"), ("nanoseconds", "<i8")], align=True)
 POLLFD: Final = np.dtype([("fd", "<i4"), ("events", "<i2"), ("revents", "<i2")], align=True)
@@ -66,8 +71,14 @@ def errno() -> int:
 
 
 @compiled
-def microseconds(clock: int, memory: int) -> int:
-    """Return the time of `clock` in microseconds; `memory` is the address of a TIMESPEC."""
+def nanoseconds(clock: int, memory: int) -> int:
+    """Return the time of `clock` in nanoseconds; `memory` is the address of a TIMESPEC."""
     clock_gettime(clock, memory)
     time = rows_at(memory, 1, TIMESPEC)[0]
-    return time.seconds * 1_000_000 + time.nanoseconds // 1_000
+    return time.seconds * 1_000_000_000 + time.nanoseconds
+
+
+@compiled
+def microseconds(clock: int, memory: int) -> int:
+    """Return the time of `clock` in microseconds; `memory` is the address of a TIMESPEC."""
+    return nanoseconds(clock, memory) // 1_000

@@ -1,0 +1,263 @@
+"""Hosts as namespaces, joined by a software switch that runs in a thread of this process.
+
+Owns the namespaces, the links into them, the packet sockets and the thread. Everything is gone when
+it is closed or the process ends, however it ends: nothing of it has a name outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from shoal.compiled import compiling_once
+from shoal.errors import DeadlineExceeded, ResourceError
+from shoal.lab.interfaces import (
+    CHECKSUM,
+    INTERFACE,
+    SEGMENTATION,
+    hardware_address_of,
+    set_up_lines,
+    turn_off,
+)
+from shoal.lab.namespaces import Namespace, inside
+from shoal.lab.switch_loop import DSCPS, forward, new_cables
+from shoal.switching.tables import Count, State
+from shoal.switching.topology import make_state
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shoal.switching.topology import Topology
+
+COMMANDS: Final = ("ip",)
+"""What must be installed."""
+
+PACKETS: Final = 16_384
+"""That may be inside at once; each takes 2 KiB."""
+
+_ETH_P_ALL: Final = 0x0003
+_SOL_PACKET: Final = 263
+_PACKET_QDISC_BYPASS: Final = 20
+_PACKET_IGNORE_OUTGOING: Final = 23
+_SOCKET_BUFFER: Final = 8 << 20
+_SO_RCVBUFFORCE: Final = 33
+_SO_SNDBUFFORCE: Final = 32
+_PATIENCE_S: Final = 10.0
+
+Result = TypeVar("Result")
+
+CLASS_SELECTORS: Final = tuple(7 - (dscp >> 3) for dscp in range(DSCPS))
+"""The three upper bits of a DSCP say the queue, 7 the most urgent: queue 0."""
+
+
+class Fabric:
+    """A context manager: leaving it removes everything. Raises `ResourceError` if refused.
+
+    `queues` says for each DSCP which queue of a port it goes to; `spray` that packets and not flows
+    choose among equal paths; `shared_buffers` as for `make_state`.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        seed: int = 1,
+        spray: bool = False,
+        queues: Sequence[int] = CLASS_SELECTORS,
+        shared_buffers: Sequence[int] = (),
+        packets: int = PACKETS,
+    ) -> None:
+        self.topology = topology
+        self._state = make_state(
+            topology, seed=seed, packets=packets, spray=spray, shared_buffers=shared_buffers
+        )
+        self._open = contextlib.ExitStack()
+        self._changes: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        try:
+            self._switch = self._open.enter_context(Namespace())
+            self._hosts = [self._open.enter_context(Namespace()) for _ in range(topology.hosts)]
+            self._join()
+            sockets = self._open_sockets()
+            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._open.callback(os.close, self._wake_fd)
+            ports = [topology.access_port(host) for host in range(topology.hosts)]
+            self._cables = new_cables(
+                self._state,
+                [each.fileno() for each in sockets],
+                ports,
+                queues,
+                wake_fd=self._wake_fd,
+            )
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def hosts(self) -> list[str]:
+        """Paths of the hosts' namespaces, for `inside`, while this is open."""
+        return [host.path for host in self._hosts]
+
+    @property
+    def pids_hold(self) -> list[int]:
+        """Descriptors that hold the hosts' namespaces, for children that are to enter them."""
+        return [host.fileno for host in self._hosts]
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return what has been counted so far, by port, queue, color and `Count`."""
+        return self.change(lambda state: state.counts.copy())
+
+    def loop_counts(self) -> dict[str, int]:
+        """Return what the loop has counted: frames, and how late it was (picoseconds)."""
+        row = self._cables.loop[0]
+        wanted = (
+            "received",
+            "strangers",
+            "oversized",
+            "refused",
+            "unsent",
+            "rounds",
+            "waits",
+            "busy",
+            "latest",
+        )
+        return {name: int(row[name]) for name in wanted}
+
+    def peaks(self) -> NDArray[np.int64]:
+        """Return the most bytes that ever waited, by port and queue."""
+        shape = (len(self.topology.cables), -1)
+        return self.change(lambda state: state.queues["peak_bytes"].reshape(shape).copy())
+
+    def change(self, work: Callable[[State], Result]) -> Result:
+        """Return what `work` returns, called with the tables while nothing moves.
+
+        Raises what it raises, or `DeadlineExceeded` if the switch does not come to a stop.
+        """
+        results: list[Result] = []
+        errors: list[BaseException] = []
+        done = threading.Event()
+
+        def attempt() -> None:
+            try:
+                results.append(work(self._state))
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that asked
+                errors.append(error)
+            done.set()
+
+        if self._thread is None:
+            return work(self._state)
+        self._changes.append(attempt)
+        self._interrupt()
+        if not done.wait(_PATIENCE_S):
+            message = f"The switch did not stop within {_PATIENCE_S:g} s."
+            raise DeadlineExceeded(message)
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    def close(self) -> None:
+        """Stop the switch and let go of everything. Safe to call twice."""
+        if self._thread is not None:
+            self._stopping = True
+            self._interrupt()
+            self._thread.join()
+            self._thread = None
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.close()
+
+    def _join(self) -> None:
+        """Make every host's link, with its other end in the switch's namespace."""
+        lines = []
+        for index, host in enumerate(self._hosts):
+            hardware = hardware_address_of(index)
+            peer = f"name {INTERFACE} address {hardware} netns /proc/self/fd/{host.fileno}"
+            lines += [
+                f"link add host{index} type veth peer {peer}",
+                f"link set host{index} addrgenmode none",
+                f"link set host{index} up",
+            ]
+        keep = [host.fileno for host in self._hosts]
+        self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=keep)
+        names = [f"host{index}" for index in range(len(self._hosts))]
+        turn_off(self._switch.path, names, SEGMENTATION.values())
+        for index, host in enumerate(self._hosts):
+            lines = set_up_lines(index, len(self._hosts))
+            host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+            turn_off(host.path, [INTERFACE], [*SEGMENTATION.values(), *CHECKSUM.values()])
+
+    def _open_sockets(self) -> list[socket.socket]:
+        sockets = []
+        with inside(self._switch.path):
+            for index in range(len(self._hosts)):
+                made = self._open.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+                made.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+                made.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
+                for option, plain in (
+                    (_SO_RCVBUFFORCE, socket.SO_RCVBUF),
+                    (_SO_SNDBUFFORCE, socket.SO_SNDBUF),
+                ):
+                    try:
+                        made.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER)
+                    except PermissionError:
+                        made.setsockopt(socket.SOL_SOCKET, plain, _SOCKET_BUFFER)
+                made.bind((f"host{index}", _ETH_P_ALL))
+                sockets.append(made)
+        return sockets
+
+    def _start(self) -> None:
+        self._stopping = False
+        self._cables.loop["started"] = time.monotonic_ns()
+        self._thread = threading.Thread(target=self._run, name="shoal-switch", daemon=True)
+        with compiling_once():
+            self._cables.loop["wanted"] = 1
+            forward(self._state, self._cables)
+        self._cables.loop["wanted"] = 0
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            forward(self._state, self._cables)
+            self._cables.loop["wanted"] = 0
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake_fd)
+            while self._changes:
+                self._changes.popleft()()
+
+    def _interrupt(self) -> None:
+        self._cables.loop["wanted"] = 1
+        os.eventfd_write(self._wake_fd, 1)
+
+
+def sent_bytes(counts: NDArray[np.int64], port: int) -> int:
+    """Return how many bytes `port` has sent, of counts as `Fabric.counts` returns them."""
+    return int(counts[port, ..., Count.SENT_BYTES].sum())
+
+
+def why_not() -> str | None:
+    """Return a sentence on why there can be no fabric here; None if there can."""
+    from shoal.lab.namespaces import obstacle
+
+    found = obstacle(COMMANDS)
+    if found is not None:
+        return found
+    try:
+        with Namespace() as namespace, inside(namespace.path):
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
+    except (OSError, ResourceError) as error:
+        return f"Packet sockets cannot be opened: {error}."
+    return None

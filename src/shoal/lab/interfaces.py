@@ -1,0 +1,84 @@
+"""What an emulated host's interface is called, its addresses, and which offloads it has.
+
+Offloads are off so that switches meet the packets that a wire would carry: none larger than its
+MTU, each with its checksum.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from shoal.errors import ResourceError
+from shoal.lab.namespaces import inside
+
+INTERFACE: Final = "eth0"
+"""A host's end of its link."""
+
+SEGMENTATION: Final = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
+"""Offloads that let a packet be larger than the wire's, and the requests that set them."""
+
+CHECKSUM: Final = {"tx-checksum": 0x17}
+"""Without it, what another program reads off the interface has its checksums still to come."""
+
+_SIOCETHTOOL: Final = 0x8946
+
+
+def address_of(host: int) -> str:
+    """Return the IPv4 address of a host; its network has 16 bits."""
+    return f"10.77.{host // 250}.{host % 250 + 1}"
+
+
+def hardware_address_of(host: int) -> str:
+    """Return the Ethernet address of a host."""
+    return f"02:00:00:00:{host // 256:02x}:{host % 256:02x}"
+
+
+def set_up_lines(host: int, hosts: int) -> list[str]:
+    """Return what `ip -batch` has to do inside a host whose interface is there already.
+
+    Nobody has to ask for addresses: an answer that got lost would cost a second.
+    """
+    lines = ["link set lo up", f"addr add {address_of(host)}/16 dev {INTERFACE}"]
+    lines += [f"link set {INTERFACE} addrgenmode none", f"link set {INTERFACE} up"]
+    lines += [
+        f"neigh add {address_of(other)} lladdr {hardware_address_of(other)} dev {INTERFACE}"
+        " nud permanent"
+        for other in range(hosts)
+        if other != host
+    ]
+    return lines
+
+
+def turn_off(namespace: str, interfaces: Sequence[str], requests: Iterable[int]) -> None:
+    """Turn offloads of `interfaces` off, in the namespace at this path; raise `ResourceError`."""
+    with inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for interface in interfaces:
+            for request in requests:
+                _ethtool(any_socket, interface, request, 0)
+
+
+def offloads(namespace: str, requests: dict[str, int]) -> dict[str, bool]:
+    """Return which of these offloads the host in the namespace at this path has on, by name."""
+    with inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        return {
+            name: bool(_ethtool(any_socket, INTERFACE, request - 1, 0))
+            for name, request in requests.items()
+        }
+
+
+def _ethtool(any_socket: socket.socket, interface: str, request: int, value: int) -> int:
+    """Carry out an ethtool request of one number; return the number that it leaves."""
+    body = (ctypes.c_uint32 * 2)(request, value)
+    name = interface.encode().ljust(16, b"\0")
+    asked = struct.pack("=16sQ16x", name, ctypes.addressof(body))
+    try:
+        fcntl.ioctl(any_socket, _SIOCETHTOOL, asked)
+    except OSError as error:
+        message = f"The offloads of {interface} cannot be set: {error.strerror}."
+        raise ResourceError(message) from error
+    return int(body[1])

@@ -1,0 +1,248 @@
+"""Real packets between real sockets through the software switch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from leftovers import references
+
+from shoal.lab.fabric import Fabric, why_not
+from shoal.lab.interfaces import CHECKSUM, SEGMENTATION, address_of, offloads
+from shoal.lab.namespaces import inside
+from shoal.switching.settings import Link, Port, Profile, Queue, set_link
+from shoal.switching.tables import CAPABLE, PLAIN, QUEUES, Count, State
+from shoal.switching.topology import leaf_spine, names_of, star
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GIGABIT = 1_000_000_000
+FAST = Port(GIGABIT, limit_bytes=1 << 20)
+SOME_PORT = 7000
+IP_RECVTOS = 13
+ECT = 2
+
+
+@pytest.fixture(autouse=True)
+def _possible_fabric() -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@contextlib.contextmanager
+def socket_at(
+    fabric: Fabric, host: int, kind: socket.SocketKind, port: int = 0
+) -> Iterator[socket.socket]:
+    with inside(fabric.hosts[host]), socket.socket(socket.AF_INET, kind) as made:
+        made.bind((address_of(host), port))
+        made.settimeout(10)
+        yield made
+
+
+def two_hosts(towards: Port = FAST, link: Link | None = None) -> Fabric:
+    return Fabric(star(2, (FAST, towards), link or Link()))
+
+
+def settled(fabric: Fabric, packets: int) -> np.ndarray:
+    """Return the counts once `packets` have been injected and none is inside any more."""
+
+    def look(state: State) -> tuple[bool, np.ndarray]:
+        row = state.network[0]
+        done = row["injected"] >= packets and row["in_network"] == 0
+        return bool(done), state.counts.copy()
+
+    while True:  # bounded by the test's time limit
+        done, counts = fabric.change(look)
+        if done:
+            return counts
+        time.sleep(0.002)
+
+
+def test_a_stream_of_tcp_arrives_unharmed() -> None:
+    data = np.random.default_rng(1).bytes(3_000_000)
+    with two_hosts() as fabric:
+        for host in range(2):
+            on = offloads(fabric.hosts[host], {**SEGMENTATION, **CHECKSUM})
+            assert not any(on.values())
+        with (
+            socket_at(fabric, 1, socket.SOCK_STREAM, SOME_PORT) as listener,
+            socket_at(fabric, 0, socket.SOCK_STREAM) as sender,
+        ):
+            listener.listen()
+            sender.connect((address_of(1), SOME_PORT))
+            receiver, _ = listener.accept()
+            with receiver:
+                thread = threading.Thread(target=sender.sendall, args=(data,))
+                thread.start()
+                got = bytearray()
+                while len(got) < len(data):
+                    got += receiver.recv(65_536)
+                thread.join()
+        assert bytes(got) == data
+        loop = fabric.loop_counts()
+        assert loop["received"] > 3_000_000 / 1_460
+        assert loop["oversized"] == loop["refused"] == loop["unsent"] == 0
+
+
+def test_capable_packets_are_marked_and_plain_ones_dropped_by_real_headers() -> None:
+    """Into a slow port with a threshold of 10 packets: the queue fills, and ECN decides."""
+    step = Profile(15_000, 15_000)
+    slow = Port(2_000_000, (Queue(plain=step, capable=step),) * QUEUES, limit_bytes=60_000)
+    packets = 30
+    with (
+        two_hosts(slow) as fabric,
+        socket_at(fabric, 1, socket.SOCK_DGRAM, SOME_PORT) as receiver,
+        socket_at(fabric, 0, socket.SOCK_DGRAM) as sender,
+    ):
+        receiver.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
+        for number in range(packets):
+            for tos in (0, ECT):
+                sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+                sender.sendto(bytes([number]) * 1_458, (address_of(1), SOME_PORT))
+        counts = settled(fabric, 2 * packets)
+        port = names_of(fabric.topology).index("switch-host1")
+        marked = int(counts[port, QUEUES - 1, CAPABLE, Count.MARKED])
+        dropped = int(counts[port, QUEUES - 1, PLAIN, Count.DROPPED_EARLY])
+        sent = int(counts[port, ..., Count.SENT].sum())
+        heard = []
+        for _ in range(sent):
+            _, ancillary, _, _ = receiver.recvmsg(2_000, 100)
+            heard += [data[0] & 3 for _, _, data in ancillary]
+    assert dropped > 10
+    assert marked > 10
+    assert heard.count(3) == marked
+    assert heard.count(ECT) == packets - marked - int(counts[port, ..., Count.DROPPED_FULL].sum())
+    assert heard.count(0) == packets - dropped
+    assert int(counts[port, ..., CAPABLE, Count.DROPPED_EARLY].sum()) == 0
+
+
+def test_urgent_packets_overtake_in_the_switch() -> None:
+    slow = Port(2_000_000, limit_bytes=1 << 20)
+    with (
+        two_hosts(slow) as fabric,
+        socket_at(fabric, 1, socket.SOCK_DGRAM, SOME_PORT) as receiver,
+        socket_at(fabric, 0, socket.SOCK_DGRAM) as sender,
+    ):
+        for dscp_bits in (0, 3, 7):
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp_bits << 5)
+            for _ in range(10):
+                sender.sendto(bytes([dscp_bits]) * 1_458, (address_of(1), SOME_PORT))
+        order = [receiver.recv(2_000)[0] for _ in range(30)]
+    # The first were on their way already when the more urgent ones came.
+    first = order.index(7)
+    assert first <= 3
+    assert order[first : first + 10] == [7] * 10
+    assert order[first + 10 : first + 20] == [3] * 10
+
+
+def test_random_loss_and_a_link_that_goes_down_and_up() -> None:
+    packets = 4_000
+    with (
+        two_hosts(link=Link(loss=0.05)) as fabric,
+        socket_at(fabric, 1, socket.SOCK_DGRAM, SOME_PORT) as receiver,
+        socket_at(fabric, 0, socket.SOCK_DGRAM) as sender,
+    ):
+        for number in range(packets):
+            sender.sendto(b"x" * 100, (address_of(1), SOME_PORT))
+            if number % 100 == 0:
+                time.sleep(0.001)
+        counts = settled(fabric, packets)
+        lost = int(counts[..., Count.LOST].sum())
+        expected = packets * (1 - 0.95**2)  # two links
+        assert abs(lost - expected) < 5 * expected**0.5
+
+        def all_links(link: Link) -> None:
+            fabric.change(lambda state: [set_link(state, k, link) for k in range(4)])
+
+        all_links(Link(down=True))
+        sender.sendto(b"down", (address_of(1), SOME_PORT))
+        settled(fabric, packets + 1)
+        all_links(Link())
+        sender.sendto(b"up", (address_of(1), SOME_PORT))
+        heard = [receiver.recv(2_000) for _ in range(packets - lost + 1)]
+        assert heard[-1] == b"up"
+        assert b"down" not in heard
+
+
+def test_a_delay_is_never_shorter_than_asked() -> None:
+    with (
+        two_hosts(link=Link(delay_s=0.01)) as fabric,
+        socket_at(fabric, 1, socket.SOCK_DGRAM, SOME_PORT) as receiver,
+        socket_at(fabric, 0, socket.SOCK_DGRAM) as sender,
+    ):
+        times = []
+        for _ in range(10):
+            began = time.monotonic()
+            sender.sendto(b"x", (address_of(1), SOME_PORT))
+            receiver.recv(10)
+            times.append(time.monotonic() - began)
+        assert min(times) >= 0.02
+
+
+def test_spraying_uses_all_spines_and_flows_keep_to_one() -> None:
+    for spray in (False, True):
+        topology = leaf_spine(4, 2, 2, (FAST, FAST), Link(), FAST, Link())
+        with (
+            Fabric(topology, spray=spray) as fabric,
+            socket_at(fabric, 2, socket.SOCK_DGRAM, SOME_PORT),
+            socket_at(fabric, 0, socket.SOCK_DGRAM) as sender,
+        ):
+            for _ in range(400):
+                sender.sendto(b"x" * 1_000, (address_of(2), SOME_PORT))
+            counts = settled(fabric, 400)
+        names = names_of(topology)
+        up = [
+            int(counts[names.index(f"leaf0-spine{k}"), ..., Count.SENT].sum()) for k in range(2)
+        ]
+        assert sum(up) == 400
+        assert (min(up) > 150) == spray
+        assert spray or min(up) == 0
+
+
+def test_a_fabric_leaves_nothing_behind_when_its_process_is_killed() -> None:
+    code = (
+        "import time\n"
+        "from shoal.lab.fabric import Fabric\n"
+        "from shoal.switching.settings import *\n"
+        "from shoal.switching.topology import star\n"
+        "port = Port(10**9)\n"
+        "with Fabric(star(2, (port, port), Link())) as fabric:\n"
+        "    import os\n"
+        "    print(*[os.stat(path).st_ino for path in fabric.hosts], flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert process.stdout is not None
+    try:
+        inodes = set(process.stdout.readline().split())
+        assert len(inodes) == 2
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    assert references({int(inode) for inode in inodes}) == []
+
+
+def test_two_fabrics_run_at_once() -> None:
+    with two_hosts() as one, two_hosts() as other:
+        for fabric in (one, other):
+            with (
+                socket_at(fabric, 1, socket.SOCK_DGRAM, SOME_PORT) as receiver,
+                socket_at(fabric, 0, socket.SOCK_DGRAM) as sender,
+            ):
+                sender.sendto(b"here", (address_of(1), SOME_PORT))
+                assert receiver.recv(10) == b"here"
+        assert one.loop_counts()["received"] == other.loop_counts()["received"] == 1
