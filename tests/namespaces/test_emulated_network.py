@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from leftovers import references
 
 from shoal.bench.emulated_network import (
     FRAME_BYTES,
@@ -22,7 +23,6 @@ from shoal.bench.emulated_network import (
 )
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError, UsageError
-from leftovers import references
 from shoal.lab.interfaces import SEGMENTATION, offloads
 from shoal.lab.namespaces import Namespace, inside, obstacle
 

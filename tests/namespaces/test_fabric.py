@@ -26,6 +26,8 @@ from shoal.switching.topology import leaf_spine, names_of, star
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.timeout(200)  # the first test compiles
+
 GIGABIT = 1_000_000_000
 FAST = Port(GIGABIT, limit_bytes=1 << 20)
 SOME_PORT = 7000
@@ -153,10 +155,8 @@ def test_random_loss_and_a_link_that_goes_down_and_up() -> None:
         socket_at(fabric, 1, socket.SOCK_DGRAM, SOME_PORT) as receiver,
         socket_at(fabric, 0, socket.SOCK_DGRAM) as sender,
     ):
-        for number in range(packets):
+        for _ in range(packets):
             sender.sendto(b"x" * 100, (address_of(1), SOME_PORT))
-            if number % 100 == 0:
-                time.sleep(0.001)
         counts = settled(fabric, packets)
         lost = int(counts[..., Count.LOST].sum())
         expected = packets * (1 - 0.95**2)  # two links
@@ -169,10 +169,13 @@ def test_random_loss_and_a_link_that_goes_down_and_up() -> None:
         sender.sendto(b"down", (address_of(1), SOME_PORT))
         settled(fabric, packets + 1)
         all_links(Link())
+        receiver.settimeout(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:  # as many as the receive buffer had room for
+                assert receiver.recv(2_000) == b"x" * 100
+        receiver.settimeout(10)
         sender.sendto(b"up", (address_of(1), SOME_PORT))
-        heard = [receiver.recv(2_000) for _ in range(packets - lost + 1)]
-        assert heard[-1] == b"up"
-        assert b"down" not in heard
+        assert receiver.recv(2_000) == b"up"
 
 
 def test_a_delay_is_never_shorter_than_asked() -> None:
@@ -202,9 +205,7 @@ def test_spraying_uses_all_spines_and_flows_keep_to_one() -> None:
                 sender.sendto(b"x" * 1_000, (address_of(2), SOME_PORT))
             counts = settled(fabric, 400)
         names = names_of(topology)
-        up = [
-            int(counts[names.index(f"leaf0-spine{k}"), ..., Count.SENT].sum()) for k in range(2)
-        ]
+        up = [int(counts[names.index(f"leaf0-spine{k}"), ..., Count.SENT].sum()) for k in range(2)]
         assert sum(up) == 400
         assert (min(up) > 150) == spray
         assert spray or min(up) == 0

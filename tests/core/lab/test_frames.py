@@ -28,11 +28,26 @@ def ethernet(destination: int, kind: int, payload: bytes) -> bytes:
 
 
 def ipv4(
-    tos: int, source: str, target: str, *, protocol: int = UDP, ports: bytes = b"", fragment: int = 0
+    tos: int,
+    source: str,
+    target: str,
+    *,
+    protocol: int = UDP,
+    ports: bytes = b"",
+    fragment: int = 0,
 ) -> bytes:
     head = struct.pack(
-        "!BBHHHBBH4s4s", 0x45, tos, 20 + len(ports), 7, fragment, 64, protocol, 0,
-        ipaddress.ip_address(source).packed, ipaddress.ip_address(target).packed,
+        "!BBHHHBBH4s4s",
+        0x45,
+        tos,
+        20 + len(ports),
+        7,
+        fragment,
+        64,
+        protocol,
+        0,
+        ipaddress.ip_address(source).packed,
+        ipaddress.ip_address(target).packed,
     )
     return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + ports
 

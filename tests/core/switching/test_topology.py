@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,6 @@ from hypothesis import strategies as st
 
 from shoal.errors import UsageError
 from shoal.switching.settings import Link, Port
-from shoal.switching.tables import State
 from shoal.switching.topology import (
     Topology,
     dumbbell,
@@ -20,6 +21,9 @@ from shoal.switching.topology import (
     star,
     with_link,
 )
+
+if TYPE_CHECKING:
+    from shoal.switching.tables import State
 
 PORT, LINK = Port(1_000_000_000), Link()
 ACCESS = (PORT, PORT)
