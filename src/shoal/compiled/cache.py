@@ -8,6 +8,7 @@ compiled anew, once. Folders of sources that are no longer used are removed when
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -53,6 +54,8 @@ def _cache_folder() -> str:
 _FOLDER: Final = _cache_folder()
 _HELD: Final = hold(Path(_FOLDER))
 """Keeps other processes from removing the folder for as long as this one lives."""
+if _HELD is not None:
+    atexit.register(_HELD.close)
 _WARM: Final = ".warm"
 """Stands in the folder once everything in it has been compiled."""
 

@@ -80,7 +80,7 @@ def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> No
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and tells us
     threading.Thread(target=_die_with_launcher, args=(settings.path,), daemon=True).start()
     torch.set_num_threads(1)
-    with contextlib.suppress(BrokenPipeError):  # the launcher has given up and needs no answer
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody needs an answer now
         _work(rank, settings, connection)
 
 
@@ -118,7 +118,7 @@ def _join(rank: int, settings: PoolSettings) -> Session:
 def _next_task(connection: Connection) -> Task | None:
     try:
         return connection.recv()
-    except EOFError:
+    except (EOFError, ConnectionResetError):  # the launcher is gone, or went with something unread
         return None
 
 

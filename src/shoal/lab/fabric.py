@@ -108,11 +108,6 @@ class Fabric:
         """Paths of the hosts' namespaces, for `inside`, while this is open."""
         return [host.path for host in self._hosts]
 
-    @property
-    def pids_hold(self) -> list[int]:
-        """Descriptors that hold the hosts' namespaces, for children that are to enter them."""
-        return [host.fileno for host in self._hosts]
-
     def counts(self) -> NDArray[np.int64]:
         """Return what has been counted so far, by port, queue, color and `Count`."""
         return self.change(lambda state: state.counts.copy())
