@@ -25,9 +25,8 @@ from shoal.lab.interfaces import (
     set_up_lines,
     turn_off,
 )
-from shoal.lab.namespaces import Namespace, inside
+from shoal.lab.namespaces import Namespace, inside, obstacle
 from shoal.lab.switch_loop import DSCPS, forward, new_cables
-from shoal.switching.tables import Count, State
 from shoal.switching.topology import make_state
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from shoal.switching.tables import State
     from shoal.switching.topology import Topology
 
 COMMANDS: Final = ("ip",)
@@ -128,11 +128,6 @@ class Fabric:
         )
         return {name: int(row[name]) for name in wanted}
 
-    def peaks(self) -> NDArray[np.int64]:
-        """Return the most bytes that ever waited, by port and queue."""
-        shape = (len(self.topology.cables), -1)
-        return self.change(lambda state: state.queues["peak_bytes"].reshape(shape).copy())
-
     def change(self, work: Callable[[State], Result]) -> Result:
         """Return what `work` returns, called with the tables while nothing moves.
 
@@ -217,11 +212,11 @@ class Fabric:
     def _start(self) -> None:
         self._stopping = False
         self._cables.loop["started"] = time.monotonic_ns()
-        self._thread = threading.Thread(target=self._run, name="shoal-switch", daemon=True)
         with compiling_once():
             self._cables.loop["wanted"] = 1
             forward(self._state, self._cables)
         self._cables.loop["wanted"] = 0
+        self._thread = threading.Thread(target=self._run, name="shoal-switch", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -238,15 +233,8 @@ class Fabric:
         os.eventfd_write(self._wake_fd, 1)
 
 
-def sent_bytes(counts: NDArray[np.int64], port: int) -> int:
-    """Return how many bytes `port` has sent, of counts as `Fabric.counts` returns them."""
-    return int(counts[port, ..., Count.SENT_BYTES].sum())
-
-
 def why_not() -> str | None:
     """Return a sentence on why there can be no fabric here; None if there can."""
-    from shoal.lab.namespaces import obstacle
-
     found = obstacle(COMMANDS)
     if found is not None:
         return found
