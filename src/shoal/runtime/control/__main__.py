@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 import msgspec
 
@@ -17,6 +18,7 @@ from shoal.runtime.control.process import Announcement, Orders
 from shoal.runtime.control.service import ControlService
 
 _STDIN = 0
+_CLOSE_S = 5.0
 
 
 def main() -> int:
@@ -39,7 +41,9 @@ def main() -> int:
         return error.exit_code
     _announce(Announcement(endpoint=service.endpoint))
     service.run(_STDIN)
-    service.close()
+    closing = threading.Thread(target=service.close, daemon=True)
+    closing.start()
+    closing.join(_CLOSE_S)  # ZeroMQ has been seen to wait for ever here when the parent was killed
     return 0
 
 
@@ -52,4 +56,4 @@ def _announce(announcement: Announcement) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # nothing is left to do, whatever still waits
