@@ -20,7 +20,7 @@ from shoal.lab.interfaces import (
     INTERFACE,
     SEGMENTATION,
     address_of,
-    hardware_address_of,
+    link_lines,
     set_up_lines,
     turn_off,
 )
@@ -168,15 +168,8 @@ class EmulatedNetwork:
         """Make the bridge and its ports, and shape what they send."""
         lines = ["link add switch type bridge stp_state 0 forward_delay 0 mcast_snooping 0"]
         lines += ["link set switch addrgenmode none", "link set switch up"]
-        for index, host in enumerate(self._hosts):
-            hardware = hardware_address_of(index)
-            peer = f"name {INTERFACE} address {hardware} netns /proc/self/fd/{host.fileno}"
-            lines += [
-                f"link add port{index} type veth peer {peer}",
-                f"link set port{index} addrgenmode none",
-                f"link set port{index} master switch up",
-            ]
         fds = [host.fileno for host in self._hosts]
+        lines += link_lines("port", fds, up="master switch up")
         self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=fds)
         names = [f"port{index}" for index in range(len(self._hosts))]
         turn_off(self._switch.path, names, SEGMENTATION.values())

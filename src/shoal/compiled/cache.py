@@ -57,21 +57,21 @@ _HELD: Final = hold(Path(_FOLDER))
 if _HELD is not None:
     atexit.register(_HELD.close)
 _WARM: Final = ".warm"
-"""Stands in the folder once everything in it has been compiled."""
+"""Begins the names of files that say what has been compiled into the folder."""
 
 
-def is_cold() -> bool:
-    """Return whether nothing has been compiled yet for these sources on this machine."""
-    return not Path(_FOLDER, _WARM).exists()
+def is_cold(what: str) -> bool:
+    """Return whether `what` has not been compiled yet for these sources on this machine."""
+    return not Path(_FOLDER, f"{_WARM}-{what}").exists()
 
 
 @contextlib.contextmanager
-def compiling_once() -> Iterator[None]:
+def compiling_once(what: str) -> Iterator[None]:
     """Let one process of this machine at a time compile; the others find its work done.
 
-    Wrap the first calls of compiled functions in it.
+    Wrap the first calls of the compiled functions that make up `what` in it.
     """
-    if not is_cold():
+    if not is_cold(what):
         yield
         return
     try:
@@ -83,7 +83,7 @@ def compiling_once() -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         remove_old(Path(_FOLDER), time.time())
         yield
-        Path(_FOLDER, _WARM).touch()
+        Path(_FOLDER, f"{_WARM}-{what}").touch()
 
 
 def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

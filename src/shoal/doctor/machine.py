@@ -50,7 +50,7 @@ def look_at_machine(settings: Settings, *, is_chosen: bool) -> MachineFacts:
         batch_bytes=transport.largest_batch * (transport.segment_bytes + HEADER_BYTES),
         wanted_packets=transport.budget_packets,
         cores=len(os.sched_getaffinity(0)),
-        is_compiled=not is_cold(),
+        is_compiled=not is_cold("transport"),
         interface=interface_of(settings.bind),
         sockets=sockets,
         refusal=refusal,

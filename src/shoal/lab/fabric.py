@@ -21,7 +21,7 @@ from shoal.lab.interfaces import (
     CHECKSUM,
     INTERFACE,
     SEGMENTATION,
-    hardware_address_of,
+    link_lines,
     set_up_lines,
     turn_off,
 )
@@ -172,16 +172,8 @@ class Fabric:
 
     def _join(self) -> None:
         """Make every host's link, with its other end in the switch's namespace."""
-        lines = []
-        for index, host in enumerate(self._hosts):
-            hardware = hardware_address_of(index)
-            peer = f"name {INTERFACE} address {hardware} netns /proc/self/fd/{host.fileno}"
-            lines += [
-                f"link add host{index} type veth peer {peer}",
-                f"link set host{index} addrgenmode none",
-                f"link set host{index} up",
-            ]
         keep = [host.fileno for host in self._hosts]
+        lines = link_lines("host", keep)
         self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=keep)
         names = [f"host{index}" for index in range(len(self._hosts))]
         turn_off(self._switch.path, names, SEGMENTATION.values())
@@ -212,7 +204,7 @@ class Fabric:
     def _start(self) -> None:
         self._stopping = False
         self._cables.loop["started"] = time.monotonic_ns()
-        with compiling_once():
+        with compiling_once("switch"):
             self._cables.loop["wanted"] = 1
             forward(self._state, self._cables)
         self._cables.loop["wanted"] = 0

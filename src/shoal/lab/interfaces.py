@@ -38,6 +38,24 @@ def hardware_address_of(host: int) -> str:
     return f"02:00:00:00:{host // 256:02x}:{host % 256:02x}"
 
 
+def link_lines(name: str, hosts: Sequence[int], *, up: str = "up") -> list[str]:
+    """Return what `ip -batch` has to do inside the switch: a link to each host, `name` and number.
+
+    `hosts` are descriptors of their namespaces, which the command must have; `up` is what to set on
+    the switch's end.
+    """
+    lines = []
+    for host, fd in enumerate(hosts):
+        hardware = hardware_address_of(host)
+        peer = f"name {INTERFACE} address {hardware} netns /proc/self/fd/{fd}"
+        lines += [
+            f"link add {name}{host} type veth peer {peer}",
+            f"link set {name}{host} addrgenmode none",
+            f"link set {name}{host} {up}",
+        ]
+    return lines
+
+
 def set_up_lines(host: int, hosts: int) -> list[str]:
     """Return what `ip -batch` has to do inside a host whose interface is there already.
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from shoal.collectives import plan_average
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
-from shoal.groups.group import Group
-from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES, Conversation, Exchange, Mean
+from shoal.runtime.argument_checks import check_average, check_peer, check_rank
+from shoal.runtime.exchange import NARROW_TYPES, Conversation, Exchange, Mean
 from shoal.runtime.gloo_messages import (
     GlooConnections,
     GuardedWork,
@@ -196,7 +196,7 @@ class TorchCommunicator:
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""
-        self._check_rank(source)
+        check_rank(source, self._world_size)
         what = f"broadcasting {_describe(buffer)} from rank {source}"
         self._collective(dist.broadcast, buffer, what, group_src=source).wait()
 
@@ -225,15 +225,7 @@ class TorchCommunicator:
     def _checked_mean(
         self, buffer: Tensor, members: tuple[int, ...], weights: tuple[int, ...]
     ) -> Mean:
-        if buffer.dtype not in WIDE_TYPES + NARROW_TYPES:
-            message = f"Only float tensors of 16 to 64 bits can be averaged, not {buffer.dtype}."
-            raise UsageError(message)
-        group = Group(members, weights)
-        for member in members:
-            self._check_rank(member)
-        if self._rank not in group:
-            message = f"Rank {self._rank} is not in the group {members} that it was to average in."
-            raise UsageError(message)
+        check_average(buffer.dtype, self._rank, self._world_size, members, weights)
         return Mean(weights or (1,) * len(members), members.index(self._rank))
 
     def _single(self, buffer: Tensor, peer: int | None, channel: int) -> tuple[Tensor, int]:
@@ -241,17 +233,9 @@ class TorchCommunicator:
         if buffer.is_cuda:
             raise UsageError("Messages carry host tensors; copy a CUDA tensor to the host first.")
         if peer is not None:
-            self._check_rank(peer)
-        if peer == self._rank:
-            message = f"Rank {peer} cannot send to itself."
-            raise UsageError(message)
+            check_peer(peer, self._rank, self._world_size)
         flat = _flat(buffer)
         return flat, message_tag(Kind.SINGLE, channel, flat.numel() * flat.element_size())
-
-    def _check_rank(self, rank: int) -> None:
-        if not 0 <= rank < self._world_size:
-            message = f"Rank {rank} does not exist among {self._world_size} workers."
-            raise UsageError(message)
 
 
 def _default_group() -> dist.ProcessGroup:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
-from shoal.groups.group import Group
 from shoal.runtime.any_source import AnySource, Wanted
-from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
+from shoal.runtime.argument_checks import check_average, check_peer, check_rank
+from shoal.runtime.exchange import NARROW_TYPES
 from shoal.runtime.tensor_memory import Summand, bytes_of, form_of
 from shoal.runtime.transports import LossOptions
 from shoal.runtime.udp.error_feedback import ErrorFeedback
@@ -195,7 +195,7 @@ class TransportCommunicator:
         it if there are weights, so that they are rounded once.
         """
         members, weights = tuple(map(int, members)), tuple(map(int, weights))
-        self._check_members(buffer, members, weights)
+        check_average(buffer.dtype, self.rank, self.world_size, members, weights)
         self.check()
         if len(members) == 1 or buffer.numel() == 0:
             return
@@ -236,10 +236,10 @@ class TransportCommunicator:
         as the wire's type. `renew_bound` is the share of a newer version that may get lost: the
         receiver, which says so too, has an older one.
         """
-        self._check_peer(destination)
+        check_peer(destination, self.rank, self.world_size)
         options = self._message_options(buffer, lossy=lossy, renew_bound=renew_bound)
-        flat, is_sum = _flat(buffer), options.wire or options.tensor
-        memory = Summand.of(flat, options.wire).memory if is_sum else bytes_of(flat)
+        summand = _summand(buffer, options)
+        memory = summand.memory if summand else bytes_of(_flat(buffer))
         return self._work(self._world.send(memory, destination, tag=channel, options=options))
 
     def receive(
@@ -256,17 +256,14 @@ class TransportCommunicator:
         What gets lost of a contribution (`lossy`) is zero then; of a newer version, of which the
         share `renew_bound` may get lost, it keeps its old value.
         """
-        self._check_peer(source)
+        check_peer(source, self.rank, self.world_size)
         options = self._message_options(buffer, lossy=lossy, renew_bound=renew_bound)
-        flat = _flat(buffer)
-        if not (options.wire or options.tensor):
-            memory = bytes_of(flat)
-            return self._work(self._world.receive(memory, source, tag=channel, options=options))
-        if options.loss_bound:
-            buffer.zero_()
-        summand = Summand.of(flat, options.wire)
-        transfer = self._world.receive(summand.memory, source, tag=channel, options=options)
-        return self._work(transfer, finish=[summand.bring_back])
+        summand = _summand(buffer, options)
+        if summand and options.loss_bound:
+            summand.values.zero_()
+        memory = summand.memory if summand else bytes_of(_flat(buffer))
+        transfer = self._world.receive(memory, source, tag=channel, options=options)
+        return self._work(transfer, finish=[summand.bring_back] if summand else ())
 
     def receive_any(self, buffer: Tensor, *, channel: int) -> int:
         """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
@@ -287,8 +284,7 @@ class TransportCommunicator:
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""
-        if not 0 <= source < self.world_size:
-            self._check_peer(source)
+        check_rank(source, self.world_size)
         self._work(self._world.broadcast(bytes_of(_flat(buffer)), source)).wait()
 
     def barrier(self) -> None:
@@ -349,29 +345,12 @@ class TransportCommunicator:
             self._engine, members, stream_of("mean", self._stream, members, weights, channel)
         )
 
-    def _check_members(
-        self, buffer: Tensor, members: tuple[int, ...], weights: tuple[int, ...]
-    ) -> None:
-        if buffer.dtype not in WIDE_TYPES + NARROW_TYPES:
-            message = f"Only float tensors of 16 to 64 bits can be averaged, not {buffer.dtype}."
-            raise UsageError(message)
-        group = Group(members, weights)
-        for member in members:
-            self._check_rank(member)
-        if self.rank not in group:
-            message = f"Rank {self.rank} is not in the group {members} that it was to average in."
-            raise UsageError(message)
 
-    def _check_peer(self, rank: int) -> None:
-        self._check_rank(rank)
-        if rank == self.rank:
-            message = f"Rank {rank} cannot send to itself."
-            raise UsageError(message)
-
-    def _check_rank(self, rank: int) -> None:
-        if not 0 <= rank < self.world_size:
-            message = f"Rank {rank} does not exist among {self.world_size} workers."
-            raise UsageError(message)
+def _summand(buffer: Tensor, options: SumOptions) -> Summand | None:
+    """Return a message's buffer as what is summed; None if its bytes are sent as they are."""
+    if options.wire is None and options.tensor is None:
+        return None
+    return Summand.of(_flat(buffer), options.wire)
 
 
 def _flat(buffer: Tensor) -> Tensor:

@@ -160,8 +160,6 @@ class Count(IntEnum):
     """On the link, after it was sent."""
 
 
-DROPS: Final = (Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED)
-
 Row: TypeAlias = Any
 """One row of a table: a record whose fields are read and written as attributes."""
 

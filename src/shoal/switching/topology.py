@@ -19,8 +19,6 @@ from shoal.switching.settings import Link, Port, set_link, set_port
 from shoal.switching.tables import new_state
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from shoal.switching.tables import State
 
 
@@ -141,18 +139,16 @@ def make_state(
         set_port(state, number, cable.port, -1 - cable.source if shares else -1)
         set_link(state, number, cable.link)
         state.links[number]["leads_to"] = -1 - cable.target
-    return state._replace(choices=set_routes(state, topology))
+    state = state._replace(choices=np.zeros(len(topology.cables) * topology.hosts, np.int32))
+    set_routes(state, topology)
+    return state
 
 
-def set_routes(
-    state: State, topology: Topology, without: Collection[int] = ()
-) -> NDArray[np.int32]:
-    """Write the shortest paths that avoid the ports `without`; return the table of choices.
+def set_routes(state: State, topology: Topology, without: Collection[int] = ()) -> None:
+    """Write the shortest paths that avoid the ports `without` into the routes and choices.
 
-    It has one length whatever is left out, so it can be written over the one in use. Raises
-    `UsageError` if a host cannot reach another, unless cables are left out.
+    Raises `UsageError` if a host cannot reach another, unless ports are left out.
     """
-    choices = np.zeros(len(topology.cables) * topology.hosts, np.int32)
     used = 0
     for host in range(topology.hosts):
         distance = _distances(topology, host, without)
@@ -167,11 +163,10 @@ def set_routes(
                 and distance.get(cable.target) == distance[here] - 1
             ]
             state.routes[switch, host] = used, len(ports)
-            choices[used : used + len(ports)] = ports
+            state.choices[used : used + len(ports)] = ports
             used += len(ports)
         if not without:
             _check_reached(topology, host, distance)
-    return choices
 
 
 def _access(

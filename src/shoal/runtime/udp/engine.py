@@ -272,7 +272,8 @@ class UdpEngine:
         while self._closers:
             self._closers.pop()()
         if self._links is not None:
-            self._links.say_goodbye(LINGER_S)
+            # Whoever waits for this rank must hear of its end before giving up.
+            self._links.say_goodbye(min(LINGER_S, self.deadline_s / 2))
             self._links.close()
             self._links = None
         self.abort(ShoalError("The transport has been closed."))
@@ -339,10 +340,10 @@ class UdpEngine:
 
     def _load_code(self) -> None:
         """Load or compile what the loop calls, before any deadline runs: that may take a while."""
-        if is_cold() and self.endpoint.rank == 0:
+        if is_cold("transport") and self.endpoint.rank == 0:
             sys.stderr.write("compiling the transport, once for this version of it ...\n")
         tables = MessageTables(self.endpoint.world_size, self.endpoint.config.segment_bytes, RAW)
-        with compiling_once():
+        with compiling_once("transport"):
             slot = self.endpoint.post(tables, 0, 0, 0)
             self.endpoint.finished()
             cancel_operation(self.endpoint.state, slot)
