@@ -21,7 +21,7 @@ from shoal.lab.interfaces import CHECKSUM, SEGMENTATION, address_of, offloads
 from shoal.lab.namespaces import inside
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
 from shoal.switching.tables import CAPABLE, PLAIN, QUEUES, Count, State
-from shoal.switching.topology import leaf_spine, names_of, star
+from shoal.switching.topology import Materials, host_names, leaf_spine, names_of, star
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def socket_at(
 
 
 def two_hosts(towards: Port = FAST, link: Link | None = None) -> Fabric:
-    return Fabric(star(2, (FAST, towards), link or Link()))
+    return Fabric(star(host_names(2), Materials(FAST, towards, link or Link())))
 
 
 def settled(fabric: Fabric, packets: int) -> np.ndarray:
@@ -195,7 +195,7 @@ def test_a_delay_is_never_shorter_than_asked() -> None:
 
 def test_spraying_uses_all_spines_and_flows_keep_to_one() -> None:
     for spray in (False, True):
-        topology = leaf_spine(4, 2, 2, (FAST, FAST), Link(), FAST, Link())
+        topology = leaf_spine(host_names(4), 2, 2, Materials(FAST, FAST, Link()))
         with (
             Fabric(topology, spray=spray) as fabric,
             socket_at(fabric, 2, socket.SOCK_DGRAM, SOME_PORT),
@@ -216,9 +216,9 @@ def test_a_fabric_leaves_nothing_behind_when_its_process_is_killed() -> None:
         "import time\n"
         "from shoal.lab.fabric import Fabric\n"
         "from shoal.switching.settings import *\n"
-        "from shoal.switching.topology import star\n"
-        "port = Port(10**9)\n"
-        "with Fabric(star(2, (port, port), Link())) as fabric:\n"
+        "from shoal.switching.topology import Materials, host_names, *\n"
+        "some = Materials(Port(10**9), Port(10**9), Link())\n"
+        "with Fabric(star(host_names(2), some)) as fabric:\n"
         "    import os\n"
         "    print(*[os.stat(path).st_ino for path in fabric.hosts], flush=True)\n"
         "    time.sleep(60)\n"

@@ -26,7 +26,8 @@ from shoal.lab.interfaces import (
     turn_off,
 )
 from shoal.lab.namespaces import Namespace, inside, obstacle
-from shoal.lab.switch_loop import DSCPS, forward, new_cables
+from shoal.lab.switch_loop import forward, new_cables
+from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.topology import make_state
 
 if TYPE_CHECKING:
@@ -54,9 +55,6 @@ _SO_SNDBUFFORCE: Final = 32
 _PATIENCE_S: Final = 10.0
 
 Result = TypeVar("Result")
-
-CLASS_SELECTORS: Final = tuple(7 - (dscp >> 3) for dscp in range(DSCPS))
-"""The three upper bits of a DSCP say the queue, 7 the most urgent: queue 0."""
 
 
 class Fabric:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 BATCH: Final = 64
 """Frames read or written by one call."""
 
-DSCPS: Final = 64
 _LONGEST_WAIT_NS: Final = 100_000_000
 _SPIN_NS: Final = 20_000
 """An event so near is waited for without going to sleep: waking up takes longer."""

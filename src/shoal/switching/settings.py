@@ -20,6 +20,10 @@ LARGEST_WEIGHT = 15
 SLOWEST_RATE = 1_000
 """Bits per second; a packet then takes minutes."""
 LONGEST_DELAY_S = 60.0
+DSCPS = 64
+
+CLASS_SELECTORS = tuple(7 - (dscp >> 3) for dscp in range(DSCPS))
+"""By DSCP, the queue: its three upper bits say how urgent, 7 the most; queue 0 comes first."""
 
 
 @dataclass(frozen=True, slots=True)

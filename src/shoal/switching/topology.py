@@ -35,65 +35,111 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """`hosts` of them, the switches' names, and cables; port k of the tables is cable k's."""
+    """The names of hosts and switches, and cables; port k of the tables is cable k's."""
 
-    hosts: int
+    host_names: tuple[str, ...]
     switches: tuple[str, ...]
     cables: tuple[Cable, ...]
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts there are."""
+        return len(self.host_names)
 
     def access_port(self, host: int) -> int:
         """Return the port by which `host` sends."""
         return next(k for k, cable in enumerate(self.cables) if cable.source == host)
 
 
-def star(hosts: int, access: tuple[Port, Port], link: Link) -> Topology:
-    """Return hosts around one switch; `access` is a host's own port and the switch's towards it."""
-    cables = [each for host in range(hosts) for each in _access(host, 0, "switch", access, link)]
-    return Topology(hosts, ("switch",), tuple(cables))
+@dataclass(frozen=True, slots=True)
+class Materials:
+    """What a shape is built of: the same everywhere."""
+
+    host_port: Port
+    """By which a host sends."""
+    access_port: Port
+    """By which a switch sends to a host."""
+    access_link: Link
+    """Between host and switch, either direction."""
+    trunk_port: Port | None = None
+    """By which a switch sends to a switch; None: as to a host."""
+    trunk_link: Link | None = None
 
 
-def dumbbell(
-    hosts: int, access: tuple[Port, Port], link: Link, trunk: Port, trunk_link: Link
-) -> Topology:
+Connection = tuple[str, str]
+"""The names of what a pair of cables joins."""
+
+
+def host_names(hosts: int) -> list[str]:
+    """Return what hosts are called if nobody says otherwise."""
+    return [f"host{host}" for host in range(hosts)]
+
+
+def star(hosts: Sequence[str], materials: Materials) -> Topology:
+    """Return hosts around one switch."""
+    return join(hosts, ["switch"], [(host, "switch") for host in hosts], materials)
+
+
+def dumbbell(hosts: Sequence[str], materials: Materials) -> Topology:
     """Return two switches with half of the hosts each, and one trunk between them."""
-    names = ("left", "right")
-    cables: list[Cable] = []
-    for host in range(hosts):
-        side = int(host >= (hosts + 1) // 2)
-        cables += _access(host, side, names[side], access, link)
-    for here in (0, 1):
-        name = f"{names[here]}-{names[1 - here]}"
-        cables.append(Cable(name, -1 - here, here - 2, trunk, trunk_link))
-    return Topology(hosts, names, tuple(cables))
+    half = (len(hosts) + 1) // 2
+    access = [(host, "left" if place < half else "right") for place, host in enumerate(hosts)]
+    return join(hosts, ["left", "right"], [*access, ("left", "right")], materials)
 
 
-def leaf_spine(
-    hosts: int,
-    leaves: int,
-    spines: int,
-    access: tuple[Port, Port],
-    link: Link,
-    trunk: Port,
-    trunk_link: Link,
-) -> Topology:
+def leaf_spine(hosts: Sequence[str], leaves: int, spines: int, materials: Materials) -> Topology:
     """Return leaves with equal numbers of hosts, each joined to every spine.
 
     Host h is at leaf h // (hosts / leaves). Raises `UsageError` if they cannot be equal.
     """
-    if hosts % leaves:
-        message = f"{hosts} hosts cannot be divided among {leaves} leaves."
+    if len(hosts) % leaves:
+        message = f"{len(hosts)} hosts cannot be divided among {leaves} leaves."
         raise UsageError(message)
-    names = [f"leaf{leaf}" for leaf in range(leaves)] + [f"spine{spine}" for spine in range(spines)]
-    cables: list[Cable] = []
-    for host in range(hosts):
-        leaf = host // (hosts // leaves)
-        cables += _access(host, leaf, names[leaf], access, link)
-    for leaf in range(leaves):
-        for spine in range(leaves, leaves + spines):
-            up, down = f"{names[leaf]}-{names[spine]}", f"{names[spine]}-{names[leaf]}"
-            cables.append(Cable(up, -1 - leaf, -1 - spine, trunk, trunk_link))
-            cables.append(Cable(down, -1 - spine, -1 - leaf, trunk, trunk_link))
-    return Topology(hosts, tuple(names), tuple(cables))
+    each = len(hosts) // leaves
+    names = [[f"{kind}{k}" for k in range(n)] for kind, n in (("leaf", leaves), ("spine", spines))]
+    access = [(host, names[0][place // each]) for place, host in enumerate(hosts)]
+    trunks = [(leaf, spine) for leaf in names[0] for spine in names[1]]
+    return join(hosts, [*names[0], *names[1]], access + trunks, materials)
+
+
+def join(
+    hosts: Sequence[str],
+    switches: Sequence[str],
+    connections: Sequence[Connection],
+    materials: Materials,
+) -> Topology:
+    """Return `hosts` and `switches` joined by a cable in either direction of each connection.
+
+    Raises `UsageError` if a name is there twice or unknown, if a pair is joined twice, or if a host
+    has other than one connection, or one to a host.
+    """
+    nodes = {name: place for place, name in enumerate(hosts)}
+    nodes |= {name: -1 - place for place, name in enumerate(switches)}
+    _check_names([*hosts, *switches])
+    _check_connections(hosts, nodes, connections)
+    cables = []
+    for ends in connections:
+        is_access = any(end in hosts for end in ends)
+        for source, target in (ends, ends[::-1]):
+            if is_access:
+                port = materials.host_port if source in hosts else materials.access_port
+                link = materials.access_link
+            else:
+                port = materials.trunk_port or materials.access_port
+                link = materials.trunk_link or materials.access_link
+            cables.append(Cable(f"{source}-{target}", nodes[source], nodes[target], port, link))
+    return Topology(tuple(hosts), tuple(switches), tuple(cables))
+
+
+def check_paths(topology: Topology) -> None:
+    """Raise `UsageError` if a host cannot reach another."""
+    for host in range(topology.hosts):
+        distance = _distances(topology, host, ())
+        missing = [other for other in range(topology.hosts) if other not in distance]
+        if missing:
+            here, there = topology.host_names[missing[0]], topology.host_names[host]
+            message = f"There is no path from {here} to {there}."
+            raise UsageError(message)
 
 
 def with_link(topology: Topology, name: str, link: Link) -> Topology:
@@ -121,8 +167,10 @@ def make_state(
     """Return the tables of `topology`.
 
     `packets` may be inside at once. `shared_buffers` are the bytes that the ports of each switch
-    share, one number for each; none: ports have only limits of their own.
+    share, one number for each; none: ports have only limits of their own. Raises `UsageError` if a
+    host cannot reach another.
     """
+    check_paths(topology)
     switches = len(topology.switches)
     state = new_state(
         ports=len(topology.cables),
@@ -147,7 +195,7 @@ def make_state(
 def set_routes(state: State, topology: Topology, without: Collection[int] = ()) -> None:
     """Write the shortest paths that avoid the ports `without` into the routes and choices.
 
-    Raises `UsageError` if a host cannot reach another, unless ports are left out.
+    What cannot be reached has no route: packets for it are lost.
     """
     used = 0
     for host in range(topology.hosts):
@@ -165,18 +213,36 @@ def set_routes(state: State, topology: Topology, without: Collection[int] = ()) 
             state.routes[switch, host] = used, len(ports)
             state.choices[used : used + len(ports)] = ports
             used += len(ports)
-        if not without:
-            _check_reached(topology, host, distance)
 
 
-def _access(
-    host: int, switch: int, name: str, ports: tuple[Port, Port], link: Link
-) -> tuple[Cable, Cable]:
-    own, towards = ports
-    return (
-        Cable(f"host{host}-{name}", host, -1 - switch, own, link),
-        Cable(f"{name}-host{host}", -1 - switch, host, towards, link),
-    )
+def _check_names(names: Sequence[str]) -> None:
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            message = f"The name {name!r} is there twice."
+            raise UsageError(message)
+
+
+def _check_connections(
+    hosts: Sequence[str], nodes: Collection[str], connections: Sequence[Connection]
+) -> None:
+    seen: set[frozenset[str]] = set()
+    for ends in connections:
+        unknown = [end for end in ends if end not in nodes]
+        if unknown:
+            message = f"There is no host or switch {unknown[0]!r}; there are {', '.join(nodes)}."
+            raise UsageError(message)
+        if frozenset(ends) in seen or ends[0] == ends[1]:
+            message = f"{ends[0]} and {ends[1]} are joined twice, or to themselves."
+            raise UsageError(message)
+        seen.add(frozenset(ends))
+        if all(end in hosts for end in ends):
+            message = f"{ends[0]} and {ends[1]} are hosts: a host is joined to a switch."
+            raise UsageError(message)
+    for host in hosts:
+        degree = sum(host in ends for ends in connections)
+        if degree != 1:
+            message = f"{host} has {degree} connections: a host has one."
+            raise UsageError(message)
 
 
 def _distances(topology: Topology, host: int, without: Collection[int]) -> dict[int, int]:
@@ -192,10 +258,3 @@ def _distances(topology: Topology, host: int, without: Collection[int]) -> dict[
                 distance[cable.source] = distance[node] + 1
                 found.append(cable.source)
     return distance
-
-
-def _check_reached(topology: Topology, host: int, distance: dict[int, int]) -> None:
-    missing = [other for other in range(topology.hosts) if other not in distance]
-    if missing:
-        message = f"There is no path from host {missing[0]} to host {host}."
-        raise UsageError(message)

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from shoal.errors import UsageError
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import (
+    Materials,
     Topology,
     dumbbell,
+    host_names,
+    join,
     leaf_spine,
     make_state,
     names_of,
@@ -26,13 +29,13 @@ if TYPE_CHECKING:
     from shoal.switching.tables import State
 
 PORT, LINK = Port(1_000_000_000), Link()
-ACCESS = (PORT, PORT)
+SOME = Materials(PORT, PORT, LINK)
 
 some_topology = st.one_of(
-    st.integers(2, 9).map(lambda hosts: star(hosts, ACCESS, LINK)),
-    st.integers(2, 9).map(lambda hosts: dumbbell(hosts, ACCESS, LINK, PORT, LINK)),
+    st.integers(2, 9).map(lambda hosts: star(host_names(hosts), SOME)),
+    st.integers(2, 9).map(lambda hosts: dumbbell(host_names(hosts), SOME)),
     st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)).map(
-        lambda n: leaf_spine(n[0] * n[1], n[1], n[2], ACCESS, LINK, PORT, LINK)
+        lambda n: leaf_spine(host_names(n[0] * n[1]), n[1], n[2], SOME)
     ),
 )
 
@@ -71,7 +74,7 @@ def test_every_host_is_reached_by_all_shortest_paths(topology: Topology) -> None
 
 @pytest.mark.parametrize(("leaves", "spines", "hosts"), [(2, 2, 8), (4, 3, 8), (3, 1, 3)])
 def test_leaves_have_as_many_ways_as_spines(leaves: int, spines: int, hosts: int) -> None:
-    topology = leaf_spine(hosts, leaves, spines, ACCESS, LINK, PORT, LINK)
+    topology = leaf_spine(host_names(hosts), leaves, spines, SOME)
     assert len(topology.cables) == 2 * hosts + 2 * leaves * spines
     assert len(set(names_of(topology))) == len(topology.cables)
     state = make_state(topology, seed=1, packets=8)
@@ -81,7 +84,7 @@ def test_leaves_have_as_many_ways_as_spines(leaves: int, spines: int, hosts: int
 
 
 def test_a_failed_cable_is_left_out_and_taken_in_again() -> None:
-    topology = leaf_spine(4, 2, 2, ACCESS, LINK, PORT, LINK)
+    topology = leaf_spine(host_names(4), 2, 2, SOME)
     state = make_state(topology, seed=1, packets=8)
     before = state.routes.copy(), state.choices.copy()
     names = names_of(topology)
@@ -97,7 +100,7 @@ def test_a_failed_cable_is_left_out_and_taken_in_again() -> None:
 
 
 def test_a_host_that_is_cut_off_has_no_routes() -> None:
-    topology = star(3, ACCESS, LINK)
+    topology = star(host_names(3), SOME)
     state = make_state(topology, seed=1, packets=8)
     down = {names_of(topology).index("switch-host2")}
     set_routes(state, topology, down)
@@ -107,16 +110,27 @@ def test_a_host_that_is_cut_off_has_no_routes() -> None:
 
 def test_what_cannot_be_built_is_a_sentence() -> None:
     with pytest.raises(UsageError, match="7 hosts cannot be divided among 2 leaves"):
-        leaf_spine(7, 2, 2, ACCESS, LINK, PORT, LINK)
+        leaf_spine(host_names(7), 2, 2, SOME)
     with pytest.raises(UsageError, match="There is no cable 'host9-switch'"):
-        with_link(star(2, ACCESS, LINK), "host9-switch", Link(loss=0.1))
-    lonely = Topology(2, ("a", "b"), star(2, ACCESS, LINK).cables[:2])
-    with pytest.raises(UsageError, match="There is no path from host 1 to host 0"):
+        with_link(star(host_names(2), SOME), "host9-switch", Link(loss=0.1))
+    for connections, wrong in (
+        ([("a", "s"), ("b", "s"), ("a", "s")], "a and s are joined twice"),
+        ([("a", "s"), ("b", "x")], "no host or switch 'x'"),
+        ([("a", "b"), ("b", "s")], "a and b are hosts"),
+        ([("a", "s")], "b has 0 connections"),
+        ([("a", "s"), ("b", "s"), ("b", "t")], "b has 2 connections"),
+    ):
+        with pytest.raises(UsageError, match=wrong):
+            join(["a", "b"], ["s", "t"], connections, SOME)
+    with pytest.raises(UsageError, match="'s' is there twice"):
+        join(["a", "s"], ["s"], [("a", "s")], SOME)
+    lonely = Topology(("host0", "host1"), ("a", "b"), star(host_names(2), SOME).cables[:2])
+    with pytest.raises(UsageError, match="There is no path from host1 to host0"):
         make_state(lonely, seed=1, packets=8)
 
 
 def test_shared_buffers_are_those_of_the_switch_a_port_belongs_to() -> None:
-    topology = leaf_spine(4, 2, 2, ACCESS, LINK, PORT, LINK)
+    topology = leaf_spine(host_names(4), 2, 2, SOME)
     state = make_state(topology, seed=1, packets=8, shared_buffers=[100, 200, 300, 400])
     for port, cable in zip(state.ports, topology.cables, strict=True):
         assert port["buffer"] == (-1 if cable.source >= 0 else -1 - cable.source)
@@ -124,6 +138,6 @@ def test_shared_buffers_are_those_of_the_switch_a_port_belongs_to() -> None:
 
 
 def test_a_cable_can_be_changed_by_its_name() -> None:
-    topology = with_link(star(2, ACCESS, LINK), "switch-host1", Link(delay_s=0.5))
+    topology = with_link(star(host_names(2), SOME), "switch-host1", Link(delay_s=0.5))
     changed = [cable.name for cable in topology.cables if cable.link != LINK]
     assert changed == ["switch-host1"]

@@ -1,0 +1,92 @@
+"""What a lab is to be: hosts, switches, links, queues, and what happens to them as time passes.
+
+Values only, in the units of their names; `spec_file` reads them from TOML.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from shoal.switching.settings import CLASS_SELECTORS
+
+if TYPE_CHECKING:
+    from shoal.switching.settings import Link
+    from shoal.switching.topology import Topology
+
+REROUTE_S: Final = 0.05
+"""How long switches go on sending into a link that is down, unless a spec says otherwise."""
+
+Protocol = Literal["udp", "tcp"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvent:
+    """Cables change: `rate` (bits per second) and the settings of `Link` named in `link`.
+
+    With `recover` they become what the spec says they are at the beginning, before the rest.
+    """
+
+    at_s: float
+    cables: tuple[int, ...]
+    rate: int | None = None
+    link: tuple[tuple[str, float | bool], ...] = ()
+    recover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvent:
+    """The programs of a host run `slower` times as long for the same work; 1: at full speed."""
+
+    at_s: float
+    host: int
+    slower: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Traffic that is nobody's work: bytes from host to host that compete for the links."""
+
+    source: int
+    target: int
+    protocol: Protocol
+    rate: int | None
+    """Bits per second of packets as IP has them; None: as fast as TCP gets it through."""
+    start_s: float = 0.0
+    stop_s: float | None = None
+    packet_bytes: int = 1500
+    dscp: int = 0
+    burst_s: float | None = None
+    """Sends for so long at `rate` and is silent until `period_s` is over; None: sends always."""
+    period_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LabSpec:
+    """A cluster with its network."""
+
+    topology: Topology
+    workers: int = 1
+    """Commands that `shoal lab run` starts on each host."""
+    seed: int = 1
+    spray: bool = False
+    """Whether packets, and not flows, choose among equal paths."""
+    queues: tuple[int, ...] = CLASS_SELECTORS
+    """By DSCP: the queue of every port, 0 the most urgent."""
+    shared_buffer: int | None = None
+    """Bytes that the ports of each switch share."""
+    reroute_s: float | None = REROUTE_S
+    """After which a link that is down is avoided; None: never."""
+    events: tuple[LinkEvent | HostEvent, ...] = field(default=())
+    flows: tuple[Flow, ...] = field(default=())
+
+
+def changed(topology: Topology, event: LinkEvent, original: Topology) -> Topology:
+    """Return `topology` after `event`; a link recovers to what it is in `original`."""
+    cables = list(topology.cables)
+    for number in event.cables:
+        cable = original.cables[number] if event.recover else cables[number]
+        link: Link = replace(cable.link, **dict(event.link))  # type: ignore[arg-type]
+        port = cable.port if event.rate is None else replace(cable.port, rate=event.rate)
+        cables[number] = replace(cable, link=link, port=port)
+    return replace(topology, cables=tuple(cables))

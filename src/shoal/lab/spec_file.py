@@ -1,0 +1,370 @@
+"""Reads a lab's spec from TOML. Whatever is wrong with it is said with the line it stands in."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from shoal.errors import DataError, UsageError
+from shoal.lab.spec import REROUTE_S, Flow, HostEvent, LabSpec, LinkEvent, changed
+from shoal.lab.toml_lines import lines_of
+from shoal.lab.toml_table import (
+    MOST_NAMES,
+    Table,
+    parse_flag,
+    parse_name,
+    parse_names,
+    parse_number,
+    parse_one_of,
+    parse_whole,
+)
+from shoal.quantities import parse_duration, parse_rate, parse_share, parse_size
+from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
+from shoal.switching.tables import QUEUES
+from shoal.switching.topology import (
+    Materials,
+    Topology,
+    check_paths,
+    dumbbell,
+    host_names,
+    join,
+    leaf_spine,
+    star,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
+
+SMALLEST_PACKET, LARGEST_PACKET = 64, 1500
+_SHAPES: Final = ("star", "dumbbell", "leaf-spine", "custom")
+_LINK: Final[dict[str, Callable[[object], Any]]] = {
+    "delay": parse_duration,
+    "jitter": parse_duration,
+    "reorder": parse_share,
+    "reorder_delay": parse_duration,
+    "loss": parse_share,
+    "bad_loss": parse_share,
+    "to_bad": parse_share,
+    "to_good": parse_share,
+    "down": parse_flag,
+}
+"""What can be said of a link; times are fields of `Link` that end in _s."""
+
+
+def read_spec(path: Path) -> LabSpec:
+    """Return the spec in the file at `path`.
+
+    Raises `DataError` if it cannot be read and `UsageError` for what it says, with its line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        message = f"Cannot read {path}: {error.strerror}."
+        raise DataError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"{path} is not text in UTF-8."
+        raise DataError(message) from error
+    return parse_spec(text, str(path))
+
+
+def parse_spec(text: str, name: str = "spec") -> LabSpec:
+    """Return the spec in a TOML text, which errors call `name`; raise `UsageError`."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = f"{name} is not TOML: {error}."
+        raise UsageError(message) from error
+    top = Table(values, (), lines_of(text), name)
+    return _spec(top)
+
+
+def _spec(top: Table) -> LabSpec:
+    seed = top.take("seed", lambda value: parse_whole(value, 0, 2**63 - 1), 1)
+    hosts = top.table("hosts")
+    names, workers = _hosts(hosts)
+    switch = top.table("switch")
+    queues, dscps = _queues(switch), _dscps(switch.table("dscp"))
+    spray = switch.take("forwarding", lambda value: parse_one_of(value, ("flow", "packet")), "flow")
+    shared = switch.take_or_none("shared_buffer", parse_size)
+    reroute = switch.take("reroute", _reroute, REROUTE_S)
+    materials = _materials(top, switch, queues)
+    switch.end()
+    topology = original = _topology(top.table("topology"), names, materials)
+    links = top.tables("link")
+    for table in links:
+        cables = _cables(table, topology)
+        topology = _checked_change(table, topology, LinkEvent(0, cables, *_change(table)), original)
+    spec = LabSpec(
+        topology=topology,
+        workers=workers,
+        seed=seed,
+        spray=spray == "packet",
+        queues=dscps,
+        shared_buffer=shared,
+        reroute_s=None if reroute < 0 else reroute,
+        events=tuple(_events(top.tables("event"), topology)),
+        flows=tuple(_flow(table, names) for table in top.tables("flow")),
+    )
+    top.end()
+    return spec
+
+
+def _hosts(table: Table) -> tuple[list[str], int]:
+    """Return the hosts' names, and how many workers are on each."""
+    if "names" in table and "count" in table:
+        raise table.error("It takes names or a count, not both.", "count")
+    if "names" in table:
+        names = table.take("names", parse_names)
+    else:
+        names = host_names(table.take("count", lambda value: parse_whole(value, 1, MOST_NAMES)))
+    workers = table.take("workers", lambda value: parse_whole(value, 1, MOST_NAMES), 1)
+    table.end()
+    return names, workers
+
+
+def _materials(top: Table, switch: Table, queues: tuple[Queue, ...]) -> Materials:
+    access, trunk = top.table("access"), top.table("trunk")
+    limit_bytes = switch.take_or_none("port_buffer", parse_size)
+    limit_packets = switch.take_or_none("port_packets", lambda value: parse_whole(value, 1, 2**31))
+
+    def port_of(rate: int) -> Port:
+        with switch.at("port_buffer" if limit_bytes is not None else None):
+            return Port(rate, queues, limit_bytes, limit_packets)
+
+    rate = access.take("rate", _rate)
+    link = _link(access, Link())
+    access.end()
+    towards = port_of(rate)
+    trunk_rate = trunk.take("rate", _rate, rate)
+    trunk_link = _link(trunk, link)
+    trunk.end()
+    return Materials(Port(rate), towards, link, port_of(trunk_rate), trunk_link)
+
+
+def _link(table: Table, usual: Link) -> Link:
+    """Return `usual` with what the table says."""
+    _, settings, _ = _change(table, may_recover=False)
+    with table.at():
+        return replace(usual, **dict(settings))  # type: ignore[arg-type]
+
+
+def _change(
+    table: Table, *, may_recover: bool = True
+) -> tuple[int | None, tuple[tuple[str, float | bool], ...], bool]:
+    """Return the rate, the settings of a link and whether it recovers, as a table has them."""
+    rate = table.take_or_none("rate", _rate)
+    names = {field.name for field in fields(Link)}
+    settings: list[tuple[str, float | bool]] = []
+    for key, parse in _LINK.items():
+        value = table.take_or_none(key, parse)
+        if value is not None:
+            settings.append((key if key in names else f"{key}_s", value))
+            with table.at(key):
+                Link(**dict(settings[-1:]))  # type: ignore[arg-type]
+    recover = table.take("recover", parse_flag, False) if may_recover else False
+    return rate, tuple(settings), recover
+
+
+def _queues(switch: Table) -> tuple[Queue, ...]:
+    queues = [Queue()] * QUEUES
+    seen: set[int] = set()
+    for table in switch.tables("queue"):
+        which = table.take("queues", _queue_numbers, tuple(range(QUEUES)))
+        if seen & set(which):
+            raise table.error(f"Queue {min(seen & set(which))} is described twice.")
+        seen |= set(which)
+        with table.at():
+            queue = Queue(
+                limit_bytes=table.take_or_none("limit", parse_size),
+                limit_packets=table.take_or_none("packets", lambda v: parse_whole(v, 1, 2**31)),
+                share=table.take("share", parse_number, 1.0),
+                average_weight=table.take("average_weight", lambda v: parse_whole(v, 0, 15), 0),
+                plain=_profile(table, "plain"),
+                capable=_profile(table, "capable"),
+            )
+        table.end()
+        for number in which:
+            queues[number] = queue
+    return tuple(queues)
+
+
+def _profile(table: Table, key: str) -> Profile | None:
+    if key not in table:
+        table.take_or_none(key, lambda value: value)
+        return None
+    inner = table.table(key)
+    with table.at(key):
+        least = inner.take("from", parse_size)
+        most = inner.take("to", parse_size, least)
+        profile = Profile(least, most, inner.take("probability", parse_share, 1.0))
+    inner.end()
+    return profile
+
+
+def _dscps(table: Table) -> tuple[int, ...]:
+    queues = list(CLASS_SELECTORS)
+    for key in table.keys():  # noqa: SIM118 - not a dictionary
+        if not (key.isascii() and key.isdigit() and int(key) < DSCPS):
+            raise table.error("A DSCP is 0 to 63.", key)
+        queues[int(key)] = table.take(key, lambda value: parse_whole(value, 0, QUEUES - 1))
+    return tuple(queues)
+
+
+def _topology(table: Table, names: list[str], materials: Materials) -> Topology:
+    shape = table.take("shape", lambda value: parse_one_of(value, _SHAPES), "star")
+
+    def count(value: object) -> int:
+        return parse_whole(value, 1, MOST_NAMES)
+
+    with table.at():
+        if shape == "star":
+            topology = star(names, materials)
+        elif shape == "dumbbell":
+            topology = dumbbell(names, materials)
+        elif shape == "leaf-spine":
+            leaves, spines = table.take("leaves", count), table.take("spines", count)
+            topology = leaf_spine(names, leaves, spines, materials)
+        else:
+            switches = table.take("switches", parse_names)
+            connections = table.take("connections", _connections)
+            with table.at("connections"):
+                topology = join(names, switches, connections, materials)
+                check_paths(topology)
+    table.end()
+    return topology
+
+
+def _cables(table: Table, topology: Topology) -> tuple[int, ...]:
+    """Return the cables of `between = [a, b]`, or of `from = a` and `to = b`, one direction."""
+    nodes = {name: place for place, name in enumerate(topology.host_names)}
+    nodes |= {name: -1 - place for place, name in enumerate(topology.switches)}
+    both = table.take_or_none("between", _pair)
+    source, target = table.take_or_none("from", parse_name), table.take_or_none("to", parse_name)
+    if (both is None) == (source is None or target is None):
+        raise table.error("A link is between = [A, B], or from = A and to = B for one direction.")
+    ends = both or (str(source), str(target))
+    for end in ends:
+        if end not in nodes:
+            raise table.error(f"There is no host or switch {end!r}; there are {', '.join(nodes)}.")
+    wanted = {(nodes[ends[0]], nodes[ends[1]])}
+    if both is not None:
+        wanted.add((nodes[ends[1]], nodes[ends[0]]))
+    found = tuple(k for k, c in enumerate(topology.cables) if (c.source, c.target) in wanted)
+    if not found:
+        raise table.error(f"{ends[0]} and {ends[1]} are not joined.")
+    return found
+
+
+def _checked_change(
+    table: Table, topology: Topology, event: LinkEvent, original: Topology
+) -> Topology:
+    table.end()
+    with table.at():
+        return changed(topology, event, original)
+
+
+def _events(tables: Sequence[Table], original: Topology) -> list[LinkEvent | HostEvent]:
+    """Return events in the order of their times; each must be possible after those before."""
+    found: list[tuple[LinkEvent | HostEvent, Table]] = []
+    for table in tables:
+        at_s = table.take("at", parse_duration)
+        host = table.take_or_none("host", parse_name)
+        if host is None:
+            cables = _cables(table, original)
+            found.append((LinkEvent(at_s, cables, *_change(table)), table))
+        else:
+            with table.at("host"):
+                place = _place(host, original.host_names)
+            found.append((HostEvent(at_s, place, table.take("slower", _slower)), table))
+        table.end()
+    found.sort(key=lambda pair: pair[0].at_s)
+    topology = original
+    for event, table in found:
+        if isinstance(event, LinkEvent):
+            topology = _checked_change(table, topology, event, original)
+    return [event for event, _ in found]
+
+
+def _flow(table: Table, names: list[str]) -> Flow:
+    ends = []
+    for key in ("from", "to"):
+        name = table.take(key, parse_name)
+        with table.at(key):
+            ends.append(_place(name, names))
+    if ends[0] == ends[1]:
+        raise table.error("A flow goes from one host to another.", "to")
+    protocol = table.take("protocol", lambda value: parse_one_of(value, ("udp", "tcp")), "udp")
+    flow = Flow(
+        source=ends[0],
+        target=ends[1],
+        protocol="tcp" if protocol == "tcp" else "udp",
+        rate=table.take_or_none("rate", _rate),
+        start_s=table.take("at", parse_duration, 0.0),
+        packet_bytes=table.take("packet", _packet, LARGEST_PACKET),
+        dscp=table.take("dscp", lambda value: parse_whole(value, 0, DSCPS - 1), 0),
+        burst_s=table.take_or_none("burst", parse_duration),
+        period_s=table.take_or_none("every", parse_duration),
+    )
+    lasts = table.take_or_none("for", parse_duration)
+    table.end()
+    if flow.protocol == "udp" and flow.rate is None:
+        raise table.error("A flow of UDP needs a rate.")
+    if (flow.burst_s is None) != (flow.period_s is None):
+        raise table.error("Bursts are burst = ... and every = ..., both.")
+    if flow.burst_s is not None and not 0 < flow.burst_s <= (flow.period_s or 0):
+        raise table.error("A burst is longer than 0 and not longer than its period.", "burst")
+    return flow if lasts is None else replace(flow, stop_s=flow.start_s + lasts)
+
+
+def _place(name: str, names: Sequence[str]) -> int:
+    if name not in names:
+        message = f"There is no host {name!r}; there are {', '.join(names)}."
+        raise UsageError(message)
+    return names.index(name)
+
+
+def _rate(value: object) -> int:
+    return Port(parse_rate(value)).rate
+
+
+def _reroute(value: object) -> float:
+    return -1.0 if value == "never" else parse_duration(value)
+
+
+def _slower(value: object) -> float:
+    factor = parse_number(value)
+    if not 1 <= factor <= 1000:
+        message = f"A host is 1 to 1000 times slower, not {factor:g}."
+        raise UsageError(message)
+    return factor
+
+
+def _packet(value: object) -> int:
+    size = parse_size(value)
+    if not SMALLEST_PACKET <= size <= LARGEST_PACKET:
+        message = f"A packet has {SMALLEST_PACKET} B to {LARGEST_PACKET} B, not {size} B."
+        raise UsageError(message)
+    return size
+
+
+def _pair(value: object) -> tuple[str, str]:
+    if not isinstance(value, list) or len(value) != 2:
+        message = f"It takes two names, not {value!r}."
+        raise UsageError(message)
+    return parse_name(value[0]), parse_name(value[1])
+
+
+def _connections(value: object) -> list[tuple[str, str]]:
+    if not isinstance(value, list) or not value:
+        message = f"It takes a list of pairs of names, not {value!r}."
+        raise UsageError(message)
+    return [_pair(each) for each in value]
+
+
+def _queue_numbers(value: object) -> tuple[int, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(parse_whole(each, 0, QUEUES - 1) for each in values)

@@ -1,0 +1,155 @@
+"""A table of a TOML text, taken key by key, and the plain values that a spec is made of.
+
+Owns the sentence on what is wrong, with the line that it stands in, and that nothing in the text is
+left unread. Knows nothing of labs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.lab.toml_lines import Path as Keys
+
+T = TypeVar("T")
+
+MOST_NAMES = 1000
+
+
+class Table:
+    """A table of the text whose keys are taken one by one: what is left over is unknown."""
+
+    def __init__(self, values: dict[str, Any], keys: Keys, lines: dict[Keys, int], name: str):
+        self._values, self._keys, self._lines, self._name = values, keys, lines, name
+        self._known: list[str] = []
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def take(self, key: str, parse: Callable[[object], T], default: T | None = None) -> T:
+        """Return the parsed value of `key`, or (None: raise `UsageError`) the default."""
+        self._known.append(key)
+        if key not in self._values:
+            if default is None:
+                raise self.error(f"{key!r} is missing.")
+            return default
+        with self.at(key):
+            return parse(self._values[key])
+
+    def take_or_none(self, key: str, parse: Callable[[object], T]) -> T | None:
+        """Return the parsed value of `key`, None where there is none."""
+        self._known.append(key)
+        if key not in self._values:
+            return None
+        return self.take(key, parse)
+
+    def table(self, key: str) -> Table:
+        """Return the table `key`, empty where there is none."""
+        self._known.append(key)
+        found = self._values.get(key, {})
+        if not isinstance(found, dict):
+            raise self.error(f"{key!r} is a table, [{key}].", key)
+        return Table(found, (*self._keys, key), self._lines, self._name)
+
+    def tables(self, key: str) -> list[Table]:
+        """Return the tables of the array `key`, none where there is none."""
+        self._known.append(key)
+        found = self._values.get(key, [])
+        if not isinstance(found, list) or any(not isinstance(each, dict) for each in found):
+            raise self.error(f"{key!r} is an array of tables, [[{key}]].", key)
+        return [
+            Table(each, (*self._keys, key, place), self._lines, self._name)
+            for place, each in enumerate(found)
+        ]
+
+    def keys(self) -> list[str]:
+        """Return the keys that are there."""
+        return list(self._values)
+
+    def end(self) -> None:
+        """Raise `UsageError` if something is there that nobody took."""
+        for key in self._values:
+            if key not in self._known:
+                known = ", ".join(sorted(set(self._known)))
+                raise self.error(f"{key!r} is not known here; known: {known}.", key)
+
+    @contextlib.contextmanager
+    def at(self, key: str | None = None) -> Iterator[None]:
+        """Say the line of `key`, or of this table, in a `UsageError` from within."""
+        try:
+            yield
+        except _SpecError:
+            raise
+        except UsageError as error:
+            raise self.error(str(error), key) from error
+
+    def error(self, sentence: str, key: str | None = None) -> UsageError:
+        """Return an error about `key`, or about this table."""
+        keys = self._keys if key is None else (*self._keys, key)
+        while keys and keys not in self._lines:
+            keys = keys[:-1]
+        where = f", line {self._lines[keys]}" if keys else ""
+        what = "" if key is None else f"{key}: "
+        return _SpecError(f"{self._name}{where}: {what}{sentence}")
+
+
+class _SpecError(UsageError):
+    """A sentence that says its line already."""
+
+
+def parse_whole(value: object, least: int, most: int) -> int:
+    """Return `value` if it is a whole number of `least` to `most`; raise `UsageError`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        message = f"It takes a whole number of {least} to {most}, not {value!r}."
+        raise UsageError(message)
+    return value
+
+
+def parse_number(value: object) -> float:
+    """Return `value` if it is a number; raise `UsageError`."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        message = f"It takes a number, not {value!r}."
+        raise UsageError(message)
+    return float(value)
+
+
+def parse_flag(value: object) -> bool:
+    """Return `value` if it is true or false; raise `UsageError`."""
+    if not isinstance(value, bool):
+        message = f"It takes true or false, not {value!r}."
+        raise UsageError(message)
+    return value
+
+
+def parse_one_of(value: object, choices: Sequence[str]) -> str:
+    """Return `value` if it is one of `choices`; raise `UsageError`."""
+    if value not in choices:
+        message = f"It takes one of {', '.join(choices)}, not {value!r}."
+        raise UsageError(message)
+    return str(value)
+
+
+def parse_name(value: object) -> str:
+    """Return `value` if it can be the name of a host or switch; raise `UsageError`."""
+    allowed = isinstance(value, str) and value.replace("-", "").isalnum() and value.isascii()
+    if not allowed or not str(value)[0].isalnum():
+        message = f"A name has letters, digits and hyphens, not {value!r}."
+        raise UsageError(message)
+    return str(value)
+
+
+def parse_names(value: object) -> list[str]:
+    """Return `value` if it is a list of different names; raise `UsageError`."""
+    if not isinstance(value, list) or not 0 < len(value) <= MOST_NAMES:
+        message = f"It takes a list of names, not {value!r}."
+        raise UsageError(message)
+    names = [parse_name(each) for each in value]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            message = f"The name {name!r} is there twice."
+            raise UsageError(message)
+    return names

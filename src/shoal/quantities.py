@@ -1,0 +1,78 @@
+"""Quantities as people write them: "100 Mbit/s", "20 us", "128 kB", "0.1 %".
+
+Numbers without a unit are refused where several would make sense: a wrong guess would be a network
+that is a thousand times too fast.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RATES: Final[Mapping[str, Fraction | int]] = {
+    "bit/s": 1,
+    "kbit/s": 10**3,
+    "Mbit/s": 10**6,
+    "Gbit/s": 10**9,
+    "Tbit/s": 10**12,
+}
+_DURATIONS: Final[Mapping[str, Fraction | int]] = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "ms": Fraction(1, 10**3),
+    "s": 1,
+    "min": 60,
+}
+_SIZES: Final[Mapping[str, Fraction | int]] = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
+_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(\S*)\s*", re.ASCII)
+_PERCENT: Final = Fraction(1, 100)
+
+
+def parse_rate(text: object) -> int:
+    """Return bits per second of a text such as "100 Mbit/s"; raise `UsageError`."""
+    return round(_parse(text, _RATES, "a rate such as '100 Mbit/s'"))
+
+
+def parse_duration(text: object) -> float:
+    """Return seconds of a text such as "20 us"; raise `UsageError`."""
+    return _parse(text, _DURATIONS, "a time such as '20 us'")
+
+
+def parse_size(text: object) -> int:
+    """Return bytes of a text such as "128 kB" (1 kB is 1000 B); raise `UsageError`."""
+    return round(_parse(text, _SIZES, "a size such as '128 kB'"))
+
+
+def parse_share(value: object) -> float:
+    """Return a probability given as a number of 0 to 1 or as a text such as "0.1 %"."""
+    wanted = "a share such as '0.1 %' or 0.001"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        share = float(value)
+    else:
+        share = _parse(value, {"%": _PERCENT}, wanted)
+    if not 0 <= share <= 1:
+        message = f"It takes {wanted}, of 0 to 1, not {value!r}."
+        raise UsageError(message)
+    return share
+
+
+def _parse(text: object, units: Mapping[str, Fraction | int], wanted: str) -> float:
+    found = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if found is None or found[2] not in units:
+        message = f"It takes {wanted} (units: {', '.join(units)}), not {text!r}."
+        raise UsageError(message)
+    return float(Fraction(found[1]) * units[found[2]])
