@@ -25,24 +25,13 @@ from shoal.lab.interfaces import (
     turn_off,
 )
 from shoal.lab.namespaces import Namespace
+from shoal.lab.shaper import FRAME_BYTES, HOST_QUEUE_BYTES, shape_lines
 
 COMMANDS: Final = ("ip", "tc", "nft")
 """What must be installed."""
 
-FRAME_BYTES: Final = 1514
-"""What the shapers count for a full packet: 1,500 bytes of IP and Ethernet's header."""
-
 UDP_BYTES: Final = 1472
 """What is left of it after the headers of Ethernet, IPv4 and UDP."""
-
-HOST_QUEUE_BYTES: Final = 1000 * FRAME_BYTES
-"""As long as a network card's queue is by default (txqueuelen 1000)."""
-
-_BURST_BYTES: Final = 10 * FRAME_BYTES
-"""What a bucket holds: a timer of the kernel's that is late by less costs no throughput."""
-_PEAK: Final = "30gbit"
-_PEAK_BYTES: Final = 2 * UDP_BYTES
-"""A bucket with a peak rate cuts up what is larger than this: all that is more than one packet."""
 
 _PER_MILLE: Final = 1000
 
@@ -173,8 +162,8 @@ class EmulatedNetwork:
         self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=fds)
         names = [f"port{index}" for index in range(len(self._hosts))]
         turn_off(self._switch.path, names, SEGMENTATION.values())
-        shapes = [self._shape(name, self.ports.buffer_bytes) for name in names]
-        self._switch.run(["tc", "-batch", "-"], "".join(shapes))
+        shapes = [line for name in names for line in self._shape(name, self.ports.buffer_bytes)]
+        self._switch.run(["tc", "-batch", "-"], "\n".join(shapes) + "\n")
 
     def _set_up(self, index: int) -> None:
         """Give a host its address, everyone's hardware address, and its shaper."""
@@ -182,14 +171,11 @@ class EmulatedNetwork:
         lines = set_up_lines(index, len(self._hosts))
         host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
         turn_off(host.path, [INTERFACE], SEGMENTATION.values())
-        host.run(["tc", "-batch", "-"], self._shape(INTERFACE, self.ports.host_queue_bytes))
+        shape = self._shape(INTERFACE, self.ports.host_queue_bytes)
+        host.run(["tc", "-batch", "-"], "\n".join(shape) + "\n")
 
-    def _shape(self, interface: str, limit: int) -> str:
-        return (
-            f"qdisc add dev {interface} root handle 1: tbf rate {self.ports.bits_per_second}bit"
-            f" burst {_BURST_BYTES} peakrate {_PEAK} mtu {_PEAK_BYTES} limit {limit}\n"
-            f"qdisc add dev {interface} parent 1:1 handle 10: bfifo limit {limit}\n"
-        )
+    def _shape(self, interface: str, limit: int) -> list[str]:
+        return shape_lines(interface, self.ports.bits_per_second, limit)
 
 
 def _read_shaper(namespace: Namespace, interface: str) -> Shaper:

@@ -71,6 +71,7 @@ def _make_app() -> typer.Typer:
     from shoal.cli.bench import bench_app
     from shoal.cli.demo import demo
     from shoal.cli.doctor import doctor
+    from shoal.cli.lab import lab_app
     from shoal.cli.profile_loss import profile_loss
     from shoal.cli.report import report
     from shoal.cli.schedule import schedule
@@ -86,6 +87,7 @@ def _make_app() -> typer.Typer:
     for command in (demo, train, schedule, profile_loss, report, doctor, version):
         app.command()(command)
     app.add_typer(bench_app, name="bench")
+    app.add_typer(lab_app, name="lab")
     return app
 
 

@@ -26,20 +26,22 @@ from shoal.lab.interfaces import (
     turn_off,
 )
 from shoal.lab.namespaces import Namespace, inside, obstacle
+from shoal.lab.shaper import HOST_QUEUE_BYTES, shape_lines
 from shoal.lab.switch_loop import forward, new_cables
-from shoal.switching.settings import CLASS_SELECTORS
-from shoal.switching.topology import make_state
+from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
+from shoal.switching.topology import make_state, set_routes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from shoal.switching.settings import Link, Port
     from shoal.switching.tables import State
     from shoal.switching.topology import Topology
 
-COMMANDS: Final = ("ip",)
+COMMANDS: Final = ("ip", "tc")
 """What must be installed."""
 
 PACKETS: Final = 16_384
@@ -81,6 +83,8 @@ class Fabric:
         self._open = contextlib.ExitStack()
         self._changes: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
+        self.paces_hosts = True
+        """Whether programs wait when their host's link is busy; else what is too much is lost."""
         try:
             self._switch = self._open.enter_context(Namespace())
             self._hosts = [self._open.enter_context(Namespace()) for _ in range(topology.hosts)]
@@ -105,6 +109,22 @@ class Fabric:
     def hosts(self) -> list[str]:
         """Paths of the hosts' namespaces, for `inside`, while this is open."""
         return [host.path for host in self._hosts]
+
+    def alter(self, number: int, port: Port, link: Link) -> None:
+        """Let port `number` and its link be like these from now on."""
+
+        def write(state: State) -> None:
+            set_port(state, number, port, int(state.ports[number]["buffer"]))
+            set_link(state, number, link)
+
+        source = self.topology.cables[number].source
+        if source >= 0 and self.paces_hosts:
+            self._shape(source, port.rate, change=True)
+        self.change(write)
+
+    def avoid(self, cables: Collection[int]) -> None:
+        """Send by shortest paths without these cables from now on."""
+        self.change(lambda state: set_routes(state, self.topology, cables))
 
     def counts(self) -> NDArray[np.int64]:
         """Return what has been counted so far, by port, queue, color and `Count`."""
@@ -179,6 +199,19 @@ class Fabric:
             lines = set_up_lines(index, len(self._hosts))
             host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
             turn_off(host.path, [INTERFACE], [*SEGMENTATION.values(), *CHECKSUM.values()])
+            self.paces_hosts &= self._pace(index)
+
+    def _pace(self, host: int) -> bool:
+        """Make a host's programs wait for its link; return whether the kernel can."""
+        try:
+            self._shape(host, self.topology.cables[self.topology.access_port(host)].port.rate)
+        except ResourceError:  # no token buckets in this kernel
+            return False
+        return True
+
+    def _shape(self, host: int, rate: int, *, change: bool = False) -> None:
+        lines = shape_lines(INTERFACE, rate, HOST_QUEUE_BYTES, change=change)
+        self._hosts[host].run(["tc", "-batch", "-"], "\n".join(lines) + "\n")
 
     def _open_sockets(self) -> list[socket.socket]:
         sockets = []

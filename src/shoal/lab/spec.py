@@ -81,6 +81,14 @@ class LabSpec:
     flows: tuple[Flow, ...] = field(default=())
 
 
+def rerouted(spec: LabSpec, event: LinkEvent) -> float | None:
+    """Return when switches react to `event` by other routes; None if they do not."""
+    is_about_down = event.recover or any(name == "down" for name, _ in event.link)
+    if spec.reroute_s is None or not is_about_down:
+        return None
+    return event.at_s + spec.reroute_s
+
+
 def changed(topology: Topology, event: LinkEvent, original: Topology) -> Topology:
     """Return `topology` after `event`; a link recovers to what it is in `original`."""
     cables = list(topology.cables)

@@ -46,6 +46,9 @@ def main() -> int:
         step = checkpoint["step"]
     first = step
     optimizer = shoal.DistributedOptimizer(inner, model, sync=arguments.sync)
+    # Where groups are formed among those who are there, the first to be there may step alone: it
+    # must not come to its accident before the others train.
+    torch.distributed.barrier()
     report: dict[str, Any] = {"first": first, "start": digest(model, inner)}
     try:
         while step != arguments.steps and not is_asked_to_end:

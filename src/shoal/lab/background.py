@@ -1,0 +1,150 @@
+"""Background flows: real packets from host to host that nobody waits for.
+
+Sockets are opened in the hosts' namespaces and used by a thread of this process. UDP keeps to its
+rate whatever happens to it; TCP sends what it gets through, and no more than its rate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from shoal.compiled.libc import UDP_SEGMENT
+from shoal.lab.interfaces import address_of
+from shoal.lab.namespaces import inside
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shoal.lab.spec import Flow
+
+IP_BYTES: Final = 20
+UDP_HEADERS_BYTES: Final = 28
+_TICK_S: Final = 0.001
+_PACKETS_AT_ONCE: Final = 16
+_CHUNK_BYTES: Final = 64 << 10
+_PATIENCE_S: Final = 0.2
+"""After which a thread in a socket looks whether it is to end."""
+
+
+def due_bytes(flow: Flow, elapsed_s: float) -> float:
+    """Return how much `flow` has to have sent after `elapsed_s`, in bytes of IP packets.
+
+    Bursts send at the flow's rate and are silent for the rest of each period. Without a rate there
+    is no end to it.
+    """
+    if flow.rate is None:
+        return float("inf")
+    seconds = elapsed_s
+    if flow.burst_s is not None and flow.period_s is not None:
+        periods, rest = divmod(elapsed_s, flow.period_s)
+        seconds = periods * flow.burst_s + min(rest, flow.burst_s)
+    return flow.rate / 8 * seconds
+
+
+def is_silent(flow: Flow, elapsed_s: float) -> bool:
+    """Return whether `flow` is between two bursts."""
+    if flow.burst_s is None or flow.period_s is None:
+        return False
+    return elapsed_s % flow.period_s >= flow.burst_s
+
+
+class BackgroundFlow:
+    """A flow between two hosts, given as paths of all hosts' namespaces; close it to end it."""
+
+    def __init__(self, flow: Flow, namespaces: Sequence[str]) -> None:
+        self._flow = flow
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._open = contextlib.ExitStack()
+        self.sent_bytes = 0
+        """Of IP packets for UDP, of payload for TCP."""
+        kind = socket.SOCK_DGRAM if flow.protocol == "udp" else socket.SOCK_STREAM
+        with inside(namespaces[flow.target]):
+            self._sink = self._open.enter_context(socket.socket(socket.AF_INET, kind))
+        self._sink.bind((address_of(flow.target), 0))
+        with inside(namespaces[flow.source]):
+            self._source = self._open.enter_context(socket.socket(socket.AF_INET, kind))
+        self._source.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, flow.dscp << 2)
+        for each in (self._sink, self._source):
+            each.settimeout(_PATIENCE_S)
+
+    def begin(self) -> None:
+        """Send from now on."""
+        if self._flow.protocol == "udp":
+            self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # nobody reads
+            self._start(self._send_datagrams)
+        else:
+            self._sink.listen(1)
+            self._start(self._drain)
+            self._start(self._send_stream)
+
+    def close(self) -> None:
+        """Stop sending. Safe to call twice."""
+        self._closing.set()
+        for thread in self._threads:
+            thread.join()
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.close()
+
+    def _start(self, target: object) -> None:
+        thread = threading.Thread(target=target, name="shoal-background", daemon=True)  # type: ignore[arg-type]
+        thread.start()
+        self._threads.append(thread)
+
+    def _send_datagrams(self) -> None:
+        flow, began = self._flow, time.monotonic()
+        self._source.connect(self._sink.getsockname())
+        self._source.setsockopt(socket.SOL_UDP, UDP_SEGMENT, flow.packet_bytes - UDP_HEADERS_BYTES)
+        payload = bytes(_PACKETS_AT_ONCE * (flow.packet_bytes - UDP_HEADERS_BYTES))
+        while not self._closing.wait(_TICK_S):
+            late = due_bytes(flow, time.monotonic() - began) - self.sent_bytes
+            while late >= flow.packet_bytes and not self._closing.is_set():
+                packets = min(_PACKETS_AT_ONCE, int(late // flow.packet_bytes))
+                with contextlib.suppress(OSError):  # the host's queue is full: it is lost there
+                    self._source.send(payload[: packets * (flow.packet_bytes - UDP_HEADERS_BYTES)])
+                self.sent_bytes += packets * flow.packet_bytes
+                late -= packets * flow.packet_bytes
+
+    def _send_stream(self) -> None:
+        flow, began = self._flow, time.monotonic()
+        payload = bytes(_CHUNK_BYTES)
+        try:
+            self._source.connect(self._sink.getsockname())
+            while not self._closing.is_set():
+                elapsed = time.monotonic() - began
+                late = due_bytes(flow, elapsed) - self.sent_bytes
+                if late < 1 or is_silent(flow, elapsed):
+                    self._closing.wait(_TICK_S)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    self.sent_bytes += self._source.send(payload[: int(min(late, _CHUNK_BYTES))])
+        except OSError:
+            return  # the way is broken for good: a flow that ends is nobody's error
+        finally:
+            self._source.close()
+
+    def _drain(self) -> None:
+        while not self._closing.is_set():
+            try:
+                connection, _ = self._sink.accept()
+            except TimeoutError:
+                continue
+            connection.settimeout(_PATIENCE_S)
+            with connection:
+                while not self._closing.is_set():
+                    try:
+                        if not connection.recv(_CHUNK_BYTES):
+                            return
+                    except TimeoutError:
+                        continue
+                    except OSError:
+                        return

@@ -1,0 +1,228 @@
+"""A lab: hosts on a fabric, commands on the hosts, and what the spec lets happen to them.
+
+Owns the order in which these come and go. Everything is gone when a lab is closed or its process
+ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+from shoal.lab.background import BackgroundFlow
+from shoal.lab.fabric import Fabric
+from shoal.lab.interfaces import INTERFACE, address_of
+from shoal.lab.processes import HostProcess, Stream
+from shoal.lab.spec import HostEvent, LinkEvent, changed, rerouted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shoal.lab.spec import LabSpec
+
+MASTER_PORT: Final = 29_500
+"""Where workers meet: on the first host, whose ports are its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabHost:
+    """How a host is called, and how a process gets into it."""
+
+    name: str
+    address: str
+    path: str
+    """Of its namespace, for `inside`."""
+
+
+class Lab:
+    """A context manager: leaving it ends all commands and removes all hosts.
+
+    Raises `ResourceError` where the system does not allow it.
+    """
+
+    def __init__(self, spec: LabSpec) -> None:
+        self.spec = spec
+        self._open = contextlib.ExitStack()
+        self._processes: list[tuple[int, HostProcess]] = []
+        self._slower: dict[int, float] = {}
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        topology = spec.topology
+        buffer, switches = spec.shared_buffer, len(topology.switches)
+        shared = () if buffer is None else (buffer,) * switches
+        try:
+            self.fabric = self._open.enter_context(
+                Fabric(
+                    topology,
+                    seed=spec.seed,
+                    spray=spec.spray,
+                    queues=spec.queues,
+                    shared_buffers=shared,
+                )
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._topology = topology
+        self.hosts = [
+            LabHost(name, address_of(number), path)
+            for number, (name, path) in enumerate(
+                zip(topology.host_names, self.fabric.hosts, strict=True)
+            )
+        ]
+        names = [f"{host.address}\t{host.name}\n" for host in self.hosts]
+        self._names = "127.0.0.1\tlocalhost\n" + "".join(names)
+
+    def begin(self) -> None:
+        """Let the events and flows of the spec happen from now on."""
+        if self._thread is None and (self.spec.events or self.spec.flows):
+            self._thread = threading.Thread(target=self._happen, name="shoal-events", daemon=True)
+            self._thread.start()
+
+    def start(
+        self,
+        host: int,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        stdin: Stream = subprocess.DEVNULL,
+        stdout: Stream = None,
+        stderr: Stream = None,
+        is_apart: bool = True,
+    ) -> HostProcess:
+        """Start a command on a host and return it; it ends with this lab, if not before.
+
+        `environment` is added to this process's own and to what says where the command is.
+        """
+        here = self.hosts[host]
+        process = self._open.enter_context(
+            HostProcess(
+                command,
+                namespace=here.path,
+                name=here.name,
+                names=self._names,
+                environment={**os.environ, **self._place(host), **(environment or {})},
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                is_apart=is_apart,
+            )
+        )
+        self._processes.append((host, process))
+        if host in self._slower:
+            process.slow_down(self._slower[host])
+        return process
+
+    def start_workers(
+        self,
+        command: Sequence[str],
+        *,
+        stdout: Stream = None,
+        stderr: Stream = None,
+    ) -> list[HostProcess]:
+        """Start `command` for every worker, with what torchrun puts into the environment."""
+        here = self.spec.workers
+        size = here * len(self.hosts)
+        return [
+            self.start(
+                rank // here,
+                command,
+                environment={
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank % here),
+                    "WORLD_SIZE": str(size),
+                    "LOCAL_WORLD_SIZE": str(here),
+                    "GROUP_RANK": str(rank // here),
+                    "GROUP_WORLD_SIZE": str(len(self.hosts)),
+                    "MASTER_ADDR": self.hosts[0].address,
+                    "MASTER_PORT": str(MASTER_PORT),
+                },
+                stdout=stdout,
+                stderr=stderr,
+            )
+            for rank in range(size)
+        ]
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return what has been counted, by cable of the topology, queue, color and `Count`."""
+        return self.fabric.counts()
+
+    def slow_down(self, host: int, factor: float) -> None:
+        """Let all commands on a host, also later ones, run one part in `factor` of the time."""
+        self._slower[host] = factor
+        for place, process in self._processes:
+            if place == host:
+                process.slow_down(factor)
+
+    def change(self, event: LinkEvent) -> None:
+        """Let the cables of `event` be what it says, now; its time is not looked at."""
+        self._topology = changed(self._topology, event, self.spec.topology)
+        for number in event.cables:
+            cable = self._topology.cables[number]
+            self.fabric.alter(number, cable.port, cable.link)
+
+    def reroute(self) -> None:
+        """Let switches avoid the links that are down, and use those that are up again."""
+        cables = self._topology.cables
+        self.fabric.avoid([k for k, cable in enumerate(cables) if cable.link.down])
+
+    def close(self) -> None:
+        """End and remove everything. Safe to call twice."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.close()
+
+    def _place(self, host: int) -> dict[str, str]:
+        """Return what tells a command where it is; gloo asks for the interface by name."""
+        return {
+            "SHOAL_LAB_HOST": self.hosts[host].name,
+            "SHOAL_LAB_ADDRESS": self.hosts[host].address,
+            "SHOAL_LAB_INTERFACE": INTERFACE,
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+        }
+
+    def _happen(self) -> None:
+        """Do what the spec says when it says so, until this closes."""
+        began = time.monotonic()
+        with contextlib.ExitStack() as flows:
+            agenda = self._agenda(flows)
+            for at_s, what in agenda:
+                if self._closing.wait(max(0.0, began + at_s - time.monotonic())):
+                    return
+                what()
+            self._closing.wait()
+
+    def _agenda(self, flows: contextlib.ExitStack) -> list[tuple[float, Callable[[], None]]]:
+        """Return what happens and after how many seconds, in order."""
+        agenda: list[tuple[float, Callable[[], None]]] = []
+        for event in self.spec.events:
+            if isinstance(event, HostEvent):
+                agenda.append((event.at_s, partial(self.slow_down, event.host, event.slower)))
+                continue
+            agenda.append((event.at_s, partial(self.change, event)))
+            later = rerouted(self.spec, event)
+            if later is not None:
+                agenda.append((later, self.reroute))
+        for flow in self.spec.flows:
+            made = flows.enter_context(BackgroundFlow(flow, self.fabric.hosts))
+            agenda.append((flow.start_s, made.begin))
+            if flow.stop_s is not None:
+                agenda.append((flow.stop_s, made.close))
+        return sorted(agenda, key=lambda entry: entry[0])

@@ -1,0 +1,102 @@
+"""A command on an emulated host and all that it starts: watched, signalled, slowed, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Self
+
+from shoal.lab import keeper
+from shoal.lab.namespaces import inside
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Mapping, Sequence
+
+KILL_S: Final = 10.0
+"""Within which the kernel ends what is killed."""
+
+Stream = int | IO[bytes] | None
+
+
+class HostProcess:
+    """A running command; leaving it as a context manager kills it with all that it has started.
+
+    `namespace` is the path of its network, `name` that of the host, `names` the text of its file of
+    hosts. `environment` is all that the command gets; streams are as for `subprocess.Popen`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        namespace: str,
+        name: str,
+        names: str,
+        environment: Mapping[str, str],
+        stdin: Stream = subprocess.DEVNULL,
+        stdout: Stream = None,
+        stderr: Stream = None,
+        is_apart: bool = True,
+    ) -> None:
+        self._control, theirs = socket.socketpair()
+        launcher = [sys.executable, "-I", "-S", str(Path(keeper.__file__)), str(theirs.fileno())]
+        with theirs, inside(namespace):
+            self._process = subprocess.Popen(
+                [*launcher, name, names, *command],
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=is_apart,  # a terminal's Ctrl-C is not for it
+            )
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        """What it writes, if that was asked for as a pipe."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def stderr(self) -> IO[bytes]:
+        """What it writes as errors, if that was asked for as a pipe."""
+        assert self._process.stderr is not None
+        return self._process.stderr
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the command and all that it has started."""
+        self._order(f"signal {int(number)}")
+
+    def slow_down(self, factor: float) -> None:
+        """Let it run only one part in `factor` of the time from now on, 1 for all of it."""
+        self._order(f"slower {factor:g}")
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs; 128 and the number if a signal ended it."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the exit code, None if it still runs then."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """Kill what still runs. Safe to call twice."""
+        self._control.close()
+        self._process.wait(KILL_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.close()
+
+    def _order(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            self._control.sendall(f"{line}\n".encode())

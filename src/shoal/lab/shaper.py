@@ -1,0 +1,41 @@
+"""The token bucket in front of an interface: what makes a program wait when its link is busy.
+
+A real host's network card takes no more than its link carries, so that what is too much waits in
+the host, where sockets fill up and programs pause. A virtual interface takes everything; behind the
+kernel's token bucket it is like a real one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shoal.lab.frames import ETHERNET_BYTES
+
+FRAME_BYTES: Final = 1500 + ETHERNET_BYTES
+"""What shapers and the switch count for a full packet."""
+
+HOST_QUEUE_BYTES: Final = 1000 * FRAME_BYTES
+"""As long as a network card's queue is by default (txqueuelen 1000)."""
+
+_BURST_BYTES: Final = 10 * FRAME_BYTES
+"""What a bucket holds: a timer of the kernel's that is late by less costs no throughput."""
+_PEAK: Final = "30gbit"
+_PEAK_BYTES: Final = 2 * 1472
+"""A bucket with a peak rate cuts up what is larger than this: all that is more than one packet."""
+
+
+def shape_lines(
+    interface: str, bits_per_second: int, limit_bytes: int, *, change: bool = False
+) -> list[str]:
+    """Return what `tc -batch` has to do for a bucket in front of a queue limited in bytes.
+
+    With `change` the bucket is there and gets another rate.
+    """
+    bucket = (
+        f"dev {interface} root handle 1: tbf rate {bits_per_second}bit"
+        f" burst {_BURST_BYTES} peakrate {_PEAK} mtu {_PEAK_BYTES} limit {limit_bytes}"
+    )
+    if change:
+        return [f"qdisc change {bucket}"]
+    queue = f"dev {interface} parent 1:1 handle 10: bfifo limit {limit_bytes}"
+    return [f"qdisc add {bucket}", f"qdisc add {queue}"]
