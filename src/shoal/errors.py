@@ -63,3 +63,9 @@ class ProtocolError(ShoalError):
     """A peer sent something that the protocol does not allow."""
 
     exit_code = 8
+
+
+def of_code(exit_code: int, sentence: str) -> ShoalError:
+    """Return the error that a process of ours ended with, as its exit code and sentence say."""
+    kinds = (kind for kind in ShoalError.__subclasses__() if kind.exit_code == exit_code)
+    return next(kinds, ShoalError)(sentence)

@@ -5,6 +5,7 @@ Owns the options and the tables. What a lab is, is `shoal.lab`'s.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,11 @@ lab_app = typer.Typer(
 )
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC.toml", help="What the lab is to be.")]
+Host = Annotated[str, typer.Argument(metavar="HOST", help="The name of a host.")]
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")]
+
+
+Name = Annotated[str | None, typer.Option("--lab", help="Which lab; the only one if not given.")]
 
 
 @lab_app.command()
@@ -40,18 +45,91 @@ def run(
     """
     from shoal.lab.lab import Lab
     from shoal.lab.report import cable_counts
+    from shoal.lab.rights import have_rights
     from shoal.lab.run import check_command, run_workers
     from shoal.lab.spec_file import read_spec
 
     require_writable(stats)
     wanted = read_spec(spec)
     check_command(command)
+    have_rights(sys.argv[1:])
     with Lab(wanted) as lab:
         code = run_workers(lab, command)
         rows = cable_counts(wanted.topology, lab.counts())
     if stats is not None:
         write_whole(stats, indented_json(rows))
     raise typer.Exit(code)
+
+
+@lab_app.command()
+def up(
+    spec: Spec,
+    name: Annotated[
+        str | None, typer.Option(help="What to call the lab; by default as its spec's file.")
+    ] = None,
+) -> None:
+    """Start a lab that stays until `shoal lab down`; its events and flows begin."""
+    from shoal.lab.rights import have_rights
+    from shoal.lab.spec_file import read_spec
+    from shoal.lab.toml_table import parse_name
+    from shoal.lab.visit import bring_up, describe
+
+    read_spec(spec)
+    called = parse_name(name or spec.stem)
+    have_rights(sys.argv[1:])
+    bring_up(called, spec.absolute())
+    lab = describe(called)
+    output_console().print(f"{called}: {len(lab.hosts)} hosts are up: {', '.join(lab.hosts)}")
+
+
+@lab_app.command("exec")
+def execute_at(host: Host, command: Command, lab: Name = None) -> None:
+    """Run a command on a host of a lab that is up."""
+    from shoal.lab.run import check_command
+    from shoal.lab.visit import chosen, execute
+
+    called = chosen(lab)
+    check_command(command)
+    raise typer.Exit(execute(called, host, command))
+
+
+@lab_app.command()
+def stats(
+    lab: Name = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the counts here as JSON; - for standard output.")
+    ] = None,
+) -> None:
+    """Print what the switches of a lab have counted since it is up."""
+    from shoal.lab.visit import chosen, count, describe
+
+    if json != Path("-"):
+        require_writable(json)
+    called = chosen(lab)
+    what, rows = describe(called), count(called).rows
+    sys.stderr.write(f"{called}, up for {what.seconds:.0f} s, from {what.spec}\n")
+    if what.trouble:
+        sys.stderr.write(f"its events and flows have ended early: {what.trouble}\n")
+    if json == Path("-"):
+        sys.stdout.write(indented_json(rows).decode())
+        return
+    print_counts(rows)
+    if json is not None:
+        write_whole(json, indented_json(rows))
+
+
+@lab_app.command()
+def down(
+    lab: Annotated[str | None, typer.Argument(help="Which lab; the only one if not given.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All labs of this user.")] = False,
+) -> None:
+    """End a lab: its commands are killed, its hosts removed."""
+    from shoal.lab.resident_messages import names_of_labs
+    from shoal.lab.visit import chosen, take_down
+
+    for name in names_of_labs() if every else [chosen(lab)]:
+        take_down(name)
+        sys.stderr.write(f"{name} is gone\n")
 
 
 def print_counts(rows: list[CableCounts]) -> None:

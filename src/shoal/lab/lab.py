@@ -54,6 +54,9 @@ class Lab:
         self._open = contextlib.ExitStack()
         self._processes: list[tuple[int, HostProcess]] = []
         self._slower: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self.trouble = ""
+        """Why events and flows ended before their time, if they did."""
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         topology = spec.topology
@@ -85,7 +88,7 @@ class Lab:
     def begin(self) -> None:
         """Let the events and flows of the spec happen from now on."""
         if self._thread is None and (self.spec.events or self.spec.flows):
-            self._thread = threading.Thread(target=self._happen, name="shoal-events", daemon=True)
+            self._thread = threading.Thread(target=self._live, name="shoal-events", daemon=True)
             self._thread.start()
 
     def start(
@@ -97,29 +100,32 @@ class Lab:
         stdin: Stream = subprocess.DEVNULL,
         stdout: Stream = None,
         stderr: Stream = None,
-        is_apart: bool = True,
+        directory: str | None = None,
     ) -> HostProcess:
         """Start a command on a host and return it; it ends with this lab, if not before.
 
-        `environment` is added to this process's own and to what says where the command is.
+        `environment` replaces this process's own; what says where the command is comes on top.
         """
         here = self.hosts[host]
-        process = self._open.enter_context(
-            HostProcess(
-                command,
-                namespace=here.path,
-                name=here.name,
-                names=self._names,
-                environment={**os.environ, **self._place(host), **(environment or {})},
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                is_apart=is_apart,
-            )
+        process = HostProcess(
+            command,
+            namespace=here.path,
+            name=here.name,
+            names=self._names,
+            environment={**(os.environ if environment is None else environment), **_place(here)},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            directory=directory,
         )
-        self._processes.append((host, process))
-        if host in self._slower:
-            process.slow_down(self._slower[host])
+        with self._lock:
+            ended = [each for each in self._processes if each[1].poll() is not None]
+            for each in ended:
+                self._processes.remove(each)
+                each[1].close()
+            self._processes.append((host, process))
+            if host in self._slower:
+                process.slow_down(self._slower[host])
         return process
 
     def start_workers(
@@ -137,6 +143,7 @@ class Lab:
                 rank // here,
                 command,
                 environment={
+                    **os.environ,
                     "RANK": str(rank),
                     "LOCAL_RANK": str(rank % here),
                     "WORLD_SIZE": str(size),
@@ -158,10 +165,11 @@ class Lab:
 
     def slow_down(self, host: int, factor: float) -> None:
         """Let all commands on a host, also later ones, run one part in `factor` of the time."""
-        self._slower[host] = factor
-        for place, process in self._processes:
-            if place == host:
-                process.slow_down(factor)
+        with self._lock:
+            self._slower[host] = factor
+            for place, process in self._processes:
+                if place == host:
+                    process.slow_down(factor)
 
     def change(self, event: LinkEvent) -> None:
         """Let the cables of `event` be what it says, now; its time is not looked at."""
@@ -181,6 +189,12 @@ class Lab:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        with self._lock:
+            for _, process in self._processes:
+                process.kill()
+            for _, process in self._processes:
+                process.close()
+            self._processes.clear()
         self._open.close()
 
     def __enter__(self) -> Self:
@@ -189,14 +203,11 @@ class Lab:
     def __exit__(self, *_details: object) -> None:
         self.close()
 
-    def _place(self, host: int) -> dict[str, str]:
-        """Return what tells a command where it is; gloo asks for the interface by name."""
-        return {
-            "SHOAL_LAB_HOST": self.hosts[host].name,
-            "SHOAL_LAB_ADDRESS": self.hosts[host].address,
-            "SHOAL_LAB_INTERFACE": INTERFACE,
-            "GLOO_SOCKET_IFNAME": INTERFACE,
-        }
+    def _live(self) -> None:
+        try:
+            self._happen()
+        except Exception as error:  # noqa: BLE001 - nobody could catch it here
+            self.trouble = f"{type(error).__name__}: {error}"
 
     def _happen(self) -> None:
         """Do what the spec says when it says so, until this closes."""
@@ -226,3 +237,13 @@ class Lab:
             if flow.stop_s is not None:
                 agenda.append((flow.stop_s, made.close))
         return sorted(agenda, key=lambda entry: entry[0])
+
+
+def _place(host: LabHost) -> dict[str, str]:
+    """Return what tells a command where it is; gloo asks for the interface by name."""
+    return {
+        "SHOAL_LAB_HOST": host.name,
+        "SHOAL_LAB_ADDRESS": host.address,
+        "SHOAL_LAB_INTERFACE": INTERFACE,
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+    }

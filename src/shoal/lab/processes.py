@@ -26,7 +26,8 @@ class HostProcess:
     """A running command; leaving it as a context manager kills it with all that it has started.
 
     `namespace` is the path of its network, `name` that of the host, `names` the text of its file of
-    hosts. `environment` is all that the command gets; streams are as for `subprocess.Popen`.
+    hosts. `environment` is all that the command gets; streams are as for `subprocess.Popen`, and
+    `directory` is where it runs if not here.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class HostProcess:
         stdin: Stream = subprocess.DEVNULL,
         stdout: Stream = None,
         stderr: Stream = None,
-        is_apart: bool = True,
+        directory: str | None = None,
     ) -> None:
         self._control, theirs = socket.socketpair()
         launcher = [sys.executable, "-I", "-S", str(Path(keeper.__file__)), str(theirs.fileno())]
@@ -52,8 +53,14 @@ class HostProcess:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                start_new_session=is_apart,  # a terminal's Ctrl-C is not for it
+                cwd=directory,
+                start_new_session=True,  # a terminal's Ctrl-C comes by way of the lab
             )
+
+    @property
+    def pid(self) -> int:
+        """Of the process that waits for the command, and ends with it."""
+        return self._process.pid
 
     @property
     def stdout(self) -> IO[bytes]:
@@ -86,9 +93,13 @@ class HostProcess:
         except subprocess.TimeoutExpired:
             return None
 
-    def close(self) -> None:
-        """Kill what still runs. Safe to call twice."""
+    def kill(self) -> None:
+        """Have what still runs killed, and do not wait for it."""
         self._control.close()
+
+    def close(self) -> None:
+        """Kill what still runs, and let go of it. Safe to call twice."""
+        self.kill()
         self._process.wait(KILL_S)
 
     def __enter__(self) -> Self:

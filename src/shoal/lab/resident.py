@@ -1,0 +1,186 @@
+"""The process of a lab that stays up: `python -m shoal.lab.resident NAME SPEC FD`.
+
+Tells whoever started it on the descriptor FD that the lab is up, or why not, and then serves those
+that visit, until one asks it to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from shoal.errors import ShoalError, UsageError
+from shoal.lab.lab import Lab
+from shoal.lab.report import cable_counts
+from shoal.lab.resident_messages import (
+    Answer,
+    Connection,
+    Count,
+    Counts,
+    Describe,
+    Description,
+    Down,
+    Ended,
+    Execute,
+    Refused,
+    Request,
+    Signal,
+    address_of,
+    is_ours,
+)
+from shoal.lab.spec_file import read_spec
+
+_BACKLOG: Final = 16
+_STREAMS: Final = 3
+
+
+class Resident:
+    """A lab, and the visitors that it serves, each in a thread of its own."""
+
+    def __init__(self, name: str, spec: Path, lab: Lab, listener: socket.socket) -> None:
+        self._name, self._spec, self._lab = name, spec, lab
+        self._listener = listener
+        self._began = time.monotonic()
+
+    def serve(self) -> Connection | None:
+        """Serve until a visitor asks the lab to end, and return that one."""
+        ending: list[Connection] = []
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # shut down by the visitor that ends it
+                return ending[0] if ending else None
+            visitor = Connection(connection)
+            if not is_ours(connection):
+                visitor.close()
+                continue
+            threading.Thread(target=self._receive, args=(visitor, ending), daemon=True).start()
+
+    def _receive(self, visitor: Connection, ending: list[Connection]) -> None:
+        with contextlib.suppress(OSError, ShoalError):
+            while (line := visitor.receive()) is not None:
+                request = msgspec.json.decode(line, type=Request)
+                if isinstance(request, Down):
+                    ending.append(visitor)
+                    self._listener.shutdown(socket.SHUT_RDWR)
+                    return
+                answer = self._answer(visitor, request)
+                if answer is None:
+                    break
+                visitor.send(answer)
+        visitor.close()
+
+    def _answer(self, visitor: Connection, request: Request) -> Answer | None:
+        match request:
+            case Describe():
+                return Description(
+                    name=self._name,
+                    spec=str(self._spec),
+                    hosts={host.name: host.address for host in self._lab.hosts},
+                    seconds=time.monotonic() - self._began,
+                    trouble=self._lab.trouble,
+                )
+            case Count():
+                counts = self._lab.counts()
+                return Counts(cable_counts(self._lab.spec.topology, counts))
+            case Execute():
+                return self._execute(visitor, request)
+            case _:
+                return Refused("Nothing runs that could be sent a signal.")
+
+    def _execute(self, visitor: Connection, request: Execute) -> Answer | None:
+        """Run a command to its end; None if the visitor has gone."""
+        names = [host.name for host in self._lab.hosts]
+        if request.host not in names:
+            return Refused(f"There is no host {request.host!r}; there are {', '.join(names)}.")
+        streams = [visitor.files.pop(0) for _ in range(min(_STREAMS, len(visitor.files)))]
+        try:
+            if len(streams) != _STREAMS:
+                return Refused("A command needs three streams.")
+            process = self._lab.start(
+                names.index(request.host),
+                request.command,
+                environment=request.environment,
+                directory=request.directory,
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
+            )
+        except OSError as error:
+            return Refused(f"The command cannot be started: {error}.")
+        finally:
+            for stream in streams:
+                os.close(stream)
+        with process, selectors.DefaultSelector() as selector:
+            ended = os.pidfd_open(process.pid)
+            try:
+                selector.register(ended, selectors.EVENT_READ)
+                selector.register(visitor.socket, selectors.EVENT_READ)
+                while True:
+                    ready = [key.fileobj for key, _ in selector.select()]
+                    if ended in ready:
+                        return Ended(process.wait(1.0) or 0)
+                    line = visitor.receive()
+                    if line is None:
+                        return None
+                    order = msgspec.json.decode(line, type=Request)
+                    if isinstance(order, Signal):
+                        process.signal(signal.Signals(order.number))
+            finally:
+                os.close(ended)
+
+
+def main() -> int:
+    """Be the lab that the arguments say."""
+    name, spec, report = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        wanted = read_spec(spec)
+        listener = _listen(name)
+        with listener, Lab(wanted) as lab:
+            resident = Resident(name, spec, lab, listener)
+            lab.begin()
+            _say(report, b"0\n")
+            silence = os.open(os.devnull, os.O_RDWR)
+            for stream in range(_STREAMS):
+                os.dup2(silence, stream)
+            ending = resident.serve()
+        if ending is not None:
+            ending.close()
+    except ShoalError as error:
+        _say(report, f"{error.exit_code}\n{error}".encode())
+        return error.exit_code
+    return 0
+
+
+def _listen(name: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(address_of(name))
+    except OSError:
+        listener.close()
+        message = f"A lab {name!r} is up already: shoal lab down {name}, or give another --name."
+        raise UsageError(message) from None
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _say(report: int, text: bytes) -> None:
+    os.write(report, text)
+    os.close(report)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""What is said between a lab that stays up and the commands that visit it: lines of JSON.
+
+They meet at a socket without a file, which ends with the lab's process: nothing can be left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from shoal.errors import ProtocolError
+from shoal.lab.report import CableCounts
+
+_PREFIX: Final = "shoal-lab"
+_CHUNK_BYTES: Final = 1 << 16
+_MOST_BYTES: Final = 16 << 20
+_CREDENTIALS: Final = struct.Struct("=iII")
+_STREAMS: Final = 3
+
+
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Ask for a `Description`."""
+
+
+class Count(msgspec.Struct, frozen=True, tag=True):
+    """Ask for `Counts`."""
+
+
+class Down(msgspec.Struct, frozen=True, tag=True):
+    """Ask the lab to end; the connection is closed when it has."""
+
+
+class Execute(msgspec.Struct, frozen=True, tag=True):
+    """Run a command on a host with the three streams that come along; answered by `Ended`.
+
+    It is killed if the connection is closed before.
+    """
+
+    host: str
+    command: list[str]
+    environment: dict[str, str]
+    directory: str
+
+
+class Signal(msgspec.Struct, frozen=True, tag=True):
+    """Send a signal to the command that runs."""
+
+    number: int
+
+
+class Description(msgspec.Struct, frozen=True, tag=True):
+    """What the lab is."""
+
+    name: str
+    spec: str
+    hosts: dict[str, str]
+    """Addresses by name."""
+    seconds: float
+    """Since it is up."""
+    trouble: str = ""
+    """Why its events ended early, if they did."""
+
+
+class Counts(msgspec.Struct, frozen=True, tag=True):
+    """What its switches have counted."""
+
+    rows: list[CableCounts]
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """The command has ended."""
+
+    code: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """What was asked for cannot be done."""
+
+    sentence: str
+
+
+Request = Describe | Count | Down | Execute | Signal
+Answer = Description | Counts | Ended | Refused
+
+
+def address_of(name: str) -> str:
+    """Return the address of the lab `name` of this user; it begins with a zero byte."""
+    return f"\0{_PREFIX}-{_user()}-{name}"
+
+
+def names_of_labs() -> list[str]:
+    """Return the names of this user's labs that are up."""
+    start = f"@{_PREFIX}-{_user()}-"
+    lines = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()
+    words = [line.rpartition(" ")[2] for line in lines]
+    return sorted({word.removeprefix(start) for word in words if word.startswith(start)})
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Return whether the other end belongs to this user: the address alone protects nothing."""
+    option = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(option)[1] == os.geteuid())
+
+
+class Connection:
+    """One end of a conversation."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.files: list[int] = []
+        """Descriptors that came along and nobody has taken yet."""
+        self._heard = bytearray()
+
+    def send(self, message: Request | Answer, files: tuple[int, ...] = ()) -> None:
+        """Send a message, and copies of descriptors."""
+        line = msgspec.json.encode(message) + b"\n"
+        sent = socket.send_fds(self.socket, [line], files)
+        self.socket.sendall(line[sent:])
+
+    def receive(self) -> bytes | None:
+        """Return the next line; None at the end. Raises `ProtocolError` for one without end."""
+        while b"\n" not in self._heard:
+            heard, files, _, _ = socket.recv_fds(self.socket, _CHUNK_BYTES, _STREAMS)
+            self.files += files
+            if not heard:
+                return None
+            self._heard += heard
+            if len(self._heard) > _MOST_BYTES:
+                raise ProtocolError("A message to a lab is too long.")
+        line, _, rest = bytes(self._heard).partition(b"\n")
+        self._heard[:] = rest
+        return line
+
+    def close(self) -> None:
+        """Close it, and what came along."""
+        for file in self.files:
+            os.close(file)
+        self.files.clear()
+        self.socket.close()
+
+
+def _user() -> int:
+    """Return this user's number outside of any user namespace of its own."""
+    here = os.geteuid()
+    for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
+        inside, outside, length = map(int, line.split())
+        if inside <= here < inside + length:
+            return outside + here - inside
+    return here

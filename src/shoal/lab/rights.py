@@ -1,0 +1,45 @@
+"""The right to make namespaces: an ordinary user has it inside a user namespace of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from shoal.errors import ResourceError
+from shoal.lab.fabric import why_not
+
+_INSIDE: Final = "SHOAL_LAB_USER_NAMESPACE"
+"""Set in the environment of a process that has been started again inside one."""
+_ENTER: Final = ("unshare", "--user", "--map-root-user", "--")
+_SECONDS: Final = 10.0
+
+
+def have_rights(arguments: Sequence[str]) -> None:
+    """Return if this process may build a lab; else start it again, where it may.
+
+    `arguments` are those of the command line. Raises `ResourceError` if neither is allowed.
+    """
+    obstacle = why_not()
+    if obstacle is None:
+        return
+    if os.geteuid() == 0 or _INSIDE in os.environ or not _may_enter():
+        message = f"There can be no lab here. {obstacle}"
+        raise ResourceError(message)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(
+        _ENTER[0],
+        [*_ENTER, sys.executable, "-m", "shoal.cli", *arguments],
+        {**os.environ, _INSIDE: "1"},
+    )
+
+
+def _may_enter() -> bool:
+    if shutil.which(_ENTER[0]) is None:
+        return False
+    tried = subprocess.run([*_ENTER, "true"], capture_output=True, timeout=_SECONDS, check=False)
+    return tried.returncode == 0

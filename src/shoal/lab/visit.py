@@ -1,0 +1,174 @@
+"""Starting a lab that stays up, and visiting it: what the commands of `shoal lab` do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, UsageError, of_code
+from shoal.lab.resident_messages import (
+    Answer,
+    Connection,
+    Count,
+    Counts,
+    Describe,
+    Description,
+    Down,
+    Ended,
+    Execute,
+    Refused,
+    Request,
+    Signal,
+    address_of,
+    is_ours,
+    names_of_labs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+T = TypeVar("T", Description, Counts)
+
+_ANSWER_S: Final = 30.0
+_START_S: Final = 300.0
+"""The first lab compiles its switch."""
+
+
+def bring_up(name: str, spec: Path) -> None:
+    """Start a lab that stays up when this process ends; return once it is there.
+
+    Raises what keeps it from being there.
+    """
+    reading, writing = os.pipe()
+    with open(reading, "rb") as report:  # noqa: PTH123 - a descriptor
+        try:
+            started = subprocess.Popen(
+                [sys.executable, "-m", "shoal.lab.resident", name, str(spec), str(writing)],
+                pass_fds=(writing,),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        try:
+            code, _, sentence = report.read().decode().partition("\n")
+        except BaseException:  # Ctrl-C: nobody waits for this lab any more
+            started.terminate()
+            started.wait(_ANSWER_S)
+            raise
+    if code != "0":
+        raise of_code(int(code or 1), sentence or "The lab's process ended before it was up.")
+
+
+def chosen(name: str | None) -> str:
+    """Return `name`, or that of the only lab that is up; raise `UsageError`."""
+    names = names_of_labs()
+    if name is None and len(names) == 1:
+        return names[0]
+    if name in names:
+        return str(name)
+    if not names:
+        raise UsageError("No lab is up: shoal lab up SPEC.toml starts one.")
+    what = "Several labs are up" if name is None else f"No lab {name!r} is up"
+    message = f"{what}; say which of {', '.join(names)}."
+    raise UsageError(message)
+
+
+def describe(name: str) -> Description:
+    """Return what the lab `name` is."""
+    return _ask(name, Describe(), Description)
+
+
+def count(name: str) -> Counts:
+    """Return what the switches of the lab `name` have counted."""
+    return _ask(name, Count(), Counts)
+
+
+def take_down(name: str) -> None:
+    """End the lab `name`, and return once it is gone."""
+    connection = _connect(name)
+    try:
+        connection.send(Down())
+        if connection.receive() is not None:
+            raise ResourceError("The lab answered instead of ending.")
+    except TimeoutError:
+        message = f"The lab {name!r} did not end within {_ANSWER_S:g} s."
+        raise DeadlineExceeded(message) from None
+    finally:
+        connection.close()
+
+
+def execute(name: str, host: str, command: Sequence[str]) -> int:
+    """Run a command on a host of the lab `name` with this process's streams; return its exit code.
+
+    Ctrl-C goes to the command.
+    """
+    connection = _connect(name)
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        connection.send(Signal(number))
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        connection.socket.settimeout(None)
+        order = Execute(host, list(command), dict(os.environ), str(Path.cwd()))
+        connection.send(order, (0, 1, 2))
+        signal.signal(signal.SIGINT, forward)
+        answer = _receive(connection)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        connection.close()
+    if isinstance(answer, Ended):
+        return answer.code
+    raise _trouble(name, answer)
+
+
+def _ask(name: str, request: Request, kind: type[T]) -> T:
+    connection = _connect(name)
+    try:
+        connection.send(request)
+        answer = _receive(connection)
+    except TimeoutError:
+        message = f"The lab {name!r} did not answer within {_ANSWER_S:g} s."
+        raise DeadlineExceeded(message) from None
+    finally:
+        connection.close()
+    if isinstance(answer, kind):
+        return answer
+    raise _trouble(name, answer)
+
+
+def _connect(name: str) -> Connection:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.settimeout(_ANSWER_S)
+    try:
+        made.connect(address_of(name))
+    except OSError:
+        made.close()
+        message = f"No lab {name!r} is up."
+        raise UsageError(message) from None
+    if not is_ours(made):
+        made.close()
+        message = f"The lab {name!r} is another user's."
+        raise ResourceError(message)
+    return Connection(made)
+
+
+def _receive(connection: Connection) -> Answer | None:
+    line = connection.receive()
+    return None if line is None else msgspec.json.decode(line, type=Answer)
+
+
+def _trouble(name: str, answer: Answer | None) -> ShoalError:
+    if isinstance(answer, Refused):
+        return UsageError(answer.sentence)
+    return ResourceError(f"The lab {name!r} has ended.")
