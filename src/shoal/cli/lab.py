@@ -69,14 +69,12 @@ def up(
     ] = None,
 ) -> None:
     """Start a lab that stays until `shoal lab down`; its events and flows begin."""
-    from shoal.lab.rights import have_rights
     from shoal.lab.spec_file import read_spec
     from shoal.lab.toml_table import parse_name
     from shoal.lab.visit import bring_up, describe
 
     read_spec(spec)
     called = parse_name(name or spec.stem)
-    have_rights(sys.argv[1:])
     bring_up(called, spec.absolute())
     lab = describe(called)
     output_console().print(f"{called}: {len(lab.hosts)} hosts are up: {', '.join(lab.hosts)}")

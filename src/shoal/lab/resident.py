@@ -1,7 +1,7 @@
-"""The process of a lab that stays up: `python -m shoal.lab.resident NAME SPEC FD`.
+"""The process of a lab that stays up: `python -m shoal.lab.resident NAME SPEC REPORT LISTENER`.
 
-Tells whoever started it on the descriptor FD that the lab is up, or why not, and then serves those
-that visit, until one asks it to end.
+Tells whoever started it on the descriptor REPORT that the lab is up, or why not, and then serves
+those that visit at the socket LISTENER, until one asks it to end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShoalError
 from shoal.lab.lab import Lab
 from shoal.lab.report import cable_counts
 from shoal.lab.resident_messages import (
@@ -35,12 +35,10 @@ from shoal.lab.resident_messages import (
     Refused,
     Request,
     Signal,
-    address_of,
     is_ours,
 )
 from shoal.lab.spec_file import read_spec
 
-_BACKLOG: Final = 16
 _STREAMS: Final = 3
 
 
@@ -143,12 +141,12 @@ class Resident:
 def main() -> int:
     """Be the lab that the arguments say."""
     name, spec, report = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    listener = socket.socket(fileno=int(sys.argv[4]))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         wanted = read_spec(spec)
-        listener = _listen(name)
         with listener, Lab(wanted) as lab:
             resident = Resident(name, spec, lab, listener)
             lab.begin()
@@ -163,18 +161,6 @@ def main() -> int:
         _say(report, f"{error.exit_code}\n{error}".encode())
         return error.exit_code
     return 0
-
-
-def _listen(name: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(address_of(name))
-    except OSError:
-        listener.close()
-        message = f"A lab {name!r} is up already: shoal lab down {name}, or give another --name."
-        raise UsageError(message) from None
-    listener.listen(_BACKLOG)
-    return listener
 
 
 def _say(report: int, text: bytes) -> None:

@@ -14,8 +14,22 @@ from shoal.lab.fabric import why_not
 
 _INSIDE: Final = "SHOAL_LAB_USER_NAMESPACE"
 """Set in the environment of a process that has been started again inside one."""
-_ENTER: Final = ("unshare", "--user", "--map-root-user", "--")
+_ENTER: Final = ("unshare", "--user", "--net", "--map-root-user", "--")
 _SECONDS: Final = 10.0
+
+
+def launcher() -> list[str]:
+    """Return what a command that builds a lab has to begin with: nothing for who may anyway.
+
+    Raises `ResourceError` if this user may not build one in any way.
+    """
+    obstacle = why_not()
+    if obstacle is None:
+        return []
+    if os.geteuid() == 0 or _INSIDE in os.environ or not _may_enter():
+        message = f"There can be no lab here. {obstacle}"
+        raise ResourceError(message)
+    return ["env", f"{_INSIDE}=1", *_ENTER]
 
 
 def have_rights(arguments: Sequence[str]) -> None:
@@ -23,19 +37,11 @@ def have_rights(arguments: Sequence[str]) -> None:
 
     `arguments` are those of the command line. Raises `ResourceError` if neither is allowed.
     """
-    obstacle = why_not()
-    if obstacle is None:
-        return
-    if os.geteuid() == 0 or _INSIDE in os.environ or not _may_enter():
-        message = f"There can be no lab here. {obstacle}"
-        raise ResourceError(message)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execvpe(
-        _ENTER[0],
-        [*_ENTER, sys.executable, "-m", "shoal.cli", *arguments],
-        {**os.environ, _INSIDE: "1"},
-    )
+    prefix = launcher()
+    if prefix:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execvp(prefix[0], [*prefix, sys.executable, "-m", "shoal.cli", *arguments])
 
 
 def _may_enter() -> bool:

@@ -30,6 +30,7 @@ from shoal.lab.resident_messages import (
     is_ours,
     names_of_labs,
 )
+from shoal.lab.rights import launcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", Description, Counts)
 
+_BACKLOG: Final = 16
 _ANSWER_S: Final = 30.0
 _START_S: Final = 300.0
 """The first lab compiles its switch."""
@@ -47,16 +49,20 @@ def bring_up(name: str, spec: Path) -> None:
 
     Raises what keeps it from being there.
     """
+    command = [*launcher(), sys.executable, "-m", "shoal.lab.resident", name, str(spec)]
     reading, writing = os.pipe()
     with open(reading, "rb") as report:  # noqa: PTH123 - a descriptor
         try:
+            listener = _listen(name)
+            files = (writing, listener.fileno())
             started = subprocess.Popen(
-                [sys.executable, "-m", "shoal.lab.resident", name, str(spec), str(writing)],
-                pass_fds=(writing,),
+                [*command, *map(str, files)],
+                pass_fds=files,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
+            listener.close()
         finally:
             os.close(writing)
         try:
@@ -67,6 +73,19 @@ def bring_up(name: str, spec: Path) -> None:
             raise
     if code != "0":
         raise of_code(int(code or 1), sentence or "The lab's process ended before it was up.")
+
+
+def _listen(name: str) -> socket.socket:
+    """Return the socket of a lab: opened here, since the lab may see another network."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(address_of(name))
+    except OSError:
+        listener.close()
+        message = f"A lab {name!r} is up already: shoal lab down {name}, or give another --name."
+        raise UsageError(message) from None
+    listener.listen(_BACKLOG)
+    return listener
 
 
 def chosen(name: str | None) -> str:
