@@ -216,7 +216,7 @@ def test_a_fabric_leaves_nothing_behind_when_its_process_is_killed() -> None:
         "import time\n"
         "from shoal.lab.fabric import Fabric\n"
         "from shoal.switching.settings import *\n"
-        "from shoal.switching.topology import Materials, host_names, *\n"
+        "from shoal.switching.topology import *\n"
         "some = Materials(Port(10**9), Port(10**9), Link())\n"
         "with Fabric(star(host_names(2), some)) as fabric:\n"
         "    import os\n"

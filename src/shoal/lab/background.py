@@ -72,6 +72,11 @@ class BackgroundFlow:
         for each in (self._sink, self._source):
             each.settimeout(_PATIENCE_S)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been ended."""
+        return self._closing.is_set()
+
     def begin(self) -> None:
         """Send from now on."""
         if self._flow.protocol == "udp":

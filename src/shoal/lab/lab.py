@@ -55,6 +55,8 @@ class Lab:
         self._processes: list[tuple[int, HostProcess]] = []
         self._slower: dict[int, float] = {}
         self._lock = threading.Lock()
+        self.flows: dict[int, BackgroundFlow] = {}
+        """By place in the spec, once they have been made."""
         self.trouble = ""
         """Why events and flows ended before their time, if they did."""
         self._thread: threading.Thread | None = None
@@ -82,8 +84,12 @@ class Lab:
                 zip(topology.host_names, self.fabric.hosts, strict=True)
             )
         ]
-        names = [f"{host.address}\t{host.name}\n" for host in self.hosts]
-        self._names = "127.0.0.1\tlocalhost\n" + "".join(names)
+        # The second form is how a socket of IPv6 sees a peer that speaks IPv4.
+        names = [
+            f"{host.address} {host.name}\n::ffff:{host.address} {host.name}\n"
+            for host in self.hosts
+        ]
+        self._names = "127.0.0.1 localhost\n" + "".join(names)
 
     def begin(self) -> None:
         """Let the events and flows of the spec happen from now on."""
@@ -122,7 +128,7 @@ class Lab:
             ended = [each for each in self._processes if each[1].poll() is not None]
             for each in ended:
                 self._processes.remove(each)
-                each[1].close()
+                each[1].kill()  # what it has written may still be read
             self._processes.append((host, process))
             if host in self._slower:
                 process.slow_down(self._slower[host])
@@ -231,8 +237,9 @@ class Lab:
             later = rerouted(self.spec, event)
             if later is not None:
                 agenda.append((later, self.reroute))
-        for flow in self.spec.flows:
+        for number, flow in enumerate(self.spec.flows):
             made = flows.enter_context(BackgroundFlow(flow, self.fabric.hosts))
+            self.flows[number] = made
             agenda.append((flow.start_s, made.begin))
             if flow.stop_s is not None:
                 agenda.append((flow.stop_s, made.close))

@@ -63,6 +63,12 @@ class HostProcess:
         return self._process.pid
 
     @property
+    def stdin(self) -> IO[bytes]:
+        """What it reads, if that was asked for as a pipe."""
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
     def stdout(self) -> IO[bytes]:
         """What it writes, if that was asked for as a pipe."""
         assert self._process.stdout is not None
@@ -101,6 +107,10 @@ class HostProcess:
         """Kill what still runs, and let go of it. Safe to call twice."""
         self.kill()
         self._process.wait(KILL_S)
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # nobody read what was still to be written
+                    pipe.close()
 
     def __enter__(self) -> Self:
         return self
