@@ -28,7 +28,7 @@ from shoal.bench.peers.all_libraries import LIBRARIES
 from shoal.bench.peers.hivemind import Hivemind, Swarm
 from shoal.bench.peers.library import RateJob, StepJob
 from shoal.bench.peers.ours import Shoal
-from shoal.bench.peers.pooled import CYCLE, PooledLibrary
+from shoal.bench.peers.pooled import CYCLE, PooledLibrary, Seat
 from shoal.bench.perceptron import batch_of, local_optimizer, perceptron, training_step
 from shoal.bench.stand import Stand
 from shoal.errors import ResourceError
@@ -65,7 +65,7 @@ def trained(context: WorkerContext, library: PooledLibrary, meeting_point: str) 
     """Train for STEPS steps; return the parameters. A task for the pool."""
     rank = context.session.rank
     model = perceptron(WIDTH)
-    loop = library.loop(context, model, meeting_point)
+    loop = library.loop(Seat.of(context, meeting_point), model)
     for _ in range(STEPS):
         training_step(loop.model, batch_of(rank, WIDTH), loop.zero_grad, loop.update)
     loop.close()

@@ -6,14 +6,14 @@ shows. Knows no library.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+MakeOptimizer: TypeAlias = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 
 WIDTH_1M = 500
 """Width that gives about a million parameters."""
@@ -53,11 +53,15 @@ def training_step(
     zero_grad: Callable[[], object],
     update: Callable[[], object],
     compute: Callable[[], None] = lambda: None,
-) -> None:
-    """Make one step; `compute` stands for what a larger model would do before it has gradients."""
+) -> torch.Tensor:
+    """Make one step; return its loss, a scalar.
+
+    `compute` stands for what a larger model would do before it has gradients.
+    """
     inputs, targets = batch
     zero_grad()
     loss = cross_entropy(model(inputs), targets)
     compute()
     loss.backward()
     update()
+    return loss.detach()

@@ -73,6 +73,29 @@ def transport(
     _run(TRANSPORT_SECTIONS, json, only or [], quick=quick, resume=resume)
 
 
+@bench_app.command()
+def cluster(
+    json: Annotated[
+        Path | None,
+        typer.Option(help="Write every job's outcome here at once; those it has are not repeated."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this scenario or contender; may be repeated."),
+    ] = None,
+    *,
+    quick: QuickOption = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Repeat jobs whose outcomes the file has already.")
+    ] = False,
+) -> None:
+    """Train with every library across emulated networks that are slow, lossy or shared."""
+    from shoal.bench.cluster.suite import make_plan
+    from shoal.cli.bench_cluster import run_plan
+
+    run_plan(make_plan(quick=quick, only=only or []), json, quick=quick, again=again)
+
+
 def _run(
     suite: Sequence[Section], json: Path | None, only: list[str], *, quick: bool, resume: bool
 ) -> None:

@@ -7,18 +7,16 @@ is left running when the pool is closed, whatever happened.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
 import secrets
 import signal
 import tempfile
 import time
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from shoal.errors import DeadlineExceeded, ShoalError, WorkerLost
+from shoal.jobs import fork_server
 from shoal.jobs.board import Board
 from shoal.jobs.spec import PoolSettings
 from shoal.jobs.worker import Failure, worker_main
@@ -103,16 +101,14 @@ class WorkerPool:
             self.close()
             return
         if self._is_starting or not isinstance(error, Exception):
-            _kill_server()
+            fork_server.kill()
         self._end(0.0)
 
     def start(self) -> None:
         """Start the processes and wait until all have joined the job."""
-        context = multiprocessing.get_context("forkserver")
-        # torch loads torch._dynamo at the first use of any optimizer: once here, not in each worker
-        context.set_forkserver_preload(["shoal.jobs.worker", "torch._dynamo"])
         self._is_starting = True
-        _start_server_deaf_to_interrupts()
+        # torch loads torch._dynamo at the first use of any optimizer: once here, not in each worker
+        context = fork_server.start(["shoal.jobs.worker", "torch._dynamo"])
         for rank in range(self.settings.workers):
             ours, theirs = context.Pipe()
             process = context.Process(
@@ -202,30 +198,6 @@ class WorkerPool:
         for process in self._processes:
             process.join(_STOP_SECONDS)
         self._temporary.cleanup()
-
-
-def _start_server_deaf_to_interrupts() -> None:
-    """Start the process that workers are forked from, so that Ctrl-C never reaches it or them.
-
-    A terminal sends Ctrl-C to everyone. The launcher alone acts on it: from a server that is
-    importing torch it would draw a traceback. What is blocked here is blocked in its children too.
-    """
-    resource_tracker.ensure_running()  # the server's start would do it, and unblock the signal
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _kill_server() -> None:
-    """End the process that workers are forked from.
-
-    It ends by itself with the launcher, but takes seconds while it imports torch or lets go of it.
-    """
-    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # noqa: SLF001 - nor does the standard library have another way to end it
-    if pid is not None:
-        os.kill(pid, signal.SIGKILL)
 
 
 def _describe_death(rank: int, exit_code: int | None) -> str:

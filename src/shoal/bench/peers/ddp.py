@@ -1,39 +1,60 @@
-"""PyTorch's DistributedDataParallel on gloo, with its defaults."""
+"""PyTorch's DistributedDataParallel on gloo: its defaults, or one of its communication hooks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from shoal.bench.peers.ours import Shoal
-from shoal.bench.peers.pooled import Loop, PooledLibrary
-from shoal.bench.perceptron import local_optimizer
+from shoal.bench.peers.pooled import Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from shoal.jobs.worker import WorkerContext
+_RANK: Final = 4
+"""Of PowerSGD's approximation; its paper trains with 1 to 4."""
+_FIRST_STEPS: Final = 2
+"""Not compressed; the fewest that it allows with its error feedback."""
+_ONE_BUCKET_MB: Final = 10_000
+"""With several buckets its chained collectives do not keep one order on gloo."""
 
 
 @final
 class DDP(PooledLibrary):
-    """All-reduce of gradients in buckets, overlapped with backward."""
+    """All-reduce of gradients in buckets, overlapped with backward.
+
+    `hook` is "" (none), "fp16" or "PowerSGD".
+    """
 
     package = "torch"
 
+    def __init__(self, hook: str = "") -> None:
+        self._hook = hook
+
     @property
     def title(self) -> str:
-        """Its name."""
-        return "PyTorch DDP"
+        """Its name, with the hook."""
+        return f"PyTorch DDP, {self._hook} hook" if self._hook else "PyTorch DDP"
 
     @property
     def counterpart(self) -> PooledLibrary:
         """The same algorithm."""
         return Shoal("all-reduce")
 
-    def loop(self, _context: WorkerContext, model: nn.Module, _meeting_point: str) -> Loop:
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the usual training loop."""
-        wrapped = DistributedDataParallel(model)
-        optimizer = local_optimizer(wrapped.parameters())
+        if self._hook == "PowerSGD":
+            wrapped = DistributedDataParallel(model, bucket_cap_mb=_ONE_BUCKET_MB)
+            state = PowerSGDState(
+                None, matrix_approximation_rank=_RANK, start_powerSGD_iter=_FIRST_STEPS
+            )
+            wrapped.register_comm_hook(state, powerSGD_hook)
+        else:
+            wrapped = DistributedDataParallel(model)
+        if self._hook == "fp16":
+            wrapped.register_comm_hook(None, fp16_compress_hook)
+        optimizer = seat.make_optimizer(wrapped.parameters())
         return Loop(wrapped, optimizer.zero_grad, optimizer.step)

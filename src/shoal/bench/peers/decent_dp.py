@@ -9,14 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from shoal.bench.peers.ours import Shoal
-from shoal.bench.peers.pooled import Loop, PooledLibrary
-from shoal.bench.perceptron import local_optimizer
+from shoal.bench.peers.pooled import Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-    from shoal.jobs.worker import WorkerContext
 
 
 @final
@@ -38,16 +35,15 @@ class DecentDP(PooledLibrary):
         """Averaging as many parameters with as many partners."""
         return Shoal("local-sgd", interval=1) if self._topology == "complete" else Shoal("ds-sync")
 
-    def loop(self, _context: WorkerContext, model: nn.Module, _meeting_point: str) -> Loop:
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of its quick start."""
         from decent_dp.ddp import DecentralizedDataParallel
 
+        def make_optimizer(parameters: list[tuple[str, torch.Tensor]]) -> torch.optim.Optimizer:
+            return seat.make_optimizer([parameter for _, parameter in parameters])
+
         wrapped: Any = DecentralizedDataParallel(
-            model, optim_fn=_make_optimizer, topology=self._topology
+            model, optim_fn=make_optimizer, topology=self._topology
         )
         wrapped.train()
         return Loop(wrapped, wrapped.zero_grad, lambda: None)
-
-
-def _make_optimizer(parameters: list[tuple[str, torch.Tensor]]) -> torch.optim.Optimizer:
-    return local_optimizer([parameter for _, parameter in parameters])

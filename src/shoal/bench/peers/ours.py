@@ -4,43 +4,63 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from shoal.bench.peers.pooled import Loop, PooledLibrary
-from shoal.bench.perceptron import local_optimizer
+import shoal
+from shoal.bench.peers.pooled import DEADLINE_S, Loop, PooledLibrary, Seat
 from shoal.train.optimizer import DistributedOptimizer
 from shoal.train.strategies import make_strategy
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from shoal.jobs.worker import WorkerContext
-
 
 @final
 class Shoal(PooledLibrary):
-    """A strategy, with its own defaults unless `options` say otherwise."""
+    """A strategy over a transport, with its own defaults unless `options` say otherwise."""
 
     package = "shoal"
     is_lock_step = False
 
-    def __init__(self, strategy: str, **options: object) -> None:
+    def __init__(
+        self,
+        strategy: str,
+        *,
+        transport: str = "gloo",
+        loss_bound: float = 0.0,
+        wire: str | None = None,
+        **options: object,
+    ) -> None:
         self._strategy, self._options = strategy, options
+        self._transport, self._loss_bound, self._wire = transport, loss_bound, wire
 
     @property
     def title(self) -> str:
-        """The strategy with its options."""
-        options = ", ".join(f"{name} {value}" for name, value in self._options.items())
-        return f"{self._strategy} ({options})" if options else self._strategy
+        """The strategy with its options, and what it goes over unless that is gloo."""
+        words = [f"{name} {value}" for name, value in self._options.items()]
+        if self._transport != "gloo":
+            words.append(f"over {self._transport}")
+        if self._loss_bound:
+            words.append(f"p = {self._loss_bound:.0%}")
+        if self._wire is not None:
+            words.append(self._wire)
+        return f"{self._strategy} ({', '.join(words)})" if words else self._strategy
 
     @property
     def counterpart(self) -> PooledLibrary:
         """Itself."""
         return self
 
-    def loop(self, _context: WorkerContext, model: nn.Module, _meeting_point: str) -> Loop:
+    def join(self, _seat: Seat) -> None:
+        """Join the job."""
+        shoal.init(deadline_s=DEADLINE_S)
+
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of a `DistributedOptimizer`."""
         optimizer = DistributedOptimizer(
-            local_optimizer(model.parameters()),
+            seat.make_optimizer(model.parameters()),
             model,
             sync=make_strategy(self._strategy, self._options),
+            transport=self._transport,
+            loss_bound=self._loss_bound,
+            wire=self._wire,
         )
         return Loop(model, optimizer.zero_grad, optimizer.step, optimizer.finish)

@@ -1,7 +1,8 @@
-"""Libraries that run in our own worker processes: all that build on torch.distributed.
+"""Libraries whose training loop runs in our own worker processes.
 
-Owns the timing inside the workers. Two libraries measured against each other train copies of one
-model in the same processes by turns, so that whatever else the machine does meets both.
+Owns what such a library is asked for, and the timing inside the workers of a pool. Two libraries
+measured against each other train copies of one model in the same processes by turns, so that
+whatever else the machine does meets both.
 """
 
 from __future__ import annotations
@@ -12,12 +13,21 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import torch.distributed as dist
 
 from shoal.bench.ddp_step import slowest
 from shoal.bench.peers.library import AbstractLibrary, Pairs, RateJob, StepJob
-from shoal.bench.perceptron import batch_of, perceptron, training_step
+from shoal.bench.perceptron import (
+    MakeOptimizer,
+    batch_of,
+    local_optimizer,
+    perceptron,
+    training_step,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -31,7 +41,32 @@ if TYPE_CHECKING:
 CYCLE = 4
 """Steps timed in one go: as many as a library lets pass between two averagings."""
 
+LOOPBACK: Final = "127.0.0.1"
+DEADLINE_S: Final = 60.0
+"""After which a wait of one worker for another is given up."""
+
 _WARM_UP_CYCLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A worker's place in a job, as its library is told."""
+
+    rank: int
+    world_size: int
+    meeting_point: str = ""
+    """What the library's `launch` has said."""
+
+    address: str = LOOPBACK
+    """At which the others reach this worker."""
+
+    make_optimizer: MakeOptimizer = local_optimizer
+    """What every worker updates its parameters with."""
+
+    @classmethod
+    def of(cls, context: WorkerContext, meeting_point: str) -> Seat:
+        """Return the place of a worker of the pool."""
+        return cls(context.session.rank, context.session.world_size, meeting_point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +77,8 @@ class Loop:
     zero_grad: Callable[[], object]
     update: Callable[[], object]
     close: Callable[[], object] = lambda: None
+    says: Callable[[], str] = lambda: ""
+    """What the library tells its user about slow workers and links; empty if nothing."""
 
 
 class PooledLibrary(AbstractLibrary):
@@ -51,11 +88,18 @@ class PooledLibrary(AbstractLibrary):
     """Whether every worker makes as many steps as every other."""
 
     @abstractmethod
-    def loop(self, context: WorkerContext, model: nn.Module, meeting_point: str) -> Loop:
-        """Return the loop that trains `model`; collective over the workers."""
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
+        """Return the loop that trains `model`; collective over the workers, which have joined."""
 
-    def launch(self, _workers: int) -> AbstractContextManager[str]:
-        """Run whatever the library needs beside the workers; yields where they find it."""
+    def join(self, _seat: Seat) -> None:
+        """Join the job in a process that has joined none, as the launcher's variables say."""
+        dist.init_process_group("gloo", timeout=timedelta(seconds=DEADLINE_S))
+
+    def launch(self, _workers: int, _address: str = LOOPBACK) -> AbstractContextManager[str]:
+        """Run whatever the library needs beside the workers; yields where they find it.
+
+        `address` is that of the host where this runs.
+        """
         return contextlib.nullcontext("")
 
     @property
@@ -88,7 +132,7 @@ def alternate(
     pairs = []
     with _quiet():
         loops = [
-            library.loop(context, perceptron(job.width), meeting_point)
+            library.loop(Seat.of(context, meeting_point), perceptron(job.width))
             for library in (ours, theirs)
         ]
         for number in range(_WARM_UP_CYCLES + job.repeats):
@@ -121,7 +165,7 @@ def steps_per_second(
     makes as many as it can.
     """
     with _quiet():
-        loop = library.loop(context, perceptron(job.width), meeting_point)
+        loop = library.loop(Seat.of(context, meeting_point), perceptron(job.width))
         rate = _steps_per_second(context, loop, library.is_lock_step, job)
         loop.close()
     return rate

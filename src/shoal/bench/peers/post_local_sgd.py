@@ -17,13 +17,10 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from shoal.bench.peers.ours import Shoal
-from shoal.bench.peers.pooled import CYCLE, Loop, PooledLibrary
-from shoal.bench.perceptron import local_optimizer
+from shoal.bench.peers.pooled import CYCLE, Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from shoal.jobs.worker import WorkerContext
 
 
 @final
@@ -42,7 +39,7 @@ class PostLocalSGD(PooledLibrary):
         """The same algorithm, averaging as often."""
         return Shoal("local-sgd", interval=CYCLE)
 
-    def loop(self, _context: WorkerContext, model: nn.Module, _meeting_point: str) -> Loop:
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of the documentation's example."""
         wrapped = DistributedDataParallel(model)
         state = PostLocalSGDState(
@@ -53,7 +50,7 @@ class PostLocalSGD(PooledLibrary):
         )
         wrapped.register_comm_hook(state, post_localSGD_hook)
         optimizer = PostLocalSGDOptimizer(
-            optim=local_optimizer(wrapped.parameters()),
+            optim=seat.make_optimizer(wrapped.parameters()),
             averager=PeriodicModelAverager(period=CYCLE, warmup_steps=0),
         )
         return Loop(wrapped, optimizer.zero_grad, optimizer.step)

@@ -1,7 +1,7 @@
-"""torchft: fault-tolerant DDP, whose lighthouse decides at every step who takes part.
+"""torchft: fault-tolerant DDP and DiLoCo, whose lighthouse decides who takes part.
 
 Every worker is a replica group of its own, with torchft's own gloo process group and timeouts; the
-lighthouse runs in the launcher.
+lighthouse runs beside the workers.
 """
 
 from __future__ import annotations
@@ -10,31 +10,80 @@ import contextlib
 import os
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # torch exports it unmarked
 
 from shoal.bench.peers.ours import Shoal
-from shoal.bench.peers.pooled import Loop, PooledLibrary
-from shoal.bench.perceptron import local_optimizer
+from shoal.bench.peers.pooled import LOOPBACK, Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import nn
 
-    from shoal.jobs.worker import WorkerContext
-
 _DEADLINE = timedelta(seconds=60)
 _JOIN_MS = 10_000
 """How long the lighthouse waits for late replicas before the first step."""
 
+SYNC_EVERY: Final = 8
+"""Steps between two outer steps of DiLoCo."""
+_OUTER_RATE: Final = 0.7
+_OUTER_MOMENTUM: Final = 0.9
+"""Of its train_diloco example's outer optimizer, and the paper's (arXiv 2311.08105)."""
 
-@final
-class TorchFT(PooledLibrary):
-    """Its DDP wrapper, manager and optimizer wrapper, as in its train_ddp example."""
+
+class AbstractTorchFT(PooledLibrary):
+    """What its ways of training share: the lighthouse and the manager."""
 
     package = "torchft"
+
+    def join(self, _seat: Seat) -> None:
+        """Nothing: the manager joins."""
+
+    @contextlib.contextmanager
+    def launch(self, workers: int, address: str = LOOPBACK) -> Iterator[str]:
+        """Run the lighthouse; yields its address."""
+        _quieten()
+        from torchft.coordination import LighthouseServer
+
+        lighthouse = LighthouseServer(
+            bind=f"{address}:0", min_replicas=workers, join_timeout_ms=_JOIN_MS
+        )
+        try:
+            port = lighthouse.address().rpartition(":")[2]
+            yield f"http://{address}:{port}"
+        finally:
+            lighthouse.shutdown()
+
+    def _manager(self, seat: Seat, model: nn.Module, *, is_async: bool) -> tuple[Any, TCPStore]:
+        """Return a manager of this replica, and the store that has to outlive it."""
+        _quieten()
+        import torchft
+
+        store = TCPStore(seat.address, 0, is_master=True, wait_for_workers=False)
+        manager = torchft.Manager(
+            pg=torchft.ProcessGroupGloo(timeout=_DEADLINE),
+            min_replica_size=seat.world_size,
+            load_state_dict=model.load_state_dict,
+            state_dict=model.state_dict,
+            use_async_quorum=is_async,
+            rank=0,
+            world_size=1,
+            store_addr=seat.address,
+            store_port=store.port,
+            lighthouse_addr=seat.meeting_point,
+            replica_id=f"replica-{seat.rank}",
+            hostname=seat.address,
+            init_sync=False,  # as it advises where all start from the same weights
+        )
+        return manager, store
+
+
+@final
+class TorchFT(AbstractTorchFT):
+    """Its DDP wrapper, manager and optimizer wrapper, as in its train_ddp example."""
 
     @property
     def title(self) -> str:
@@ -46,44 +95,45 @@ class TorchFT(PooledLibrary):
         """The same algorithm, without the fault tolerance."""
         return Shoal("all-reduce")
 
-    @contextlib.contextmanager
-    def launch(self, workers: int) -> Iterator[str]:
-        """Run the lighthouse; yields its address."""
-        _quieten()
-        from torchft.coordination import LighthouseServer
-
-        lighthouse = LighthouseServer(
-            bind="127.0.0.1:0", min_replicas=workers, join_timeout_ms=_JOIN_MS
-        )
-        try:
-            port = lighthouse.address().rpartition(":")[2]
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            lighthouse.shutdown()
-
-    def loop(self, context: WorkerContext, model: nn.Module, meeting_point: str) -> Loop:
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of its DDP example."""
-        _quieten()
+        manager, store = self._manager(seat, model, is_async=True)
         import torchft
 
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        manager = torchft.Manager(
-            pg=torchft.ProcessGroupGloo(timeout=_DEADLINE),
-            min_replica_size=context.session.world_size,
-            load_state_dict=model.load_state_dict,
-            state_dict=model.state_dict,
-            rank=0,
-            world_size=1,
-            store_addr="127.0.0.1",
-            store_port=store.port,
-            lighthouse_addr=meeting_point,
-            replica_id=f"replica-{context.session.rank}",
-            hostname="127.0.0.1",
-            init_sync=False,  # as it advises where all start from the same weights
-        )
         wrapped: Any = torchft.DistributedDataParallel(manager, model)
-        optimizer = torchft.Optimizer(manager, local_optimizer(wrapped.parameters()))
+        optimizer = torchft.Optimizer(manager, seat.make_optimizer(wrapped.parameters()))
         return Loop(wrapped, optimizer.zero_grad, optimizer.step, partial(_close, manager, store))
+
+
+@final
+class TorchFTDiLoCo(AbstractTorchFT):
+    """Local steps, then an outer step with the mean of what they changed."""
+
+    @property
+    def title(self) -> str:
+        """Its name, with how rarely it synchronizes."""
+        return f"torchft DiLoCo (every {SYNC_EVERY} steps)"
+
+    @property
+    def counterpart(self) -> PooledLibrary:
+        """Averaging as rarely."""
+        return Shoal("local-sgd", interval=SYNC_EVERY)
+
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
+        """Return the loop of its DiLoCo example."""
+        manager, store = self._manager(seat, model, is_async=False)
+        from torchft.local_sgd import DiLoCo
+
+        inner = seat.make_optimizer(model.parameters())
+        outer = torch.optim.SGD(model.parameters(), _OUTER_RATE, _OUTER_MOMENTUM, nesterov=True)
+        averaging = DiLoCo(manager, [model], inner, outer, sync_every=SYNC_EVERY)
+        averaging.__enter__()
+
+        def close() -> None:
+            averaging.__exit__(None, None, None)
+            _close(manager, store)
+
+        return Loop(model, inner.zero_grad, inner.step, close)
 
 
 def _quieten() -> None:

@@ -1,0 +1,90 @@
+"""Runs one job, a contender in a scenario, from an empty machine to its outcome."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.bench.cluster.crew import Crew
+from shoal.bench.cluster.outcome import Figures, Key, Outcome, figures_of
+from shoal.bench.cluster.records import read_record
+from shoal.bench.cluster.scenarios import Network
+from shoal.bench.cluster.task import Judge
+from shoal.bench.cluster.worker import Job
+from shoal.errors import ShoalError
+from shoal.workloads import load_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.bench.cluster.contenders import Contender
+    from shoal.bench.cluster.scenarios import Scenario
+    from shoal.bench.cluster.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs jobs of one task. `data_directory` is where data sets are cached, None: the default."""
+
+    task: Task
+    data_directory: Path | None = None
+
+    def key(self, scenario: Scenario, contender: Contender, repeat: int) -> Key:
+        """Return the job's name in the result file."""
+        return Key(scenario=scenario.name, contender=contender.name, repeat=repeat, task=self.task)
+
+    def run(
+        self,
+        scenario: Scenario,
+        contender: Contender,
+        repeat: int,
+        on_tick: Callable[[float], None] = lambda _elapsed_s: None,
+    ) -> Outcome:
+        """Return the outcome; a contender that does not work is an outcome, too.
+
+        Raises only what is not the contender's fault.
+        """
+        key = self.key(scenario, contender, repeat)
+        if obstacle := contender.obstacle():
+            return Outcome(key=key, skipped=obstacle)
+        used = version(contender.library.package).partition("+")[0]
+        try:
+            figures = self._figures(scenario, contender, repeat, on_tick)
+        except ShoalError as error:
+            return Outcome(key=key, version=used, failed=str(error))
+        return Outcome(key=key, version=used, figures=figures)
+
+    def _figures(
+        self,
+        scenario: Scenario,
+        contender: Contender,
+        repeat: int,
+        on_tick: Callable[[float], None],
+    ) -> Figures:
+        task = self.task
+        dataset = load_dataset(task.dataset, self.data_directory)
+        with tempfile.TemporaryDirectory(prefix="shoal-") as directory:
+            job = Job(
+                library=contender.library,
+                task=task,
+                seed=repeat,
+                factors=scenario.factors_of(task.workers),
+                congestion_control=contender.congestion_control,
+                directory=directory,
+                data_directory=self.data_directory,
+            )
+            with (
+                Network(scenario, task.workers, task.megabits, seed=repeat + 1) as network,
+                Crew(network.hosts, job) as crew,
+            ):
+                crew.meet()
+                network.begin()
+                before = network.sent_bytes()
+                crew.train(task.seconds, on_tick)
+                sent = network.sent_bytes() - before
+                says = crew.answers()
+            records = [read_record(Path(directory), rank) for rank in range(task.workers)]
+            return figures_of(records, Judge(task, dataset), task, sent, says)

@@ -1,0 +1,22 @@
+"""Imports everything that a worker may need, once, in the process that workers are forked from."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+
+os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when it is imported
+
+for _name in (
+    "torch._dynamo",
+    "shoal.bench.cluster.worker",
+    "shoal.bench.cluster.contenders",
+    "shoal.runtime.engine_share",
+    "torchft",
+    "torchft.local_sgd",
+    "decent_dp.ddp",
+    "hivemind",
+):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_name)

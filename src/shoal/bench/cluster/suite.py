@@ -1,0 +1,203 @@
+"""The suite: which jobs there are, in which order, and going through those that are not done.
+
+Contenders take turns within a scenario, and scenarios within a repeat, so that a drift of the
+machine's speed meets all of them. Every outcome is in the file before the next job begins.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from shoal.bench.cluster.contenders import CONTENDERS, Contender
+from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
+from shoal.bench.cluster.task import Task
+from shoal.bench.cluster.verdict import entries_of, rows_of
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.bench.cluster.cluster_file import ClusterFile
+    from shoal.bench.cluster.outcome import Key, Outcome
+    from shoal.jobs.result import Environment
+
+_OVERHEAD_S: Final = 3.0
+"""What a job takes beside its training: hosts, processes, meeting, judging."""
+
+_FULL: Final = Task(
+    dataset="digits",
+    model="mlp:3300",
+    workers=8,
+    compute_ms=100.0,
+    seconds=40.0,
+    target_loss=0.2,
+    megabits=50,
+)
+_QUICK: Final = Task(
+    dataset="digits",
+    model="mlp:3300",
+    workers=4,
+    compute_ms=50.0,
+    seconds=4.0,
+    target_loss=0.4,
+    megabits=100,
+    looks=40,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured."""
+
+    task: Task
+    repeats: int
+    scenarios: tuple[Scenario, ...]
+    contenders: tuple[Contender, ...]
+
+    def jobs(self) -> list[Part]:
+        """Return all jobs in their order."""
+        return [
+            Part(scenario, contender, repeat, self.task)
+            for repeat in range(self.repeats)
+            for scenario in self.scenarios
+            for contender in self.contenders
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A job, as what shows progress sees it."""
+
+    scenario: Scenario
+    contender: Contender
+    repeat: int
+    task: Task
+
+    @property
+    def name(self) -> str:
+        """The scenario."""
+        return self.scenario.name
+
+    @property
+    def summary(self) -> str:
+        """The contender."""
+        return self.contender.name
+
+    def seconds(self, *, quick: bool) -> float:
+        """Return about how long it takes."""
+        return self.task.seconds + _OVERHEAD_S
+
+
+class Runs(Protocol):
+    """Whoever runs jobs: `job.Runner`."""
+
+    def key(self, scenario: Scenario, contender: Contender, repeat: int) -> Key:
+        """Return a job's name in the file."""
+        ...
+
+    def run(
+        self,
+        scenario: Scenario,
+        contender: Contender,
+        repeat: int,
+        on_tick: Callable[[float], None],
+    ) -> Outcome:
+        """Return a job's outcome."""
+        ...
+
+
+class Shows(Protocol):
+    """Whoever shows progress: `cli.bench_progress.BenchProgress`."""
+
+    def begin(self, section: Part) -> None:
+        """Show that a job begins."""
+        ...
+
+    def note(self, text: str, share: float) -> None:
+        """Show which share of it is done."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        ...
+
+
+def make_plan(*, quick: bool, only: Sequence[str] = ()) -> Plan:
+    """Return the whole suite, or the scenarios and the contenders that `only` names.
+
+    Names of one kind alone leave the other kind whole. Raises `UsageError` for an unknown name.
+    """
+    known = {each.name: each for each in (*SCENARIOS, *CONTENDERS)}
+    for name in only:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            message = (
+                f"No scenario or contender is called {name!r}{hint} Known: {', '.join(known)}."
+            )
+            raise UsageError(message)
+    plan = (
+        Plan(_QUICK, 1, SCENARIOS, CONTENDERS) if quick else Plan(_FULL, 3, SCENARIOS, CONTENDERS)
+    )
+    scenarios = tuple(each for each in plan.scenarios if each.name in only)
+    contenders = tuple(each for each in plan.contenders if each.name in only)
+    return replace(
+        plan,
+        scenarios=scenarios or plan.scenarios,
+        contenders=contenders or plan.contenders,
+    )
+
+
+def left_to_do(plan: Plan, file: ClusterFile, runner: Runs) -> list[Part]:
+    """Return the jobs of `plan` that have no outcome in `file`."""
+    return [
+        job
+        for job in plan.jobs()
+        if file.find(runner.key(job.scenario, job.contender, job.repeat)) is None
+    ]
+
+
+def run_jobs(
+    jobs: Sequence[Part],
+    file: ClusterFile,
+    runner: Runs,
+    shows: Shows,
+    save: Callable[[ClusterFile], None],
+    environment: Callable[[], Environment],
+) -> ClusterFile:
+    """Run `jobs`, save the file after each of them, and return it."""
+    for job in jobs:
+        shows.begin(job)
+        task = job.task
+
+        def on_tick(elapsed_s: float, task: Task = task, job: Part = job) -> None:
+            shows.note(job.summary, elapsed_s / (task.seconds + _OVERHEAD_S))
+
+        outcome = runner.run(job.scenario, job.contender, job.repeat, on_tick)
+        for what, why in (("skipped", outcome.skipped), ("failed", outcome.failed)):
+            if why:
+                shows.say(f"{job.name}: {job.summary} {what}: {why}")
+        file = with_rows(file.with_outcome(environment(), outcome))
+        save(file)
+    return file
+
+
+def with_rows(file: ClusterFile) -> ClusterFile:
+    """Return `file` with the rows and the sentences that its outcomes make."""
+    ours = frozenset(each.name for each in CONTENDERS if each.is_ours)
+    rows = []
+    for task in dict.fromkeys(outcome.key.task for outcome in file.outcomes):
+        chosen = [outcome for outcome in file.outcomes if outcome.key.task == task]
+        for scenario in SCENARIOS:
+            entries = entries_of(chosen, scenario.name, ours)
+            made = rows_of(scenario, entries, task.target_loss)
+            rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
+    sentences = dict.fromkeys(
+        f"{outcome.key.scenario}: {outcome.key.contender}: {outcome.skipped or outcome.failed}"
+        for outcome in file.outcomes
+        if outcome.figures is None
+    )
+    return msgspec.structs.replace(file, rows=rows, skipped=list(sentences))

@@ -1,0 +1,134 @@
+"""What is trained: one small real job, the same for every contender, and how a model is judged.
+
+The machine has fewer cores than the cluster has workers, so that compute is padded by sleeping: a
+step's forward pass lasts until the compute time is over, before anything can be sent. What is real
+is the training, and every byte that is exchanged for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+
+from shoal.workloads import batches, default_recipe, evaluate, loss_of, make_model, make_optimizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+
+    from shoal.workloads import Dataset, Recipe
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, a data set, a pace, and when the training is good and when it is over."""
+
+    dataset: str
+    model: str
+    workers: int
+    compute_ms: float
+    """Compute of an ordinary worker per step."""
+
+    seconds: float
+    """Length of the training."""
+
+    target_loss: float
+    """Mean loss of the averaged model on the test set, in nats, at which the clock stops."""
+
+    megabits: int
+    """Rate of an ordinary host's link, in Mbit/s."""
+
+    looks: int = 60
+    """At most so many models of each worker are kept, at equal distances, to be judged later."""
+
+    learning_rate: float | None = None
+    """Null for the recipe's."""
+
+    def recipe(self) -> Recipe:
+        """Return the model's recipe, with what this task overrides."""
+        recipe = default_recipe(self.dataset, self.model)
+        return replace(recipe, learning_rate=self.learning_rate or recipe.learning_rate)
+
+    def model_for(self, dataset: Dataset, seed: int) -> nn.Module:
+        """Return the model that every worker begins with."""
+        return make_model(self.model, dataset, seed)
+
+    def batches_of(self, dataset: Dataset, rank: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of `rank`, the same under every contender."""
+        return batches(dataset, rank, self.workers, self.recipe().batch_size, seed=seed)
+
+    def optimizer_of(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """Return what every worker updates `parameters` with."""
+        return make_optimizer(_Holder(parameters), self.recipe())
+
+
+class _Holder(torch.nn.Module):
+    """Parameters that a library hands over, as a module."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__()
+        self._given = list(parameters)
+
+    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
+        """Yield what was handed over, in that order."""
+        yield from self._given  # type: ignore[misc]  # a library may hand over plain tensors
+
+
+class Pace:
+    """Makes a step's compute last as long as it would on the machine that the worker stands for."""
+
+    def __init__(self, compute_s: float) -> None:
+        self._compute_s = compute_s
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Note that a step begins."""
+        self._began = time.monotonic()
+
+    def pad(self) -> None:
+        """Sleep for what is left of the compute time; call it between forward and backward."""
+        left = self._began + self._compute_s - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+
+
+class Judge:
+    """Evaluates models, given as vectors of their parameters, on the test set."""
+
+    def __init__(self, task: Task, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._model = task.model_for(dataset, seed=0)
+
+    def loss(self, vector: np.ndarray) -> float:
+        """Return the mean test loss of the model with these parameters, in nats."""
+        self._load(vector)
+        with torch.no_grad():
+            data = self._dataset
+            return float(loss_of(self._model, data.test_inputs, data.test_targets, data.task))
+
+    def accuracy(self, vector: np.ndarray) -> float:
+        """Return the metric of the model with these parameters on the test set."""
+        self._load(vector)
+        return evaluate(self._model, self._dataset)
+
+    def _load(self, vector: np.ndarray) -> None:
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(vector), self._model.parameters())
+
+
+def vector_of(model: nn.Module) -> np.ndarray:
+    """Return all parameters of `model` as one float32 vector, a copy."""
+    with torch.no_grad():
+        return torch.nn.utils.parameters_to_vector(model.parameters()).numpy()
+
+
+Factory = Callable[[Iterable["Tensor"]], torch.optim.Optimizer]
+
+
+def optimizer_factory(task: Task) -> Factory:
+    """Return what makes the task's optimizer for the parameters it is given."""
+    return partial(Task.optimizer_of, task)

@@ -1,0 +1,264 @@
+"""The cluster suite without a cluster: what records come to, who is ahead, and going on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from shoal.bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
+from shoal.bench.cluster.contenders import CONTENDERS, Contender
+from shoal.bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
+from shoal.bench.cluster.records import Recorder, read_record
+from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
+from shoal.bench.cluster.suite import Part, Plan, left_to_do, make_plan, run_jobs, with_rows
+from shoal.bench.cluster.task import Task
+from shoal.bench.cluster.verdict import RATIO, entries_of, verdict
+from shoal.errors import UsageError
+from shoal.jobs.environment import describe_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+TASK = Task(
+    dataset="digits",
+    model="mlp:8",
+    workers=2,
+    compute_ms=1.0,
+    seconds=10.0,
+    target_loss=0.5,
+    megabits=50,
+)
+OURS = next(contender for contender in CONTENDERS if contender.is_ours)
+PEER = next(contender for contender in CONTENDERS if not contender.is_ours)
+SCENARIO = SCENARIOS[0]
+
+
+def figures(seconds_to_target: float | None) -> Figures:
+    return Figures(
+        seconds_to_target=seconds_to_target,
+        final_loss=0.1,
+        final_accuracy=0.9,
+        consensus_distance=0.0,
+        steps=[3, 5],
+        step_ms_p50=1.0,
+        step_ms_p99=2.0,
+        step_ms_max=3.0,
+        sent_bytes=1_000_000,
+        curve=[(0.0, 2.0)],
+        says=["", ""],
+    )
+
+
+def outcome(contender: str, seconds: float | None, repeat: int = 0) -> Outcome:
+    key = Key(scenario=SCENARIO.name, contender=contender, repeat=repeat, task=TASK)
+    return Outcome(key=key, version="1", figures=figures(seconds))
+
+
+# ---- records -----------------------------------------------------------------------------------
+
+
+def test_a_record_holds_what_was_written_and_no_more(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, rank=1, size=3, looks=2, interval_s=1.0)
+    recorder.add_model(0.0, np.zeros(3))
+    assert not recorder.wants_model(0.9)
+    assert recorder.wants_model(1.0)
+    recorder.add_step(1.2, 0.7)
+    recorder.add_model(1.2, np.ones(3))
+    assert not recorder.wants_model(9.0)  # there is room for two
+    record = read_record(tmp_path, 1)
+    assert record.step_ends.tolist() == [1.2]
+    assert record.losses.tolist() == [0.7]
+    assert record.moments.tolist() == [0.0, 1.2]
+    assert [record.model_at(at)[0] for at in (0.0, 1.19, 1.2, 5.0)] == [0, 0, 1, 1]
+
+
+def test_a_model_is_due_at_the_next_multiple_of_the_interval(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, rank=0, size=1, looks=9, interval_s=1.0)
+    taken = []
+    for tenth in range(45):
+        if recorder.wants_model(tenth / 10):
+            recorder.add_model(tenth / 10, np.array([tenth]))
+            taken.append(tenth)
+    assert taken == [0, 10, 20, 30, 40]
+    recorder.add_model(6.5, np.array([65]))  # after a long step the grid stays where it was
+    assert not recorder.wants_model(6.9)
+    assert recorder.wants_model(7.0)
+
+
+def test_the_curve_is_that_of_the_mean_and_judges_no_model_twice(tmp_path: Path) -> None:
+    for rank, models in enumerate(([(0.0, 4.0), (1.0, 2.0)], [(0.0, 4.0), (2.5, 0.0)])):
+        recorder = Recorder(tmp_path, rank, size=1, looks=4, interval_s=0.1)
+        for moment, value in models:
+            recorder.add_model(moment, np.array([value]))
+    judged = []
+
+    def loss_of(vector: np.ndarray) -> float:
+        judged.append(float(vector[0]))
+        return judged[-1]
+
+    records = [read_record(tmp_path, rank) for rank in range(2)]
+    curve = curve_of(records, loss_of, [0.0, 0.5, 1.0, 2.0, 3.0])
+    assert curve == [(0.0, 4.0), (0.5, 4.0), (1.0, 3.0), (2.0, 3.0), (3.0, 1.0)]
+    assert judged == [4.0, 3.0, 1.0]
+    assert time_to(curve, 3.0) == 1.0
+    assert time_to(curve, 0.9) is None
+
+
+# ---- verdicts ----------------------------------------------------------------------------------
+
+
+def ratio_of(outcomes: list[Outcome], scenario: Scenario = SCENARIO) -> list[float | None]:
+    entries = entries_of(outcomes, SCENARIO.name, frozenset({"ours", "our-second"}))
+    return [row.ratio for row in verdict(scenario, entries)]
+
+
+def test_the_best_of_each_side_meet_and_repeats_are_taken_pair_by_pair() -> None:
+    outcomes = [
+        outcome("ours", 2.0, 0),
+        outcome("ours", 4.0, 1),
+        outcome("ours", 2.0, 2),
+        outcome("our-second", 9.0, 0),
+        outcome("peer", 6.0, 0),
+        outcome("peer", 6.0, 1),
+        outcome("peer", 6.0, 2),
+        outcome("worse", 7.0, 0),
+    ]
+    entries = entries_of(outcomes, SCENARIO.name, frozenset({"ours", "our-second"}))
+    (row,) = verdict(SCENARIO, entries)
+    assert (row.peer, row.metric, row.ratio) == ("peer", RATIO, 3.0)
+    assert row.spread == [1.5, 3.0]
+    assert row.case.endswith("ours")
+
+
+@pytest.mark.parametrize(
+    ("ours", "peers", "ratio"),
+    [(2.0, None, 5.0), (None, 2.0, 0.2), (None, None, None)],
+    ids=["only ours arrives", "only the peer arrives", "nobody arrives"],
+)
+def test_who_does_not_arrive_counts_with_the_whole_time(
+    ours: float | None, peers: float | None, ratio: float | None
+) -> None:
+    found = ratio_of([outcome("ours", ours), outcome("peer", peers)])
+    assert found == ([] if ratio is None else [ratio])
+
+
+def test_a_scenario_is_won_only_above_its_target() -> None:
+    outcomes = [outcome("ours", 2.0), outcome("peer", 2.5)]
+    entries = entries_of(outcomes, SCENARIO.name, frozenset({"ours"}))
+    easy = Scenario("easy", "", target=1.0)
+    hard = Scenario("hard", "", target=1.5)
+    assert [verdict(each, entries)[0].met for each in (easy, hard)] == [True, False]
+
+
+def test_failures_become_sentences_and_no_rows() -> None:
+    key = Key(scenario=SCENARIO.name, contender=PEER.name, repeat=0, task=TASK)
+    file = ClusterFile(
+        environment=describe_environment(),
+        outcomes=[Outcome(key=key, failed="It hangs."), outcome(OURS.name, 1.0)],
+    )
+    made = with_rows(file)
+    assert made.skipped == [f"{SCENARIO.name}: {PEER.name}: It hangs."]
+    assert {row.case for row in made.rows} == {f"{SCENARIO.name}, {OURS.name}"}
+
+
+# ---- the suite ---------------------------------------------------------------------------------
+
+
+class Clockwork:
+    """Runs jobs in no time; the `fails_at`-th is interrupted."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.ran: list[tuple[str, str, int]] = []
+        self._fails_at = fails_at
+
+    def key(self, scenario: Scenario, contender: Contender, repeat: int) -> Key:
+        return Key(scenario=scenario.name, contender=contender.name, repeat=repeat, task=TASK)
+
+    def run(
+        self,
+        scenario: Scenario,
+        contender: Contender,
+        repeat: int,
+        on_tick: Callable[[float], None],
+    ) -> Outcome:
+        if len(self.ran) == self._fails_at:
+            raise KeyboardInterrupt
+        on_tick(TASK.seconds / 2)
+        self.ran.append((scenario.name, contender.name, repeat))
+        return Outcome(key=self.key(scenario, contender, repeat), figures=figures(1.0))
+
+
+class Silent:
+    """Shows nothing, but wants to be told in order."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def begin(self, section: Part) -> None:
+        self.begun += 1
+
+    def note(self, text: str, share: float) -> None:
+        assert 0 < share < 1
+
+    def say(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+def test_an_interrupted_suite_goes_on_with_the_job_it_was_at(tmp_path: Path) -> None:
+    plan = Plan(TASK, 2, SCENARIOS[:2], (PEER, OURS))
+    path = tmp_path / "cluster.json"
+    every = [(job.scenario.name, job.contender.name, job.repeat) for job in plan.jobs()]
+    assert len(set(every)) == len(every) == 2 * len(plan.scenarios) * 2
+
+    def go_on(runner: Clockwork) -> None:
+        here = describe_environment()
+        file = read_cluster_file(path) if path.exists() else ClusterFile(environment=here)
+        jobs = left_to_do(plan, file, runner)
+        run_jobs(
+            jobs, file, runner, Silent(), lambda file: write_cluster_file(path, file), lambda: here
+        )
+
+    first = Clockwork(fails_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        go_on(first)
+    second, third = Clockwork(), Clockwork()
+    go_on(second)
+    go_on(third)
+    assert first.ran + second.ran == every
+    assert third.ran == []
+    file = read_cluster_file(path)
+    assert [each.key.repeat for each in file.outcomes].count(0) == len(every) / 2
+    assert any(row.metric == RATIO for row in file.rows)
+
+
+def test_another_task_is_another_job(tmp_path: Path) -> None:
+    plan = Plan(TASK, 1, SCENARIOS[:1], (PEER,))
+    file = ClusterFile(environment=describe_environment(), outcomes=[outcome(PEER.name, 1.0)])
+    assert left_to_do(plan, file, Clockwork()) == []
+    changed = msgspec.structs.replace(
+        outcome(PEER.name, 1.0).key, task=msgspec.structs.replace(TASK, megabits=99)
+    )
+    other = msgspec.structs.replace(file, outcomes=[Outcome(key=changed)])
+    assert len(left_to_do(plan, other, Clockwork())) == 1
+
+
+def test_only_chooses_scenarios_and_contenders_by_name() -> None:
+    whole = make_plan(quick=True)
+    assert whole.scenarios == SCENARIOS
+    chosen = make_plan(quick=True, only=[OURS.name])
+    assert chosen.contenders == (OURS,)
+    assert chosen.scenarios == SCENARIOS
+    with pytest.raises(UsageError, match=f"did you mean '{OURS.name}'"):
+        make_plan(quick=True, only=[OURS.name + "x"])
+
+
+def test_names_are_unique() -> None:
+    names = [each.name for each in (*SCENARIOS, *CONTENDERS)]
+    assert len(set(names)) == len(names)
