@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -152,8 +153,8 @@ def test_who_does_not_arrive_counts_with_the_whole_time(
 def test_a_scenario_is_won_only_above_its_target() -> None:
     outcomes = [outcome("ours", 2.0), outcome("peer", 2.5)]
     entries = entries_of(outcomes, SCENARIO.name, frozenset({"ours"}))
-    easy = Scenario("easy", "", target=1.0)
-    hard = Scenario("hard", "", target=1.5)
+    easy = replace(SCENARIO, name="easy", target=1.0)
+    hard = replace(SCENARIO, name="hard", target=1.5)
     assert [verdict(each, entries)[0].met for each in (easy, hard)] == [True, False]
 
 

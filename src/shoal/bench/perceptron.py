@@ -6,14 +6,18 @@ shows. Knows no library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-MakeOptimizer: TypeAlias = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+
+MakeOptimizer: TypeAlias = Callable[["ParamsT"], torch.optim.Optimizer]
+"""Returns what updates parameters, or groups of them."""
 
 WIDTH_1M = 500
 """Width that gives about a million parameters."""
@@ -35,7 +39,7 @@ def perceptron(width: int) -> nn.Module:
         return nn.Sequential(*layers, nn.Linear(width, CLASSES))
 
 
-def local_optimizer(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+def local_optimizer(parameters: ParamsT) -> torch.optim.Optimizer:
     """Return the optimizer that every library is given."""
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 

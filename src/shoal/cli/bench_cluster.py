@@ -23,6 +23,7 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
     from shoal.bench.cluster.cluster_file import write_cluster_file
     from shoal.bench.cluster.job import Runner
     from shoal.bench.cluster.suite import left_to_do, run_jobs, with_rows
+    from shoal.bench.cluster.warm_up import load_transport
     from shoal.bench.table import print_rows
     from shoal.cli.bench import rows_console
     from shoal.jobs.environment import describe_environment
@@ -40,6 +41,8 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
             write_cluster_file(path, file)
 
     with BenchProgress(jobs, quick=quick) as progress:
+        if jobs:
+            load_transport()  # compiles it where that has not been done
         file = run_jobs(jobs, file, runner, progress, save, describe_environment)
     print_rows(with_rows(file).rows, rows_console())
 

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from shoal.workloads.dataset import DATASETS, Dataset, Task, load_dataset
     from shoal.workloads.metrics import better, evaluate, loss_of, metric_name
     from shoal.workloads.models import MODELS, make_model
-    from shoal.workloads.recipes import Recipe, default_model, default_recipe, make_optimizer
+    from shoal.workloads.recipes import (
+        Recipe,
+        default_model,
+        default_recipe,
+        make_optimizer,
+        make_optimizer_of,
+    )
     from shoal.workloads.shard import batches, epoch_batches
 
 _HOME = {
@@ -32,6 +38,7 @@ _HOME = {
     "loss_of": "metrics",
     "make_model": "models",
     "make_optimizer": "recipes",
+    "make_optimizer_of": "recipes",
     "metric_name": "metrics",
 }
 
@@ -51,6 +58,7 @@ __all__ = [
     "loss_of",
     "make_model",
     "make_optimizer",
+    "make_optimizer_of",
     "metric_name",
 ]
 

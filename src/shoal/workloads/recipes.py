@@ -15,6 +15,7 @@ from shoal.workloads.models import family_of
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.optim.optimizer import ParamsT
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,13 @@ def default_recipe(dataset: str, model: str) -> Recipe:
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """Return the recipe's optimizer for the parameters of `model` that are not frozen."""
+    return make_optimizer_of([each for each in model.parameters() if each.requires_grad], recipe)
+
+
+def make_optimizer_of(parameters: ParamsT, recipe: Recipe) -> torch.optim.Optimizer:
+    """Return the recipe's optimizer for `parameters`, or groups of them."""
     import torch
 
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate, decay = recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shoal.bench.peers.ddp import DDP
+from shoal.bench.peers.decent_dp import DecentDP
+from shoal.bench.peers.hivemind_optimizer import HivemindOptimizer
 from shoal.bench.peers.ours import Shoal
+from shoal.bench.peers.post_local_sgd import PostLocalSGD
+from shoal.bench.peers.torchft import TorchFT, TorchFTDiLoCo
 
 if TYPE_CHECKING:
     from shoal.bench.peers.pooled import PooledLibrary
@@ -38,8 +42,39 @@ class Contender:
         return ""
 
 
+LOSS_BOUND: Final = 0.1
+"""Share of a sum that may get lost; with error feedback, the default."""
+RARELY: Final = 8
+"""Steps between two averagings, of those that average rarely."""
+
 CONTENDERS: Final = (
-    Contender("ddp", DDP()),
+    Contender("ddp-cubic", DDP()),
+    Contender("ddp-bbr", DDP(), "bbr"),
+    Contender("ddp-fp16", DDP("fp16")),
+    Contender("ddp-powersgd", DDP("PowerSGD")),
+    Contender("post-local-sgd", PostLocalSGD()),
+    Contender("torchft-ddp", TorchFT()),
+    Contender("torchft-diloco", TorchFTDiLoCo()),
+    Contender("hivemind", HivemindOptimizer()),
+    Contender("decent-dp", DecentDP("complete")),
+    Contender("decent-dp-one-peer", DecentDP("one-peer-exp")),
     Contender("shoal-all-reduce", Shoal("all-reduce", transport="shoal")),
+    Contender(
+        "shoal-all-reduce-p10",
+        Shoal("all-reduce", transport="shoal", loss_bound=LOSS_BOUND),
+    ),
+    Contender(
+        "shoal-all-reduce-p10-fp16",
+        Shoal("all-reduce", transport="shoal", loss_bound=LOSS_BOUND, wire="float16"),
+    ),
+    Contender("shoal-ds-sync-gloo", Shoal("ds-sync")),
+    Contender("shoal-ds-sync", Shoal("ds-sync", transport="shoal", loss_bound=LOSS_BOUND)),
+    Contender("shoal-ripples-gloo", Shoal("ripples")),
+    Contender("shoal-ripples", Shoal("ripples", transport="shoal", loss_bound=LOSS_BOUND)),
+    Contender(
+        "shoal-ripples-rare",
+        Shoal("ripples", transport="shoal", loss_bound=LOSS_BOUND, interval=RARELY),
+    ),
+    Contender("shoal-local-sgd", Shoal("local-sgd", transport="shoal", interval=RARELY)),
 )
 """Everyone, peers first."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import torch
 
 from shoal.bench.cluster.crew import Crew
 from shoal.bench.cluster.outcome import Figures, Key, Outcome, figures_of
@@ -77,7 +80,7 @@ class Runner:
                 data_directory=self.data_directory,
             )
             with (
-                Network(scenario, task.workers, task.megabits, seed=repeat + 1) as network,
+                Network(scenario, task, seed=repeat + 1) as network,
                 Crew(network.hosts, job) as crew,
             ):
                 crew.meet()
@@ -86,5 +89,6 @@ class Runner:
                 crew.train(task.seconds, on_tick)
                 sent = network.sent_bytes() - before
                 says = crew.answers()
+            torch.set_num_threads(os.cpu_count() or 1)  # nobody else computes any more
             records = [read_record(Path(directory), rank) for rank in range(task.workers)]
             return figures_of(records, Judge(task, dataset), task, sent, says)

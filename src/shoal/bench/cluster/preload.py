@@ -6,6 +6,9 @@ import contextlib
 import importlib
 import os
 
+from shoal.bench.cluster.warm_up import load_transport
+from shoal.errors import ShoalError
+
 os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when it is imported
 
 for _name in (
@@ -20,3 +23,6 @@ for _name in (
 ):
     with contextlib.suppress(ImportError):
         importlib.import_module(_name)
+
+with contextlib.suppress(ShoalError):
+    load_transport()

@@ -8,19 +8,26 @@ is the training, and every byte that is exchanged for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 
-from shoal.workloads import batches, default_recipe, evaluate, loss_of, make_model, make_optimizer
+from shoal.workloads import (
+    batches,
+    default_recipe,
+    evaluate,
+    loss_of,
+    make_model,
+    make_optimizer_of,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
+    from torch.optim.optimizer import ParamsT
 
     from shoal.workloads import Dataset, Recipe
 
@@ -62,21 +69,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """Yield the batches of `rank`, the same under every contender."""
         return batches(dataset, rank, self.workers, self.recipe().batch_size, seed=seed)
 
-    def optimizer_of(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    def optimizer_of(self, parameters: ParamsT) -> torch.optim.Optimizer:
         """Return what every worker updates `parameters` with."""
-        return make_optimizer(_Holder(parameters), self.recipe())
-
-
-class _Holder(torch.nn.Module):
-    """Parameters that a library hands over, as a module."""
-
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
-        super().__init__()
-        self._given = list(parameters)
-
-    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
-        """Yield what was handed over, in that order."""
-        yield from self._given  # type: ignore[misc]  # a library may hand over plain tensors
+        return make_optimizer_of(parameters, self.recipe())
 
 
 class Pace:
@@ -124,11 +119,3 @@ def vector_of(model: nn.Module) -> np.ndarray:
     """Return all parameters of `model` as one float32 vector, a copy."""
     with torch.no_grad():
         return torch.nn.utils.parameters_to_vector(model.parameters()).numpy()
-
-
-Factory = Callable[[Iterable["Tensor"]], torch.optim.Optimizer]
-
-
-def optimizer_factory(task: Task) -> Factory:
-    """Return what makes the task's optimizer for the parameters it is given."""
-    return partial(Task.optimizer_of, task)

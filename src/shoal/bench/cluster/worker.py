@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 import traceback
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from shoal.bench.cluster.records import Recorder
-from shoal.bench.cluster.task import Pace, Task, optimizer_factory, vector_of
+from shoal.bench.cluster.task import Pace, Task, vector_of
 from shoal.bench.peers.pooled import PooledLibrary, Seat
 from shoal.bench.perceptron import training_step
 from shoal.errors import ResourceError
@@ -50,7 +51,7 @@ class Job:
     congestion_control: str
     """Of TCP, in the kernel's words."""
     directory: str
-    """Where records are written."""
+    """Where records, and temporary files, are written."""
     data_directory: Path | None
 
 
@@ -69,7 +70,9 @@ def worker_main(rank: int, host: str, job: Job, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # as in a program of its own
     os.environ.update(_variables(rank, job.task.workers))
+    tempfile.tempdir = os.environ["TMPDIR"] = job.directory  # what libraries leave goes with it
     _be_quiet()
     try:
         with inside(host):
@@ -89,7 +92,7 @@ def _work(rank: int, job: Job, connection: Connection) -> None:
         if rank == 0:
             connection.send(services.enter_context(library.launch(task.workers, address)))
         meeting_point = connection.recv()
-        seat = Seat(rank, task.workers, meeting_point, address, optimizer_factory(task))
+        seat = Seat(rank, task.workers, meeting_point, address, task.optimizer_of)
         library.join(seat)
         model = task.model_for(dataset, job.seed)
         loop = library.loop(seat, model)
