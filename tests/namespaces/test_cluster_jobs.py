@@ -1,0 +1,179 @@
+"""Jobs of the cluster suite on real hosts, at the smallest size that trains."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from shoal.bench.cluster.contenders import Contender
+from shoal.bench.cluster.job import Runner
+from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
+from shoal.bench.cluster.task import Task
+from shoal.bench.cluster.warm_up import load_transport
+from shoal.bench.peers.ddp import DDP
+from shoal.bench.peers.ours import Shoal
+from shoal.bench.peers.pooled import Loop, PooledLibrary, Seat
+from shoal.lab.fabric import why_not
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from shoal.bench.cluster.outcome import Outcome
+
+pytestmark = pytest.mark.timeout(200)  # the first test compiles
+
+TASK = Task(
+    dataset="digits",
+    model="mlp:16",
+    workers=2,
+    compute_ms=5.0,
+    seconds=1.5,
+    target_loss=2.0,
+    megabits=50,
+    looks=10,
+)
+RUNNER = Runner(TASK)
+MOST_STEPS = TASK.seconds * 1000 / TASK.compute_ms
+TOKEN = "SHOAL_TEST_OF_CLUSTER_JOBS"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _possible_fabric() -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    load_transport()
+
+
+def scenario(name: str) -> Scenario:
+    return next(each for each in SCENARIOS if each.name == name)
+
+
+class Broken(PooledLibrary):
+    """Fails on rank 1 once it has made some steps; the others wait for ever."""
+
+    package = "shoal"
+    title = "broken"
+    counterpart = Shoal("all-reduce")
+
+    def join(self, seat: Seat) -> None:
+        pass
+
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
+        optimizer = seat.make_optimizer(model.parameters())
+        steps = []
+
+        def update() -> None:
+            optimizer.step()
+            steps.append(1)
+            if seat.rank == 1 and len(steps) == 3:
+                message = "the third step is too much"
+                raise RuntimeError(message)
+
+        return Loop(model, optimizer.zero_grad, update)
+
+
+class Speaking(PooledLibrary):
+    """Trains alone, and says where its workers are."""
+
+    package = "shoal"
+    title = "speaking"
+    counterpart = Shoal("all-reduce")
+
+    def join(self, seat: Seat) -> None:
+        pass
+
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
+        optimizer = seat.make_optimizer(model.parameters())
+        where = f"{seat.rank} of {seat.world_size} at {seat.address}"
+        return Loop(model, optimizer.zero_grad, optimizer.step, says=lambda: where)
+
+
+def no_process_is_left() -> bool:
+    return not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    "contender",
+    [Contender("ddp", DDP()), Contender("ours", Shoal("all-reduce", transport="shoal"))],
+    ids=lambda each: each.name,
+)
+def test_both_sides_train_through_the_same_lossy_fabric(contender: Contender) -> None:
+    result = RUNNER.run(scenario("loss-1"), contender, 0).figures
+    assert result is not None
+    assert result.steps[0] > 1
+    assert max(result.steps) - min(result.steps) <= 1  # lock step: one may be cut off in its last
+    assert max(result.steps) <= MOST_STEPS
+    size = 4 * (64 * 16 + 16 + 16 * 10 + 10)
+    assert result.sent_bytes > 2 * size * (result.steps[0] - 1)  # two hosts: all of it each way
+    assert result.curve[0][1] > result.final_loss
+    assert result.consensus_distance < 1e-3 or result.steps[0] != result.steps[1]
+    assert result.step_ms_p50 >= TASK.compute_ms
+    assert no_process_is_left()
+
+
+def test_a_slow_worker_that_nobody_waits_for_is_slow_alone() -> None:
+    result = RUNNER.run(scenario("slow-worker-5x"), Contender("apart", Speaking()), 0).figures
+    assert result is not None
+    fast, slow = result.steps
+    assert 0 < slow <= MOST_STEPS / 5
+    assert fast > slow
+    assert result.sent_bytes == 0
+    assert result.says == ["0 of 2 at 10.77.0.1", "1 of 2 at 10.77.0.2"]
+
+
+def test_a_worker_that_fails_ends_the_job_with_its_reason() -> None:
+    outcome: Outcome = RUNNER.run(scenario("clean"), Contender("broken", Broken()), 0)
+    assert outcome.failed == "Worker 1: the third step is too much"
+    assert outcome.figures is None
+    assert no_process_is_left()
+
+
+def test_tcp_that_the_kernel_lacks_is_skipped_with_its_name() -> None:
+    outcome = RUNNER.run(scenario("clean"), Contender("none", DDP(), "no-such-tcp"), 0)
+    assert "no-such-tcp" in outcome.skipped
+
+
+def test_nothing_is_left_when_the_launcher_is_killed() -> None:
+    program = (
+        "import test_cluster_jobs as t\n"
+        "t.RUNNER.run(t.scenario('clean'), t.Contender('apart', t.Speaking()), 0,"
+        " lambda _s: print('training', flush=True))\n"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parent,
+        env={**os.environ, TOKEN: "yes"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert launcher.stdout is not None
+    with launcher.stdout:
+        assert launcher.stdout.readline() == "training\n"
+        assert len(marked()) >= 1 + TASK.workers
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait()
+        while marked():  # bounded by the test's time limit
+            time.sleep(0.05)
+
+
+def marked() -> list[str]:
+    """Return the processes that have the launcher's token in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and TOKEN.encode() in (entry / "environ").read_bytes():
+                found.append(entry.name)
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue
+    return found
