@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 
 from shoal.lab.namespaces import Namespace, inside, obstacle
 from shoal.lab.switch_config import switch_config
+from shoal.lab.switch_config.linux_tc import average_weight
 from shoal.lab.switch_config.settings import SwitchSettings
 from shoal.switching.settings import DSCPS, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
@@ -204,7 +206,10 @@ def test_red_in_the_kernel(namespace: Namespace, queues: tuple[Queue, ...]) -> N
 def test_tc_understands_every_line(
     namespace: Namespace, queues: tuple[Queue, ...], rate: int
 ) -> None:
-    """Also where the kernel has no RED: then that is all that it refuses."""
+    """Also where the kernel has no RED: then that is all that it refuses.
+
+    It makes of bursts the weights that they were computed for: it warns of the slow ones.
+    """
     needs(namespace, "htb")
     text = batch_for(queues, rate)
     with inside(namespace.path):
@@ -216,10 +221,19 @@ def test_tc_understands_every_line(
             timeout=30,
             check=False,
         )
-    complaints = [
-        line
-        for line in done.stderr.splitlines()
-        if not line.startswith(("Command failed", "RED: WARNING. Burst "))
-    ]
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]
+    slow = [line for line in lines if line.startswith("RED: WARNING. Burst ")]
+    complaints = [line for line in lines if line not in slow]
     assert set(complaints) <= {"Error: Specified qdisc kind is unknown."}
     assert len(complaints) in (0, text.count(" red limit "))
+    assert len(slow) == sum(weight >= SLOW for weight in weights_of(text))
+
+
+SLOW = 10
+"""From this weight of an average on `tc` warns."""
+
+
+def weights_of(text: str) -> list[int]:
+    """Return the weight of every RED's average, as it was meant."""
+    pattern = r" red limit \d+ min (\d+) .* avpkt (\d+) burst (\d+) "
+    return [average_weight(*map(int, found)) for found in re.findall(pattern, text)]

@@ -36,9 +36,14 @@ PLATFORMS: Final = (
 _PORT: Final = re.compile(r"Ethernet\d+(/\d+)*")
 
 
+def port_name(place: int) -> str:
+    """Return what EOS calls the port at `place`, from 0 on."""
+    return f"Ethernet{place + 1}"
+
+
 def write(settings: SwitchSettings) -> Configuration:
     """Return the lines: maps, a QoS profile for every kind of port, and the ports."""
-    notes = Notes()
+    notes = Notes(settings.remarks)
     for note in PLATFORMS:
         notes.add(note)
     note_packets(settings, notes)

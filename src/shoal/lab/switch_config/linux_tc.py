@@ -41,9 +41,14 @@ _SMALLEST_SLOPE: Final = 1.0001 * 2.0**-31
 """Of RED's probability, per byte; a little more, as it is written with six digits."""
 
 
+def port_name(place: int) -> str:
+    """Return what Linux calls the port at `place`, from 0 on."""
+    return f"eth{place + 1}"
+
+
 def write(settings: SwitchSettings) -> Configuration:
     """Return a batch for `tc` that replaces what the interfaces had; it can be run again."""
-    notes = Notes()
+    notes = Notes(settings.remarks)
     note_packets(settings, notes)
     if settings.shared_buffer_bytes is not None:
         notes.add(

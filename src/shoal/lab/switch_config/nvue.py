@@ -39,9 +39,14 @@ LARGEST_LIMIT: Final = (1 << 32) - 1
 _PORT: Final = re.compile(r"swp\d+(s\d+)?")
 
 
+def port_name(place: int) -> str:
+    """Return what Cumulus Linux calls the port at `place`, from 0 on."""
+    return f"swp{place + 1}"
+
+
 def write(settings: SwitchSettings) -> Configuration:
     """Return a patch; every kind of port has its profiles."""
-    notes = Notes()
+    notes = Notes(settings.remarks)
     note_packets(settings, notes)
     note_averages(settings, notes)
     for name in settings.ports:

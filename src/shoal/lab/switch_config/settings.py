@@ -33,6 +33,8 @@ class SwitchSettings:
     """By DSCP, 64 of them: the queue of every port."""
     shared_buffer_bytes: int | None = None
     """What the ports share; None: each queue has its own limit."""
+    remarks: tuple[str, ...] = ()
+    """Sentences that come before the notes."""
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for what no device can be told."""
@@ -65,8 +67,8 @@ class Configuration:
 class Notes:
     """Sentences on what is said differently or not at all, each with where that is so."""
 
-    def __init__(self) -> None:
-        self._places: dict[str, dict[str, list[int]]] = {}
+    def __init__(self, remarks: Sequence[str] = ()) -> None:
+        self._places: dict[str, dict[str, list[int]]] = {remark: {} for remark in remarks}
 
     def add(self, sentence: str, port: str = "", queue: int | None = None) -> None:
         """Note `sentence`, which ends in a full stop, of a port's queue, of a port or of all."""

@@ -43,9 +43,14 @@ _COLORS: Final = ("green", "yellow", "red")
 _PORT: Final = re.compile(r"Ethernet\d+")
 
 
+def port_name(place: int) -> str:
+    """Return what SONiC calls the port at `place`, from 0 on, where each has four lanes."""
+    return f"Ethernet{4 * place}"
+
+
 def write(settings: SwitchSettings) -> Configuration:
     """Return the tables, for `config load FILE`."""
-    notes = Notes()
+    notes = Notes(settings.remarks)
     note_packets(settings, notes)
     note_averages(settings, notes)
     for name in settings.ports:
