@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import DataError, UsageError
-from shoal.lab.spec import HostEvent, LinkEvent, changed
+from shoal.lab.spec import HostEvent, LinkEvent, changed, rerouted
 from shoal.lab.spec_file import parse_spec, read_spec
 from shoal.lab.toml_lines import lines_of
 from shoal.switching.settings import CLASS_SELECTORS, Link, Profile
 from shoal.switching.topology import names_of
+
+LABS = Path(__file__).parents[3] / "examples" / "labs"
 
 SPEC = """\
 # Two racks of four.
@@ -239,3 +241,18 @@ def paths_of(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | i
         else:
             found.append(here)
     return found
+
+
+def test_switches_react_only_to_links_that_go_down_or_come_back() -> None:
+    spec = parse_spec(SPEC.replace('reroute = "never"', 'reroute = "2 s"'))
+    cables = (0,)
+    assert rerouted(spec, LinkEvent(1.0, cables, link=(("down", True),))) == 3.0
+    assert rerouted(spec, LinkEvent(1.0, cables, recover=True)) == 3.0
+    assert rerouted(spec, LinkEvent(1.0, cables, link=(("loss", 1.0),))) is None
+    never = parse_spec(SPEC)
+    assert rerouted(never, LinkEvent(1.0, cables, link=(("down", True),))) is None
+
+
+@pytest.mark.parametrize("path", sorted(LABS.glob("*.toml")), ids=lambda path: path.name)
+def test_the_specs_to_begin_with_can_be_read(path: Path) -> None:
+    assert read_spec(path).topology.hosts >= 2
