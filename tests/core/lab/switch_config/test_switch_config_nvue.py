@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from switch_samples import any_settings, sharing, typical
 
 from shoal.lab.switch_config import switch_config
+from shoal.lab.switch_config.settings import SwitchSettings
+from shoal.switching.settings import CLASS_SELECTORS, Port, Queue
 
 BYTES = range(1 << 32)
 STATE = {"enable", "disable"}
@@ -117,3 +119,14 @@ def test_limits_that_differ_are_not_written() -> None:
     assert "advance-buffer-config" not in written.text
     assert any("the queue's 200000 bytes are not written" in note for note in written.notes)
     assert any("the queue's 400000 bytes are not written" in note for note in written.notes)
+
+
+def test_shares_that_differ_between_ports_are_not_written() -> None:
+    queues = (Queue(share=0.5), *(Queue(share=0.25),) * 7)
+    ports = {"swp1": Port(10**9, queues), "swp2": Port(10**9, queues[1:] + queues[:1])}
+    wanted = SwitchSettings(ports, CLASS_SELECTORS, 100_000)
+    buffers = tree_of(wanted)["qos"]["advance-buffer-config"]["default-global"]
+    classes = buffers["egress-lossy-buffer"]["traffic-class"]
+    assert classes == {str(number): {"shared-alpha": "alpha_1_4"} for number in range(1, 7)}
+    [note] = [note for note in switch_config(wanted, "nvue").notes if "differ here" in note]
+    assert note.endswith("[swp1, swp2 queues 0, 7]")
