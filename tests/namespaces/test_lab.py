@@ -378,6 +378,8 @@ def test_an_ordinary_user_has_labs_in_a_user_namespace(spec: str) -> None:
         (["run", "none.toml", "--", "true"], 4, "Cannot read none.toml"),
         (["run", "{spec}", "--", "no-such-command"], 2, "There is no command 'no-such-command'."),
         (["exec", "--lab", "none", "host0", "--", "true"], 2, "No lab"),
+        (["switch-config", "{spec}", "--for", "ios"], 2, "There is no format 'ios'; there are"),
+        (["switch-config", "{spec}", "--for", "eos", "--switch", "x"], 2, "no switch 'x'; say"),
         (["up", "{spec}", "--name", "a b"], 2, "A name has letters, digits and hyphens"),
     ],
 )

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from shoal.cli.display import output_console
 from shoal.cli.options import require_writable
+from shoal.errors import UsageError
 from shoal.jobs.files import indented_json, write_whole
 
 if TYPE_CHECKING:
@@ -128,6 +129,35 @@ def down(
     for name in names_of_labs() if every else [chosen(lab)]:
         take_down(name)
         sys.stderr.write(f"{name} is gone\n")
+
+
+@lab_app.command("switch-config")
+def write_switch_config(
+    spec: Spec,
+    form: Annotated[
+        str, typer.Option("--for", help="Format: linux-tc, sonic, eos or nvue.", metavar="FORMAT")
+    ],
+    switch: Annotated[
+        str | None, typer.Option(help="Which switch; the only one if not given.")
+    ] = None,
+) -> None:
+    """Write a switch of a lab as configuration for real gear: queues, colors and DSCP map.
+
+    What the device does differently goes to standard error, a sentence each.
+    """
+    from shoal.lab.spec_file import read_spec
+    from shoal.lab.switch_config import switch_configs
+
+    made = switch_configs(read_spec(spec), form)
+    if switch is None and len(made) == 1:
+        (switch,) = made
+    if switch not in made:
+        what = "There are several switches" if switch is None else f"There is no switch {switch!r}"
+        message = f"{what}; say which of {', '.join(made)} with --switch."
+        raise UsageError(message)
+    for note in made[switch].notes:
+        sys.stderr.write(f"{note}\n")
+    sys.stdout.write(made[switch].text)
 
 
 def print_counts(rows: list[CableCounts]) -> None:
