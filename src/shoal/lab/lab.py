@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
+from shoal.errors import ResourceError
 from shoal.lab.background import BackgroundFlow
 from shoal.lab.fabric import Fabric
 from shoal.lab.interfaces import INTERFACE, address_of
 from shoal.lab.processes import HostProcess, Stream
-from shoal.lab.spec import HostEvent, LinkEvent, changed, rerouted
+from shoal.lab.spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
+from shoal.lab.switch_loop import SLOT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +74,7 @@ class Lab:
                     spray=spec.spray,
                     queues=spec.queues,
                     shared_buffers=shared,
+                    packets=_packets(spec),
                 )
             )
         except BaseException:
@@ -244,6 +247,20 @@ class Lab:
             if flow.stop_s is not None:
                 agenda.append((flow.stop_s, made.close))
         return sorted(agenda, key=lambda entry: entry[0])
+
+
+def _packets(spec: LabSpec) -> int:
+    """Return how many packets the fabric is to have room for; raise `ResourceError`."""
+    wanted = packets_inside(spec)
+    needed = wanted * SLOT_BYTES
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > available:
+        message = (
+            f"The buffers and delays of this lab take {needed / 1e6:.0f} MB of memory,"
+            f" of which {available / 1e6:.0f} MB are free: make them smaller."
+        )
+        raise ResourceError(message)
+    return wanted
 
 
 def _place(host: LabHost) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from shoal.lab.shaper import HOST_QUEUE_BYTES
 from shoal.switching.settings import CLASS_SELECTORS
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 REROUTE_S: Final = 0.05
 """How long switches go on sending into a link that is down, unless a spec says otherwise."""
+
+LEAST_PACKETS: Final = 16_384
+USUAL_BYTES: Final = 512
+"""Of a packet, where room for packets has to be reckoned with: most are larger."""
 
 Protocol = Literal["udp", "tcp"]
 
@@ -79,6 +84,25 @@ class LabSpec:
     """After which a link that is down is avoided; None: never."""
     events: tuple[LinkEvent | HostEvent, ...] = field(default=())
     flows: tuple[Flow, ...] = field(default=())
+
+
+def packets_inside(spec: LabSpec) -> int:
+    """Return how many packets there has to be room for: what waits, and what is under way.
+
+    Ports without a limit count as much as a network card's queue is long.
+    """
+    waiting = (
+        0.0 if spec.shared_buffer is None else spec.shared_buffer * len(spec.topology.switches)
+    )
+    under_way = 0.0
+    for cable in spec.topology.cables:
+        shares = spec.shared_buffer is not None and cable.source < 0
+        if not shares:
+            waiting += cable.port.limit_bytes or HOST_QUEUE_BYTES
+        link = cable.link
+        slowest_s = link.delay_s + link.jitter_s + link.reorder_delay_s
+        under_way += cable.port.rate / 8 * slowest_s
+    return LEAST_PACKETS + round((waiting + under_way) / USUAL_BYTES)
 
 
 def rerouted(spec: LabSpec, event: LinkEvent) -> float | None:

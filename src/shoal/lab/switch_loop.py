@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 BATCH: Final = 64
 """Frames read or written by one call."""
 
+SLOT_BYTES: Final = 2048
+"""For a frame."""
 _LONGEST_WAIT_NS: Final = 100_000_000
 _SPIN_NS: Final = 20_000
 """An event so near is waited for without going to sleep: waking up takes longer."""
@@ -93,7 +95,7 @@ def new_cables(
     queues: Sequence[int],
     *,
     wake_fd: int,
-    slot_bytes: int = 2048,
+    slot_bytes: int = SLOT_BYTES,
 ) -> Cables:
     """Return the record for sockets `fds`, with the memory for every packet row of `state`."""
     cables = Cables(
