@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 IP_BYTES: Final = 20
 UDP_HEADERS_BYTES: Final = 28
 _TICK_S: Final = 0.001
+_LATEST_S: Final = 0.02
+"""What is due for longer is not sent any more: it would come as a burst that nobody asked for."""
 _PACKETS_AT_ONCE: Final = 16
 _CHUNK_BYTES: Final = 64 << 10
 _PATIENCE_S: Final = 0.2
@@ -110,14 +112,17 @@ class BackgroundFlow:
         self._source.connect(self._sink.getsockname())
         self._source.setsockopt(socket.SOL_UDP, UDP_SEGMENT, flow.packet_bytes - UDP_HEADERS_BYTES)
         payload = bytes(_PACKETS_AT_ONCE * (flow.packet_bytes - UDP_HEADERS_BYTES))
+        given_up = 0.0
         while not self._closing.wait(_TICK_S):
-            late = due_bytes(flow, time.monotonic() - began) - self.sent_bytes
+            late = due_bytes(flow, time.monotonic() - began) - self.sent_bytes - given_up
+            most = (flow.rate or 0) / 8 * _LATEST_S
+            given_up, late = given_up + max(0.0, late - most), min(late, most)
             while late >= flow.packet_bytes and not self._closing.is_set():
                 packets = min(_PACKETS_AT_ONCE, int(late // flow.packet_bytes))
+                late -= packets * flow.packet_bytes
                 with contextlib.suppress(OSError):  # the host's queue is full: it is lost there
                     self._source.send(payload[: packets * (flow.packet_bytes - UDP_HEADERS_BYTES)])
-                self.sent_bytes += packets * flow.packet_bytes
-                late -= packets * flow.packet_bytes
+                    self.sent_bytes += packets * flow.packet_bytes
 
     def _send_stream(self) -> None:
         flow, began = self._flow, time.monotonic()

@@ -182,7 +182,8 @@ class Lab:
 
     def change(self, event: LinkEvent) -> None:
         """Let the cables of `event` be what it says, now; its time is not looked at."""
-        self._topology = changed(self._topology, event, self.spec.topology)
+        with self._lock:
+            self._topology = changed(self._topology, event, self.spec.topology)
         for number in event.cables:
             cable = self._topology.cables[number]
             self.fabric.alter(number, cable.port, cable.link)
