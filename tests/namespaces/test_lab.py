@@ -236,12 +236,18 @@ for = "100 ms"
 from = "host1"
 to = "host2"
 protocol = "tcp"
+[[flow]]
+from = "host2"
+to = "host0"
+rate = "10 kbit/s"
+packet = "100 B"
 """
     with lab_of(3, flows) as lab:
         lab.begin()
         wait_until(lambda: sent(lab, "switch-host2") > 1_000)
         wait_until(lambda: sent(lab, "switch-host1") > 200)
-        (udp, tcp) = (flow for _, flow in sorted(lab.flows.items()))
+        udp, tcp, slow = (flow for _, flow in sorted(lab.flows.items()))
+        wait_until(lambda: slow.sent_bytes > 100)
         assert tcp.sent_bytes > 1_000_000
         wait_until(lambda: udp.is_closed)
         assert udp.sent_bytes <= 40e6 / 8

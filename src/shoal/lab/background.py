@@ -115,7 +115,7 @@ class BackgroundFlow:
         given_up = 0.0
         while not self._closing.wait(_TICK_S):
             late = due_bytes(flow, time.monotonic() - began) - self.sent_bytes - given_up
-            most = (flow.rate or 0) / 8 * _LATEST_S
+            most = max(flow.packet_bytes, (flow.rate or 0) / 8 * _LATEST_S)
             given_up, late = given_up + max(0.0, late - most), min(late, most)
             while late >= flow.packet_bytes and not self._closing.is_set():
                 packets = min(_PACKETS_AT_ONCE, int(late // flow.packet_bytes))
