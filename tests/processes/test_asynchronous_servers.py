@@ -1,0 +1,159 @@
+"""Parameter servers that nobody waits for, or only so long: against oracles in one process."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from replicas import bind, parameters_of
+from served_model import backward, batch, make_model, make_optimizer, never
+from torch import Tensor, nn
+
+from shoal.runtime.torch_communicator import TorchCommunicator
+from shoal.trace import SpanKind
+from shoal.train.parameter_server import ParameterServer
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
+
+TURNS = 5
+"""Channel of the tests' own messages."""
+
+
+# --- ASP ------------------------------------------------------------------------------------------
+
+
+def train_in_turns(order: list[int], kind: str, scale: bool) -> tuple[Tensor, dict[str, float]]:
+    """Workers step one after the other, in `order`; each computes on what it has last pulled."""
+    model = make_model()
+    strategy = ParameterServer.asp(scale_updates=scale)
+    replica = bind(strategy, model, make_optimizer(kind, model))
+    for turn, whose in enumerate(order):
+        if whose == replica.communicator.rank:
+            backward(model, *batch(whose, turn))
+            strategy.step(never)
+        replica.communicator.barrier()
+    strategy.finish()
+    return parameters_of(model), replica.counters
+
+
+def make_smaller(optimizer: torch.optim.Optimizer, updates: int) -> None:
+    """Let so many updates move as far as one did."""
+    for group in optimizer.param_groups:
+        group["lr"] /= updates
+
+
+def serve_in_turns(order: list[int], kind: str, scale: bool, world_size: int) -> Tensor:
+    """The oracle: one sequence of updates, each with a gradient at that worker's last read."""
+    server = make_model()
+    optimizer = make_optimizer(kind, server)
+    if scale:
+        make_smaller(optimizer, world_size)
+    reads = [make_model().state_dict()] * world_size
+    for turn, whose in enumerate(order):
+        worker = make_model()
+        worker.load_state_dict(reads[whose])
+        backward(worker, *batch(whose, turn))
+        for mine, theirs in zip(server.parameters(), worker.parameters(), strict=True):
+            mine.grad = theirs.grad
+        optimizer.step()
+        reads[whose] = {name: value.clone() for name, value in server.state_dict().items()}
+    return parameters_of(server)
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("sgd", True), ("adamw", True), ("sgd", False)])
+def test_asp_applies_pushes_in_order_of_arrival(
+    run_workers: RunWorkers, kind: str, scale: bool
+) -> None:
+    rng = random.Random(3)
+    order = [rng.randrange(3) for _ in range(12)]
+    expected = serve_in_turns(order, kind, scale, 3)
+    outcomes = run_workers(train_in_turns, 3, order, kind, scale)
+    last_turn: dict[int, int] = {}
+    delays = []
+    for turn, whose in enumerate(order):
+        delays.append(turn - last_turn.get(whose, -1) - 1)
+        last_turn[whose] = turn
+    for final, counters in outcomes:
+        torch.testing.assert_close(final, expected, rtol=0, atol=1e-12)
+        assert counters["update_delay"] == sum(delays)
+        assert counters["max.update_delay"] == max(delays)
+        assert counters["shard_updates"] == len(order)
+
+
+def test_asp_with_one_worker_is_plain_sgd(run_workers: RunWorkers) -> None:
+    order = [0] * 6
+    ((final, _),) = run_workers(train_in_turns, 1, order, "sgd", True)
+    model = make_model()
+    optimizer = make_optimizer("sgd", model)
+    for turn in order and range(6):
+        backward(model, *batch(0, turn))
+        optimizer.step()
+    assert torch.equal(final, parameters_of(model))
+
+
+# --- SSP ------------------------------------------------------------------------------------------
+
+
+def read_marks(staleness: int, num_steps: int) -> tuple[list[Tensor], dict[str, float]]:
+    """Push so that every update leaves a mark of its own, and return all reads.
+
+    Worker r's update t adds one to element (r, t). Rank 0 is slow: it steps only when the others
+    have made all the steps that the bound allows without it.
+    """
+    strategy = ParameterServer(staleness, scale_updates=False)
+    communicator = TorchCommunicator(deadline_s=20.0)
+    rank, world_size = communicator.rank, communicator.world_size
+    marks = nn.ParameterList([nn.Parameter(torch.zeros(world_size, num_steps))])
+    replica = bind(strategy, marks, torch.optim.SGD(marks, lr=1.0), communicator)
+    reads, word = [], torch.zeros(1)
+    heard = 0
+    for step in range(num_steps):
+        while rank == 0 and heard < min(step + staleness, num_steps):
+            for other in range(1, world_size):
+                communicator.receive(word, other, channel=TURNS).wait()
+            heard += 1
+        marks[0].grad = torch.zeros(world_size, num_steps)
+        marks[0].grad[rank, step] = -1.0
+        strategy.step(never)
+        reads.append(marks[0].detach().clone())
+        if rank != 0:
+            communicator.send(word, 0, channel=TURNS).wait()
+    strategy.finish()
+    assert torch.equal(marks[0].detach(), torch.ones(world_size, num_steps))
+    return reads, replica.counters
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_ssp_reads_hold_what_the_bound_promises(run_workers: RunWorkers, staleness: int) -> None:
+    for rank, (reads, counters) in enumerate(run_workers(read_marks, 3, staleness, 8)):
+        for clock, read in enumerate(reads, start=1):
+            assert set(read.flatten().tolist()) <= {0.0, 1.0}
+            assert bool(read[:, : max(0, clock - staleness)].all()), "an update is missing"
+            assert bool(read[rank, :clock].all()), "a worker must see its own updates"
+        assert counters["max.staleness"] == staleness, "reached, as rank 0 is slow, not exceeded"
+
+
+def spans_of_two_steps() -> list[tuple[SpanKind, bool]]:
+    """Rank 0 makes its first step when rank 1 waits in its second."""
+    strategy = ParameterServer.ssp(staleness=1)
+    weights = nn.ParameterList([nn.Parameter(torch.zeros(4))])
+    replica = bind(strategy, weights, torch.optim.SGD(weights, lr=1.0))
+    weights[0].grad = torch.ones(4)
+    while replica.communicator.rank == 0 and strategy._server.num_requests < 2:
+        strategy._server.check()
+        time.sleep(0.001)
+    for _ in range(2):
+        strategy.step(never)
+    strategy.finish()
+    return [(span.kind, span.duration_ns > 0) for span in replica.stopwatch.sink.spans]
+
+
+def test_ssp_waiting_is_told_from_moving(run_workers: RunWorkers) -> None:
+    slow, fast = run_workers(spans_of_two_steps, 2)
+    moved, waited = (SpanKind.EXCHANGE, True), (SpanKind.WAIT, True)
+    assert slow == [moved, moved]
+    assert fast == [moved, waited, moved]
