@@ -26,6 +26,7 @@ from shoal.bench import (
     shaped,
     straggler_rate,
     straggler_time,
+    switch_rate,
     transport_memory,
 )
 from shoal.errors import UsageError
@@ -176,6 +177,13 @@ TRANSPORT_SECTIONS = (
         transport_memory.measure,
         quick_s=60,
         full_s=150,
+    ),
+    Section(
+        switch_rate.NAME,
+        "packets per second through the lab's software switch",
+        switch_rate.measure,
+        quick_s=40,
+        full_s=250,
     ),
 )
 """All sections of `shoal bench transport`."""

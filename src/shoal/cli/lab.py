@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from shoal.cli.display import output_console
+from shoal.cli.lab_check import check
 from shoal.cli.options import require_writable
 from shoal.errors import UsageError
 from shoal.jobs.files import indented_json, write_whole
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 lab_app = typer.Typer(
     help="Emulate a cluster with a real, congested network on this machine.", no_args_is_help=True
 )
+
+lab_app.command()(check)
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC.toml", help="What the lab is to be.")]
 Host = Annotated[str, typer.Argument(metavar="HOST", help="The name of a host.")]

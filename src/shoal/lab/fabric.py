@@ -26,9 +26,11 @@ from shoal.lab.interfaces import (
     turn_off,
 )
 from shoal.lab.namespaces import Namespace, inside, obstacle
+from shoal.lab.promptness import be_prompt
 from shoal.lab.shaper import HOST_QUEUE_BYTES, shape_lines
 from shoal.lab.switch_loop import forward, new_cables
 from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
+from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import make_state, set_routes
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ class Fabric:
         self._thread: threading.Thread | None = None
         self.paces_hosts = True
         """Whether programs wait when their host's link is busy; else what is too much is lost."""
+        self.is_prompt = False
+        """Whether the switch runs before ordinary programs; else it is late when they are busy."""
         try:
             self._switch = self._open.enter_context(Namespace())
             self._hosts = [self._open.enter_context(Namespace()) for _ in range(topology.hosts)]
@@ -145,6 +149,19 @@ class Fabric:
             "latest",
         )
         return {name: int(row[name]) for name in wanted}
+
+    def take_lateness(self) -> float:
+        """Return by how many seconds an event was handled late, at most, since the last call."""
+        row = self._cables.loop[0]
+        latest = int(row["latest"])
+        row["latest"] = 0
+        return latest / PICOSECONDS
+
+    def processor_s(self) -> float:
+        """Return the processor time that the switch has taken so far."""
+        assert self._thread is not None
+        assert self._thread.ident is not None
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
 
     def change(self, work: Callable[[State], Result]) -> Result:
         """Return what `work` returns, called with the tables while nothing moves.
@@ -241,6 +258,7 @@ class Fabric:
         self._cables.loop["wanted"] = 0
         self._thread = threading.Thread(target=self._run, name="shoal-switch", daemon=True)
         self._thread.start()
+        self.is_prompt = self.change(lambda _state: be_prompt())
 
     def _run(self) -> None:
         while not self._stopping:

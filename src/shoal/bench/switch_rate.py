@@ -1,0 +1,109 @@
+"""Section `switch`: packets per second through the lab's software switch, and how true it is then.
+
+The shapes' links are so fast that nothing but the machine holds packets back; senders and receivers
+are on the same machine, as in every lab. A load counts as held if both the rate and the median
+delay at it, and at every smaller one tried, are within their targets. Every round climbs from a
+small load until one is too much.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from shoal.bench.rows import Row, at_least, at_most, figure
+from shoal.lab.fabric import why_not
+from shoal.lab.fidelity import DELAY_TOLERANCE_S, RATE_TOLERANCE
+from shoal.lab.load import Ladder, LoadTest, Step, climb
+from shoal.switching.settings import Link, Port
+from shoal.switching.topology import Materials, host_names, leaf_spine, star
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shoal.bench.stand import Stand
+
+NAME: Final = "switch"
+RATE_TARGET: Final = 200_000.0
+"""Packets of 1,500 bytes per second; the stretch is twice that."""
+
+_ANY: Final = Port(1_000_000_000)
+_LINK: Final = Link(delay_s=0.0001)
+_MATERIALS: Final = Materials(_ANY, _ANY, _LINK)
+SHAPES: Final = {
+    "star of 4": star(host_names(4), _MATERIALS),
+    "leaf-spine of 4, spraying": leaf_spine(host_names(4), 2, 2, _MATERIALS),
+}
+
+
+def measure(stand: Stand) -> list[Row]:
+    """Return the rows of each shape: medians over the rounds."""
+    reason = why_not()
+    if reason is not None:
+        stand.skip(reason)
+        return []
+    rounds = stand.choose(full=5, quick=2)
+    step_s = stand.choose(full=1.0, quick=0.3)
+    rows: list[Row] = []
+    for done, (name, shape) in enumerate(SHAPES.items()):
+        with LoadTest(shape, spray=True) as test:
+            ladders, steps = [], []
+            for number in range(rounds):
+                stand.note(f"{name}, round {number + 1}", done * rounds + number, 2 * rounds)
+                ladders.append(climb(test, step_s))
+                steps.append(_at_what_is_held(test, ladders[-1], step_s))
+            rows += rows_of(name, ladders, steps)
+    return rows
+
+
+def _at_what_is_held(test: LoadTest, ladder: Ladder, step_s: float) -> Step:
+    """Return what happens at the largest load held, or the smallest tried if none was."""
+    return test.step(ladder.holds_up_to(0.5) or ladder.steps[0].offered, step_s)
+
+
+def rows_of(case: str, ladders: Sequence[Ladder], steps: Sequence[Step]) -> list[Row]:
+    """Return the rows of one shape; `steps` are measured anew at the load that each round held."""
+    held = [ladder.holds_up_to(0.5) for ladder in ladders]
+    carried = [ladder.carried for ladder in ladders]
+    rate, at_held = "packets/s", "at the load held"
+    return [
+        figure(NAME, case, "load held: rate and delay", rate, held, at_least(RATE_TARGET)),
+        figure(NAME, case, "load carried: rate alone", rate, carried),
+        figure(
+            NAME,
+            case,
+            f"rate error {at_held}",
+            "%",
+            [100 * abs(step.rate_error) for step in steps],
+            at_most(100 * RATE_TOLERANCE),
+        ),
+        figure(
+            NAME,
+            case,
+            f"delay error {at_held}, median",
+            "ms",
+            [1e3 * step.p50_error_s for step in steps],
+            at_most(1e3 * DELAY_TOLERANCE_S),
+        ),
+        figure(
+            NAME,
+            case,
+            f"delay error {at_held}, p99",
+            "ms",
+            [1e3 * step.p99_error_s for step in steps],
+        ),
+        figure(
+            NAME,
+            case,
+            f"the switch late by at most, {at_held}",
+            "ms",
+            [1e3 * step.lateness_s for step in steps],
+        ),
+        figure(
+            NAME,
+            case,
+            "packets per second of the switch's processor time",
+            rate,
+            [1 / step.packet_s for step in steps],
+            at_least(RATE_TARGET),
+        ),
+    ]

@@ -1,0 +1,35 @@
+"""The rows of the section `switch`, from loads that were climbed."""
+
+from __future__ import annotations
+
+from shoal.bench.switch_rate import NAME, rows_of
+from shoal.lab.load import Ladder, Step
+
+
+def step(offered: float, *, error: float = 0.0, delay_s: float = 0.0) -> Step:
+    carried = offered * (1 - error)
+    return Step(offered, offered, carried, delay_s, 3 * delay_s, 2 * delay_s, 0.5, 4e-6)
+
+
+def test_rows_have_medians_and_the_targets_of_what_has_one() -> None:
+    """Rounds that held 300,000, 200,000 and 100,000: one was late, one lost packets."""
+    ladders = [
+        Ladder([step(100_000), step(200_000), step(300_000), step(400_000, error=0.1)]),
+        Ladder([step(100_000), step(200_000), step(300_000, delay_s=0.001)]),
+        Ladder([step(100_000), step(200_000, error=0.04)]),
+    ]
+    rows = rows_of("star", ladders, [step(200_000, error=0.01, delay_s=0.0001)] * 3)
+    assert {row.bench for row in rows} == {NAME}
+    by_metric = {row.metric: row for row in rows}
+    held = by_metric["load held: rate and delay"]
+    assert (held.value, held.spread, held.met) == (200_000, [100_000, 300_000], True)
+    assert by_metric["load carried: rate alone"].value == 300_000
+    error = by_metric["rate error at the load held"]
+    assert round(error.value, 6) == 1
+    assert error.met
+    delay = by_metric["delay error at the load held, median"]
+    assert (round(delay.value, 6), delay.met) == (0.1, True)
+    rate = by_metric["packets per second of the switch's processor time"]
+    assert (round(rate.value), rate.met) == (250_000, True)
+    slow = rows_of("star", ladders[2:], [step(100_000, delay_s=0.0003)])
+    assert [row.met for row in slow if row.met is not None] == [False, True, False, True]
