@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("torch")
 
 from shoal.bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
-from shoal.bench.cluster.contenders import CONTENDERS, Contender
+from shoal.bench.cluster.contenders import CONTENDERS, Contender, Side
 from shoal.bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
 from shoal.bench.cluster.records import Recorder, read_record
 from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
 from shoal.bench.cluster.suite import Part, Plan, left_to_do, make_plan, run_jobs, with_rows
 from shoal.bench.cluster.task import Task
-from shoal.bench.cluster.verdict import RATIO, entries_of, verdict
+from shoal.bench.cluster.verdict import RATIO, entries_of, share_that_names, verdict
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 
@@ -36,9 +36,16 @@ TASK = Task(
     target_loss=0.5,
     megabits=50,
 )
-OURS = next(contender for contender in CONTENDERS if contender.is_ours)
-PEER = next(contender for contender in CONTENDERS if not contender.is_ours)
+OURS = next(contender for contender in CONTENDERS if contender.side is Side.OURS)
+PEER = next(contender for contender in CONTENDERS if contender.side is Side.PEER)
 SCENARIO = SCENARIOS[0]
+SIDES = {
+    "ours": Side.OURS,
+    "our-second": Side.OURS,
+    "peer": Side.PEER,
+    "worse": Side.PEER,
+    "alone": Side.CONTROL,
+}
 
 
 def figures(seconds_to_target: float | None) -> Figures:
@@ -116,7 +123,7 @@ def test_the_curve_is_that_of_the_mean_and_judges_no_model_twice(tmp_path: Path)
 
 
 def ratio_of(outcomes: list[Outcome], scenario: Scenario = SCENARIO) -> list[float | None]:
-    entries = entries_of(outcomes, SCENARIO.name, frozenset({"ours", "our-second"}))
+    entries = entries_of(outcomes, SCENARIO.name, SIDES)
     return [row.ratio for row in verdict(scenario, entries)]
 
 
@@ -130,8 +137,10 @@ def test_the_best_of_each_side_meet_and_repeats_are_taken_pair_by_pair() -> None
         outcome("peer", 6.0, 1),
         outcome("peer", 6.0, 2),
         outcome("worse", 7.0, 0),
+        outcome("alone", 0.1, 0),
+        outcome("of-an-older-version", 0.1, 0),
     ]
-    entries = entries_of(outcomes, SCENARIO.name, frozenset({"ours", "our-second"}))
+    entries = entries_of(outcomes, SCENARIO.name, SIDES)
     (row,) = verdict(SCENARIO, entries)
     assert (row.peer, row.metric, row.ratio) == ("peer", RATIO, 3.0)
     assert row.spread == [1.5, 3.0]
@@ -152,7 +161,7 @@ def test_who_does_not_arrive_counts_with_the_whole_time(
 
 def test_a_scenario_is_won_only_above_its_target() -> None:
     outcomes = [outcome("ours", 2.0), outcome("peer", 2.5)]
-    entries = entries_of(outcomes, SCENARIO.name, frozenset({"ours"}))
+    entries = entries_of(outcomes, SCENARIO.name, SIDES)
     easy = replace(SCENARIO, name="easy", target=1.0)
     hard = replace(SCENARIO, name="hard", target=1.5)
     assert [verdict(each, entries)[0].met for each in (easy, hard)] == [True, False]
@@ -167,6 +176,13 @@ def test_failures_become_sentences_and_no_rows() -> None:
     made = with_rows(file)
     assert made.skipped == [f"{SCENARIO.name}: {PEER.name}: It hangs."]
     assert {row.case for row in made.rows} == {f"{SCENARIO.name}, {OURS.name}"}
+
+
+def test_who_is_slow_counts_where_others_are_told() -> None:
+    says = ["rank 1: waited for 3 s", "rank 0: waited for 1 s", "", "rank 11: 5 % lost"]
+    assert share_that_names(1, says) == pytest.approx(1 / 3)
+    assert share_that_names(0, says) == pytest.approx(1 / 3)
+    assert share_that_names(2, says) == 0
 
 
 # ---- the suite ---------------------------------------------------------------------------------
@@ -252,12 +268,25 @@ def test_another_task_is_another_job(tmp_path: Path) -> None:
 
 def test_only_chooses_scenarios_and_contenders_by_name() -> None:
     whole = make_plan(quick=True)
-    assert whole.scenarios == SCENARIOS
-    chosen = make_plan(quick=True, only=[OURS.name])
+    assert 0 < len(whole.scenarios) < len(SCENARIOS)
+    chosen = make_plan(quick=False, only=[OURS.name], repeats=2)
     assert chosen.contenders == (OURS,)
     assert chosen.scenarios == SCENARIOS
+    assert {job.repeat for job in chosen.jobs()} == {0, 1}
+    left_out = next(each for each in SCENARIOS if not each.in_quick)
+    assert make_plan(quick=True, only=[left_out.name]).scenarios == (left_out,)
+    with pytest.raises(UsageError, match="at least 1"):
+        make_plan(quick=True, repeats=0)
     with pytest.raises(UsageError, match=f"did you mean '{OURS.name}'"):
         make_plan(quick=True, only=[OURS.name + "x"])
+
+
+def test_what_quick_leaves_out_changes_no_sides() -> None:
+    """Every side and every kind of trouble is still there, so that it shows that all works."""
+    plan = make_plan(quick=True)
+    assert {each.side for each in plan.contenders} == {Side.PEER, Side.OURS}
+    assert {each.target for each in plan.scenarios} == {each.target for each in SCENARIOS}
+    assert sum(job.seconds(quick=True) for job in plan.jobs()) < 15 * 60
 
 
 def test_names_are_unique() -> None:

@@ -41,6 +41,7 @@ TASK = Task(
     target_loss=2.0,
     megabits=50,
     looks=10,
+    judged_samples=300,
 )
 RUNNER = Runner(TASK)
 MOST_STEPS = TASK.seconds * 1000 / TASK.compute_ms

@@ -57,15 +57,11 @@ def training_step(
     zero_grad: Callable[[], object],
     update: Callable[[], object],
     compute: Callable[[], None] = lambda: None,
-) -> torch.Tensor:
-    """Make one step; return its loss, a scalar.
-
-    `compute` stands for what a larger model would do before it has gradients.
-    """
+) -> None:
+    """Make one step; `compute` stands for what a larger model would do before it has gradients."""
     inputs, targets = batch
     zero_grad()
     loss = cross_entropy(model(inputs), targets)
     compute()
     loss.backward()
     update()
-    return loss.detach()

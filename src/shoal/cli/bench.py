@@ -85,6 +85,9 @@ def cluster(
     ] = None,
     *,
     quick: QuickOption = False,
+    repeats: Annotated[
+        int | None, typer.Option(help="Runs of every contender in every scenario (default 3).")
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Repeat jobs whose outcomes the file has already.")
     ] = False,
@@ -93,7 +96,8 @@ def cluster(
     from shoal.bench.cluster.suite import make_plan
     from shoal.cli.bench_cluster import run_plan
 
-    run_plan(make_plan(quick=quick, only=only or []), json, quick=quick, again=again)
+    plan = make_plan(quick=quick, only=only or [], repeats=repeats)
+    run_plan(plan, json, quick=quick, again=again)
 
 
 def _run(

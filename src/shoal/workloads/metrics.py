@@ -16,6 +16,8 @@ from shoal.errors import UsageError
 from shoal.workloads.dataset import Task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
 
     from shoal.workloads.cache import Array
@@ -36,7 +38,9 @@ def better(task: Task, a: float, b: float) -> bool:
     return a < b if task is Task.LANGUAGE else a > b
 
 
-def loss_of(model: nn.Module, inputs: Tensor, targets: Tensor, task: Task) -> Tensor:
+def loss_of(
+    model: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor, task: Task
+) -> Tensor:
     """Return the mean loss of a batch, in nats, as a scalar to differentiate."""
     return _loss(model(inputs), targets, task)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum, unique
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from shoal.bench.peers.alone import Alone
 from shoal.bench.peers.ddp import DDP
 from shoal.bench.peers.decent_dp import DecentDP
 from shoal.bench.peers.hivemind_optimizer import HivemindOptimizer
@@ -15,6 +17,17 @@ from shoal.bench.peers.torchft import TorchFT, TorchFTDiLoCo
 
 if TYPE_CHECKING:
     from shoal.bench.peers.pooled import PooledLibrary
+
+
+@unique
+class Side(StrEnum):
+    """Whose a contender is."""
+
+    PEER = "peer"
+    OURS = "ours"
+    CONTROL = "control"
+    """Nobody's: it shows what the job itself takes."""
+
 
 _AVAILABLE: Final = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _USUAL: Final = "cubic"
@@ -27,11 +40,15 @@ class Contender:
     name: str
     library: PooledLibrary
     congestion_control: str = _USUAL
+    in_quick: bool = True
+    """Whether `--quick` measures it unless asked otherwise."""
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it is one of Shoal's modes."""
-        return isinstance(self.library, Shoal)
+    def side(self) -> Side:
+        """Whose it is."""
+        if isinstance(self.library, Alone):
+            return Side.CONTROL
+        return Side.OURS if isinstance(self.library, Shoal) else Side.PEER
 
     def obstacle(self) -> str:
         """Return a sentence on why it cannot be measured here, empty if it can."""
@@ -48,6 +65,7 @@ RARELY: Final = 8
 """Steps between two averagings, of those that average rarely."""
 
 CONTENDERS: Final = (
+    Contender("alone", Alone(), in_quick=False),
     Contender("ddp-cubic", DDP()),
     Contender("ddp-bbr", DDP(), "bbr"),
     Contender("ddp-fp16", DDP("fp16")),
@@ -56,20 +74,21 @@ CONTENDERS: Final = (
     Contender("torchft-ddp", TorchFT()),
     Contender("torchft-diloco", TorchFTDiLoCo()),
     Contender("hivemind", HivemindOptimizer()),
-    Contender("decent-dp", DecentDP("complete")),
+    Contender("decent-dp", DecentDP("complete"), in_quick=False),
     Contender("decent-dp-one-peer", DecentDP("one-peer-exp")),
     Contender("shoal-all-reduce", Shoal("all-reduce", transport="shoal")),
     Contender(
         "shoal-all-reduce-p10",
         Shoal("all-reduce", transport="shoal", loss_bound=LOSS_BOUND),
+        in_quick=False,
     ),
     Contender(
         "shoal-all-reduce-p10-fp16",
         Shoal("all-reduce", transport="shoal", loss_bound=LOSS_BOUND, wire="float16"),
     ),
-    Contender("shoal-ds-sync-gloo", Shoal("ds-sync")),
+    Contender("shoal-ds-sync-gloo", Shoal("ds-sync"), in_quick=False),
     Contender("shoal-ds-sync", Shoal("ds-sync", transport="shoal", loss_bound=LOSS_BOUND)),
-    Contender("shoal-ripples-gloo", Shoal("ripples")),
+    Contender("shoal-ripples-gloo", Shoal("ripples"), in_quick=False),
     Contender("shoal-ripples", Shoal("ripples", transport="shoal", loss_bound=LOSS_BOUND)),
     Contender(
         "shoal-ripples-rare",
@@ -77,4 +96,4 @@ CONTENDERS: Final = (
     ),
     Contender("shoal-local-sgd", Shoal("local-sgd", transport="shoal", interval=RARELY)),
 )
-"""Everyone, peers first."""
+"""Everyone: the control, the peers, Shoal's modes."""

@@ -6,6 +6,8 @@ import contextlib
 import importlib
 import os
 
+import torch
+
 from shoal.bench.cluster.warm_up import load_transport
 from shoal.errors import ShoalError
 
@@ -24,5 +26,6 @@ for _name in (
     with contextlib.suppress(ImportError):
         importlib.import_module(_name)
 
+torch.set_num_threads(1)  # before anything starts more, which no child would have
 with contextlib.suppress(ShoalError):
     load_transport()

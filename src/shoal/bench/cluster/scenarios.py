@@ -62,6 +62,8 @@ class Scenario:
     """The rank whose worker or link is slow; None where nothing or everything is."""
     target: float = FASTER
     """What the best peer's time to the target is to be at least, in times of Shoal's best mode."""
+    in_quick: bool = True
+    """Whether `--quick` measures it unless asked otherwise."""
 
     def factors_of(self, workers: int) -> tuple[float, ...]:
         """Return all workers' factors by rank."""
@@ -162,6 +164,7 @@ SCENARIOS: Final = (
         {SLOW: 2.0},
         SLOW,
         MUCH_FASTER,
+        in_quick=False,
     ),
     Scenario(
         "slow-worker-5x",
@@ -172,9 +175,17 @@ SCENARIOS: Final = (
         MUCH_FASTER,
     ),
     Scenario("slow-link", "one link has a tenth of the rate", _slow_link, culprit=SLOW),
-    Scenario("loss-0.1", "0.1 % random loss", partial(_random_loss, 0.001), target=MUCH_FASTER),
+    Scenario(
+        "loss-0.1",
+        "0.1 % random loss",
+        partial(_random_loss, 0.001),
+        target=MUCH_FASTER,
+        in_quick=False,
+    ),
     Scenario("loss-1", "1 % random loss", partial(_random_loss, 0.01), target=MUCH_FASTER),
-    Scenario("loss-3", "3 % random loss", partial(_random_loss, 0.03), target=MUCH_FASTER),
+    Scenario(
+        "loss-3", "3 % random loss", partial(_random_loss, 0.03), target=MUCH_FASTER, in_quick=False
+    ),
     Scenario(
         "bursts", "1 % loss in bursts, and bursts of others' traffic", _bursts, target=MUCH_FASTER
     ),
@@ -182,7 +193,13 @@ SCENARIOS: Final = (
         "oversubscribed", "two leaves behind trunks of a quarter of their rate", _oversubscribed
     ),
     Scenario("incast", "ports that hold ten packets", _incast, target=MUCH_FASTER),
-    Scenario("gray-failure", "one link that loses more and more, up to 1 %", _gray, culprit=SLOW),
+    Scenario(
+        "gray-failure",
+        "one link that loses more and more, up to 1 %",
+        _gray,
+        culprit=SLOW,
+        in_quick=False,
+    ),
     Scenario("delay", "10 ms from host to host", _delay),
 )
 """All scenarios, in the order in which they are measured."""

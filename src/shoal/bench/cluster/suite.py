@@ -27,24 +27,27 @@ if TYPE_CHECKING:
 _OVERHEAD_S: Final = 3.0
 """What a job takes beside its training: hosts, processes, meeting, judging."""
 
+_FULL_REPEATS: Final = 3
 _FULL: Final = Task(
-    dataset="digits",
-    model="mlp:3300",
+    dataset="text-stdlib",
+    model="char-gpt:1x128",
+    batch_size=2,
     workers=8,
-    compute_ms=100.0,
-    seconds=40.0,
-    target_loss=0.2,
+    compute_ms=150.0,
+    seconds=45.0,
+    target_loss=2.6,
     megabits=50,
 )
 _QUICK: Final = Task(
-    dataset="digits",
-    model="mlp:3300",
+    dataset="text-stdlib",
+    model="char-gpt:1x128",
+    batch_size=2,
     workers=4,
     compute_ms=50.0,
-    seconds=4.0,
-    target_loss=0.4,
+    seconds=3.0,
+    target_loss=2.9,
     megabits=100,
-    looks=40,
+    looks=30,
 )
 
 
@@ -125,11 +128,15 @@ class Shows(Protocol):
         ...
 
 
-def make_plan(*, quick: bool, only: Sequence[str] = ()) -> Plan:
-    """Return the whole suite, or the scenarios and the contenders that `only` names.
+def make_plan(*, quick: bool, only: Sequence[str] = (), repeats: int | None = None) -> Plan:
+    """Return the whole suite, a part of it if `quick`, or what `only` names.
 
-    Names of one kind alone leave the other kind whole. Raises `UsageError` for an unknown name.
+    Those are scenarios and contenders; names of one kind leave the other kind whole. Raises `UsageError` for an unknown name and
+    for less than one of `repeats`, which None leaves as many as usual.
     """
+    if repeats is not None and repeats < 1:
+        message = f"--repeats must be at least 1, not {repeats}."
+        raise UsageError(message)
     known = {each.name: each for each in (*SCENARIOS, *CONTENDERS)}
     for name in only:
         if name not in known:
@@ -139,13 +146,19 @@ def make_plan(*, quick: bool, only: Sequence[str] = ()) -> Plan:
                 f"No scenario or contender is called {name!r}{hint} Known: {', '.join(known)}."
             )
             raise UsageError(message)
-    plan = (
-        Plan(_QUICK, 1, SCENARIOS, CONTENDERS) if quick else Plan(_FULL, 3, SCENARIOS, CONTENDERS)
-    )
-    scenarios = tuple(each for each in plan.scenarios if each.name in only)
-    contenders = tuple(each for each in plan.contenders if each.name in only)
+    plan = Plan(_FULL, _FULL_REPEATS, SCENARIOS, CONTENDERS)
+    if quick:
+        plan = Plan(
+            _QUICK,
+            1,
+            tuple(each for each in SCENARIOS if each.in_quick),
+            tuple(each for each in CONTENDERS if each.in_quick),
+        )
+    scenarios = tuple(each for each in SCENARIOS if each.name in only)
+    contenders = tuple(each for each in CONTENDERS if each.name in only)
     return replace(
         plan,
+        repeats=plan.repeats if repeats is None else repeats,
         scenarios=scenarios or plan.scenarios,
         contenders=contenders or plan.contenders,
     )
@@ -187,12 +200,12 @@ def run_jobs(
 
 def with_rows(file: ClusterFile) -> ClusterFile:
     """Return `file` with the rows and the sentences that its outcomes make."""
-    ours = frozenset(each.name for each in CONTENDERS if each.is_ours)
+    sides = {each.name: each.side for each in CONTENDERS}
     rows = []
     for task in dict.fromkeys(outcome.key.task for outcome in file.outcomes):
         chosen = [outcome for outcome in file.outcomes if outcome.key.task == task]
         for scenario in SCENARIOS:
-            entries = entries_of(chosen, scenario.name, ours)
+            entries = entries_of(chosen, scenario.name, sides)
             made = rows_of(scenario, entries, task.target_loss)
             rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
     sentences = dict.fromkeys(

@@ -18,7 +18,6 @@ import torch
 from shoal.workloads import (
     batches,
     default_recipe,
-    evaluate,
     loss_of,
     make_model,
     make_optimizer_of,
@@ -45,7 +44,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the training."""
 
     target_loss: float
-    """Mean loss of the averaged model on the test set, in nats, at which the clock stops."""
+    """Mean test loss of the averaged model, in nats, at which the clock stops."""
 
     megabits: int
     """Rate of an ordinary host's link, in Mbit/s."""
@@ -53,13 +52,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     looks: int = 60
     """At most so many models of each worker are kept, at equal distances, to be judged later."""
 
-    learning_rate: float | None = None
-    """Null for the recipe's."""
+    judged_samples: int = 32
+    """Test samples behind a loss, the first ones."""
+
+    batch_size: int | None = None
+    """Samples per worker and step; null for the recipe's."""
 
     def recipe(self) -> Recipe:
         """Return the model's recipe, with what this task overrides."""
         recipe = default_recipe(self.dataset, self.model)
-        return replace(recipe, learning_rate=self.learning_rate or recipe.learning_rate)
+        return replace(recipe, batch_size=self.batch_size or recipe.batch_size)
 
     def model_for(self, dataset: Dataset, seed: int) -> nn.Module:
         """Return the model that every worker begins with."""
@@ -96,20 +98,23 @@ class Judge:
     """Evaluates models, given as vectors of their parameters, on the test set."""
 
     def __init__(self, task: Task, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._model = task.model_for(dataset, seed=0)
+        self._task = dataset.task
+        self._inputs = dataset.test_inputs[: task.judged_samples]
+        self._targets = dataset.test_targets[: task.judged_samples]
+        self._model = task.model_for(dataset, seed=0).eval()
 
     def loss(self, vector: np.ndarray) -> float:
         """Return the mean test loss of the model with these parameters, in nats."""
         self._load(vector)
         with torch.no_grad():
-            data = self._dataset
-            return float(loss_of(self._model, data.test_inputs, data.test_targets, data.task))
+            return float(loss_of(self._model, self._inputs, self._targets, self._task))
 
     def accuracy(self, vector: np.ndarray) -> float:
-        """Return the metric of the model with these parameters on the test set."""
+        """Return the share of classes, or next symbols, that the model gets right."""
         self._load(vector)
-        return evaluate(self._model, self._dataset)
+        with torch.no_grad():
+            guesses = self._model(self._inputs).argmax(dim=-1)
+        return float((guesses == self._targets).double().mean())
 
     def _load(self, vector: np.ndarray) -> None:
         torch.nn.utils.vector_to_parameters(torch.from_numpy(vector), self._model.parameters())

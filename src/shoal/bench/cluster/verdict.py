@@ -10,15 +10,17 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from shoal.bench.cluster.contenders import Side
 from shoal.bench.rows import Row, at_least, comparison, figure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from shoal.bench.cluster.outcome import Figures, Outcome
     from shoal.bench.cluster.scenarios import Scenario
 
 BENCH: Final = "cluster"
+NAMED: Final = "other workers that are told who is slow"
 RATIO: Final = "time to target, best peer / best mode of Shoal"
 
 
@@ -27,7 +29,7 @@ class Entry:
     """A contender's runs in one scenario."""
 
     contender: str
-    is_ours: bool
+    side: Side
     runs: dict[int, Figures]
     """By repeat."""
 
@@ -50,15 +52,21 @@ class Entry:
         return statistics.median(self.seconds(repeat) for repeat in self.runs)
 
 
-def entries_of(outcomes: Iterable[Outcome], scenario: str, ours: frozenset[str]) -> list[Entry]:
-    """Return who has figures in `scenario`, in the order of `outcomes`."""
+def entries_of(
+    outcomes: Iterable[Outcome], scenario: str, sides: Mapping[str, Side]
+) -> list[Entry]:
+    """Return who has figures in `scenario`, in the order of `outcomes`.
+
+    `sides` has every contender by name; what is no contender any more is left out.
+    """
     runs: dict[str, dict[int, Figures]] = {}
     limit_s = 0.0
     for outcome in outcomes:
-        if outcome.key.scenario == scenario and outcome.figures is not None:
+        is_known = outcome.key.contender in sides
+        if is_known and outcome.key.scenario == scenario and outcome.figures is not None:
             runs.setdefault(outcome.key.contender, {})[outcome.key.repeat] = outcome.figures
             limit_s = outcome.key.task.seconds
-    return [Entry(name, name in ours, found, limit_s) for name, found in runs.items()]
+    return [Entry(name, sides[name], found, limit_s) for name, found in runs.items()]
 
 
 def rows_of(scenario: Scenario, entries: Sequence[Entry], target_loss: float) -> list[Row]:
@@ -71,8 +79,8 @@ def rows_of(scenario: Scenario, entries: Sequence[Entry], target_loss: float) ->
 
 def verdict(scenario: Scenario, entries: Sequence[Entry]) -> list[Row]:
     """Return the row that holds the best peer against Shoal's best mode; none if it cannot be."""
-    ours = _best([entry for entry in entries if entry.is_ours])
-    theirs = _best([entry for entry in entries if not entry.is_ours])
+    ours = _best([entry for entry in entries if entry.side is Side.OURS])
+    theirs = _best([entry for entry in entries if entry.side is Side.PEER])
     if ours is None or theirs is None or not (ours.arrivals or theirs.arrivals):
         return []
     pairs = [
@@ -107,7 +115,7 @@ def _own_rows(scenario: Scenario, entry: Entry, target_loss: float) -> list[Row]
     def row(metric: str, unit: str, value_of: Callable[[Figures], float]) -> Row:
         return figure(BENCH, case, metric, unit, [value_of(run) for run in runs])
 
-    return [
+    rows = [
         figure(
             BENCH,
             case,
@@ -124,3 +132,13 @@ def _own_rows(scenario: Scenario, entry: Entry, target_loss: float) -> list[Row]
         row("step time, max", "ms", lambda run: run.step_ms_max),
         row("sent by all hosts", "MB", lambda run: run.sent_bytes / 1e6),
     ]
+    culprit = scenario.culprit
+    if culprit is not None and entry.side is not Side.CONTROL:
+        rows.append(row(NAMED, "%", lambda run: 100 * share_that_names(culprit, run.says)))
+    return rows
+
+
+def share_that_names(culprit: int, says: Sequence[str]) -> float:
+    """Return the share of the other workers at which the library names `culprit`."""
+    others = [words for rank, words in enumerate(says) if rank != culprit]
+    return statistics.mean(words.startswith(f"rank {culprit}:") for words in others)

@@ -26,11 +26,10 @@ import torch
 from shoal.bench.cluster.records import Recorder
 from shoal.bench.cluster.task import Pace, Task, vector_of
 from shoal.bench.peers.pooled import PooledLibrary, Seat
-from shoal.bench.perceptron import training_step
 from shoal.errors import ResourceError
 from shoal.lab.interfaces import INTERFACE, address_of
 from shoal.lab.namespaces import inside
-from shoal.workloads import load_dataset
+from shoal.workloads import load_dataset, loss_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -106,10 +105,14 @@ def _work(rank: int, job: Job, connection: Connection) -> None:
         recorder.add_model(0.0, vector_of(model))
         while (elapsed_s := time.monotonic() - start) < task.seconds:
             pace.begin()
-            loss = training_step(loop.model, next(data), loop.zero_grad, loop.update, pace.pad)
+            loop.zero_grad()
+            loss = loss_of(loop.model, *next(data), dataset.task)
+            pace.pad()
+            loss.backward()
+            loop.update()
             elapsed_s = time.monotonic() - start
             if elapsed_s < task.seconds:
-                recorder.add_step(elapsed_s, float(loss))
+                recorder.add_step(elapsed_s, float(loss.detach()))
                 if recorder.wants_model(elapsed_s):
                     recorder.add_model(elapsed_s, vector_of(model))
         threading.Event().wait()

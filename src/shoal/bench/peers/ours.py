@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+import statistics
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
 
 import shoal
 from shoal.bench.peers.pooled import DEADLINE_S, Loop, PooledLibrary, Seat
@@ -11,6 +13,9 @@ from shoal.train.strategies import make_strategy
 
 if TYPE_CHECKING:
     from torch import nn
+
+_STANDS_OUT: Final = 2.0
+"""Times the median of all peers, from which on one of them is remarkable."""
 
 
 @final
@@ -63,4 +68,26 @@ class Shoal(PooledLibrary):
             loss_bound=self._loss_bound,
             wire=self._wire,
         )
-        return Loop(model, optimizer.zero_grad, optimizer.step, optimizer.finish)
+        return Loop(
+            model,
+            optimizer.zero_grad,
+            optimizer.step,
+            optimizer.finish,
+            says=partial(_who_stands_out, optimizer),
+        )
+
+
+def _who_stands_out(optimizer: DistributedOptimizer) -> str:
+    """Return what the transport's statistics show about one peer more than about the others."""
+    stats = optimizer.transport_stats()
+    if stats is None:
+        return ""
+    peers = stats.peers
+    for text, figures in (
+        ("waited for {:.1f} s", {rank: each.wait_s for rank, each in peers.items()}),
+        ("{:.1%} lost", {rank: each.lost_share for rank, each in peers.items()}),
+    ):
+        worst = max(figures, key=lambda rank: figures[rank])
+        if figures[worst] > _STANDS_OUT * statistics.median(figures.values()):
+            return f"rank {worst}: {text.format(figures[worst])}"
+    return ""
