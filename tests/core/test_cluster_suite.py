@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from shoal.bench.bench_file import read_bench_file
 from shoal.bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
 from shoal.bench.cluster.contenders import CONTENDERS, Contender, Side
 from shoal.bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
@@ -253,6 +254,7 @@ def test_an_interrupted_suite_goes_on_with_the_job_it_was_at(tmp_path: Path) -> 
     file = read_cluster_file(path)
     assert [each.key.repeat for each in file.outcomes].count(0) == len(every) / 2
     assert any(row.metric == RATIO for row in file.rows)
+    assert read_bench_file(path).rows == file.rows  # what reads rows can read it
 
 
 def test_another_task_is_another_job(tmp_path: Path) -> None:
@@ -264,6 +266,19 @@ def test_another_task_is_another_job(tmp_path: Path) -> None:
     )
     other = msgspec.structs.replace(file, outcomes=[Outcome(key=changed)])
     assert len(left_to_do(plan, other, Clockwork())) == 1
+
+
+def test_what_could_not_be_tried_is_tried_again_and_what_failed_is_not() -> None:
+    plan = Plan(TASK, 1, SCENARIOS[:1], (PEER, OURS))
+    names = [Clockwork().key(SCENARIO, contender, 0) for contender in (PEER, OURS)]
+    file = ClusterFile(
+        environment=describe_environment(),
+        outcomes=[
+            Outcome(key=names[0], skipped="It is not installed."),
+            Outcome(key=names[1], failed="It hangs."),
+        ],
+    )
+    assert [job.contender for job in left_to_do(plan, file, Clockwork())] == [PEER]
 
 
 def test_only_chooses_scenarios_and_contenders_by_name() -> None:

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 
 def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None:
-    """Run what `plan` has left to do, keep the file up to date and print the rows.
+    """Run what `plan` has left to do, keep the file up to date and print who was faster.
 
     Raises `ResourceError` where there can be no emulated network.
     """
     from shoal.bench.cluster.cluster_file import write_cluster_file
     from shoal.bench.cluster.job import Runner
     from shoal.bench.cluster.suite import left_to_do, run_jobs, with_rows
+    from shoal.bench.cluster.verdict import is_headline
     from shoal.bench.cluster.warm_up import load_transport
     from shoal.bench.table import print_rows
     from shoal.cli.bench import rows_console
@@ -44,7 +45,7 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
         if jobs:
             load_transport()  # compiles it where that has not been done
         file = run_jobs(jobs, file, runner, progress, save, describe_environment)
-    print_rows(with_rows(file).rows, rows_console())
+    print_rows([row for row in with_rows(file).rows if is_headline(row)], rows_console())
 
 
 def _open(path: Path | None) -> ClusterFile:

@@ -38,6 +38,13 @@ class Crew:
     def __init__(self, hosts: Sequence[str], job: Job) -> None:
         self._processes: list[BaseProcess] = []
         self._connections: list[Connection] = []
+        try:
+            self._start(hosts, job)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self, hosts: Sequence[str], job: Job) -> None:
         context = fork_server.start(_PRELOAD)
         for rank, host in enumerate(hosts):
             ours, theirs = context.Pipe()

@@ -131,8 +131,9 @@ class Shows(Protocol):
 def make_plan(*, quick: bool, only: Sequence[str] = (), repeats: int | None = None) -> Plan:
     """Return the whole suite, a part of it if `quick`, or what `only` names.
 
-    Those are scenarios and contenders; names of one kind leave the other kind whole. Raises `UsageError` for an unknown name and
-    for less than one of `repeats`, which None leaves as many as usual.
+    Those are scenarios and contenders; names of one kind leave the other kind whole. `repeats` is
+    how often each job runs, None for the usual. Raises `UsageError` for an unknown name, and for
+    less than one repeat.
     """
     if repeats is not None and repeats < 1:
         message = f"--repeats must be at least 1, not {repeats}."
@@ -165,12 +166,13 @@ def make_plan(*, quick: bool, only: Sequence[str] = (), repeats: int | None = No
 
 
 def left_to_do(plan: Plan, file: ClusterFile, runner: Runs) -> list[Part]:
-    """Return the jobs of `plan` that have no outcome in `file`."""
-    return [
-        job
-        for job in plan.jobs()
-        if file.find(runner.key(job.scenario, job.contender, job.repeat)) is None
-    ]
+    """Return the jobs of `plan` that have no outcome in `file`, or could not be tried then."""
+    left = []
+    for job in plan.jobs():
+        found = file.find(runner.key(job.scenario, job.contender, job.repeat))
+        if found is None or found.skipped:
+            left.append(job)
+    return left
 
 
 def run_jobs(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from shoal.bench.cluster.scenarios import Scenario
 
 BENCH: Final = "cluster"
+TIME: Final = "time to loss"
+"""Begins the metric of every contender's own time."""
 NAMED: Final = "other workers that are told who is slow"
 RATIO: Final = "time to target, best peer / best mode of Shoal"
 
@@ -77,6 +79,11 @@ def rows_of(scenario: Scenario, entries: Sequence[Entry], target_loss: float) ->
     ]
 
 
+def is_headline(row: Row) -> bool:
+    """Return whether a row is of those that a person wants to see first."""
+    return row.metric == RATIO or row.metric.startswith(TIME)
+
+
 def verdict(scenario: Scenario, entries: Sequence[Entry]) -> list[Row]:
     """Return the row that holds the best peer against Shoal's best mode; none if it cannot be."""
     ours = _best([entry for entry in entries if entry.side is Side.OURS])
@@ -119,7 +126,7 @@ def _own_rows(scenario: Scenario, entry: Entry, target_loss: float) -> list[Row]
         figure(
             BENCH,
             case,
-            f"time to loss {target_loss:g} ({reached})",
+            f"{TIME} {target_loss:g} ({reached})",
             "s",
             [entry.seconds(repeat) for repeat in entry.runs],
         ),
