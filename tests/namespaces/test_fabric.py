@@ -247,3 +247,14 @@ def test_two_fabrics_run_at_once() -> None:
                 sender.sendto(b"here", (address_of(1), SOME_PORT))
                 assert receiver.recv(10) == b"here"
         assert one.loop_counts()["received"] == other.loop_counts()["received"] == 1
+
+
+def test_the_switch_runs_before_ordinary_programs_where_it_may() -> None:
+    """What it says of itself is what the system has made of its thread; nothing else changed."""
+    with two_hosts() as fabric:
+        name = "shoal-switch"
+        thread = next(each for each in threading.enumerate() if each.name == name)
+        assert thread.native_id is not None
+        policy = os.sched_getscheduler(thread.native_id) & ~os.SCHED_RESET_ON_FORK
+        assert fabric.is_prompt == (policy == os.SCHED_RR)
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER

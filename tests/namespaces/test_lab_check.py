@@ -192,9 +192,11 @@ def test_a_load_that_is_carried_comes_out() -> None:
     spec = usual_labs()["leaf-spine"]
     with LoadTest(spec.topology, spray=True) as test:
         step = test.step(2_000, 0.3)
+        backlog_s = test.backlog_s()
     assert step.sent > 0
     assert abs(step.rate_error) < 0.2
     assert 0 < step.busy < 1
+    assert 0 < backlog_s < 0.001
     assert step.packet_s > 0
     assert step.p50_error_s <= step.p99_error_s
 

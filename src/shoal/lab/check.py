@@ -61,6 +61,8 @@ _PATIENCE_S: Final = 20.0
 _SETTLE_S: Final = 0.1
 _ENOUGH: Final = 200
 """Packets of which a rate is the rate."""
+_BUSY_S: Final = 20e-6
+"""Between packets: a sender that sends more often must leave the processors to others."""
 _WINDOW: Final = 100
 """Packets in a window, at least."""
 _MOST_WINDOWS: Final = 20
@@ -178,7 +180,9 @@ class Checker:
         if size < SMALLEST_BYTES:
             return unknown("rate", where, "so slow that measuring it takes too long")
         packet_s = size * 8 / right
-        with Stream(self._fabric, [(way.source, way.target)], 1.1 / packet_s, size):
+        pair = (way.source, way.target)
+        is_prompt = packet_s > _BUSY_S
+        with Stream(self._fabric, [pair], 1.1 / packet_s, size, is_prompt=is_prompt):
             time.sleep(_SETTLE_S + self._delay_of(way, size) + 16 * packet_s)
             looks = self._look_often(way.target, max(effort.rate_s, _ENOUGH * packet_s), packet_s)
         rates = [(b - a) / (then - now) for (now, a), (then, b) in itertools.pairwise(looks)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Cable
 
 if TYPE_CHECKING:
+    from shoal.switching.tables import State
     from shoal.switching.topology import Topology
 
 FIRST_RUNG: Final = 20_000.0
@@ -31,6 +33,9 @@ LAST_RUNG: Final = 3_000_000.0
 
 _FAST: Final = 20_000_000_000
 _PACKETS: Final = 1 << 16
+_BACKLOG: Final = 2_000
+"""Packets; fewer stay where an ordinary user's sockets are small."""
+_BACKLOG_S: Final = 0.1
 _GAP_S: Final = 0.001
 _SETTLE_S: Final = 0.1
 _PATIENCE_S: Final = 10.0
@@ -105,6 +110,8 @@ class LoadTest:
         self._fabric = self._open.enter_context(
             Fabric(self._topology, spray=spray, packets=_PACKETS)
         )
+        hosts = range(self._hosts)
+        self._pairs = [(host, (host + (self._hosts + 1) // 2) % self._hosts) for host in hosts]
         self._probed = (self._hosts + 1, self._hosts)
 
     @property
@@ -114,8 +121,7 @@ class LoadTest:
 
     def step(self, offered: float, seconds: float) -> Step:
         """Return what happens at a load of `offered` packets per second."""
-        fabric, hosts = self._fabric, range(self._hosts)
-        pairs = [(host, (host + (self._hosts + 1) // 2) % self._hosts) for host in hosts]
+        fabric, pairs = self._fabric, self._pairs
         threads = max(1, min(len(pairs), (os.cpu_count() or 1) - 1, 4))
         with contextlib.ExitStack() as streams:
             probe = streams.enter_context(Probe(fabric, *self._probed))
@@ -146,6 +152,32 @@ class LoadTest:
             packet_s=processor / max(1.0, arrived),
         )
 
+    def backlog_s(self) -> float:
+        """Return the switch's processor time per packet when it never has to wait for one.
+
+        It stands still while its sockets fill, and then works that off: what one core carries,
+        however fast the senders on this machine are.
+        """
+        fabric, stands, filled = self._fabric, threading.Event(), threading.Event()
+
+        def stand_still(_state: State) -> None:
+            stands.set()
+            filled.wait(_PATIENCE_S)
+
+        waiter = threading.Thread(target=fabric.change, args=(stand_still,), name="shoal-backlog")
+        waiter.start()
+        try:
+            stands.wait(_PATIENCE_S)
+            with Stream(fabric, self._pairs, _BACKLOG / _BACKLOG_S):
+                time.sleep(_BACKLOG_S)
+            arrived, spent_s = self._arrived(), fabric.processor_s()
+        finally:
+            filled.set()
+            waiter.join()
+        time.sleep(_SETTLE_S)
+        wait_until_empty(fabric, _PATIENCE_S)
+        return (fabric.processor_s() - spent_s) / max(1, self._arrived() - arrived)
+
     def close(self) -> None:
         """Remove the fabric."""
         self._open.close()
@@ -159,10 +191,13 @@ class LoadTest:
     def _look(self, streams: Sequence[Stream]) -> tuple[float, ...]:
         """Return the time, packets sent and arrived, nanoseconds busy and processor time so far."""
         fabric = self._fabric
-        arrived = sum(packets_in(fabric, host) for host in range(self._hosts))
+        arrived = self._arrived()
         busy = fabric.loop_counts()["busy"]
         sent = sum(stream.sent for stream in streams)
         return time.monotonic(), sent, arrived, busy, fabric.processor_s()
+
+    def _arrived(self) -> int:
+        return sum(packets_in(self._fabric, host) for host in range(self._hosts))
 
     def _errors(self, probe: Probe) -> list[float]:
         right = delay_over_any_path_s(self._topology, *self._probed, FULL_BYTES)

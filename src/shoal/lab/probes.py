@@ -22,6 +22,7 @@ from shoal.lab.background import UDP_HEADERS_BYTES
 from shoal.lab.frames import ETHERNET_BYTES
 from shoal.lab.interfaces import INTERFACE, address_of
 from shoal.lab.namespaces import inside
+from shoal.lab.promptness import be_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,7 +137,8 @@ class Stream:
     """A thread that sends full packets at a rate, from hosts to hosts in turn; a context manager.
 
     Nobody reads them: they are counted where they come in. `packets_per_second` None: as fast as
-    the hosts' links take them.
+    the hosts' links take them. `is_prompt`: other programs do not keep it from sending if the
+    system allows that.
     """
 
     def __init__(
@@ -145,7 +147,10 @@ class Stream:
         pairs: Iterable[tuple[int, int]],
         packets_per_second: float | None,
         frame_bytes: int = FULL_BYTES,
+        *,
+        is_prompt: bool = False,
     ) -> None:
+        self._is_prompt = is_prompt
         self._rate = packets_per_second
         self._payload = bytes(_AT_ONCE * (frame_bytes - HEADERS_BYTES))
         self._each = frame_bytes - HEADERS_BYTES
@@ -181,6 +186,8 @@ class Stream:
         self.close()
 
     def _send(self) -> None:
+        if self._is_prompt:
+            be_prompt()
         began, turn = time.monotonic_ns(), 0
         while not self._closing.is_set():
             packets = _AT_ONCE
