@@ -19,6 +19,7 @@ from leftovers import references
 from shoal.lab.fabric import Fabric, why_not
 from shoal.lab.interfaces import CHECKSUM, SEGMENTATION, address_of, offloads
 from shoal.lab.namespaces import inside
+from shoal.lab.probes import Stream
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
 from shoal.switching.tables import CAPABLE, PLAIN, QUEUES, Count, State
 from shoal.switching.topology import Materials, host_names, leaf_spine, names_of, star
@@ -258,3 +259,32 @@ def test_the_switch_runs_before_ordinary_programs_where_it_may() -> None:
         policy = os.sched_getscheduler(thread.native_id) & ~os.SCHED_RESET_ON_FORK
         assert fabric.is_prompt == (policy == os.SCHED_RR)
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_frames_that_the_switch_does_not_read_in_time_are_counted() -> None:
+    """While it stands still its socket runs over; what it has read and what not add up."""
+    stands, go = threading.Event(), threading.Event()
+
+    def stand_still(_state: State) -> None:
+        stands.set()
+        go.wait(9)
+
+    with two_hosts() as fabric:
+        assert fabric.overruns() == 0
+        waiter = threading.Thread(target=fabric.change, args=(stand_still,))
+        waiter.start()
+        try:
+            stands.wait(9)
+            with Stream(fabric, [(0, 1)], None) as stream:
+                while fabric.overruns() == 0:  # bounded by the test's time limit
+                    time.sleep(0.01)
+        finally:
+            go.set()
+            waiter.join()
+
+        def accounted() -> int:
+            return fabric.overruns() + int(fabric.counts()[0, ..., Count.ARRIVED].sum())
+
+        while accounted() < stream.sent:
+            time.sleep(0.01)
+        assert accounted() == stream.sent

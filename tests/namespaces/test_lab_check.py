@@ -50,6 +50,7 @@ DETERMINED = {
     "packets sprayed",
     "path of a flow",
     "lost at a sender's own port",
+    "lost by the machine",
     "loss",
 }
 """What does not depend on how busy the machine is: chance has a seed, and queues have no clock."""

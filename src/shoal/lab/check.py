@@ -23,7 +23,6 @@ from shoal.lab.fidelity import (
     judge_delay,
     judge_rate,
     percentile,
-    stated,
     unknown,
 )
 from shoal.lab.lab import Lab
@@ -111,8 +110,10 @@ def check_lab(spec: LabSpec, effort: Effort, tell: Tell) -> Generator[Check, Non
         yield from checker.check_balance()
         tell("senders that send as fast as they can")
         yield checker.check_pressure()
-        if (refused := lab.fabric.loop_counts()["refused"]) > 0:
-            yield stated("no memory for", "the switch", refused, "packets")
+        note = "not read in time, no memory, or not taken by a host's interface"
+        yield judge_count(
+            "lost by the machine", "all of the above", (0, 0), lab.fabric.overruns(), note=note
+        )
 
 
 def _kinds_of_ports(spec: LabSpec) -> list[tuple[int, list[int]]]:
