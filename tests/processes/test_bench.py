@@ -25,10 +25,12 @@ from torch.nn.functional import cross_entropy
 
 from shoal.bench import control_service, ddp_step, group_average, overlap, transport_memory
 from shoal.bench.peers.all_libraries import LIBRARIES
+from shoal.bench.peers.ddp import DDP
 from shoal.bench.peers.hivemind import Hivemind, Swarm
 from shoal.bench.peers.library import RateJob, StepJob
 from shoal.bench.peers.ours import Shoal
 from shoal.bench.peers.pooled import CYCLE, PooledLibrary, Seat
+from shoal.bench.peers.torchft import TorchFTDiLoCo
 from shoal.bench.perceptron import batch_of, local_optimizer, perceptron, training_step
 from shoal.bench.stand import Stand
 from shoal.errors import ResourceError
@@ -47,6 +49,8 @@ STEPS = 2 * CYCLE + 1
 
 POOLED = [library for library in LIBRARIES if isinstance(library, PooledLibrary)]
 OURS = [Shoal("all-reduce"), Shoal("local-sgd", interval=CYCLE)]
+OF_THE_CLUSTER = [DDP("fp16"), DDP("PowerSGD"), TorchFTDiLoCo()]
+"""Further ways that `shoal bench cluster` has."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +94,9 @@ def one_process_oracle(ranks: list[int]) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-@pytest.mark.parametrize("library", [*OURS, *POOLED], ids=lambda library: library.title)
+@pytest.mark.parametrize(
+    "library", [*OURS, *POOLED, *OF_THE_CLUSTER], ids=lambda library: library.title
+)
 def test_every_library_really_trains_together(stand: Stand, library: PooledLibrary) -> None:
     require(library)
     models = train_everywhere(stand, library)

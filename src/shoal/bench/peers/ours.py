@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _STANDS_OUT: Final = 2.0
 """Times the median of all peers, from which on one of them is remarkable."""
+_LEAST_WAIT: Final = 0.05
+"""Share of the time below which a wait is not worth a word."""
+_LEAST_LOSS: Final = 0.001
 
 
 @final
@@ -83,11 +86,15 @@ def _who_stands_out(optimizer: DistributedOptimizer) -> str:
     if stats is None:
         return ""
     peers = stats.peers
-    for text, figures in (
-        ("waited for {:.1f} s", {rank: each.wait_s for rank, each in peers.items()}),
-        ("{:.1%} lost", {rank: each.lost_share for rank, each in peers.items()}),
+    for text, least, figures in (
+        (
+            "waited for {:.1f} s",
+            _LEAST_WAIT * stats.seconds,
+            {r: p.wait_s for r, p in peers.items()},
+        ),
+        ("{:.1%} lost", _LEAST_LOSS, {r: p.lost_share for r, p in peers.items()}),
     ):
         worst = max(figures, key=lambda rank: figures[rank])
-        if figures[worst] > _STANDS_OUT * statistics.median(figures.values()):
+        if figures[worst] > max(least, _STANDS_OUT * statistics.median(figures.values())):
             return f"rank {worst}: {text.format(figures[worst])}"
     return ""
