@@ -60,6 +60,8 @@ def figures(seconds_to_target: float | None) -> Figures:
         step_ms_p99=2.0,
         step_ms_max=3.0,
         sent_bytes=1_000_000,
+        processors_busy=0.5,
+        switch_late_ms=0.1,
         curve=[(0.0, 2.0)],
         says=["", ""],
     )

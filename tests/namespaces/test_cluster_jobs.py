@@ -45,6 +45,8 @@ TASK = Task(
 )
 RUNNER = Runner(TASK)
 MOST_STEPS = TASK.seconds * 1000 / TASK.compute_ms
+CLOSE = 0.2
+"""Farther than a step moves a model, nearer than two get to each other that train alone."""
 TOKEN = "SHOAL_TEST_OF_CLUSTER_JOBS"
 
 
@@ -118,8 +120,10 @@ def test_both_sides_train_through_the_same_lossy_fabric(contender: Contender) ->
     size = 4 * (64 * 16 + 16 + 16 * 10 + 10)
     assert result.sent_bytes > 2 * size * (result.steps[0] - 1)  # two hosts: all of it each way
     assert result.curve[0][1] > result.final_loss
-    assert result.consensus_distance < 1e-3 or result.steps[0] != result.steps[1]
+    assert result.consensus_distance < CLOSE  # the last looks at two workers may be a step apart
     assert result.step_ms_p50 >= TASK.compute_ms
+    assert 0 < result.processors_busy <= 1
+    assert result.switch_late_ms > 0
     assert no_process_is_left()
 
 
@@ -130,6 +134,7 @@ def test_a_slow_worker_that_nobody_waits_for_is_slow_alone() -> None:
     assert 0 < slow <= MOST_STEPS / 5
     assert fast > slow
     assert result.sent_bytes == 0
+    assert result.consensus_distance > CLOSE
     assert result.says == ["0 of 2 at 10.77.0.1", "1 of 2 at 10.77.0.2"]
 
 

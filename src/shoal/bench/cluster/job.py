@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.bench.cluster.crew import Crew
-from shoal.bench.cluster.outcome import Figures, Key, Outcome, figures_of
+from shoal.bench.cluster.outcome import Figures, Key, Outcome, Seen, figures_of
 from shoal.bench.cluster.records import read_record
 from shoal.bench.cluster.scenarios import Network
 from shoal.bench.cluster.task import Judge
 from shoal.bench.cluster.worker import Job
+from shoal.bench.shaped import processor_ticks
 from shoal.errors import ShoalError
 from shoal.workloads import load_dataset
 
@@ -85,10 +86,16 @@ class Runner:
             ):
                 crew.meet()
                 network.begin()
-                before = network.sent_bytes()
+                network.late_ms()
+                sent, (busy, ticks) = network.sent_bytes(), processor_ticks()
                 crew.train(task.seconds, on_tick)
-                sent = network.sent_bytes() - before
-                says = crew.answers()
+                busy_now, ticks_now = processor_ticks()
+                seen = Seen(
+                    sent_bytes=network.sent_bytes() - sent,
+                    processors_busy=(busy_now - busy) / max(1, ticks_now - ticks),
+                    switch_late_ms=network.late_ms(),
+                    says=crew.answers(),
+                )
             torch.set_num_threads(os.cpu_count() or 1)  # nobody else computes any more
             records = [read_record(Path(directory), rank) for rank in range(task.workers)]
-            return figures_of(records, Judge(task, dataset), task, sent, says)
+            return figures_of(records, Judge(task, dataset), task, seen)

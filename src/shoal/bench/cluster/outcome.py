@@ -56,6 +56,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: int
     """Bytes of frames that all hosts have sent in the job's time."""
 
+    processors_busy: float
+    """Share of this machine's processors that was busy meanwhile, with everything on it."""
+
+    switch_late_ms: float
+    """The most by which the switch did something after its time."""
+
     curve: list[tuple[float, float]]
     """Seconds, and the averaged model's loss then."""
 
@@ -78,9 +84,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Why it did not work."""
 
 
-def figures_of(
-    records: Sequence[Record], judge: Judge, task: Task, sent_bytes: int, says: list[str]
-) -> Figures:
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen from outside the workers: see `Figures`."""
+
+    sent_bytes: int
+    processors_busy: float
+    switch_late_ms: float
+    says: list[str]
+
+
+def figures_of(records: Sequence[Record], judge: Judge, task: Task, seen: Seen) -> Figures:
     """Return what the job came to whose workers left `records`, by rank."""
     curve = curve_of(records, judge.loss, np.linspace(0.0, task.seconds, task.looks + 1))
     last = np.stack([record.model_at(task.seconds) for record in records])
@@ -94,9 +107,8 @@ def figures_of(
         step_ms_p50=float(np.percentile(step_ms, 50)),
         step_ms_p99=float(np.percentile(step_ms, 99)),
         step_ms_max=float(step_ms.max()),
-        sent_bytes=sent_bytes,
         curve=curve,
-        says=says,
+        **msgspec.structs.asdict(seen),
     )
 
 

@@ -227,6 +227,10 @@ class Network:
         ports = [topology.access_port(host) for host in range(self._workers)]
         return int(self._lab.counts()[ports, ..., Count.SENT_BYTES].sum())
 
+    def late_ms(self) -> float:
+        """Return the most by which the switch was late since the last call."""
+        return 1000 * self._lab.fabric.take_lateness()
+
     def __enter__(self) -> Self:
         return self
 

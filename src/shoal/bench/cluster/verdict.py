@@ -138,6 +138,8 @@ def _own_rows(scenario: Scenario, entry: Entry, target_loss: float) -> list[Row]
         row("step time, p99", "ms", lambda run: run.step_ms_p99),
         row("step time, max", "ms", lambda run: run.step_ms_max),
         row("sent by all hosts", "MB", lambda run: run.sent_bytes / 1e6),
+        row("processors busy", "%", lambda run: 100 * run.processors_busy),
+        row("switch late, at most", "ms", lambda run: run.switch_late_ms),
     ]
     culprit = scenario.culprit
     if culprit is not None and entry.side is not Side.CONTROL:
