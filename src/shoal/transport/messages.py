@@ -42,7 +42,10 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Receiving:
-    """A message from `peer`: `count` elements to `start`, added or written; leads to `gate`."""
+    """A message from `peer`: `count` elements to `start`, added or written; leads to `gate`.
+
+    Messages from one peer with the same number `shard` share what their bounds let go missing.
+    """
 
     peer: int
     start: int
@@ -50,6 +53,7 @@ class Receiving:
     mode: int
     gate: int = -1
     loss_bound: float = 0.0
+    shard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,14 @@ class MessageTables:
         table["target"] = [
             target_bytes(message.count * wire, message.loss_bound) for message in messages
         ]
+        shards = [(message.peer, message.shard) for message in messages]
+        places = {shard: place for place, shard in enumerate(dict.fromkeys(shards))}
+        self._saved = np.zeros(len(places), np.int64)
+        at = self._saved.ctypes.data
+        table["saved"] = [
+            at + 8 * places[shard] if message.loss_bound > 0 else 0
+            for message, shard in zip(messages, shards, strict=True)
+        ]
         self._number(table)
 
     def _number(self, table: NDArray[np.void]) -> None:
@@ -224,20 +236,29 @@ class MessageTables:
         return words
 
     def _lay_out_kept(self, bounds: Sequence[float]) -> NDArray[np.uint8]:
-        """Give every message that may lose something room for that.
+        """Give the messages to each peer that may lose something room for that, together.
 
         What comes in to the same place must wait until what was lost from there has been kept.
         """
         table = self.outgoing
         full = self.segment_bytes * MEMORY_BYTES[self._form] // WIRE_BYTES[self._form]
-        for row, bound in zip(table, bounds, strict=True):
-            allowed = int(row["size"]) - target_bytes(int(row["size"]), bound)
-            most = allowed // self.segment_bytes + 1  # the last segment may be a short one
-            row["kept_room"] = min(most, row["segments"]) if allowed else 0
-        rooms = table["kept_room"].astype(np.int64) * full
-        memory = np.empty(int(rooms.sum()), np.uint8)
-        table["kept"] = np.where(rooms > 0, memory.ctypes.data + np.cumsum(rooms) - rooms, 0)
-        sent = {int(table["start"][k]): k for k in np.flatnonzero(rooms)}
+        sizes = zip(table["size"].tolist(), bounds, strict=True)
+        allowed = np.array([size - target_bytes(size, bound) for size, bound in sizes], np.int64)
+        lossy = np.array(bounds) > 0
+        peers = [int(peer) for peer in np.unique(table["peer"][allowed > 0])]
+        rooms = []
+        for peer in peers:
+            rows = lossy & (table["peer"] == peer)
+            most = int(allowed[rows].sum()) // self.segment_bytes + int(rows.sum())
+            rooms.append(min(most, int(table["segments"][rows].sum())))  # last segments are short
+        memory = np.zeros(sum(rooms) * full + 8 * len(peers), np.uint8)
+        counts, at = memory.ctypes.data, memory.ctypes.data + 8 * len(peers)
+        for place, (peer, room) in enumerate(zip(peers, rooms, strict=True)):
+            rows = lossy & (table["peer"] == peer)
+            table["kept"][rows], table["kept_room"][rows] = at, room
+            table["kept_used"][rows] = counts + 8 * place
+            at += room * full
+        sent = {int(table["start"][k]): k for k in np.flatnonzero(table["kept"])}
         for row in self.incoming:
             if row["mode"] == WRITE:
                 row["behind"] = sent.get(int(row["start"]), -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numpy import uint8
 
-from shoal.compiled import I4, U2, compiled, rows_at
+from shoal.compiled import I4, I8, U2, compiled, rows_at
 from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits
 from shoal.transport.control_queue import queue_control
 from shoal.transport.credit import first_grant, note_expected, note_settled
@@ -129,6 +129,8 @@ def _expect_messages(state: State, slot: int) -> None:
         row = incoming[index]
         row.received, row.first_at, row.asked = 0, 0, 0
         row.answer_at = NEVER
+        if row.saved != 0:
+            rows_at(row.saved, 1, I8)[0] = 0
         fill_bits(row.seen, row.segments)
         if row.counts != 0:
             rows_at(row.counts, row.segments, U2)[:] = 1
@@ -169,6 +171,8 @@ def _line_up_messages(state: State, slot: int) -> None:
         if row.missing != 0:
             clear_bits(row.missing, row.segments)
         row.kept_segments = 0
+        if row.kept_used != 0:
+            rows_at(row.kept_used, 1, I8)[0] = 0
         row.unsent, row.probes, row.passes = row.segments, 0, 0
         row.cursor = first_segment(row, operation.iteration)
         row.important_left = count_common(row.important, row.pending, row.segments)
@@ -289,6 +293,8 @@ def incoming_done(state: State, slot: int, index: int) -> None:
     if row.received < row.size:
         missing = count_bits(row.seen, row.segments)
         note_settled(state.core[0], state.peers[row.peer], missing)
+    if row.saved != 0:  # what it was allowed to lack less what it does
+        rows_at(row.saved, 1, I8)[0] += row.received - row.target
     if row.gate >= 0:
         gates = rows_at(operation.gates, row.gate + 1, GATE)
         gates[row.gate].remaining -= 1

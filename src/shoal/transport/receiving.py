@@ -2,13 +2,14 @@
 
 The receiver's half of the bounded-loss transport (research digest, section 1.5): distinct bytes are
 counted; a message is done when enough have come, and its sender is told to STOP; a sender that has
-sent everything and heard nothing asks, and is told exactly which segments are missing.
+sent everything and heard nothing asks, and is told exactly which segments are missing. The messages
+of a shard share what may be missing: one that lacked less than its part leaves the rest to others.
 """
 
 from __future__ import annotations
 
-from shoal.compiled import U2, compiled, rows_at
-from shoal.transport.answers import on_bitmap, on_feedback, on_ready, on_stop
+from shoal.compiled import I8, U2, compiled, rows_at
+from shoal.transport.answers import LOSSY_PACKETS, on_bitmap, on_feedback, on_ready, on_stop
 from shoal.transport.bitmap import clear_run, set_run
 from shoal.transport.control_queue import (
     queue_control,
@@ -249,10 +250,11 @@ def _deliver(
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     counters = state.counters[row.peer]
+    stop_early = _stops_early(core, state.peers[row.peer])
     first, length = int(header.offset) // core.segment_bytes, int(header.length)
     stops, done = 0, 0
     while done < count and row.state != DONE:
-        wanted = min(count - done, _still_wanted(row, core.stop_early, length))
+        wanted = min(count - done, _still_wanted(row, stop_early, length))
         fresh = set_run(row.seen, first + done, wanted)
         if fresh == 0:
             counters[_REPEATED] += 1
@@ -265,7 +267,7 @@ def _deliver(
         done += fresh
         if row.first_at == 0:
             row.first_at = now
-        if enough(row, core.stop_early):
+        if enough(row, stop_early):
             _queue_stop(state, row.peer, operation, row)
             incoming_done(state, slot, index)
             stops = 1
@@ -278,10 +280,30 @@ def _deliver(
 
 
 @compiled
-def _still_wanted(row: Row, stop_early: int, length: int) -> int:
+def _stops_early(core: Row, peer: Row) -> bool:
+    """Return whether to stop messages of a peer at their bounds, before all of them has been sent.
+
+    Where packets get lost, what may be missing is kept for them: most of what a STOP would save is
+    on its way already.
+    """
+    return bool(core.stop_early and peer.end >= peer.lossy_until)
+
+
+@compiled
+def _still_wanted(row: Row, stop_early: bool, length: int) -> int:
     """Return after how many packets of `length` bytes to look whether a message is done."""
-    target = row.target if stop_early or row.asked else row.size
+    target = row.size
+    if row.asked:
+        target = row.target - _saved(row)
+    elif stop_early:
+        target = row.target
     return max(1, (target - row.received + length - 1) // max(1, length))
+
+
+@compiled
+def _saved(row: Row) -> int:
+    """Return how many bytes fewer were missing of a shard's other messages than might have been."""
+    return int(rows_at(row.saved, 1, I8)[0]) if row.saved != 0 else 0
 
 
 @compiled
@@ -304,15 +326,19 @@ def _place(
 
 
 @compiled
-def enough(row: Row, stop_early: int) -> bool:
+def enough(row: Row, stop_early: bool) -> bool:
     """Return whether a message is done: everything is there, or what the bound asks for.
 
     `stop_early` stops as soon as the bound is reached, as published; otherwise a message that is
-    still being sent goes on, so that only what the network lost is missing.
+    still being sent goes on, so that only what the network lost is missing. Once all of it has been
+    sent, what others of its shard have saved counts too. Nothing is borrowed from those to come:
+    an early message is repaired while they are under way, a late one when nothing else is.
     """
     if row.received >= row.size:
         return True
-    return bool(row.received >= row.target and (stop_early or row.asked))
+    if row.asked:
+        return bool(row.received + _saved(row) >= row.target)
+    return bool(stop_early and row.received >= row.target)
 
 
 @compiled
@@ -353,7 +379,10 @@ def answer(state: State, slot: int, index: int) -> None:
     """Tell the sender of an incoming message to stop, or which segments are missing."""
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
-    if enough(row, state.core[0].stop_early):
+    peer = state.peers[row.peer]
+    if row.received < row.size:
+        peer.lossy_until = peer.end + LOSSY_PACKETS
+    if enough(row, _stops_early(state.core[0], peer)):
         _queue_stop(state, row.peer, operation, row)
         incoming_done(state, slot, index)
         return

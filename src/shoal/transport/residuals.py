@@ -1,8 +1,8 @@
 """Error feedback: what a sender's messages have lost, kept and added to its next contribution.
 
 What a message has lost is known when its STOP comes, with a bitmap of the missing segments; they
-are copied then, before anything else is written to their place. The state is part of the message's
-row, so it needs no memory beyond what the loss bound lets go missing.
+are copied then, before anything else is written to their place. The messages of a shard share the
+room for that, as they share what the loss bound lets go missing: so it needs no memory beyond that.
 (Research digest, section 1.5; error feedback as in compressed gradient descent.)
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.compiled import F4, F8, compiled, copy_bytes, rows_at
+from shoal.compiled import F4, F8, I8, compiled, copy_bytes, rows_at
 from shoal.transport.bitmap import next_bit
 from shoal.transport.forms import FLOAT64, IN_FLOAT32, widening
 
@@ -27,11 +27,13 @@ def keep_missing(row: Row, segment_bytes: int) -> None:
     row.kept_segments = 0
     if row.kept == 0:
         return
-    full = segment_bytes * widening(row.form)
+    full, used = segment_bytes * widening(row.form), rows_at(row.kept_used, 1, I8)
+    row.kept_first = used[0]
     segment = next_bit(row.missing, row.segments, 0)
-    while segment >= 0 and row.kept_segments < row.kept_room:
+    while segment >= 0 and used[0] < row.kept_room:
         length = _memory_bytes(row, segment, segment_bytes)
-        copy_bytes(row.kept + row.kept_segments * full, row.address + segment * full, length)
+        copy_bytes(row.kept + used[0] * full, row.address + segment * full, length)
+        used[0] += 1
         row.kept_segments += 1
         segment = next_bit(row.missing, row.segments, segment + 1)
 
@@ -56,7 +58,8 @@ def add_kept(outgoing: NDArray[np.void], buffer: int, segment_bytes: int) -> Non
         for place in range(row.kept_segments):
             segment = next_bit(row.missing, row.segments, segment + 1)
             length = _memory_bytes(row, segment, segment_bytes)
-            _add(row.form, start + segment * full, row.kept + place * full, length)
+            kept = row.kept + (row.kept_first + place) * full
+            _add(row.form, start + segment * full, kept, length)
         row.kept_segments = 0
 
 

@@ -50,9 +50,12 @@ OUTGOING: Final = np.dtype(
         ("pending", "<i8"),  # address of the bitmap of segments to send
         ("important", "<i8"),  # address of the bitmap of important segments; 0: all are
         ("missing", "<i8"),  # address of the bitmap of undelivered segments; 0: nobody asks
-        ("kept", "<i8"),  # address for what they held, in memory's type; 0: not kept
+        ("kept", "<i8"),  # address for what the shard's held, in memory's type; 0: not kept
+        ("kept_used", "<i8"),  # address of how many segments the shard keeps there (int64)
         ("kept_room", "<i4"),  # segments
-        ("kept_segments", "<i4"),  # how many are there
+        ("kept_first", "<i4"),  # which of them is this message's first
+        ("kept_segments", "<i4"),  # how many are its
+        ("pad", "<i4"),
         ("probe_at", "<i8"),  # when to ask what is missing
         ("peer", "<i4"),  # rank
         ("segments", "<i4"),
@@ -83,6 +86,7 @@ INCOMING: Final = np.dtype(
         ("counts", "<i8"),  # address of a contribution count per segment (uint16); 0: not counted
         ("received", "<i8"),  # distinct bytes
         ("target", "<i8"),  # bytes that are enough
+        ("saved", "<i8"),  # address of what its shard has left (int64); 0: may lose none
         ("first_at", "<i8"),  # when its first segment came; 0: none yet
         ("answer_at", "<i8"),  # when to say what is missing
         ("peer", "<i4"),
@@ -157,6 +161,7 @@ PEER: Final = np.dtype(
         ("rtt_variation", "<f8"),
         ("network_rtt", "<f8"),  # latest, without it
         ("asks_twice_until", "<i8"),  # packet number; something got lost lately
+        ("lossy_until", "<i8"),  # the same of what it sends here
         # rate control
         ("rate", "<f8"),  # bytes per microsecond
         ("next_send_at", "<f8"),

@@ -125,6 +125,7 @@ def check_consistency(endpoint: Endpoint) -> None:
             sizes = np.full(int(each["segments"]), segment_bytes)
             sizes[-1:] = int(each["size"]) - segment_bytes * (int(each["segments"]) - 1)
             assert each["received"] == sizes[~missing].sum()
+        check_saved(incoming)
         for index, gate in enumerate(gates):
             leading = incoming[incoming["gate"] == index]
             assert gate["remaining"] == (leading["state"] != tables.DONE).sum()
@@ -134,6 +135,16 @@ def check_consistency(endpoint: Endpoint) -> None:
     np.testing.assert_array_equal(state.peers["expecting"], owed)
     assert state.core["receiving_peers"][0] == (owed > 0).sum()
     assert _queued(state) == sending
+
+
+def check_saved(incoming: NDArray[np.void]) -> None:
+    """Fail unless the shards' messages that are done lack no more than their bounds allow them."""
+    for address in np.unique(incoming["saved"][incoming["saved"] != 0]):
+        done = incoming[(incoming["saved"] == address) & (incoming["state"] == tables.DONE)]
+        allowed = (done["size"] - done["target"]).sum()
+        missing = (done["size"] - done["received"]).sum()
+        saved = int(memory_at(int(address), 1, np.dtype(np.int64))[0])
+        assert saved == allowed - missing >= 0
 
 
 def _check_outgoing(out: np.void) -> None:

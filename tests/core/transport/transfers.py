@@ -197,6 +197,7 @@ def tables_of(
                 ADD if each.adds else WRITE,
                 each.gate,
                 loss_bound if each.adds else 0.0,
+                each.contributions,
             )
             for each in graph.incoming
         ],

@@ -35,8 +35,8 @@ PIECE_BYTES: Final = 256 << 10
 count little; a message has at most 1,024 segments."""
 
 PIECES_OF_A_SHARD: Final = 8
-"""So many messages make a smaller shard, if that makes whole batches: what has come of it is passed
-on, or asked for again, while the rest is under way."""
+"""So many messages make a smaller shard, if that makes whole batches (half ones in a ring): what
+has come of it is passed on, or asked for again, while the rest is under way."""
 
 KEPT_TABLES: Final = 32
 """Shapes whose tables are kept."""
@@ -147,7 +147,7 @@ class TransportGroup:
                 " cannot be counted; choose the direct algorithm or another policy for holes."
             )
             raise UsageError(message)
-        piece = self._piece_length(memory, self.size)
+        piece = self._piece_length(memory, self.size, ring=options.algorithm == "ring")
         return self._start(
             ("all-reduce", memory.count, memory.form, options),
             lambda: graphs.all_reduce(
@@ -294,16 +294,17 @@ class TransportGroup:
             patient=patient,
         )
 
-    def _piece_length(self, memory: Memory, shards: int = 1) -> int:
+    def _piece_length(self, memory: Memory, shards: int = 1, *, ring: bool = False) -> int:
         """Return how many elements a message has: whole packets, in one that is not the last.
 
-        `shards` is into how many parts `memory` is cut.
+        `shards` is into how many parts `memory` is cut. In a ring a lost packet should be there
+        again while other messages of its shard pass: so small shards are cut into more of them.
         """
         config = self.engine.endpoint.config
         element, batch = WIRE_BYTES[memory.form], config.largest_batch
         segments = max(1, PIECE_BYTES // config.segment_bytes)
         some = memory.count * element // config.segment_bytes // (shards * PIECES_OF_A_SHARD)
-        segments = min(segments, max(some, batch))
+        segments = min(segments, max(some, batch // 2 if ring else batch))
         if segments > batch:
             segments -= segments % batch
         return segments * config.segment_bytes // element
@@ -395,6 +396,7 @@ class TransportGroup:
                     ADD if message.adds else WRITE,
                     message.gate,
                     bound if message.may_lose else 0.0,
+                    message.contributions,
                 )
                 for message in graph.incoming
             ],
