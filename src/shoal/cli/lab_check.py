@@ -126,7 +126,7 @@ def _table(checks: Sequence[Check]) -> Table:
         table.add_row(
             row.what,
             row.where,
-            _amount(row.specified, row.unit),
+            _specified(row),
             _amount(row.measured, row.unit),
             _amount(row.error, row.error_unit, sign="+"),
             Text(row.verdict, style=_STYLES.get(row.verdict, "")),
@@ -139,6 +139,12 @@ def _wide_console() -> Console:
     """Return where tables go: standard output, as wide as the terminal or the rows need."""
     console = output_console()
     return console if console.is_terminal else Console(highlight=False, width=_TABLE_WIDTH)
+
+
+def _specified(row: Check) -> str:
+    if row.interval is None:
+        return _amount(row.specified, row.unit)
+    return f"{_amount(row.interval[0], '')} to {_amount(row.interval[1], row.unit)}"
 
 
 def _amount(value: float | None, unit: str, sign: str = "") -> str:

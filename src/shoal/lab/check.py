@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,7 @@ from shoal.lab.probes import (
     packets_in,
     wait_until_empty,
 )
-from shoal.lab.set_aside import set_aside
+from shoal.lab.set_aside import set_aside, without_loss
 from shoal.lab.ways import (
     Fork,
     Way,
@@ -53,6 +54,7 @@ from shoal.switching.tables import Count
 if TYPE_CHECKING:
     from shoal.lab.fabric import Fabric
     from shoal.lab.spec import LabSpec
+    from shoal.switching.tables import State
 
 Tell = Callable[[str], None]
 
@@ -156,7 +158,7 @@ class Checker:
         where, links = self.name_of(way), [self._topology.cables[k].link for k in way.cables]
         with self._steered(way):
             if loss_of(links) < 1:
-                yield self._rate(way, where, loss_of(links))
+                yield self._rate(way, where)
                 wait_until_empty(self._fabric, _PATIENCE_S)
                 yield from self._delay(way, where)
             wait_until_empty(self._fabric, _PATIENCE_S)
@@ -170,26 +172,28 @@ class Checker:
         finally:
             self._fabric.avoid(())
 
-    def _rate(self, way: Way, where: str, loss: float) -> Check:
+    def _rate(self, way: Way, where: str) -> Check:
         """Offer a little more than the way takes, and count what comes out meanwhile.
 
         In windows, of which the median counts: a sender that other programs keep from sending for a
-        moment says nothing of the way.
+        moment says nothing of the way. Links lose nothing meanwhile: that is measured by itself.
         """
         right, effort = slowest_rate(self._topology, way.cables), self._effort
         size = min(FULL_BYTES, int(right * 4 * effort.rate_s / 8 / _ENOUGH))
         if size < SMALLEST_BYTES:
             return unknown("rate", where, "so slow that measuring it takes too long")
         packet_s = size * 8 / right
-        pair = (way.source, way.target)
-        is_prompt = packet_s > _BUSY_S
-        with Stream(self._fabric, [pair], 1.1 / packet_s, size, is_prompt=is_prompt):
+        pair, is_prompt = (way.source, way.target), packet_s > _BUSY_S
+        with (
+            self._changed(lambda state: without_loss(state, way.cables)),
+            Stream(self._fabric, [pair], 1.1 / packet_s, size, is_prompt=is_prompt),
+        ):
             time.sleep(_SETTLE_S + self._delay_of(way, size) + 16 * packet_s)
             looks = self._look_often(way.target, max(effort.rate_s, _ENOUGH * packet_s), packet_s)
         rates = [(b - a) / (then - now) for (now, a), (then, b) in itertools.pairwise(looks)]
         measured = percentile(rates, 0.5)
         note = f"{measured:.0f} packets/s in the median of {len(rates)} windows, offered 10 % more"
-        return judge_rate("rate", where, right * (1 - loss), measured * size * 8, note)
+        return judge_rate("rate", where, right, measured * size * 8, note)
 
     def _look_often(self, host: int, seconds: float, packet_s: float) -> list[tuple[float, int]]:
         """Return (time, packets that have come to a host), of windows with enough packets each."""
@@ -324,13 +328,15 @@ class Checker:
         rate = min(_BURST_RATE, self._topology.cables[way.cables[0]].port.rate)
         return packets * FULL_BYTES * 8 / rate
 
-    @contextlib.contextmanager
-    def _slowed(self, way: Way, cable: int, rate: int) -> Iterator[None]:
+    def _slowed(self, way: Way, cable: int, rate: int) -> AbstractContextManager[None]:
         """Let nothing on a way hold packets back or lose them but the port of `cable`."""
         others = [number for number in way.cables if number != cable]
-        restore = self._fabric.change(
-            lambda state: set_aside(state, cable, rate, others, _BURST_RATE)
-        )
+        return self._changed(lambda state: set_aside(state, cable, rate, others, _BURST_RATE))
+
+    @contextlib.contextmanager
+    def _changed(self, change: Callable[[State], Callable[[State], None]]) -> Iterator[None]:
+        """Make a change to the tables, and in the end what it says would undo it."""
+        restore = self._fabric.change(change)
         try:
             yield
         finally:

@@ -38,7 +38,9 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     where: str
     specified: float | None = None
-    """Or the nearest end of the interval that the spec allows."""
+    """Or the end of `interval` that is nearest."""
+    interval: tuple[float, float] | None = None
+    """What the spec allows, where that is not one value."""
     measured: float | None = None
     unit: str = ""
     error: float | None = None
@@ -101,6 +103,7 @@ def judge_delay(
         what=what,
         where=where,
         specified=nearest * 1e3,
+        interval=_between(specified_s[0] * 1e3, specified_s[1] * 1e3),
         measured=measured_s * 1e3,
         unit="ms",
         error=off * 1e3,
@@ -125,6 +128,7 @@ def judge_count(
         what=what,
         where=where,
         specified=specified[1] if measured > specified[0] else specified[0],
+        interval=_between(*specified),
         measured=measured,
         unit="packets",
         error=off,
@@ -158,6 +162,10 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest of `values` that at least this share of them does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _between(least: float, most: float) -> tuple[float, float] | None:
+    return (least, most) if least < most else None
 
 
 def _verdict(is_fine: bool) -> Verdict:

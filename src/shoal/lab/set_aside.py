@@ -50,6 +50,14 @@ def set_aside(
     return lambda _state: back.undo()
 
 
+def without_loss(state: State, ports: Sequence[int]) -> Callable[[State], None]:
+    """Let the links of `ports` lose nothing; return what puts that back."""
+    back = _Back()
+    for port in ports:
+        back.write(state.links[port : port + 1], {"loss": 0, "bad_loss": 0})
+    return lambda _state: back.undo()
+
+
 class _Back:
     """What was written over."""
 

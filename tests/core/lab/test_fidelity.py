@@ -60,6 +60,8 @@ def test_counts_lie_in_their_interval_or_as_near_as_tolerated() -> None:
     assert judge_count("queue", "port", (85, 85), 84, tolerance=1).verdict is Verdict.OK
     off = judge_count("queue", "port", (85, 85), 83, tolerance=1)
     assert (off.verdict, off.error, off.specified) == (Verdict.OUTSIDE, -2, 85)
+    assert off.interval is None
+    assert judge_count("loss", "way", (3, 5), 4).interval == (3, 5)
 
 
 def test_a_lab_that_asks_for_more_than_the_machine_carries_is_outside() -> None:
