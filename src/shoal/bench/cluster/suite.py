@@ -34,8 +34,8 @@ _FULL: Final = Task(
     batch_size=2,
     workers=8,
     compute_ms=150.0,
-    seconds=45.0,
-    target_loss=2.6,
+    seconds=60.0,
+    target_loss=2.55,
     megabits=50,
 )
 _QUICK: Final = Task(
@@ -45,7 +45,7 @@ _QUICK: Final = Task(
     workers=4,
     compute_ms=50.0,
     seconds=3.0,
-    target_loss=2.9,
+    target_loss=2.85,
     megabits=100,
     looks=30,
 )

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
+from shoal.bench.peers.hivemind_optimizer import STEPS_PER_EPOCH
 from shoal.bench.peers.library import AbstractLibrary, Pairs, RateJob, StepJob
 from shoal.bench.peers.ours import Shoal
 from shoal.errors import DeadlineExceeded, ResourceError
@@ -34,9 +35,6 @@ _START_S = 120.0
 _ORDER_S = 120.0
 _ROUNDS = 3
 _WARM_UP_ROUNDS = 2
-_STEPS_PER_EPOCH = 40
-"""Steps of every worker that make up one global batch; its guide recommends large ones."""
-
 _TRAIN_S = 15.0
 
 
@@ -71,7 +69,7 @@ class Hivemind(AbstractLibrary):
     @property
     def name_of_rates(self) -> str:
         """The name, with how seldom it averages: other libraries do so at every step."""
-        return f"{self.name} (averages every {_STEPS_PER_EPOCH} steps)"
+        return f"{self.name} (averages every {STEPS_PER_EPOCH} steps)"
 
     def rates(self, _stand: Stand, job: RateJob) -> list[float]:
         """Return every worker's micro-batches per second under `hivemind.Optimizer`.
@@ -84,7 +82,7 @@ class Hivemind(AbstractLibrary):
                 do="train",
                 seconds=max(job.seconds, _TRAIN_S),
                 compute_s=job.compute_s,
-                batches_per_epoch=_STEPS_PER_EPOCH * job.workers,
+                batches_per_epoch=STEPS_PER_EPOCH * job.workers,
             )
         if not any(epochs for _, epochs in by_rank):
             raise ResourceError("Hivemind's swarm has not averaged once in its time.")

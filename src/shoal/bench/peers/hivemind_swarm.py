@@ -22,17 +22,13 @@ import torch
 from hivemind.p2p import P2P
 from torch.nn.functional import cross_entropy
 
+from shoal.bench.peers.hivemind_optimizer import AVERAGING_TIMEOUT_S, MATCHMAKING_S
 from shoal.bench.perceptron import BATCH, batch_of, local_optimizer, perceptron, training_step
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 ROUND_TIMEOUT_S = 30.0
-MATCHMAKING_S = 3.5
-"""Hivemind's configuration guide recommends 3 to 5 for small local runs; its requests take 3."""
-
-AVERAGING_TIMEOUT_S = 10.0
-"""As in Hivemind's quick start."""
 
 
 class Member:
