@@ -41,7 +41,7 @@ def load_transport() -> None:
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(engine,)) for engine in engines]
+    threads = [threading.Thread(target=run, args=(engine,), daemon=True) for engine in engines]
     try:
         for thread in threads:
             thread.start()
