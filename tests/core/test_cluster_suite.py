@@ -182,7 +182,7 @@ def test_failures_become_sentences_and_no_rows() -> None:
 
 
 def test_who_is_slow_counts_where_others_are_told() -> None:
-    says = ["rank 1: waited for 3 s", "rank 0: waited for 1 s", "", "rank 11: 5 % lost"]
+    says = ["Rank 1 is late", "Rank 0 is late", "", "The way from rank 11 to rank 3 is slow"]
     assert share_that_names(1, says) == pytest.approx(1 / 3)
     assert share_that_names(0, says) == pytest.approx(1 / 3)
     assert share_that_names(2, says) == 0

@@ -59,6 +59,7 @@ def traffic(factor: int) -> dict[str, Any]:
         "sum_allowed_bytes": tuple(10 * k for k in classes),
         "sum_missing_bytes": classes,
         "wait_s": 0.25 * factor,
+        "moving_s": 0.5 * factor,
     }
 
 
@@ -126,6 +127,7 @@ def test_a_scrape_says_what_the_snapshot_says() -> None:
             assert found["shoal_sent_class_packets_total", *of_class] == factor * k
             assert found["shoal_received_class_packets_total", *of_class] == factor * k
         assert found["shoal_peer_wait_seconds_total", of_peer] == 0.25 * factor
+        assert found["shoal_peer_moving_seconds_total", of_peer] == 0.5 * factor
         assert found["shoal_round_trip_seconds", of_peer] == 0.001 * factor
         assert found["shoal_credit_packets", of_peer] == factor
     assert found["shoal_operations_total", "operation=all-reduce"] == 12

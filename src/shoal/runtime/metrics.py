@@ -126,6 +126,11 @@ _OF_PEERS: Final = (
         _field("wait_s"),
     ),
     _Metric(
+        "peer_moving_seconds",
+        "From the first to the last packet of each of the peer's messages.",
+        _field("moving_s"),
+    ),
+    _Metric(
         "round_trip_seconds",
         "Smoothed round trip with the peer's processing.",
         _field("round_trip_s"),

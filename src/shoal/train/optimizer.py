@@ -15,6 +15,7 @@ import torch
 from shoal.errors import UsageError
 from shoal.runtime.session import current_session, default_group_is_shoal
 from shoal.runtime.transports import DEFAULT_HOLES
+from shoal.runtime.udp.remarks import Remark, remarks
 from shoal.train.all_reduce import AllReduce, Overlap
 from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
@@ -152,6 +153,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         `later - earlier` of two of them is what happened in between: take one after each step.
         """
         return self._communicator.stats()
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """Return which rank is late, and which way slow or lossy, as seen from here so far.
+
+        Nothing over gloo, which does not tell; nothing either where nobody stands out.
+        """
+        stats = self.transport_stats()
+        return () if stats is None else remarks(stats)
 
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None

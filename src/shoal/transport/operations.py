@@ -127,7 +127,7 @@ def _expect_messages(state: State, slot: int) -> None:
     gates = rows_at(operation.gates, operation.gate_count, GATE)
     for index in range(operation.incoming_count):
         row = incoming[index]
-        row.received, row.first_at, row.asked = 0, 0, 0
+        row.received, row.first_at, row.last_at, row.asked = 0, 0, 0, 0
         row.answer_at = NEVER
         if row.saved != 0:
             rows_at(row.saved, 1, I8)[0] = 0

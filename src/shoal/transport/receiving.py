@@ -267,6 +267,7 @@ def _deliver(
         done += fresh
         if row.first_at == 0:
             row.first_at = now
+        row.last_at = now
         if enough(row, stop_early):
             _queue_stop(state, row.peer, operation, row)
             incoming_done(state, slot, index)

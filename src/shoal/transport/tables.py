@@ -88,6 +88,7 @@ INCOMING: Final = np.dtype(
         ("target", "<i8"),  # bytes that are enough
         ("saved", "<i8"),  # address of what its shard has left (int64); 0: may lose none
         ("first_at", "<i8"),  # when its first segment came; 0: none yet
+        ("last_at", "<i8"),  # when the latest one came that was not there
         ("answer_at", "<i8"),  # when to say what is missing
         ("peer", "<i4"),
         ("segments", "<i4"),

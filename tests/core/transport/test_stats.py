@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transfers import Guarded, Transfer, tables_of
-from virtual_link import Datagram, Faults, joined
+from virtual_link import Datagram, Faults, Port, joined
 
 from shoal.collectives import graphs
 from shoal.runtime.udp.operation_log import MOST_PEAKS, OperationLog, SumAccount
@@ -204,7 +204,23 @@ def test_a_peer_that_comes_late_is_the_one_that_was_waited_for() -> None:
     stats = stats_of(endpoints[0], log)
     assert 0.1 <= stats.peers[1].wait_s < 0.11
     assert 0 < stats.peers[2].wait_s < 0.01
+    assert stats.total.moving_s < 0.01, "late, and then as fast as the other"
     assert stats.total.sum_due_bytes == (0,) * CLASSES  # nothing could be lost
+
+
+def test_a_slow_way_shows_in_how_long_messages_take() -> None:
+    took = []
+    for bytes_per_us in (1.0, 0.1):
+        port = Port(bytes_per_us)
+        link, endpoints = joined(2, TransportConfig(segment_bytes=SEGMENT), port=port)
+        log = OperationLog(2)
+        transfer = Transfer(link, 1, 0, np.ones(3_000, np.float32), stream=1)
+        transfer.post()
+        link.run()
+        log.note_tables(transfer.receiving, 1, None)
+        took.append(stats_of(endpoints[0], log).peers[1].moving_s)
+    assert took[0] > 0.012, "12,000 bytes and their headers, at a byte per microsecond"
+    assert 9 < took[1] / took[0] < 11
 
 
 # ---- waits --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ and the contender's own row says how many of its runs got there.
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -150,4 +151,5 @@ def _own_rows(scenario: Scenario, entry: Entry, target_loss: float) -> list[Row]
 def share_that_names(culprit: int, says: Sequence[str]) -> float:
     """Return the share of the other workers at which the library names `culprit`."""
     others = [words for rank, words in enumerate(says) if rank != culprit]
-    return statistics.mean(words.startswith(f"rank {culprit}:") for words in others)
+    name = re.compile(rf"\brank {culprit}\b", re.IGNORECASE)
+    return statistics.mean(name.search(words) is not None for words in others)

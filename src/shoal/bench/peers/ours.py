@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 import shoal
 from shoal.bench.peers.pooled import DEADLINE_S, Loop, PooledLibrary, Seat
@@ -13,12 +12,6 @@ from shoal.train.strategies import make_strategy
 
 if TYPE_CHECKING:
     from torch import nn
-
-_STANDS_OUT: Final = 2.0
-"""Times the median of all peers, from which on one of them is remarkable."""
-_LEAST_WAIT: Final = 0.05
-"""Share of the time below which a wait is not worth a word."""
-_LEAST_LOSS: Final = 0.001
 
 
 @final
@@ -76,25 +69,10 @@ class Shoal(PooledLibrary):
             optimizer.zero_grad,
             optimizer.step,
             optimizer.finish,
-            says=partial(_who_stands_out, optimizer),
+            says=partial(_remarks, optimizer),
         )
 
 
-def _who_stands_out(optimizer: DistributedOptimizer) -> str:
-    """Return what the transport's statistics show about one peer more than about the others."""
-    stats = optimizer.transport_stats()
-    if stats is None:
-        return ""
-    peers = stats.peers
-    for text, least, figures in (
-        (
-            "waited for {:.1f} s",
-            _LEAST_WAIT * stats.seconds,
-            {r: p.wait_s for r, p in peers.items()},
-        ),
-        ("{:.1%} lost", _LEAST_LOSS, {r: p.lost_share for r, p in peers.items()}),
-    ):
-        worst = max(figures, key=lambda rank: figures[rank])
-        if figures[worst] > max(least, _STANDS_OUT * statistics.median(figures.values())):
-            return f"rank {worst}: {text.format(figures[worst])}"
-    return ""
+def _remarks(optimizer: DistributedOptimizer) -> str:
+    """Return what the optimizer says about slow ranks and ways."""
+    return " ".join(remark.sentence for remark in optimizer.remarks())

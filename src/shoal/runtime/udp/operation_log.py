@@ -88,13 +88,14 @@ class OperationTally:
 
 @dataclass(frozen=True, slots=True)
 class LogEntries:
-    """A copy of the log: `waited_us` by peer; bytes of bounded sums by peer and layer class.
+    """A copy of the log: `waited_us` and `moved_us` by peer; bytes by peer, of sums by class, too.
 
     Renewals are messages with a newer version of something, by peer.
     """
 
     kinds: dict[str, OperationTally]
     waited_us: Numbers
+    moved_us: Numbers
     sum_due: Numbers
     sum_allowed: Numbers
     sum_missing: Numbers
@@ -109,6 +110,7 @@ class OperationLog:
         self._lock = threading.Lock()
         self._kinds: dict[str, OperationTally] = {}
         self._waited_us = np.zeros(world_size, np.int64)
+        self._moved_us = np.zeros(world_size, np.int64)
         self._sums = np.zeros((3, world_size, CLASSES), np.int64)
         self._renewals = np.zeros((2, world_size), np.int64)
 
@@ -137,8 +139,10 @@ class OperationLog:
         first_at = np.where(rows["first_at"] == 0, NEVER, rows["first_at"])
         came = np.minimum.reduceat(first_at, starts[peers])
         waited = np.where(came == NEVER, 0, np.maximum(0, came - submitted_us))
+        moved = np.add.reduceat(rows["last_at"] - rows["first_at"], starts[peers])
         with self._lock:
             self._waited_us[peers] += waited
+            self._moved_us[peers] += moved
 
     def _note_sum(self, rows: NDArray[np.void], account: SumAccount) -> None:
         """Add up what was due, what could be left out and what was, of messages that may lose some.
@@ -163,7 +167,8 @@ class OperationLog:
                 name: OperationTally(kind.ended, kind.failed, kind.wait_s, kind.peaks)
                 for name, kind in self._kinds.items()
             }
-            waited, sums, renewals = (
-                table.copy() for table in (self._waited_us, self._sums, self._renewals)
+            waited, moved, sums, renewals = (
+                table.copy()
+                for table in (self._waited_us, self._moved_us, self._sums, self._renewals)
             )
-            return LogEntries(kinds, waited, *sums, *renewals)
+            return LogEntries(kinds, waited, moved, *sums, *renewals)

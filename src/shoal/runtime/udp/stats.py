@@ -95,6 +95,9 @@ class Traffic:
     """From asking for an operation to the first packet of the peer in it; in all, the peers' sum.
 
     Operations that overlap all count."""
+    moving_s: float
+    """From the first to the last packet of each of the peer's messages, all together: long where
+    the way from it is slow. In all, the peers' sum."""
 
     @property
     def goodput_bytes_per_s(self) -> float:
@@ -331,6 +334,7 @@ def read_traffic(
             "renewal_due_bytes": int(entries.renewal_due[of].sum()),
             "renewal_missing_bytes": int(entries.renewal_missing[of].sum()),
             "wait_s": int(entries.waited_us[of].sum()) / 1e6,
+            "moving_s": int(entries.moved_us[of].sum()) / 1e6,
             **{
                 name: tuple((part.sum(axis=0) if of_all else part[of]).tolist())
                 for name, part in sums.items()

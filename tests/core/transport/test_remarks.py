@@ -1,0 +1,80 @@
+"""Who is remarked upon: who stands out against the other peers, and nobody where all are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.runtime.udp.remarks import LEAST_LOSS, STANDS_OUT, remarks
+from shoal.runtime.udp.stats import LoopStats, PeerStats, Traffic, TransportStats
+from shoal.transport.tables import CLASSES
+
+SECONDS = 10.0
+
+
+def traffic(kind: type[Traffic], **changes: Any) -> Any:
+    """Return a record of zeros, with `changes`."""
+    fields = kind.__dataclass_fields__
+    zeros = {name: (0,) * CLASSES if "tuple" in str(fields[name].type) else 0 for name in fields}
+    return kind(**{**zeros, "seconds": SECONDS, **changes})
+
+
+def seen_from(rank: int, peers: dict[int, dict[str, Any]]) -> TransportStats:
+    return TransportStats(
+        rank=rank,
+        total=traffic(Traffic),
+        peers={peer: traffic(PeerStats, **changes) for peer, changes in peers.items()},
+        operations={},
+        loop=LoopStats(),
+        budget_packets=1.0,
+        deadline_s=1.0,
+        under_way=0,
+        oldest_s=0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "what", "sentence"),
+    [
+        (
+            {"wait_s": 4.0},
+            "late",
+            "Rank 2 is late: waited for 4.0 s of 10.0 s; others: 0.5 s.",
+        ),
+        (
+            {"moving_s": 6.0},
+            "slow way",
+            "The way from rank 2 to rank 0 is slow: its messages took 6.0 s; others: 0.5 s.",
+        ),
+        (
+            {"known_packets": 1000, "missing_packets": 30},
+            "lossy way",
+            "The way from rank 2 to rank 0 loses 3.0% of its packets; others: 0.1%.",
+        ),
+    ],
+)
+def test_who_stands_out_is_named(figures: dict[str, Any], what: str, sentence: str) -> None:
+    usual = {"wait_s": 0.5, "moving_s": 0.5, "known_packets": 1000, "missing_packets": 1}
+    stats = seen_from(0, {1: usual, 2: {**usual, **figures}, 3: usual})
+    (remark,) = remarks(stats)
+    assert (remark.rank, remark.what, remark.seen_by) == (2, what, 0)
+    assert remark.sentence == sentence
+
+
+def test_nobody_is_named_where_all_are_alike() -> None:
+    """As at the slow rank itself, to which everyone's messages come late."""
+    same = {"wait_s": 9.0, "moving_s": 9.0, "known_packets": 10, "missing_packets": 5}
+    assert remarks(seen_from(2, {0: same, 1: same, 3: same})) == ()
+    assert remarks(seen_from(0, {})) == ()
+
+
+def test_what_is_hardly_worth_a_word_is_not_said() -> None:
+    little = {"wait_s": 0.4, "moving_s": 0.9, "known_packets": 10_000, "missing_packets": 9}
+    assert little["missing_packets"] / little["known_packets"] < LEAST_LOSS
+    assert remarks(seen_from(0, {1: {}, 2: little, 3: {}})) == ()
+    assert STANDS_OUT > 1
+
+
+def test_two_peers_do_not_stand_out_against_each_other_unless_one_does_much() -> None:
+    assert remarks(seen_from(0, {1: {"wait_s": 2.0}, 2: {"wait_s": 3.0}})) == ()
