@@ -110,8 +110,8 @@ def stats(
     called = chosen(lab)
     what, rows = describe(called), count(called).rows
     sys.stderr.write(f"{called}, up for {what.seconds:.0f} s, from {what.spec}\n")
-    if what.trouble:
-        sys.stderr.write(f"its events and flows have ended early: {what.trouble}\n")
+    for doubt in what.doubts:
+        sys.stderr.write(f"{doubt}\n")
     if json == Path("-"):
         sys.stdout.write(indented_json(rows).decode())
         return

@@ -172,6 +172,18 @@ class Lab:
         """Return what has been counted, by cable of the topology, queue, color and `Count`."""
         return self.fabric.counts()
 
+    def doubts(self) -> list[str]:
+        """Return why what happens in this lab is not what its spec says, if it is not."""
+        found = []
+        if self.trouble:
+            found.append(f"events and flows have ended early: {self.trouble}")
+        lost = self.fabric.overruns()
+        if lost:
+            found.append(f"this machine itself has lost {lost} frames: it is too slow for this lab")
+        if not self.fabric.paces_hosts:
+            found.append("programs do not wait for their link: this kernel has no token bucket")
+        return found
+
     def slow_down(self, host: int, factor: float) -> None:
         """Let all commands on a host, also later ones, run one part in `factor` of the time."""
         with self._lock:

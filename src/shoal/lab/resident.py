@@ -86,7 +86,7 @@ class Resident:
                     spec=str(self._spec),
                     hosts={host.name: host.address for host in self._lab.hosts},
                     seconds=time.monotonic() - self._began,
-                    trouble=self._lab.trouble,
+                    doubts=self._lab.doubts(),
                 )
             case Count():
                 counts = self._lab.counts()

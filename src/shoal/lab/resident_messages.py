@@ -62,8 +62,8 @@ class Description(msgspec.Struct, frozen=True, tag=True):
     """Addresses by name."""
     seconds: float
     """Since it is up."""
-    trouble: str = ""
-    """Why its events ended early, if they did."""
+    doubts: list[str] = []
+    """Why what happens in it is not what its spec says, if it is not."""
 
 
 class Counts(msgspec.Struct, frozen=True, tag=True):

@@ -53,8 +53,8 @@ def run_workers(lab: Lab, command: Sequence[str]) -> int:
         raise
     finally:
         relay.finish()
-        if lab.trouble:
-            sys.stderr.write(f"events and flows have ended early: {lab.trouble}\n")
+        for doubt in lab.doubts():
+            sys.stderr.write(f"{doubt}\n")
 
 
 def _watch(workers: Sequence[HostProcess], pass_on: Callable[[float], None]) -> int:
