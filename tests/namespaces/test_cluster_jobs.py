@@ -150,7 +150,7 @@ def test_tcp_that_the_kernel_lacks_is_skipped_with_its_name() -> None:
     assert "no-such-tcp" in outcome.skipped
 
 
-def test_nothing_is_left_when_the_launcher_is_killed() -> None:
+def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
     program = (
         "import test_cluster_jobs as t\n"
         "t.RUNNER.run(t.scenario('clean'), t.Contender('apart', t.Speaking()), 0,"
@@ -159,7 +159,7 @@ def test_nothing_is_left_when_the_launcher_is_killed() -> None:
     launcher = subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=Path(__file__).parent,
-        env={**os.environ, TOKEN: "yes"},
+        env={**os.environ, TOKEN: "yes", "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -171,6 +171,7 @@ def test_nothing_is_left_when_the_launcher_is_killed() -> None:
         launcher.wait()
         while marked():  # bounded by the test's time limit
             time.sleep(0.05)
+    assert not list(tmp_path.glob("shoal-*"))
 
 
 def marked() -> list[str]:

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -67,7 +68,7 @@ def worker_main(rank: int, host: str, job: Job, connection: Connection) -> None:
     """Be worker `rank` in the namespace at the path `host`."""
     os.setsid()  # so that one signal ends this worker and whatever its library has started
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_launcher, daemon=True).start()
+    threading.Thread(target=_die_with_launcher, args=(job.directory,), daemon=True).start()
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # as in a program of its own
     os.environ.update(_variables(rank, job.task.workers))
@@ -175,9 +176,10 @@ def _be_quiet() -> None:
     os.close(nowhere)
 
 
-def _die_with_launcher() -> None:
-    """End this worker and all its descendants when the launcher is gone, however it went."""
+def _die_with_launcher(directory: str) -> None:
+    """End this worker and all its descendants when the launcher is gone, and tidy up after it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        shutil.rmtree(directory, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)
