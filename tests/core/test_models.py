@@ -50,6 +50,8 @@ def parameter_count(model: torch.nn.Module) -> int:
     [
         ("mlp", FASHION, 101_770),
         ("mlp:32", FASHION, 25_450),
+        ("mlp:32x1", FASHION, 25_450),
+        ("mlp:32x3", FASHION, 27_562),
         ("lenet", FASHION, 105_866),
         ("lenet:2", CIFAR, 545_098),
         ("lenet-small", FASHION, 11_178),
@@ -194,6 +196,7 @@ def test_factorization_machine_sums_the_products_of_all_pairs():
         ("vgg11:-1", image_dataset(), "vgg11:-1 is no model"),
         ("vgg11:nan", image_dataset(), "vgg11:nan is no model"),
         ("mlp:1.5", image_dataset(), "mlp:1.5 is no model"),
+        ("mlp:32x0", image_dataset(), "mlp:32x0 is no model"),
         ("wrn:11-1", image_dataset(), "wrn:11-1 is no model"),
         ("wrn:10", image_dataset(), "wrn:10 is no model"),
         ("char-gpt:2x40", text_dataset(), "multiple of 16, not 40"),

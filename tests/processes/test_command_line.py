@@ -22,7 +22,6 @@ import pytest
 pytest.importorskip("torch")
 
 from process_table import marked_environment, processes_of, wait_for_end
-
 from shoal.cli.app import main
 from shoal.errors import UsageError, WorkerLost
 from shoal.jobs.board import Board, Column

@@ -23,9 +23,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from process_table import marked_environment, wait_for_end  # noqa: E402
-
 import shoal  # noqa: E402
+from process_table import marked_environment, wait_for_end  # noqa: E402
 from shoal.train.strategies import STRATEGIES  # noqa: E402
 
 if TYPE_CHECKING:

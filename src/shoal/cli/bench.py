@@ -81,7 +81,9 @@ def cluster(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this scenario or contender; may be repeated."),
+        typer.Option(
+            metavar="NAME", help="Only this scenario, contender or study; may be repeated."
+        ),
     ] = None,
     *,
     quick: QuickOption = False,
@@ -94,10 +96,17 @@ def cluster(
 ) -> None:
     """Train with every library across emulated networks that are slow, lossy or shared."""
     from shoal.bench.cluster.suite import make_plan
+    from shoal.bench.cluster.trials.studies import STUDIES
     from shoal.cli.bench_cluster import run_plan
+    from shoal.cli.bench_trials import run_studies
 
-    plan = make_plan(quick=quick, only=only or [], repeats=repeats)
-    run_plan(plan, json, quick=quick, again=again)
+    studies = [name for name in STUDIES if not only or name in only]
+    names = [name for name in only or [] if name not in STUDIES]
+    if names or not only:
+        plan = make_plan(quick=quick, only=names, repeats=repeats)
+        run_plan(plan, json, quick=quick, again=again)
+    if studies:
+        run_studies(studies, json, quick=quick, again=again, repeats=repeats)
 
 
 def _run(

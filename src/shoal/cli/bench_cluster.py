@@ -33,7 +33,7 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
     reason = why_not()
     if reason is not None:
         raise ResourceError(reason)
-    file = _open(path)
+    file = open_file(path)
     runner = Runner(plan.task, data_directory())
     jobs = plan.jobs() if again else left_to_do(plan, file, runner)
 
@@ -48,7 +48,7 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
     print_rows([row for row in with_rows(file).rows if is_headline(row)], rows_console())
 
 
-def _open(path: Path | None) -> ClusterFile:
+def open_file(path: Path | None) -> ClusterFile:
     """Return what `path` holds already, or an empty file; make sure it can be written."""
     from shoal.bench.cluster.cluster_file import ClusterFile, read_cluster_file
     from shoal.jobs.environment import describe_environment

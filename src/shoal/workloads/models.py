@@ -38,7 +38,9 @@ class Family:
 
 
 MODELS: dict[str, Family] = {
-    "mlp": Family("one hidden layer", InputKind.IMAGE, "mlp", "hidden units, mlp:128"),
+    "mlp": Family(
+        "one hidden layer", InputKind.IMAGE, "mlp", "hidden units, mlp:128, x layers, mlp:128x4"
+    ),
     "lenet": Family(
         "two convolutions, two linear layers", InputKind.IMAGE, "lenet", "width, lenet:2"
     ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.bench.cluster.outcome import Outcome
+from shoal.bench.cluster.trials.figures import Trial
 from shoal.bench.rows import Row
 from shoal.jobs.files import indented_json, read_json, write_whole
 from shoal.jobs.result import Environment
@@ -32,6 +33,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence for each contender that could not be tried."""
 
     outcomes: list[Outcome] = []
+    trials: list[Trial] = []
 
     def find(self, key: Key) -> Outcome | None:
         """Return a job's outcome that is there already."""
@@ -41,6 +43,11 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
         """Return this file with `outcome`, in place of an older one of the same job."""
         others = [each for each in self.outcomes if each.key != outcome.key]
         return msgspec.structs.replace(self, environment=environment, outcomes=[*others, outcome])
+
+    def with_trial(self, environment: Environment, trial: Trial) -> ClusterFile:
+        """Return this file with `trial`, in place of an older one of the same key."""
+        others = [each for each in self.trials if each.key != trial.key]
+        return msgspec.structs.replace(self, environment=environment, trials=[*others, trial])
 
 
 def read_cluster_file(path: Path) -> ClusterFile:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Final, Self
 
-from shoal.bench.cluster.worker import Failure, Job, worker_main
+from shoal.bench.cluster.worker import Assignment, Body, Failure, train, worker_main
 from shoal.errors import DeadlineExceeded, ResourceError
 from shoal.jobs import fork_server
 
@@ -33,23 +33,26 @@ _PRELOAD: Final = ("shoal.bench.cluster.preload",)
 
 
 class Crew:
-    """The workers of a job, one on each of `hosts` (paths). A context manager: leaving kills."""
+    """The workers of a job, one on each of `hosts` (paths). A context manager: leaving kills.
 
-    def __init__(self, hosts: Sequence[str], job: Job) -> None:
+    `body` is what each of them does once it is on its host.
+    """
+
+    def __init__(self, hosts: Sequence[str], job: Assignment, body: Body = train) -> None:
         self._processes: list[BaseProcess] = []
         self._connections: list[Connection] = []
         try:
-            self._start(hosts, job)
+            self._start(hosts, job, body)
         except BaseException:
             self.kill()
             raise
 
-    def _start(self, hosts: Sequence[str], job: Job) -> None:
+    def _start(self, hosts: Sequence[str], job: Assignment, body: Body) -> None:
         context = fork_server.start(_PRELOAD)
         for rank, host in enumerate(hosts):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=worker_main, args=(rank, host, job, theirs), name=f"shoal-host-{rank}"
+                target=worker_main, args=(rank, host, job, theirs, body), name=f"shoal-host-{rank}"
             )
             process.start()
             theirs.close()
@@ -70,23 +73,30 @@ class Crew:
     def meet(self) -> None:
         """Wait until all have joined and wait for the beginning; raise why they cannot."""
         deadline = time.monotonic() + START_S
-        meeting_point = self._collect(self._connections[:1], deadline)[0]
+        late = f"had not joined after {START_S:g} s"
+        meeting_point = self._collect(self._connections[:1], deadline, late)[0]
         for connection in self._connections:
             connection.send(meeting_point)
-        self._collect(self._connections, deadline)
+        self._collect(self._connections, deadline, late)
 
     def train(self, seconds: float, on_tick: Callable[[float], None]) -> None:
         """Let all begin at once and return after `seconds`; raise why one cannot go on.
 
         `on_tick` is told every now and then how much time has passed.
         """
-        start = time.monotonic() + _LEAD_S
-        for connection in self._connections:
-            connection.send(start)
+        start = self._begin()
         while (elapsed_s := time.monotonic() - start) < seconds:
             for ready in wait(self._connections, timeout=min(0.5, seconds - elapsed_s)):
                 self._receive(ready)
             on_tick(elapsed_s)
+
+    def results(self, limit_s: float) -> list[object]:
+        """Let all begin at once and return what each says, by rank, when it has done its work.
+
+        Raises why one cannot go on, and `DeadlineExceeded` after `limit_s`.
+        """
+        deadline = self._begin() + limit_s
+        return self._collect(self._connections, deadline, f"were not done after {limit_s:g} s")
 
     def answers(self) -> list[str]:
         """Return what the library says at each worker, empty where it does not answer in time."""
@@ -117,14 +127,26 @@ class Crew:
         for connection in self._connections:
             connection.close()
 
-    def _collect(self, connections: Sequence[Connection], deadline: float) -> list[object]:
-        """Return one message of each, in their order; hear of failures of the others meanwhile."""
+    def _begin(self) -> float:
+        """Tell all when they begin, and return it."""
+        start = time.monotonic() + _LEAD_S
+        for connection in self._connections:
+            connection.send(start)
+        return start
+
+    def _collect(
+        self, connections: Sequence[Connection], deadline: float, late: str
+    ) -> list[object]:
+        """Return one message of each, in their order; hear of failures of the others meanwhile.
+
+        `late` is what to say of those that have sent none by the deadline.
+        """
         answers: dict[Connection, object] = {}
         while len(answers) < len(connections):
             left = deadline - time.monotonic()
             if left <= 0:
-                late = [self._connections.index(c) for c in connections if c not in answers]
-                message = f"Workers {late} had not joined after {START_S:g} s."
+                who = [self._connections.index(c) for c in connections if c not in answers]
+                message = f"Workers {who} {late}."
                 raise DeadlineExceeded(message)
             for ready in wait([c for c in self._connections if c not in answers], timeout=left):
                 assert isinstance(ready, Connection)

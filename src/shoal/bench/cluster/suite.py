@@ -16,6 +16,7 @@ import msgspec
 from shoal.bench.cluster.contenders import CONTENDERS, Contender
 from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
 from shoal.bench.cluster.task import Task
+from shoal.bench.cluster.trials.verdict import rows_of_trials
 from shoal.bench.cluster.verdict import entries_of, rows_of
 from shoal.errors import UsageError
 
@@ -215,4 +216,10 @@ def with_rows(file: ClusterFile) -> ClusterFile:
         for outcome in file.outcomes
         if outcome.figures is None
     )
+    sentences |= dict.fromkeys(
+        f"{trial.key.case}: {trial.key.variant}: {trial.failed}"
+        for trial in file.trials
+        if trial.failed
+    )
+    rows += rows_of_trials(file.trials)
     return msgspec.structs.replace(file, rows=rows, skipped=list(sentences))

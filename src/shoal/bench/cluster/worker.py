@@ -18,9 +18,10 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
@@ -39,6 +40,25 @@ MASTER_PORT: Final = 29_500
 _IP_S: Final = 10.0
 
 
+class Assignment(Protocol):
+    """What every worker has to know, whatever it is to do."""
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def congestion_control(self) -> str:
+        """Of TCP, in the kernel's words."""
+        ...
+
+    @property
+    def directory(self) -> str:
+        """Where records, and temporary files, are written."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What a worker is told at its start."""
@@ -54,6 +74,11 @@ class Job:
     """Where records, and temporary files, are written."""
     data_directory: Path | None
 
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return self.task.workers
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -64,27 +89,32 @@ class Failure:
     details: str
 
 
-def worker_main(rank: int, host: str, job: Job, connection: Connection) -> None:
-    """Be worker `rank` in the namespace at the path `host`."""
+Body = Callable[[int, Any, "Connection"], None]
+"""What worker `rank` does in a host: with an `Assignment`, and the pipe to the launcher."""
+
+
+def worker_main(rank: int, host: str, job: Assignment, connection: Connection, body: Body) -> None:
+    """Be worker `rank` in the namespace at the path `host`, and do what `body` says."""
     os.setsid()  # so that one signal ends this worker and whatever its library has started
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_launcher, args=(job.directory,), daemon=True).start()
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # as in a program of its own
-    os.environ.update(_variables(rank, job.task.workers))
+    os.environ.update(_variables(rank, job.workers))
     tempfile.tempdir = os.environ["TMPDIR"] = job.directory  # what libraries leave goes with it
     _be_quiet()
     try:
         with inside(host):
             _set_congestion_control(rank, job.congestion_control)
-            _work(rank, job, connection)
+            body(rank, job, connection)
     except Exception as error:  # noqa: BLE001 - crosses a process boundary as a value
         words = str(error).strip().splitlines() or [type(error).__name__]
         connection.send(Failure(rank, words[0], traceback.format_exc()))
     threading.Event().wait()  # others may still need what this process serves
 
 
-def _work(rank: int, job: Job, connection: Connection) -> None:
+def train(rank: int, job: Job, connection: Connection) -> None:
+    """Train for as long as the task says, and leave a record."""
     library, task = job.library, job.task
     dataset = load_dataset(task.dataset, job.data_directory)
     address = address_of(rank)

@@ -70,6 +70,7 @@ class Shoal(PooledLibrary):
             optimizer.step,
             optimizer.finish,
             says=partial(_remarks, optimizer),
+            stats=optimizer.transport_stats,
         )
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from shoal.bench.stand import Stand
     from shoal.jobs.worker import WorkerContext
+    from shoal.runtime.udp.stats import TransportStats
 
 CYCLE = 4
 """Steps timed in one go: as many as a library lets pass between two averagings."""
@@ -79,6 +80,8 @@ class Loop:
     close: Callable[[], object] = lambda: None
     says: Callable[[], str] = lambda: ""
     """What the library tells its user about slow workers and links; empty if nothing."""
+    stats: Callable[[], TransportStats | None] = lambda: None
+    """What the library's transport has done so far, if it is ours."""
 
 
 class PooledLibrary(AbstractLibrary):

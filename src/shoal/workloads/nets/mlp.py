@@ -11,12 +11,17 @@ if TYPE_CHECKING:
 
 
 def build(request: ModelRequest) -> nn.Module:
-    """Return pixels - hidden units - classes; the variant is the number of hidden units."""
-    pixels = request.dataset.train_inputs[0].numel()
-    hidden = request.whole_number(128)
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(pixels, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, request.dataset.num_classes),
-    )
+    """Return pixels - hidden units - classes.
+
+    The variant is the number of hidden units and, after an x, of hidden layers, 1 if not said.
+    """
+    if "x" in request.variant:
+        width, depth = request.pair("x", "128x1")
+    else:
+        width, depth = request.whole_number(128), 1
+    layers: list[nn.Module] = [nn.Flatten()]
+    inputs = request.dataset.train_inputs[0].numel()
+    for _ in range(depth):
+        layers += [nn.Linear(inputs, width), nn.ReLU()]
+        inputs = width
+    return nn.Sequential(*layers, nn.Linear(inputs, request.dataset.num_classes))

@@ -1,0 +1,98 @@
+"""The ablation of DLCP: its four mechanisms all on, all off, each one off and each one alone.
+
+"Off" is Shoal's transport as a reliable one: receivers grant credit, what is lost is asked for and
+sent again, the sender's own order of layers stays; switches drop what finds a port full, whatever
+its tags, and a flow keeps to one path. gloo, over TCP on the same network, is a reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from shoal.bench.cluster.trials.networks import Switches, bursty_leaf_spine, shallow_star
+from shoal.bench.cluster.trials.trial import Variant
+from shoal.bench.peers.ours import Shoal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.bench.cluster.trials.work import Work
+    from shoal.lab.spec import LabSpec
+
+LOSS_BOUND: Final = 0.1
+PULL_BOUND: Final = 0.05
+"""The papers want it tighter than that of pushes."""
+PATHS: Final = "8"
+"""Source ports that a host sprays over."""
+
+ON, OFF, GLOO = "all on", "all off", "gloo"
+
+SPRAYING, QUEUEING, DROPPING, LOSS = "spraying", "queueing", "dropping", "bounded loss"
+ALL: Final = (SPRAYING, QUEUEING, DROPPING, LOSS)
+WITHOUT_PATHS: Final = (QUEUEING, DROPPING, LOSS)
+"""What can be on or off where there is one path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A training on a network, whose mechanisms are to be told apart."""
+
+    strategy: str
+    build: Callable[[Switches, Work], LabSpec]
+    mechanisms: tuple[str, ...]
+
+    def options(self, work: Work, *, is_lossy: bool) -> dict[str, Any]:
+        """Return the strategy's own options."""
+        if self.strategy == "all-reduce":
+            return {"bucket_bytes": work.bucket_bytes, "overlap": "next-forward"}
+        return {"pull_bound": PULL_BOUND} if is_lossy else {}
+
+    def variant(self, name: str, on: frozenset[str], work: Work) -> Variant:
+        """Return the variant with the mechanisms `on`."""
+        is_lossy = LOSS in on
+        library = Shoal(
+            self.strategy,
+            transport="shoal",
+            loss_bound=LOSS_BOUND if is_lossy else 0.0,
+            **self.options(work, is_lossy=is_lossy),
+        )
+        switches = Switches(SPRAYING in on, QUEUEING in on, DROPPING in on)
+        paths = (("SHOAL_PATHS", PATHS),) if SPRAYING in on else ()
+        return Variant(name, library, partial(self.build, switches), paths)
+
+    def gloo(self, work: Work) -> Variant:
+        """Return the reference."""
+        library = Shoal(self.strategy, **self.options(work, is_lossy=False))
+        return Variant(GLOO, library, partial(self.build, Switches()))
+
+    def variants(self, work: Work, *, every: bool) -> tuple[Variant, ...]:
+        """Return all on, all off and gloo; with `every`, each one off and each one alone, too."""
+        everything = frozenset(self.mechanisms)
+        found = [
+            self.variant(ON, everything, work),
+            self.variant(OFF, frozenset(), work),
+            self.gloo(work),
+        ]
+        if every:
+            found += [
+                self.variant(without(one), everything - {one}, work) for one in self.mechanisms
+            ]
+            found += [self.variant(alone(one), frozenset({one}), work) for one in self.mechanisms]
+        return tuple(found)
+
+
+def without(mechanism: str) -> str:
+    """Return the name of the variant in which only `mechanism` is off."""
+    return f"without {mechanism}"
+
+
+def alone(mechanism: str) -> str:
+    """Return the name of the variant in which only `mechanism` is on."""
+    return f"{mechanism} alone"
+
+
+INCAST: Final = Setting("all-reduce", shallow_star, WITHOUT_PATHS)
+PUSH: Final = Setting("ps-bsp", shallow_star, WITHOUT_PATHS)
+BURSTS: Final = Setting("all-reduce", bursty_leaf_spine, ALL)

@@ -1,0 +1,63 @@
+"""`shoal bench cluster --only dlcp` and the like: trials, their file, progress and table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shoal.cli.bench_progress import BenchProgress
+from shoal.cli.options import data_directory
+from shoal.errors import ResourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from shoal.bench.cluster.cluster_file import ClusterFile
+    from shoal.bench.cluster.trials.figures import Trial
+    from shoal.bench.cluster.trials.studies import TrialPart
+
+
+def run_studies(
+    studies: Collection[str],
+    path: Path | None,
+    *,
+    quick: bool,
+    again: bool,
+    repeats: int | None,
+) -> None:
+    """Make the trials that `studies` have left, keep the file up to date and print the ratios.
+
+    Raises `ResourceError` where there can be no emulated network.
+    """
+    from shoal.bench.cluster.cluster_file import write_cluster_file
+    from shoal.bench.cluster.trials.studies import left_to_try, make_trials, run_trials
+    from shoal.bench.cluster.trials.trial import run_trial
+    from shoal.bench.cluster.trials.verdict import rows_of_trials
+    from shoal.bench.cluster.warm_up import load_transport
+    from shoal.bench.table import print_rows
+    from shoal.cli.bench import rows_console
+    from shoal.cli.bench_cluster import open_file
+    from shoal.jobs.environment import describe_environment
+    from shoal.lab.fabric import why_not
+
+    reason = why_not()
+    if reason is not None:
+        raise ResourceError(reason)
+    file = open_file(path)
+    parts = make_trials(studies, quick=quick, repeats=repeats)
+    left = parts if again else left_to_try(parts, file)
+
+    def save(file: ClusterFile) -> None:
+        if path is not None:
+            write_cluster_file(path, file)
+
+    def run(part: TrialPart) -> Trial:
+        return run_trial(part.key, part.variant, data_directory())
+
+    with BenchProgress(left, quick=quick) as progress:
+        if left:
+            load_transport()  # compiles it where that has not been done
+        file = run_trials(left, file, run, progress, save, describe_environment)
+    cases = {part.key.case for part in parts}
+    chosen = [trial for trial in file.trials if trial.key.case in cases]
+    print_rows(rows_of_trials(chosen), rows_console())
