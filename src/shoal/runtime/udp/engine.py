@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
+import numpy as np
 
 from shoal.compiled import compiling_once, is_cold
 from shoal.errors import (
@@ -39,6 +40,7 @@ from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import RAW
 from shoal.transport.messages import MessageTables
 from shoal.transport.operations import cancel_operation
+from shoal.transport.tags import tag_messages
 
 if TYPE_CHECKING:
     from shoal.transport.tables import Counter
@@ -340,7 +342,8 @@ class UdpEngine:
 
     def _load_code(self) -> None:
         """Load or compile what the loop calls, before any deadline runs: that may take a while."""
-        if is_cold("transport") and self.endpoint.rank == 0:
+        cold = is_cold("transport")
+        if cold and self.endpoint.rank == 0:
             sys.stderr.write("compiling the transport, once for this version of it ...\n")
         tables = MessageTables(self.endpoint.world_size, self.endpoint.config.segment_bytes, RAW)
         with compiling_once("transport"):
@@ -348,6 +351,9 @@ class UdpEngine:
             self.endpoint.finished()
             cancel_operation(self.endpoint.state, slot)
             pump(self.endpoint.state, self._io, 0)
+            if cold:  # what the first sum that may lose something calls, in training
+                tag_messages(tables.outgoing, tables.segment_bytes, 0.0, np.zeros(0), False)
+                tables.add_kept(0)
 
     def _check_segments(self, cards: Sequence[Card]) -> None:
         mine = self.endpoint.config.segment_bytes
