@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from shoal.bench.cluster.trials.trial import Variant
     from shoal.bench.rows import Row
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.spec.lab_spec import LabSpec
 
 WORK = Work(
     dataset="digits",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.bench.switch_rate import NAME, rows_of
-from shoal.lab.load import Ladder, Step
+from shoal.lab.check.load import Ladder, Step
 
 
 def step(offered: float, *, error: float = 0.0, delay_s: float = 0.0) -> Step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.bench.emulated_network import COMMANDS
-from shoal.lab.namespaces import obstacle
+from shoal.lab.network.namespaces import obstacle
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shoal.lab.namespaces import Namespace, inside
+from shoal.lab.network.namespaces import Namespace, inside
 
 ADDRESSES = "10.77.0.1", "10.77.0.2"
 _VNET_HEADER_BYTES = 10

@@ -23,7 +23,7 @@ from shoal.bench.cluster.warm_up import load_transport
 from shoal.bench.peers.ddp import DDP
 from shoal.bench.peers.ours import Shoal
 from shoal.bench.peers.pooled import Loop, PooledLibrary, Seat
-from shoal.lab.fabric import why_not
+from shoal.lab.network.fabric import why_not
 
 if TYPE_CHECKING:
     from torch import nn

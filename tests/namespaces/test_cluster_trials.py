@@ -16,7 +16,7 @@ from shoal.bench.cluster.trials.figures import TrialFigures, TrialKey
 from shoal.bench.cluster.trials.trial import Variant, run_trial
 from shoal.bench.cluster.trials.work import Work
 from shoal.bench.cluster.warm_up import load_transport
-from shoal.lab.fabric import why_not
+from shoal.lab.network.fabric import why_not
 
 pytestmark = pytest.mark.timeout(300)  # the first test compiles
 

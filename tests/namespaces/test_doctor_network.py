@@ -9,7 +9,7 @@ import sys
 
 from meddling_network import ADDRESSES, Rules, meddling_network
 
-from shoal.lab.namespaces import inside
+from shoal.lab.network.namespaces import inside
 
 LISTENER, CALLER = ADDRESSES
 THERE, BACK = f"{CALLER} -> {LISTENER}", f"{LISTENER} -> {CALLER}"

@@ -23,8 +23,8 @@ from shoal.bench.emulated_network import (
 )
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError, UsageError
-from shoal.lab.interfaces import SEGMENTATION, offloads
-from shoal.lab.namespaces import Namespace, inside, obstacle
+from shoal.lab.network.interfaces import SEGMENTATION, offloads
+from shoal.lab.network.namespaces import Namespace, inside, obstacle
 
 FAST = Ports(2, 1_000_000_000, 256 << 10)
 SOME_PORT = 7000
@@ -176,8 +176,8 @@ def test_a_missing_command_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 def test_root_of_a_user_namespace_is_enough() -> None:
     code = (
         "from shoal.bench.emulated_network import *\n"
-        "from shoal.lab.interfaces import SEGMENTATION, offloads\n"
-        "from shoal.lab.namespaces import obstacle\n"
+        "from shoal.lab.network.interfaces import SEGMENTATION, offloads\n"
+        "from shoal.lab.network.namespaces import obstacle\n"
         "assert obstacle(COMMANDS) is None\n"
         "with EmulatedNetwork(Ports(2, 10**8, 10**5)) as network:\n"
         "    on = offloads(network.hosts[0].path, SEGMENTATION).values()\n"
@@ -197,7 +197,7 @@ def test_root_of_a_user_namespace_is_enough() -> None:
 
 
 def test_without_the_right_it_says_what_to_do() -> None:
-    code = "from shoal.lab.namespaces import obstacle; print(obstacle(()))"
+    code = "from shoal.lab.network.namespaces import obstacle; print(obstacle(()))"
     shell = ["unshare", "--user", sys.executable, "-c", code]
     try:
         done = subprocess.run(shell, capture_output=True, text=True, check=False)

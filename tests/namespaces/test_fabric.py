@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from leftovers import references
 
-from shoal.lab.fabric import Fabric, why_not
-from shoal.lab.interfaces import CHECKSUM, SEGMENTATION, address_of, offloads
-from shoal.lab.namespaces import inside
-from shoal.lab.probes import Stream
+from shoal.lab.check.probes import Stream
+from shoal.lab.network.fabric import Fabric, why_not
+from shoal.lab.network.interfaces import CHECKSUM, SEGMENTATION, address_of, offloads
+from shoal.lab.network.namespaces import inside
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
 from shoal.switching.tables import CAPABLE, PLAIN, QUEUES, Count, State
 from shoal.switching.topology import Materials, host_names, leaf_spine, names_of, star
@@ -215,7 +215,7 @@ def test_spraying_uses_all_spines_and_flows_keep_to_one() -> None:
 def test_a_fabric_leaves_nothing_behind_when_its_process_is_killed() -> None:
     code = (
         "import time\n"
-        "from shoal.lab.fabric import Fabric\n"
+        "from shoal.lab.network.fabric import Fabric\n"
         "from shoal.switching.settings import *\n"
         "from shoal.switching.topology import *\n"
         "some = Materials(Port(10**9), Port(10**9), Link())\n"

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.lab.check import Checker, Effort, check_lab
-from shoal.lab.fabric import Fabric, why_not
-from shoal.lab.fidelity import Check, Verdict
+from shoal.lab.check.check import Checker, Effort, check_lab
+from shoal.lab.check.fidelity import Check, Verdict
+from shoal.lab.check.load import LoadTest
+from shoal.lab.check.probes import FULL_BYTES, Probe, Stream, packets_in, wait_until_empty
+from shoal.lab.check.set_aside import set_aside
+from shoal.lab.check.ways import ways_over_all
 from shoal.lab.lab import Lab
-from shoal.lab.load import LoadTest
-from shoal.lab.probes import FULL_BYTES, Probe, Stream, packets_in, wait_until_empty
-from shoal.lab.set_aside import set_aside
-from shoal.lab.spec_file import parse_spec
-from shoal.lab.usual_labs import usual_labs
-from shoal.lab.ways import ways_over_all
+from shoal.lab.network.fabric import Fabric, why_not
+from shoal.lab.spec.spec_file import parse_spec
+from shoal.lab.spec.usual_labs import usual_labs
 from shoal.switching.settings import Link, Port, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import Materials, host_names, star
@@ -29,7 +29,7 @@ from shoal.switching.topology import Materials, host_names, star
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.spec.lab_spec import LabSpec
 
 pytestmark = pytest.mark.timeout(300)  # the first test compiles
 

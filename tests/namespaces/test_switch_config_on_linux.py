@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shoal.lab.namespaces import Namespace, inside, obstacle
+from shoal.lab.network.namespaces import Namespace, inside, obstacle
 from shoal.lab.switch_config import switch_config
 from shoal.lab.switch_config.linux_tc import average_weight
 from shoal.lab.switch_config.settings import SwitchSettings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from two_links import address, sent_bytes, two_links
 
-from shoal.lab.namespaces import Namespace, inside
+from shoal.lab.network.namespaces import Namespace, inside
 
 SIZE, ROUNDS = 500_000, 4
 BITS_PER_SECOND = 200_000_000

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 
-from shoal.lab.namespaces import Namespace
+from shoal.lab.network.namespaces import Namespace
 
 LINKS = 2
 _DEADLINE_S = 10.0

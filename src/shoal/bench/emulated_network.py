@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from shoal.errors import UsageError
-from shoal.lab.interfaces import (
+from shoal.lab.network.interfaces import (
     INTERFACE,
     SEGMENTATION,
     address_of,
@@ -24,8 +24,8 @@ from shoal.lab.interfaces import (
     set_up_lines,
     turn_off,
 )
-from shoal.lab.namespaces import Namespace
-from shoal.lab.shaper import FRAME_BYTES, HOST_QUEUE_BYTES, shape_lines
+from shoal.lab.network.namespaces import Namespace
+from shoal.lab.network.shaper import FRAME_BYTES, HOST_QUEUE_BYTES, shape_lines
 
 COMMANDS: Final = ("ip", "tc", "nft")
 """What must be installed."""

@@ -20,7 +20,7 @@ import msgspec
 from shoal.bench.emulated_network import COMMANDS, EmulatedNetwork, Ports
 from shoal.bench.rows import Row, Target, at_most, figure
 from shoal.bench.turns import GLOO, Contender, Turns, all_reduce_rounds, blast
-from shoal.lab.namespaces import obstacle
+from shoal.lab.network.namespaces import obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

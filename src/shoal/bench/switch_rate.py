@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.bench.rows import Row, at_least, at_most, figure
-from shoal.lab.fabric import why_not
-from shoal.lab.fidelity import DELAY_TOLERANCE_S, RATE_TOLERANCE
-from shoal.lab.load import Ladder, LoadTest, Step, climb
+from shoal.lab.check.fidelity import DELAY_TOLERANCE_S, RATE_TOLERANCE
+from shoal.lab.check.load import Ladder, LoadTest, Step, climb
+from shoal.lab.network.fabric import why_not
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
 

@@ -22,8 +22,8 @@ import torch.distributed as dist
 
 from shoal.bench.emulated_network import UDP_BYTES, Host
 from shoal.compiled.libc import UDP_SEGMENT
-from shoal.lab.interfaces import INTERFACE
-from shoal.lab.namespaces import inside
+from shoal.lab.network.interfaces import INTERFACE
+from shoal.lab.network.namespaces import inside
 from shoal.runtime.open_transport import open_engine
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.transports import LossOptions

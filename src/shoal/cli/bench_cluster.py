@@ -28,7 +28,7 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
     from shoal.bench.table import print_rows
     from shoal.cli.bench import rows_console
     from shoal.jobs.environment import describe_environment
-    from shoal.lab.fabric import why_not
+    from shoal.lab.network.fabric import why_not
 
     reason = why_not()
     if reason is not None:

@@ -38,7 +38,7 @@ def run_studies(
     from shoal.cli.bench import rows_console
     from shoal.cli.bench_cluster import open_file
     from shoal.jobs.environment import describe_environment
-    from shoal.lab.fabric import why_not
+    from shoal.lab.network.fabric import why_not
 
     reason = why_not()
     if reason is not None:

@@ -51,7 +51,7 @@ def run(
     from shoal.lab.report import cable_counts
     from shoal.lab.rights import have_rights
     from shoal.lab.run import check_command, run_workers
-    from shoal.lab.spec_file import read_spec
+    from shoal.lab.spec.spec_file import read_spec
 
     require_writable(stats)
     wanted = read_spec(spec)
@@ -73,9 +73,9 @@ def up(
     ] = None,
 ) -> None:
     """Start a lab that stays until `shoal lab down`; its events and flows begin."""
-    from shoal.lab.spec_file import read_spec
-    from shoal.lab.toml_table import parse_name
-    from shoal.lab.visit import bring_up, describe
+    from shoal.lab.resident.visit import bring_up, describe
+    from shoal.lab.spec.spec_file import read_spec
+    from shoal.lab.spec.toml_table import parse_name
 
     read_spec(spec)
     called = parse_name(name or spec.stem)
@@ -87,8 +87,8 @@ def up(
 @lab_app.command("exec")
 def execute_at(host: Host, command: Command, lab: Name = None) -> None:
     """Run a command on a host of a lab that is up."""
+    from shoal.lab.resident.visit import chosen, execute
     from shoal.lab.run import check_command
-    from shoal.lab.visit import chosen, execute
 
     called = chosen(lab)
     check_command(command)
@@ -103,7 +103,7 @@ def stats(
     ] = None,
 ) -> None:
     """Print what the switches of a lab have counted since it is up."""
-    from shoal.lab.visit import chosen, count, describe
+    from shoal.lab.resident.visit import chosen, count, describe
 
     if json != Path("-"):
         require_writable(json)
@@ -126,8 +126,8 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="All labs of this user.")] = False,
 ) -> None:
     """End a lab: its commands are killed, its hosts removed."""
-    from shoal.lab.resident_messages import names_of_labs
-    from shoal.lab.visit import chosen, take_down
+    from shoal.lab.resident.messages import names_of_labs
+    from shoal.lab.resident.visit import chosen, take_down
 
     for name in names_of_labs() if every else [chosen(lab)]:
         take_down(name)
@@ -148,7 +148,7 @@ def write_switch_config(
 
     What the device does differently goes to standard error, a sentence each.
     """
-    from shoal.lab.spec_file import read_spec
+    from shoal.lab.spec.spec_file import read_spec
     from shoal.lab.switch_config import switch_configs
 
     made = switch_configs(read_spec(spec), form)

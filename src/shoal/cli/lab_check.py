@@ -26,8 +26,8 @@ from shoal.jobs.files import indented_json, write_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.lab.fidelity import Check
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.check.fidelity import Check
+    from shoal.lab.spec.lab_spec import LabSpec
 
 _TABLE_WIDTH: Final = 240
 """Columns of a table that goes to a file: nothing is folded."""
@@ -52,7 +52,7 @@ def check(
 
     Exit code 9 if something is not.
     """
-    from shoal.lab.fidelity import is_anything_outside
+    from shoal.lab.check.fidelity import is_anything_outside
     from shoal.lab.rights import have_rights
 
     if json != Path("-"):
@@ -70,8 +70,8 @@ def check(
 
 def _labs(spec: Path | None) -> dict[str, LabSpec]:
     """Return what is to be measured, by its name."""
-    from shoal.lab.spec_file import read_spec
-    from shoal.lab.usual_labs import usual_labs
+    from shoal.lab.spec.spec_file import read_spec
+    from shoal.lab.spec.usual_labs import usual_labs
 
     if spec is None:
         return usual_labs()
@@ -84,9 +84,9 @@ def _labs(spec: Path | None) -> dict[str, LabSpec]:
 
 def _measure(name: str, spec: LabSpec, show: Callable[[str], None], *, quick: bool) -> list[Check]:
     """Return all rows of one lab; say meanwhile what is being measured."""
-    from shoal.lab.check import QUICK, Effort, check_lab
-    from shoal.lab.fidelity import of_lab
-    from shoal.lab.load_check import QUICK_STEP_S, STEP_S, check_load
+    from shoal.lab.check.check import QUICK, Effort, check_lab
+    from shoal.lab.check.fidelity import of_lab
+    from shoal.lab.check.load_check import QUICK_STEP_S, STEP_S, check_load
 
     def tell(text: str) -> None:
         show(f"{name}: {text}")

@@ -32,7 +32,7 @@ OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt":
 """No reference counts: arrays belong to the Python caller for as long as compiled code runs, and
 nothing is allocated there (numba refuses to). Counting took up to half of short functions' time."""
 
-ROOMS: Final = ("compiled", "transport", "switching", "lab", "runtime/udp")
+ROOMS: Final = ("compiled", "transport", "switching", "lab/network", "runtime/udp")
 """Folders of the package whose functions are compiled and call each other."""
 
 

@@ -16,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from shoal.errors import ResourceError
-from shoal.lab.background import BackgroundFlow
-from shoal.lab.fabric import Fabric
-from shoal.lab.interfaces import INTERFACE, address_of
-from shoal.lab.processes import HostProcess, Stream
-from shoal.lab.spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
-from shoal.lab.switch_loop import SLOT_BYTES
+from shoal.lab.hosts.background import BackgroundFlow
+from shoal.lab.hosts.processes import HostProcess, Stream
+from shoal.lab.network.fabric import Fabric
+from shoal.lab.network.interfaces import INTERFACE, address_of
+from shoal.lab.network.switch_loop import SLOT_BYTES
+from shoal.lab.spec.lab_spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.spec.lab_spec import LabSpec
 
 MASTER_PORT: Final = 29_500
 """Where workers meet: on the first host, whose ports are its own."""

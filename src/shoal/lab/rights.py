@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from shoal.errors import ResourceError
-from shoal.lab.fabric import why_not
+from shoal.lab.network.fabric import why_not
 
 _ENTER: Final = ("unshare", "--user", "--net", "--map-root-user", "--")
 _SECONDS: Final = 10.0

@@ -21,8 +21,8 @@ from shoal.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from shoal.lab.hosts.processes import HostProcess
     from shoal.lab.lab import Lab
-    from shoal.lab.processes import HostProcess
 
 GRACE_S: Final = 5.0
 """Between asking workers to end and killing them."""

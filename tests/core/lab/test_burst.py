@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.lab.burst import (
+from shoal.lab.check.burst import (
     Arrival,
     Fate,
     fates,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.lab.fidelity import (
+from shoal.lab.check.fidelity import (
     Verdict,
     distance,
     is_anything_outside,
@@ -16,7 +16,7 @@ from shoal.lab.fidelity import (
     stated,
     unknown,
 )
-from shoal.lab.load import Ladder, Step, unhindered
+from shoal.lab.check.load import Ladder, Step, unhindered
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, check_paths, dumbbell, host_names, make_state
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.lab.frames import destination_of, flow_of, mark, tos_of
+from shoal.lab.network.frames import destination_of, flow_of, mark, tos_of
 
 TCP, UDP = 6, 17
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.lab.ways import (
+from shoal.lab.check.ways import (
     binomial_interval,
     delay_over_any_path_s,
     delay_s,

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from shoal.lab.lab import Lab
-from shoal.lab.shaper import HOST_QUEUE_BYTES
-from shoal.lab.spec import Flow, LabSpec, LinkEvent
+from shoal.lab.network.shaper import HOST_QUEUE_BYTES
+from shoal.lab.spec.lab_spec import Flow, LabSpec, LinkEvent
 from shoal.switching.settings import Link, Port
 from shoal.switching.tables import Count
 from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, star

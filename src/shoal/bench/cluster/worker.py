@@ -29,8 +29,8 @@ from shoal.bench.cluster.records import Recorder
 from shoal.bench.cluster.task import Pace, Task, vector_of
 from shoal.bench.peers.pooled import PooledLibrary, Seat
 from shoal.errors import ResourceError
-from shoal.lab.interfaces import INTERFACE, address_of
-from shoal.lab.namespaces import inside
+from shoal.lab.network.interfaces import INTERFACE, address_of
+from shoal.lab.network.namespaces import inside
 from shoal.workloads import load_dataset, loss_of
 
 if TYPE_CHECKING:

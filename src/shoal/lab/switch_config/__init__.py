@@ -16,7 +16,7 @@ from shoal.lab.switch_config.settings import SwitchSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.spec.lab_spec import LabSpec
     from shoal.lab.switch_config.settings import Configuration
 
 

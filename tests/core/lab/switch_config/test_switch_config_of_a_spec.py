@@ -6,7 +6,7 @@ import pytest
 from switch_readers import read
 
 from shoal.errors import UsageError
-from shoal.lab.spec_file import parse_spec
+from shoal.lab.spec.spec_file import parse_spec
 from shoal.lab.switch_config import FORMATS, switch_configs
 
 SPEC = """

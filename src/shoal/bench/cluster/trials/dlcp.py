@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shoal.bench.cluster.trials.work import Work
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.spec.lab_spec import LabSpec
 
 LOSS_BOUND: Final = 0.1
 PULL_BOUND: Final = 0.05

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.shaper import HOST_QUEUE_BYTES
-from shoal.lab.spec import Flow, LabSpec
+from shoal.lab.network.shaper import HOST_QUEUE_BYTES
+from shoal.lab.spec.lab_spec import Flow, LabSpec
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import Materials, Topology, host_names, join, star

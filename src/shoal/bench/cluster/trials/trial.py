@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from shoal.bench.cluster.trials.work import Work
     from shoal.bench.peers.pooled import PooledLibrary
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.spec.lab_spec import LabSpec
     from shoal.switching.topology import Topology
 
 LIMIT_S: Final = 120.0

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
-from shoal.lab.fabric import Fabric
-from shoal.lab.fidelity import DELAY_TOLERANCE_S, RATE_TOLERANCE, distance, percentile
-from shoal.lab.probes import FULL_BYTES, Probe, Stream, packets_in, wait_until_empty
-from shoal.lab.ways import delay_over_any_path_s
+from shoal.lab.check.fidelity import DELAY_TOLERANCE_S, RATE_TOLERANCE, distance, percentile
+from shoal.lab.check.probes import FULL_BYTES, Probe, Stream, packets_in, wait_until_empty
+from shoal.lab.check.ways import delay_over_any_path_s
+from shoal.lab.network.fabric import Fabric
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Cable
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import DeadlineExceeded
-from shoal.lab.burst import Arrival, first_marked_range, kept_range, order_of_service
-from shoal.lab.fidelity import (
+from shoal.lab.check.burst import Arrival, first_marked_range, kept_range, order_of_service
+from shoal.lab.check.fidelity import (
     COUNT_TOLERANCE,
     Check,
     judge_count,
@@ -26,8 +26,7 @@ from shoal.lab.fidelity import (
     percentile,
     unknown,
 )
-from shoal.lab.lab import Lab
-from shoal.lab.probes import (
+from shoal.lab.check.probes import (
     FULL_BYTES,
     SMALLEST_BYTES,
     Heard,
@@ -36,8 +35,8 @@ from shoal.lab.probes import (
     packets_in,
     wait_until_empty,
 )
-from shoal.lab.set_aside import set_aside, without_loss
-from shoal.lab.ways import (
+from shoal.lab.check.set_aside import set_aside, without_loss
+from shoal.lab.check.ways import (
     Fork,
     Way,
     binomial_interval,
@@ -49,11 +48,12 @@ from shoal.lab.ways import (
     way_through,
     ways_over_all,
 )
+from shoal.lab.lab import Lab
 from shoal.switching.tables import Count
 
 if TYPE_CHECKING:
-    from shoal.lab.fabric import Fabric
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.network.fabric import Fabric
+    from shoal.lab.spec.lab_spec import LabSpec
     from shoal.switching.tables import State
 
 Tell = Callable[[str], None]

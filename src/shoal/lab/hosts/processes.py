@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Self
 
-from shoal.lab import keeper
-from shoal.lab.namespaces import inside
+from shoal.lab.hosts import keeper
+from shoal.lab.network.namespaces import inside
 
 if TYPE_CHECKING:
     import signal

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.fidelity import Check, judge_delay, judge_load, stated
-from shoal.lab.load import LoadTest, Step, climb
-from shoal.lab.ways import packets_asked
+from shoal.lab.check.fidelity import Check, judge_delay, judge_load, stated
+from shoal.lab.check.load import LoadTest, Step, climb
+from shoal.lab.check.ways import packets_asked
 
 if TYPE_CHECKING:
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.spec.lab_spec import LabSpec
 
 STEP_S: Final = 0.5
 QUICK_STEP_S: Final = 0.2

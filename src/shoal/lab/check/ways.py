@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.shaper import FRAME_BYTES
+from shoal.lab.network.shaper import FRAME_BYTES
 
 if TYPE_CHECKING:
     from shoal.switching.settings import Link

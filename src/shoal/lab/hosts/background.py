@@ -13,13 +13,13 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from shoal.compiled.libc import UDP_SEGMENT
-from shoal.lab.interfaces import address_of
-from shoal.lab.namespaces import inside
+from shoal.lab.network.interfaces import address_of
+from shoal.lab.network.namespaces import inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.lab.spec import Flow
+    from shoal.lab.spec.lab_spec import Flow
 
 IP_BYTES: Final = 20
 UDP_HEADERS_BYTES: Final = 28

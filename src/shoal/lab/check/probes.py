@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Final, Self
 
 from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_SEGMENT
 from shoal.errors import DeadlineExceeded
-from shoal.lab.background import UDP_HEADERS_BYTES
-from shoal.lab.frames import ETHERNET_BYTES
-from shoal.lab.interfaces import INTERFACE, address_of
-from shoal.lab.namespaces import inside
-from shoal.lab.promptness import be_prompt
+from shoal.lab.hosts.background import UDP_HEADERS_BYTES
+from shoal.lab.network.frames import ETHERNET_BYTES
+from shoal.lab.network.interfaces import INTERFACE, address_of
+from shoal.lab.network.namespaces import inside
+from shoal.lab.network.promptness import be_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shoal.lab.fabric import Fabric
+    from shoal.lab.network.fabric import Fabric
 
 HEADERS_BYTES: Final = ETHERNET_BYTES + UDP_HEADERS_BYTES
 FULL_BYTES: Final = 1500 + ETHERNET_BYTES

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from shoal.errors import ResourceError
-from shoal.lab.namespaces import inside
+from shoal.lab.network.namespaces import inside
 
 INTERFACE: Final = "eth0"
 """A host's end of its link."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from shoal.compiled import compiling_once
 from shoal.errors import DeadlineExceeded, ResourceError
-from shoal.lab.interfaces import (
+from shoal.lab.network.interfaces import (
     CHECKSUM,
     INTERFACE,
     SEGMENTATION,
@@ -26,10 +26,10 @@ from shoal.lab.interfaces import (
     set_up_lines,
     turn_off,
 )
-from shoal.lab.namespaces import Namespace, inside, obstacle
-from shoal.lab.promptness import be_prompt
-from shoal.lab.shaper import HOST_QUEUE_BYTES, shape_lines
-from shoal.lab.switch_loop import forward, new_cables
+from shoal.lab.network.namespaces import Namespace, inside, obstacle
+from shoal.lab.network.promptness import be_prompt
+from shoal.lab.network.shaper import HOST_QUEUE_BYTES, shape_lines
+from shoal.lab.network.switch_loop import forward, new_cables
 from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
 from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import make_state, set_routes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shoal.lab.frames import ETHERNET_BYTES
+from shoal.lab.network.frames import ETHERNET_BYTES
 
 FRAME_BYTES: Final = 1500 + ETHERNET_BYTES
 """What shapers and the switch count for a full packet."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.spec_file import parse_spec
+from shoal.lab.spec.spec_file import parse_spec
 
 if TYPE_CHECKING:
-    from shoal.lab.spec import LabSpec
+    from shoal.lab.spec.lab_spec import LabSpec
 
 STAR: Final = """
 [hosts]

@@ -25,7 +25,7 @@ from shoal.compiled.libc import (
     recvmmsg,
     sendmmsg,
 )
-from shoal.lab.frames import destination_of, flow_of, mark, tos_of
+from shoal.lab.network.frames import destination_of, flow_of, mark, tos_of
 from shoal.switching.network import advance, free_row, inject, next_event, take_row
 from shoal.switching.tables import MARKED_ECN
 

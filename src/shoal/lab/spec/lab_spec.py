@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from shoal.lab.shaper import HOST_QUEUE_BYTES
+from shoal.lab.network.shaper import HOST_QUEUE_BYTES
 from shoal.switching.settings import CLASS_SELECTORS
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from shoal.errors import DataError, UsageError
-from shoal.lab.spec import REROUTE_S, Flow, HostEvent, LabSpec, LinkEvent, changed
-from shoal.lab.toml_lines import lines_of
-from shoal.lab.toml_table import (
+from shoal.lab.spec.lab_spec import REROUTE_S, Flow, HostEvent, LabSpec, LinkEvent, changed
+from shoal.lab.spec.toml_lines import lines_of
+from shoal.lab.spec.toml_table import (
     MOST_NAMES,
     Table,
     parse_flag,

@@ -22,7 +22,7 @@ import msgspec
 from shoal.errors import ShoalError
 from shoal.lab.lab import Lab
 from shoal.lab.report import cable_counts
-from shoal.lab.resident_messages import (
+from shoal.lab.resident.messages import (
     Answer,
     Connection,
     Count,
@@ -37,7 +37,7 @@ from shoal.lab.resident_messages import (
     Signal,
     is_ours,
 )
-from shoal.lab.spec_file import read_spec
+from shoal.lab.spec.spec_file import read_spec
 
 _STREAMS: Final = 3
 

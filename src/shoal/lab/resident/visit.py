@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, UsageError, of_code
-from shoal.lab.resident_messages import (
+from shoal.lab.resident.messages import (
     Answer,
     Connection,
     Count,

@@ -1,0 +1,1 @@
+"""What goes on on the hosts: commands and all that they start, background flows."""

@@ -1,0 +1,1 @@
+"""Hosts as namespaces, joined by the software switch: what packets meet."""

@@ -1,0 +1,1 @@
+"""What a lab is to be: values, and reading them from TOML."""
