@@ -11,9 +11,14 @@ import pytest
 pytest.importorskip("torch")
 
 from shoal.bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
-from shoal.bench.cluster.trials import dlcp, ds_sync
+from shoal.bench.cluster.contenders import CONTENDERS
+from shoal.bench.cluster.outcome import Figures, Key, Outcome
+from shoal.bench.cluster.scenarios import SCENARIOS
+from shoal.bench.cluster.task import Task
+from shoal.bench.cluster.trials import dlcp, ds_sync, ripples
 from shoal.bench.cluster.trials.figures import Trial, TrialFigures, TrialKey
 from shoal.bench.cluster.trials.networks import MIDDLE_CLASS, SHALLOW_BYTES, oversubscribed
+from shoal.bench.cluster.trials.ripples import rows_of_ripples
 from shoal.bench.cluster.trials.studies import (
     CASES,
     STUDIES,
@@ -69,6 +74,7 @@ def sent(**changes: object) -> Sent:
 def figures(step_ms: float, accuracy: float = 90.0, **changes: object) -> TrialFigures:
     made = TrialFigures(
         step_ms=[step_ms] * 4,
+        iteration_ms=step_ms,
         front_wait_ms=[1.0] * 4,
         back_wait_ms=[2.0] * 4,
         accuracy=accuracy,
@@ -148,7 +154,7 @@ def test_networks_are_as_wide_as_they_say() -> None:
     assert 4 * up == 4 * rate  # a quarter of what a leaf's four hosts send together
     wide = variant(dlcp.OFF).build(WORK)
     check_paths(wide.topology)
-    assert sum(rate_between(wide, "leaf0", f"spine{n}") for n in range(2)) == 4 * rate
+    assert [rate_between(wide, "leaf0", f"spine{n}") for n in range(2)] == [rate, rate]
     leaf_of = {c.source: c.target for c in wide.topology.cables if c.source >= 0}
     for flow in wide.flows:  # others' traffic crosses the spines, and is nobody's of the job
         assert leaf_of[flow.source] != leaf_of[flow.target]
@@ -195,19 +201,34 @@ def test_a_step_lasts_as_long_as_its_slowest_worker() -> None:
         StepRecord(begins=begins, fronts=fronts, backs=backs, model=model + rank)
         for rank, (begins, fronts, backs) in enumerate(
             (
-                ([0.0, 9.0, 10.0, 12.0], [1.0, 9.1, 10.5], [2.0, 9.3, 10.6]),
-                ([0.0, 9.0, 11.0, 12.0], [1.0, 9.2, 11.1], [2.0, 9.3, 11.5]),
+                ([0.0, 9.0, 10.0], [1.0, 9.1, 10.5], [2.0, 9.3, 10.6]),
+                ([0.0, 9.0, 11.0], [1.0, 9.2, 11.1], [2.0, 9.3, 11.5]),
             )
         )
     ]
     topology = variant(dlcp.OFF).build(WORK).topology
     counts = np.zeros((len(topology.cables), QUEUES, COLORS, len(Count)), np.int64)
     made = figures_of(work, records, counts, topology, None)
-    assert made.step_ms == [2000.0, 2000.0]
+    assert made.step_ms == [2000.0]
+    assert made.iteration_ms == 2000.0
     assert made.front_wait_ms == pytest.approx([200.0, 500.0])
     assert made.back_wait_ms == pytest.approx([200.0, 400.0])
     assert made.consensus_distance > 0
     assert made.to_spines == [[], []]
+
+
+def test_iterations_of_workers_that_are_late_by_turns_take_less_than_their_slowest_steps() -> None:
+    work = msgspec.structs.replace(WORK, workers=2, steps=3, warm_up=0)
+    model = np.zeros(64 * 8 + 8 + 8 * 10 + 10, np.float32)
+    records = [
+        StepRecord(begins=begins, fronts=begins, backs=begins, model=model)
+        for begins in ([0.0, 3.0, 4.0], [0.0, 1.0, 4.0])
+    ]
+    topology = variant(dlcp.OFF).build(WORK).topology
+    counts = np.zeros((len(topology.cables), QUEUES, COLORS, len(Count)), np.int64)
+    made = figures_of(work, records, counts, topology, None)
+    assert made.step_ms == [3000.0, 3000.0]
+    assert made.iteration_ms == 2000.0
 
 
 # ---- rows --------------------------------------------------------------------------------------
@@ -296,6 +317,53 @@ def test_few_steps_are_an_indication() -> None:
         case="dlcp-push", variant=dlcp.ON, repeat=0, work=msgspec.structs.replace(WORK, steps=5)
     )
     assert all(row.quick for row in rows_of_trials([Trial(key=key, figures=figures(1.0))]))
+
+
+def test_ripples_is_held_against_the_all_reduce_of_its_transport() -> None:
+    task = Task(
+        dataset="digits",
+        model="mlp:8",
+        workers=2,
+        compute_ms=1.0,
+        seconds=1.0,
+        target_loss=1.0,
+        megabits=50,
+    )
+
+    def outcome(contender: str, steps: list[int], repeat: int) -> Outcome:
+        key = Key(scenario="slow-link", contender=contender, repeat=repeat, task=task)
+        made = Figures(
+            seconds_to_target=None,
+            final_loss=1.0,
+            final_accuracy=0.5,
+            consensus_distance=0.0,
+            steps=steps,
+            step_ms_p50=1.0,
+            step_ms_p99=1.0,
+            step_ms_max=1.0,
+            curve=[],
+            sent_bytes=0,
+            processors_busy=0.0,
+            switch_late_ms=0.0,
+            says=[],
+        )
+        return Outcome(key=key, figures=made)
+
+    rows = rows_of_ripples(
+        [
+            outcome("shoal-ripples", [30, 10], 0),
+            outcome("shoal-all-reduce-p10", [10, 10], 0),
+            outcome("shoal-ripples", [50, 10], 1),
+            outcome("shoal-all-reduce-p10", [10, 10], 1),
+            outcome("shoal-ripples-gloo", [50, 10], 0),  # whose partner is missing
+            outcome("shoal-ripples", [1, 1], 2),
+        ]
+    )
+    assert [(row.case, row.ratio, row.spread) for row in rows] == [
+        ("slow-link: shoal-ripples", 2.5, [2.0, 3.0])
+    ]
+    known = {each.name for each in (*SCENARIOS, *CONTENDERS)}
+    assert set(ripples.names()) <= known
 
 
 # ---- going through them ------------------------------------------------------------------------

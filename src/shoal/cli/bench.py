@@ -96,14 +96,18 @@ def cluster(
 ) -> None:
     """Train with every library across emulated networks that are slow, lossy or shared."""
     from shoal.bench.cluster.suite import make_plan
+    from shoal.bench.cluster.trials.ripples import RIPPLES
+    from shoal.bench.cluster.trials.ripples import names as ripples_names
     from shoal.bench.cluster.trials.studies import STUDIES
     from shoal.cli.bench_cluster import run_plan
     from shoal.cli.bench_trials import run_studies
 
     studies = [name for name in STUDIES if not only or name in only]
-    names = [name for name in only or [] if name not in STUDIES]
+    names = [name for name in only or [] if name not in (*STUDIES, RIPPLES)]
+    if RIPPLES in (only or []):
+        names += ripples_names()
     if names or not only:
-        plan = make_plan(quick=quick, only=names, repeats=repeats)
+        plan = make_plan(quick=quick, only=names, repeats=repeats, studies=(*STUDIES, RIPPLES))
         run_plan(plan, json, quick=quick, again=again)
     if studies:
         run_studies(studies, json, quick=quick, again=again, repeats=repeats)

@@ -16,6 +16,7 @@ import msgspec
 from shoal.bench.cluster.contenders import CONTENDERS, Contender
 from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
 from shoal.bench.cluster.task import Task
+from shoal.bench.cluster.trials.ripples import rows_of_ripples
 from shoal.bench.cluster.trials.verdict import rows_of_trials
 from shoal.bench.cluster.verdict import entries_of, rows_of
 from shoal.errors import UsageError
@@ -129,23 +130,30 @@ class Shows(Protocol):
         ...
 
 
-def make_plan(*, quick: bool, only: Sequence[str] = (), repeats: int | None = None) -> Plan:
+def make_plan(
+    *,
+    quick: bool,
+    only: Sequence[str] = (),
+    repeats: int | None = None,
+    studies: Sequence[str] = (),
+) -> Plan:
     """Return the whole suite, a part of it if `quick`, or what `only` names.
 
     Those are scenarios and contenders; names of one kind leave the other kind whole. `repeats` is
     how often each job runs, None for the usual. Raises `UsageError` for an unknown name, and for
-    less than one repeat.
+    less than one repeat. `studies` are other names that a user may have meant.
     """
     if repeats is not None and repeats < 1:
         message = f"--repeats must be at least 1, not {repeats}."
         raise UsageError(message)
-    known = {each.name: each for each in (*SCENARIOS, *CONTENDERS)}
+    known = [*(each.name for each in (*SCENARIOS, *CONTENDERS)), *studies]
     for name in only:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             message = (
-                f"No scenario or contender is called {name!r}{hint} Known: {', '.join(known)}."
+                f"No scenario, contender or study is called {name!r}{hint}"
+                f" Known: {', '.join(known)}."
             )
             raise UsageError(message)
     plan = Plan(_FULL, _FULL_REPEATS, SCENARIOS, CONTENDERS)
@@ -211,6 +219,8 @@ def with_rows(file: ClusterFile) -> ClusterFile:
             entries = entries_of(chosen, scenario.name, sides)
             made = rows_of(scenario, entries, task.target_loss)
             rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
+        made = rows_of_ripples(chosen)
+        rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
     sentences = dict.fromkeys(
         f"{outcome.key.scenario}: {outcome.key.contender}: {outcome.skipped or outcome.failed}"
         for outcome in file.outcomes

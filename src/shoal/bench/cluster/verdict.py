@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shoal.bench.cluster.contenders import Side
+from shoal.bench.cluster.trials.ripples import METRIC as RIPPLES_STEPS
 from shoal.bench.rows import Row, at_least, comparison, figure
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def rows_of(scenario: Scenario, entries: Sequence[Entry], target_loss: float) ->
 
 def is_headline(row: Row) -> bool:
     """Return whether a row is of those that a person wants to see first."""
-    return row.metric == RATIO or row.metric.startswith(TIME)
+    return row.metric in (RATIO, RIPPLES_STEPS) or row.metric.startswith(TIME)
 
 
 def verdict(scenario: Scenario, entries: Sequence[Entry]) -> list[Row]:

@@ -22,7 +22,11 @@ class TrialFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What a trial came to that did not fail. Times are of the steps that count."""
 
     step_ms: list[float]
-    """By step, the slowest worker's."""
+    """From a step's beginning to the next one's, the slowest worker's; the last has none."""
+
+    iteration_ms: float
+    """What a step takes on average: the time of all of them, of the worker that was last, over
+    their number. Workers that wait for their group alone need not be late at the same steps."""
 
     front_wait_ms: list[float]
     """From the beginning of a step until its first layer had passed, the slowest worker's."""
@@ -50,11 +54,6 @@ class TrialFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     to_spines: list[list[Passed]] = []
     """At the leaves' ports to each spine; none on a star."""
-
-    @property
-    def mean_ms(self) -> float:
-        """Mean time of a step."""
-        return float(np.mean(self.step_ms))
 
     @property
     def p99_ms(self) -> float:

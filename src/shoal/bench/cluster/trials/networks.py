@@ -72,10 +72,11 @@ def shallow_star(switches: Switches, work: Work) -> LabSpec:
 
 
 def bursty_leaf_spine(switches: Switches, work: Work) -> LabSpec:
-    """Return two leaves and two spines without oversubscription, and bursts of others' traffic.
+    """Return two leaves and two spines, and bursts of others' traffic across them.
 
-    Two more hosts at each leaf send to one at the other leaf, at their whole rate in bursts of
-    their own: in a middle class, so that some layers go before them and some after.
+    A trunk is as fast as a host's link: both together carry half of what four workers can send. Two
+    more hosts at each leaf send to one at the other leaf, at their whole rate in bursts of their
+    own: in a middle class, so that some layers go before them and some after.
     """
     rate = work.megabits * 1_000_000
     workers, half = work.workers, work.workers // 2
@@ -85,7 +86,7 @@ def bursty_leaf_spine(switches: Switches, work: Work) -> LabSpec:
         [*(place // half for place in range(workers)), *(n % LEAVES for n in range(2 * LEAVES))],
         rate,
         switches.port(rate, BUFFER_BYTES),
-        switches.port(rate * half // SPINES, BUFFER_BYTES),
+        switches.port(rate, BUFFER_BYTES),
     )
     flows = tuple(
         Flow(

@@ -109,7 +109,8 @@ def figures_of(
     busy, late_ms = machine
     return TrialFigures(
         step_ms=_slowest(np.diff(begins)),
-        front_wait_ms=_slowest(fronts - begins[:, :-1]),
+        iteration_ms=1000 * float(np.ptp(begins.max(axis=0))) / (begins.shape[1] - 1),
+        front_wait_ms=_slowest(fronts - begins),
         back_wait_ms=_slowest(backs - fronts),
         accuracy=100 * evaluate(model, dataset),
         consensus_distance=consensus_distance(models),

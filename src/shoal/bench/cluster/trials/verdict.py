@@ -103,7 +103,7 @@ def _faster(runs: Runs, ours: str, theirs: str, target: Target | None = None) ->
 
 
 def _mean_ratio(runs: Runs, ours: str, theirs: str, target: Target | None = None) -> list[Row]:
-    pairs = runs.pairs(ours, theirs, lambda run: run.mean_ms)
+    pairs = runs.pairs(ours, theirs, lambda run: run.iteration_ms)
     if not pairs:
         return []
     case, metric = f"{runs.case}: {ours}", f"step time mean, {theirs} / {ours}"
@@ -120,7 +120,7 @@ def _own_rows(case: str, runs: Sequence[TrialFigures]) -> list[Row]:
         return figure(BENCH, case, metric, unit, [value_of(run) for run in runs])
 
     rows = [
-        row("step time, mean", "ms", lambda run: run.mean_ms),
+        row("step time, mean", "ms", lambda run: run.iteration_ms),
         row("step time, p99", "ms", lambda run: run.p99_ms),
         row("first layer's wait, median", "ms", lambda run: _median(run.front_wait_ms)),
         row("all layers' wait after it, median", "ms", lambda run: _median(run.back_wait_ms)),

@@ -51,7 +51,7 @@ class StepRecord:
     """What a worker has seen. Times in seconds since the beginning, by step."""
 
     begins: list[float] = field(default_factory=list)
-    """Of forward passes; the last is the end of the last step."""
+    """Of forward passes. What a step leaves under way is waited for in the next one."""
     fronts: list[float] = field(default_factory=list)
     """When the first layer had passed forward, which waits for its own gradients at most."""
     backs: list[float] = field(default_factory=list)
@@ -94,7 +94,6 @@ def run_steps(rank: int, job: TrialJob, connection: Connection) -> None:
             record.begins.append(time.monotonic() - start)
             training_step(loop.model, next(data), loop.zero_grad, loop.update)
         loop.close()
-        record.begins.append(time.monotonic() - start)
         stats = loop.stats()
         record.sent = None if stats is None else sent_of(stats)
         record.model = vector_of(model)
