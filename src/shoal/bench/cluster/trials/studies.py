@@ -75,8 +75,8 @@ CASES: Final = (
         "dlcp-incast",
         "direct all-reduce, 7 to 1 at every port, ports that hold ten packets",
         dlcp.INCAST.variants,
-        60,
-        10,
+        30,
+        8,
         2,
     ),
     Case(
@@ -84,8 +84,8 @@ CASES: Final = (
         "dlcp-push",
         "parameter servers, 7 to 1 at every port, ports that hold ten packets",
         dlcp.PUSH.variants,
-        60,
-        10,
+        30,
+        8,
         1,
     ),
     Case(
@@ -93,8 +93,8 @@ CASES: Final = (
         "dlcp-bursts",
         "direct all-reduce, two leaves and two spines, bursts of others' traffic",
         dlcp.BURSTS.variants,
-        60,
-        10,
+        24,
+        8,
         1,
     ),
     Case(
@@ -104,7 +104,7 @@ CASES: Final = (
         ds_sync.variants,
         23,
         8,
-        2,
+        1,
     ),
 )
 """In the order in which they are measured."""
