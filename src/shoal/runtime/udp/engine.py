@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -40,18 +40,17 @@ from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import RAW
 from shoal.transport.messages import MessageTables
 from shoal.transport.operations import cancel_operation
+from shoal.transport.tables import Counter
 from shoal.transport.tags import tag_messages
-
-if TYPE_CHECKING:
-    from shoal.transport.tables import Counter
 
 TICK_US: Final = 200_000
 """How long the loop stays in compiled code at most, and so how late a deadline may be noticed."""
 
 
 LINGER_S: Final = 2.0
-"""How long a rank that leaves before the others goes on answering: long enough for several of their
-questions, of which some, or the answers, may get lost."""
+"""How long nobody may have asked a rank that leaves before the others: long enough for several of
+their questions, of which some, or the answers, may get lost."""
+_LISTEN_S: Final = 0.1
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -274,8 +273,7 @@ class UdpEngine:
         while self._closers:
             self._closers.pop()()
         if self._links is not None:
-            # Whoever waits for this rank must hear of its end before giving up.
-            self._links.say_goodbye(min(LINGER_S, self.deadline_s / 2))
+            self._linger(self._links)
             self._links.close()
             self._links = None
         self.abort(ShoalError("The transport has been closed."))
@@ -289,6 +287,26 @@ class UdpEngine:
             self.sockets.close()
             os.close(self._wake_fd)
             self._wake_fd = -1
+
+    def _linger(self, links: PeerLinks) -> None:
+        """Say goodbye, and go on answering until all leave or nobody has asked for a while.
+
+        Only questions about what is done here count, and not for longer than half a deadline:
+        whoever waits for what this rank never sends must hear of its end before giving up.
+        """
+        links.say_goodbye()
+        now = time.monotonic()
+        last, quiet_at, told = now + self.deadline_s / 2, now + LINGER_S, self._told()
+        while not links.wait_for_all(min(_LISTEN_S, max(0.0, min(last, quiet_at) - now))):
+            now, before, told = time.monotonic(), told, self._told()
+            if told != before:
+                quiet_at = now + LINGER_S
+            if now >= min(last, quiet_at):
+                return
+
+    def _told(self) -> int:
+        """Return how often this rank has said that a message is done."""
+        return self.endpoint.counts()[Counter.STOPS]
 
     def counts(self, peer: int | None = None) -> dict[Counter, int]:
         """Return what has been counted for `peer`, or (None) for everyone together."""

@@ -110,15 +110,18 @@ class PeerLinks:
             raise
         return cls(links, on_lost)
 
-    def say_goodbye(self, linger_s: float) -> None:
-        """Tell everyone that this rank leaves; return once all leave, or after `linger_s`.
+    def say_goodbye(self) -> None:
+        """Tell everyone that this rank leaves.
 
-        Meanwhile datagrams must still be answered: a peer may have missed our last STOP.
+        Datagrams must still be answered for a while: a peer may have missed our last STOP.
         """
         for link in self._links.values():
             with contextlib.suppress(OSError):
                 link.send(_GOODBYE)
-        self._all_leave.wait(linger_s)
+
+    def wait_for_all(self, seconds: float) -> bool:
+        """Return whether everyone has said goodbye, or is gone, within so many seconds."""
+        return self._all_leave.wait(seconds)
 
     def close(self) -> None:
         """Stop watching and end all connections."""
