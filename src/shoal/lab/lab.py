@@ -13,11 +13,12 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from shoal.errors import ResourceError
 from shoal.lab.hosts.background import BackgroundFlow
 from shoal.lab.hosts.processes import HostProcess, Stream
+from shoal.lab.hosts.variables import launcher_variables
 from shoal.lab.network.fabric import Fabric
 from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.lab.spec.lab_spec import LabSpec
-
-MASTER_PORT: Final = 29_500
-"""Where workers meet: on the first host, whose ports are its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +151,7 @@ class Lab:
                 command,
                 environment={
                     **os.environ,
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank % here),
-                    "WORLD_SIZE": str(size),
-                    "LOCAL_WORLD_SIZE": str(here),
-                    "GROUP_RANK": str(rank // here),
-                    "GROUP_WORLD_SIZE": str(len(self.hosts)),
-                    "MASTER_ADDR": self.hosts[0].address,
-                    "MASTER_PORT": str(MASTER_PORT),
+                    **launcher_variables(rank, hosts=len(self.hosts), workers_per_host=here),
                 },
                 stdout=stdout,
                 stderr=stderr,

@@ -29,6 +29,7 @@ from shoal.bench.cluster.records import Recorder
 from shoal.bench.cluster.task import Pace, Task, vector_of
 from shoal.bench.peers.pooled import PooledLibrary, Seat
 from shoal.errors import ResourceError
+from shoal.lab.hosts.variables import launcher_variables
 from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.namespaces import inside
 from shoal.workloads import load_dataset, loss_of
@@ -36,7 +37,6 @@ from shoal.workloads import load_dataset, loss_of
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-MASTER_PORT: Final = 29_500
 _IP_S: Final = 10.0
 
 
@@ -185,13 +185,7 @@ def _set_congestion_control(rank: int, name: str) -> None:
 def _variables(rank: int, workers: int) -> dict[str, str]:
     """Return the environment as torchrun sets it on as many hosts with one worker each."""
     return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(workers),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": str(rank),
-        "MASTER_ADDR": address_of(0),
-        "MASTER_PORT": str(MASTER_PORT),
+        **launcher_variables(rank, hosts=workers),
         "GLOO_SOCKET_IFNAME": INTERFACE,
         "TP_SOCKET_IFNAME": INTERFACE,
         "SHOAL_JOB_KEY": "a key for one machine's benchmark",

@@ -23,6 +23,7 @@ from shoal.lab.network.frames import ETHERNET_BYTES
 from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.namespaces import inside
 from shoal.lab.network.promptness import be_prompt
+from shoal.lab.network.shaper import FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from shoal.lab.network.fabric import Fabric
 
 HEADERS_BYTES: Final = ETHERNET_BYTES + UDP_HEADERS_BYTES
-FULL_BYTES: Final = 1500 + ETHERNET_BYTES
+FULL_BYTES: Final = FRAME_BYTES
 """A frame with a packet of 1,500 bytes."""
 SMALLEST_BYTES: Final = HEADERS_BYTES + 16
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from shoal.lab.spec.lab_spec import Flow
 
-IP_BYTES: Final = 20
 UDP_HEADERS_BYTES: Final = 28
+"""Of IPv4 and UDP."""
 _TICK_S: Final = 0.001
 _LATEST_S: Final = 0.02
 """What is due for longer is not sent any more: it would come as a burst that nobody asked for."""

@@ -1,0 +1,24 @@
+"""What a worker finds in its environment: its place among all, as torchrun sets it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shoal.lab.network.interfaces import address_of
+
+MASTER_PORT: Final = 29_500
+"""Where workers meet: on the first host, whose ports are its own."""
+
+
+def launcher_variables(rank: int, *, hosts: int, workers_per_host: int = 1) -> dict[str, str]:
+    """Return the variables of worker `rank`; the workers of a host have neighboring ranks."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % workers_per_host),
+        "WORLD_SIZE": str(hosts * workers_per_host),
+        "LOCAL_WORLD_SIZE": str(workers_per_host),
+        "GROUP_RANK": str(rank // workers_per_host),
+        "GROUP_WORLD_SIZE": str(hosts),
+        "MASTER_ADDR": address_of(0),
+        "MASTER_PORT": str(MASTER_PORT),
+    }
