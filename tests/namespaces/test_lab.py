@@ -203,7 +203,7 @@ down = true
         lab.begin()
         number = names_of(lab.spec.topology).index("leaf0-spine1")
         wait_until(lambda: bool(lab.fabric.change(lambda state: state.links[number]["down"])))
-        lab.reroute()
+        wait_until(lambda: lab.fabric.change(lambda state: int(state.routes[0, 1, 1])) == 1)
         before = sent(lab, "leaf0-spine1")
         send(lab, 100)
         wait_until(lambda: lost(lab, "leaf0-spine0") == 100)
