@@ -22,6 +22,7 @@ sendmmsg: Any = types.ExternalFunction("sendmmsg", _int(_int, _address, _int, _i
 recvmmsg: Any = types.ExternalFunction("recvmmsg", _int(_int, _address, _int, _int, _address))
 ppoll: Any = types.ExternalFunction("ppoll", _int(_address, _long, _address, _address))
 clock_gettime: Any = types.ExternalFunction("clock_gettime", _int(_int, _address))
+ioctl: Any = types.ExternalFunction("ioctl", _int(_int, _long, _address))
 read: Any = types.ExternalFunction("read", _long(_int, _address, _long))
 errno_location: Any = types.ExternalFunction("__errno_location", _address())
 
@@ -61,6 +62,8 @@ IPV6_TCLASS: Final = 67
 UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
 SO_TIMESTAMPNS: Final = 35
+SIOCOUTQ: Final = 0x5411
+"""Bytes that the kernel still has of what a socket has sent."""
 CMSG_BYTES: Final = CMSGHDR.itemsize
 
 

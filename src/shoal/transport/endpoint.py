@@ -14,6 +14,7 @@ from shoal.errors import ResourceError, UsageError
 from shoal.transport import rates
 from shoal.transport.credit import FIRST_ARRIVALS
 from shoal.transport.operations import cancel_operation, post_operation
+from shoal.transport.own_queue import FIRST_BYTES
 from shoal.transport.tables import NEVER, Counter, State, new_state
 from shoal.transport.wire import segment_bytes_for
 
@@ -69,6 +70,7 @@ class Endpoint:
         core["delay_target"], core["tolerated_loss"] = config.delay_target_us, config.tolerated_loss
         core["interval_delay"], core["timer_at"] = 1 << 40, NEVER
         core["arrivals"] = FIRST_ARRIVALS
+        core["own_limit"], core["held_at"], core["look_at"] = FIRST_BYTES, NEVER, NEVER
         rates.start(self.state, config.rate_bytes_per_us)
         self._free = list(range(len(self.state.operations)))
         self._running: dict[int, MessageTables] = {}

@@ -22,6 +22,7 @@ from shoal.transport.operations import (
     outgoing_at,
     row_of,
 )
+from shoal.transport.own_queue import may_send, packets_at_once
 from shoal.transport.rates import (
     allowed_packets,
     note_sent,
@@ -99,11 +100,14 @@ def next_batch(
     `memory` is the address of `capacity` bytes for headers, and for payloads that are not sent as
     they are in the user's memory. `pieces` is the address of LARGEST_BATCH * PIECES rows of PIECE.
     The user's memory is not ours any more once its operation has finished: what cannot be sent at
-    once must be kept by `keep_batch`. `clock` is the real-time clock in microseconds.
+    once must be kept by `keep_batch`. `clock` is the real-time clock in microseconds. While
+    `core.waiting` is too much, data are held back until `core.look_at` (`transport/own_queue.py`).
     """
     if _next_control(state, memory, pieces, clock, transmit):
         return True
     core = state.core[0]
+    if not may_send(core, now):
+        return False
     world_size = state.peers.size
     for step in range(world_size):
         rank = (core.peer_cursor + step) % world_size
@@ -114,7 +118,9 @@ def next_batch(
         allowed = min(credit, allowed_packets(core, peer, now)) if credit > 0 else 0
         if allowed > 0:
             core.peer_cursor = (rank + 1) % world_size
-            room = min(allowed, core.largest_batch, capacity // (HEADER_BYTES + core.segment_bytes))
+            room = min(
+                allowed, packets_at_once(core), capacity // (HEADER_BYTES + core.segment_bytes)
+            )
             _write_batch(state, rank, room, memory, pieces, clock)
             return _describe(state, rank, now, transmit)
         if credit <= 0 or waits_for_reports(core):

@@ -237,6 +237,12 @@ CORE: Final = np.dtype(
         ("slow_start", "u1"),
         ("pad", "u1", (7,)),
         ("fixed_rate", "<f8"),
+        ("waiting", "<i8"),  # bytes of ours that are still in this host, as the caller sees them
+        ("own_limit", "<f8"),  # and how many may be there before data are held back
+        ("own_rate", "<f8"),  # how fast they leave, bytes per microsecond; 0: unknown
+        ("held_at", "<i8"),  # since when data are held back, NEVER if they are not
+        ("held_bytes", "<i8"),  # what was waiting then
+        ("look_at", "<i8"),  # when to see again how much is waiting
         ("delay_target", "<f8"),
         ("tolerated_loss", "<f8"),
     ],

@@ -53,9 +53,10 @@ def next_wait(endpoint: Endpoint) -> int:
 
     For an endpoint that has just sent all that it may.
     """
-    state, moment = endpoint.state, int(tables.NEVER)
+    state, moment = endpoint.state, int(endpoint.state.core["look_at"][0])
+    holds_data_back = moment != tables.NEVER
     for peer in state.peers:
-        if peer["queue"] >= 0 and not peer["lost"]:
+        if not holds_data_back and peer["queue"] >= 0 and not peer["lost"]:
             paced = state.core["rate_control"][0] in (FIXED, TIMELY)
             has_credit = peer["granted"] > peer["next_number"]
             probe = int(peer["credit_probe_at"])

@@ -184,7 +184,8 @@ class VirtualLink:
 
     def _step(self, end: int) -> None:
         """Go to the next moment at which something happens, and let it happen."""
-        timers = [int(each.state.core["timer_at"][0]) for each in self.endpoints]
+        cores = [each.state.core[0] for each in self.endpoints]
+        timers = [int(min(core["timer_at"], core["look_at"])) for core in cores]
         next_event = self._events[0][0] if self._events else NEVER
         moment = max(self.now, min(next_event, *timers))
         if moment > end:
@@ -215,7 +216,7 @@ class VirtualLink:
             if not sum(self._send(host) for _ in range(TURNS)):
                 break
         waits = next_wait(endpoint)
-        if waits < core["timer_at"][0]:
+        if waits < min(core["timer_at"][0], core["look_at"][0]):
             self._fail(f"Rank {host} waits for something at {waits} that no timer knows of")
         self.finished[host].update(self.slots[host].pop(slot) for slot in endpoint.finished())
 

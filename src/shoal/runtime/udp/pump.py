@@ -27,6 +27,7 @@ from shoal.compiled.libc import (
     POLLFD,
     POLLIN,
     POLLOUT,
+    SIOCOUTQ,
     SO_TIMESTAMPNS,
     SOL_IP,
     SOL_IPV6,
@@ -36,6 +37,7 @@ from shoal.compiled.libc import (
     UDP_GRO,
     UDP_SEGMENT,
     errno,
+    ioctl,
     microseconds,
     ppoll,
     read,
@@ -129,6 +131,9 @@ class Sockets(NamedTuple):
     transmit: NDArray[np.void]
     sent_bytes: NDArray[np.int64]
     """By path."""
+    waiting: NDArray[np.int32]
+    """[path, class * 2 + importance]: bytes that the kernel had of a socket when last seen."""
+    outcount: NDArray[np.int32]
 
 
 def new_sockets(
@@ -156,6 +161,8 @@ def new_sockets(
         polls=np.zeros(2 + len(receive_fds), POLLFD),
         transmit=np.zeros(1, TRANSMIT),
         sent_bytes=np.zeros(len(send_fds), np.int64),
+        waiting=np.zeros(send_fds.shape, np.int32),
+        outcount=np.zeros(1, np.int32),
     )
 
 
@@ -181,7 +188,7 @@ def pump(state: State, sockets: Sockets, until: int) -> int:
         if received == 0 and sent == 0:
             if now >= until:
                 return IDLE
-            _wait(sockets, min(core.timer_at, until) - now)
+            _wait(sockets, min(core.timer_at, core.look_at, until) - now)
 
 
 @compiled
@@ -283,9 +290,10 @@ def _ancillary(header: Row, size: int) -> tuple[int, int, int]:
 @compiled
 def _send(state: State, sockets: Sockets, now: int) -> int:
     """Send up to TURNS batches; return how many went out."""
-    row, transmit = sockets.row[0], sockets.transmit[0]
+    core, row, transmit = state.core[0], sockets.row[0], sockets.transmit[0]
     memory = sockets.send_memory.ctypes.data
     pieces = sockets.vectors.ctypes.data + _PIECE_BYTES
+    _see_what_waits(core, sockets)
     for turn in range(TURNS):
         if not row.holding:
             clock = microseconds(CLOCK_REALTIME, sockets.times.ctypes.data)
@@ -296,15 +304,44 @@ def _send(state: State, sockets: Sockets, now: int) -> int:
             keep_batch(memory, pieces, transmit)
             return turn
         row.holding = 0
+        if transmit.is_data:
+            _see_socket(core, sockets, transmit.path, _socket_of(transmit))
     return TURNS
+
+
+@compiled
+def _socket_of(transmit: Row) -> int:
+    """Return which of a path's sockets has the tags of a batch."""
+    tos = int(transmit.tos)
+    return (tos >> 5) * 2 + (tos & 1)
+
+
+@compiled
+def _see_socket(core: Row, sockets: Sockets, path: int, number: int) -> None:
+    """Bring up to date what the kernel still holds of a socket's data."""
+    count = sockets.outcount.ctypes.data
+    if ioctl(sockets.send_fds[path, number], SIOCOUTQ, count) == 0:
+        held = rows_at(count, 1, I4)[0]
+        core.waiting += held - sockets.waiting[path, number]
+        sockets.waiting[path, number] = held
+
+
+@compiled
+def _see_what_waits(core: Row, sockets: Sockets) -> None:
+    """Do the same for all sockets of which it held something."""
+    if core.waiting == 0:
+        return
+    for path in range(sockets.waiting.shape[0]):
+        for number in range(sockets.waiting.shape[1]):
+            if sockets.waiting[path, number] > 0:
+                _see_socket(core, sockets, path, number)
 
 
 @compiled
 def _send_held(state: State, sockets: Sockets) -> bool:
     """Hand the batch to its socket; return False if the rest of it must wait for room."""
     row, transmit = sockets.row[0], sockets.transmit[0]
-    tos = int(transmit.tos)
-    fd = sockets.send_fds[transmit.path, (tos >> 5) * 2 + (tos & 1)]
+    fd = sockets.send_fds[transmit.path, _socket_of(transmit)]
     while row.held_from < transmit.packets:
         packets = transmit.packets - row.held_from if row.uses_segmentation else 1
         size = _send_packets(sockets, fd, packets)

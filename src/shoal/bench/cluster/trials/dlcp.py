@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from shoal.lab.spec.lab_spec import LabSpec
 
 LOSS_BOUND: Final = 0.1
-PULL_BOUND: Final = 0.05
-"""The papers want it tighter than that of pushes."""
 PATHS: Final = "8"
 """Source ports that a host sprays over."""
 
@@ -43,11 +41,11 @@ class Setting:
     build: Callable[[Switches, Work], LabSpec]
     mechanisms: tuple[str, ...]
 
-    def options(self, work: Work, *, is_lossy: bool) -> dict[str, Any]:
+    def options(self, work: Work) -> dict[str, Any]:
         """Return the strategy's own options."""
         if self.strategy == "all-reduce":
             return {"bucket_bytes": work.bucket_bytes, "overlap": "next-forward"}
-        return {"pull_bound": PULL_BOUND} if is_lossy else {}
+        return {}
 
     def variant(self, name: str, on: frozenset[str], work: Work) -> Variant:
         """Return the variant with the mechanisms `on`."""
@@ -56,7 +54,7 @@ class Setting:
             self.strategy,
             transport="shoal",
             loss_bound=LOSS_BOUND if is_lossy else 0.0,
-            **self.options(work, is_lossy=is_lossy),
+            **self.options(work),
         )
         switches = Switches(SPRAYING in on, QUEUEING in on, DROPPING in on)
         paths = (("SHOAL_PATHS", PATHS),) if SPRAYING in on else ()
@@ -64,7 +62,7 @@ class Setting:
 
     def gloo(self, work: Work) -> Variant:
         """Return the reference."""
-        library = Shoal(self.strategy, **self.options(work, is_lossy=False))
+        library = Shoal(self.strategy, **self.options(work))
         return Variant(GLOO, library, partial(self.build, Switches()))
 
     def variants(self, work: Work, *, every: bool) -> tuple[Variant, ...]:

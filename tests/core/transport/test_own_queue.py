@@ -1,0 +1,127 @@
+"""What is sent waits in this host only as long as it must to keep the link busy."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_shaped_ports import ShapedLink
+from transfers import Transfer
+from virtual_link import joined
+
+from shoal.transport.endpoint import Endpoint, TransportConfig
+from shoal.transport.own_queue import (
+    FEWEST_AT_ONCE,
+    LEAST_BYTES,
+    MOST_BYTES,
+    PACKET_BYTES,
+    TARGET_US,
+    may_send,
+    packets_at_once,
+)
+from shoal.transport.tables import NEVER
+
+
+@dataclass
+class Host:
+    """Hands over whatever it may, to a link that drains `rate` bytes per microsecond.
+
+    It looks up to `late_us` later than it wants to.
+    """
+
+    rate: float
+    late_us: int = 0
+    now: int = 0
+    waiting: float = 0.0
+    idle_us: float = 0.0
+    fullest: float = 0.0
+    core: np.void = field(default_factory=lambda: Endpoint(0, 2, TransportConfig()).state.core[0])
+    random: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def run(self, duration_us: int) -> None:
+        self.idle_us = self.fullest = 0.0
+        end = self.now + duration_us
+        while self.now < end:
+            self.core["waiting"] = int(self.waiting)
+            while may_send(self.core, self.now):
+                self.waiting += PACKET_BYTES * packets_at_once(self.core)
+                self.core["waiting"] = int(self.waiting)
+            self.fullest = max(self.fullest, self.waiting)
+            self._pass(int(self.core["look_at"]) + self.random.randint(0, self.late_us))
+
+    def _pass(self, until: int) -> None:
+        assert self.now < until < NEVER
+        drained = (until - self.now) * self.rate
+        self.idle_us += max(0.0, drained - self.waiting) / self.rate
+        self.waiting = max(0.0, self.waiting - drained)
+        self.now = until
+
+
+@given(rate=st.floats(0.5, 800.0))
+def test_a_full_queue_lasts_for_the_target_and_the_link_is_never_idle(rate: float) -> None:
+    host = Host(rate)
+    host.run(500_000)
+    host.run(100_000)
+    longest = max(TARGET_US * rate, LEAST_BYTES)
+    assert host.fullest <= 1.2 * longest + packets_at_once(host.core) * PACKET_BYTES
+    assert host.idle_us < 1_000
+
+
+@pytest.mark.parametrize("rate", [2.5, 12.5, 125.0])
+def test_a_host_that_looks_late_gets_a_longer_queue(rate: float) -> None:
+    host = Host(rate, late_us=6_000)
+    host.run(1_000_000)
+    host.run(1_000_000)
+    assert host.idle_us < 0.25 * 1_000_000
+
+
+def test_a_link_that_becomes_slower_or_faster_is_followed() -> None:
+    host = Host(125.0)
+    for rate in (125.0, 12.5, 1_250.0, 125.0):
+        host.rate = rate
+        host.run(200_000)
+        host.run(100_000)
+        assert host.fullest <= min(1.3 * TARGET_US * rate, MOST_BYTES) + 44 * PACKET_BYTES
+        assert host.idle_us < 2_000
+
+
+def test_where_nothing_ever_waits_batches_are_as_large_as_may_be() -> None:
+    core = Endpoint(0, 2, TransportConfig(largest_batch=44)).state.core[0]
+    assert all(may_send(core, now) for now in range(1_000))
+    assert packets_at_once(core) == 44
+    slow = Host(0.5)
+    slow.run(200_000)
+    assert packets_at_once(slow.core) == FEWEST_AT_ONCE
+
+
+class SeenLink(ShapedLink):
+    """Whose hosts see what waits in their own ports."""
+
+    def _send(self, host: int) -> bool:
+        free = self._free.get(("out", host), 0.0)
+        waiting = max(0.0, free - self.now) * self.rate
+        self.endpoints[host].state.core["waiting"] = int(waiting * PACKET_BYTES / 1514)
+        return super()._send(host)
+
+
+@pytest.mark.parametrize("kind", [ShapedLink, SeenLink])
+def test_what_is_urgent_passes_what_has_not_been_handed_over(kind: type[ShapedLink]) -> None:
+    """When three large messages have been under way for a while, a small one is posted."""
+    plain, endpoints = joined(4, TransportConfig(first_budget_packets=400))
+    link = kind(endpoints, plain.faults, seed=1, rate=2.5)
+    for target in (1, 2, 3):
+        Transfer(link, 0, target, np.ones(100_000, np.float32), layer_class=7).post()
+    link.pass_time(60_000)
+    Transfer(link, 0, 1, np.ones(1_000, np.float32), iteration=2, layer_class=0).post()
+    begin = link.now
+    link.run(lambda: any(ticket for ticket in link.finished[1]))
+    took = link.now - begin
+    alone = 4_000 / 2.5
+    if kind is ShapedLink:
+        assert took > 60_000
+    else:
+        assert took < alone + 3 * TARGET_US + 8_000
