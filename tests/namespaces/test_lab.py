@@ -225,6 +225,18 @@ def test_a_rate_that_changes_holds_for_the_host_that_sends() -> None:
         assert "rate 10Mbit" in shown
 
 
+def test_one_host_that_is_faster_than_any_bucket_does_not_take_the_others_theirs() -> None:
+    with Lab(parse_spec(STAR.format(hosts=2))) as lab:
+        if not lab.fabric.paces_hosts:
+            pytest.skip("Needs the kernel's token bucket (tbf).")
+        number = names_of(lab.spec.topology).index("host0-switch")
+        for rate in (400_000_000_000, 10_000_000):
+            lab.change(LinkEvent(0, (number,), rate=rate))
+        assert "rate 10Mbit" in output_of(lab, 0, "tc", "qdisc", "show", "dev", "eth0")[1]
+    with Lab(parse_spec(STAR.format(hosts=2).replace("1 Gbit/s", "100 Gbit/s"))) as lab:
+        assert lab.fabric.paces_hosts
+
+
 def test_flows_come_and_go() -> None:
     flows = """
 [[flow]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -244,3 +245,28 @@ def test_a_checkpoint_continues_where_it_was(run_workers: RunWorkers, sync: str)
     assert run_workers(train_with_restart, 3, sync, 3) == run_workers(
         train_with_restart, 3, sync, None
     )
+
+
+# --- who is slow, where nobody waits for it -----------------------------------------------------
+
+
+def train_beside_a_slow_worker(slow_rank: int) -> list[tuple[int, str, int]]:
+    session = shoal.init(deadline_s=30)
+    model = make_model()
+    optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync="ripples")
+    is_slow = session.rank == slow_rank
+    for step in range(8 if is_slow else 60):
+        optimizer.zero_grad()
+        inputs, targets = batch_of(session.rank, step)
+        cross_entropy(model(inputs), targets).backward()
+        time.sleep(0.04 if is_slow else 0.005)
+        optimizer.step()
+    remarks = optimizer.remarks()
+    optimizer.finish()
+    return [(remark.rank, remark.what, remark.seen_by) for remark in remarks]
+
+
+def test_ripples_names_the_slow_worker_over_gloo_too(run_workers: RunWorkers) -> None:
+    found = run_workers(train_beside_a_slow_worker, 4, 2)
+    for rank in (0, 1, 3):
+        assert found[rank] == [(2, "slow", rank)]

@@ -23,7 +23,7 @@ def start(modules: Sequence[str]) -> ForkServerContext:
     importing torch it would draw a traceback. What is blocked here is blocked in its children too.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(modules))
+    context.set_forkserver_preload([*modules, "shoal.jobs.settled_heap"])
     resource_tracker.ensure_running()  # the server's start would do it, and unblock the signal
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from shoal.switching.tables import new_state
 
 if TYPE_CHECKING:
     from shoal.switching.tables import State
+
+USUAL_PACKETS: Final = 16_384
+"""That may be inside at once where nothing asks for more; each takes 2 KiB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,12 +155,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._communicator.stats()
 
     def remarks(self) -> tuple[Remark, ...]:
-        """Return which rank is late, and which way slow or lossy, as seen from here so far.
+        """Return which rank is late or slow, and which way slow or lossy, as seen from here so far.
 
-        Nothing over gloo, which does not tell; nothing either where nobody stands out.
+        gloo tells nothing about ways. Who is slow is known where a group generator counts requests.
+        Nothing where nobody stands out.
         """
         stats = self.transport_stats()
-        return () if stats is None else remarks(stats)
+        return (*(() if stats is None else remarks(stats)), *self._strategy.remarks())
 
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None

@@ -77,6 +77,10 @@ class GroupSource(Protocol):
         """Return what the generator has counted so far, by name."""
         ...
 
+    def requests_by_rank(self, session: str) -> dict[int, int]:
+        """Return how often each worker has asked the generator, those that left among them."""
+        ...
+
 
 class Assigned(Protocol):
     """The answer to a group request."""

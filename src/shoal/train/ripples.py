@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from shoal.errors import UsageError
 from shoal.groups import GeneratorConfig
+from shoal.groups.slow_worker import SlowWorker, slow_worker
+from shoal.runtime.udp.remarks import Remark
 from shoal.trace import SpanKind
 from shoal.train.strategy import AbstractStrategy, Averaged
 
@@ -30,6 +32,8 @@ class GeneratedAveraging:
 
     def __init__(self, replica: Replica, config: GeneratorConfig) -> None:
         self._replica = replica
+        self._has_left = False
+        self._found: SlowWorker | None = None
         replica.groups.join(replica.session, replica.host, config, replica.seed)
 
     def synchronize(self, step: int) -> None:
@@ -60,8 +64,21 @@ class GeneratedAveraging:
                     sequence=assigned.group_id * len(replica.flat.buffers) + number,
                 )
 
+    def remarks(self) -> tuple[Remark, ...]:
+        """Return who asks for fewer groups than the others; what was last known after `leave`."""
+        if not self._has_left:
+            requests = self._replica.groups.requests_by_rank(self._replica.session)
+            self._found = slow_worker(requests)
+        if self._found is None:
+            return ()
+        rank, asked, usual = self._found
+        sentence = f"Rank {rank} is slow: it asked for {asked} groups; others: {usual:.0f}."
+        return (Remark(rank, "slow", self._replica.communicator.rank, sentence),)
+
     def leave(self) -> None:
         """Take this worker out of every group that has not started."""
+        self.remarks()
+        self._has_left = True
         if self._replica.communicator.rank == 0:
             counters = self._replica.groups.generator_counters(self._replica.session)
             self._replica.counters.update(counters)
@@ -111,6 +128,10 @@ class AbstractGeneratedStrategy(AbstractStrategy):
     def finish(self) -> None:
         """Deregister: no group that has not started will wait for this worker."""
         self._averaging.leave()
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """Return who is slow, as the generator sees it."""
+        return self._averaging.remarks()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of local steps; groups are formed afresh after a restart."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shoal.runtime.udp.remarks import Remark
     from shoal.train.replica import Replica
 
 
@@ -72,6 +73,10 @@ class AbstractStrategy(ABC):
 
         Collective for a lock-step strategy. Frees threads, hooks and connections.
         """
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """Return what it knows about who is slow; may ask a service."""
+        return ()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs to continue: the schedule position and the like."""

@@ -32,7 +32,7 @@ from shoal.lab.network.shaper import HOST_QUEUE_BYTES, shape_lines
 from shoal.lab.network.switch_loop import forward, new_cables
 from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
 from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import make_state, set_routes
+from shoal.switching.topology import USUAL_PACKETS, make_state, set_routes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = ("ip", "tc")
 """What must be installed."""
-
-PACKETS: Final = 16_384
-"""That may be inside at once; each takes 2 KiB."""
 
 _ETH_P_ALL: Final = 0x0003
 _SOL_PACKET: Final = 263
@@ -80,7 +77,7 @@ class Fabric:
         spray: bool = False,
         queues: Sequence[int] = CLASS_SELECTORS,
         shared_buffers: Sequence[int] = (),
-        packets: int = PACKETS,
+        packets: int = USUAL_PACKETS,
     ) -> None:
         self.topology = topology
         self._state = make_state(

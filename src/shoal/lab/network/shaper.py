@@ -19,7 +19,8 @@ HOST_QUEUE_BYTES: Final = 1000 * FRAME_BYTES
 
 _BURST_BYTES: Final = 10 * FRAME_BYTES
 """What a bucket holds: a timer of the kernel's that is late by less costs no throughput."""
-_PEAK: Final = "30gbit"
+PEAK_RATE: Final = 30_000_000_000
+"""Bits per second from which on no bucket is of use: no virtual interface is that fast."""
 _PEAK_BYTES: Final = 2 * 1472
 """A bucket with a peak rate cuts up what is larger than this: all that is more than one packet."""
 
@@ -29,11 +30,13 @@ def shape_lines(
 ) -> list[str]:
     """Return what `tc -batch` has to do for a bucket in front of a queue limited in bytes.
 
-    With `change` the bucket is there and gets another rate.
+    A rate of PEAK_RATE or more becomes a little less than that. With `change` the bucket is there
+    and gets another rate.
     """
+    rate = min(bits_per_second, PEAK_RATE - 1_000_000)
     bucket = (
-        f"dev {interface} root handle 1: tbf rate {bits_per_second}bit"
-        f" burst {_BURST_BYTES} peakrate {_PEAK} mtu {_PEAK_BYTES} limit {limit_bytes}"
+        f"dev {interface} root handle 1: tbf rate {rate}bit"
+        f" burst {_BURST_BYTES} peakrate {PEAK_RATE}bit mtu {_PEAK_BYTES} limit {limit_bytes}"
     )
     if change:
         return [f"qdisc change {bucket}"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from shoal.lab.network.shaper import HOST_QUEUE_BYTES
 from shoal.switching.settings import CLASS_SELECTORS
+from shoal.switching.topology import USUAL_PACKETS
 
 if TYPE_CHECKING:
     from shoal.switching.settings import Link
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 REROUTE_S: Final = 0.05
 """How long switches go on sending into a link that is down, unless a spec says otherwise."""
 
-LEAST_PACKETS: Final = 16_384
 USUAL_BYTES: Final = 512
 """Of a packet, where room for packets has to be reckoned with: most are larger."""
 
@@ -102,7 +102,7 @@ def packets_inside(spec: LabSpec) -> int:
         link = cable.link
         slowest_s = link.delay_s + link.jitter_s + link.reorder_delay_s
         under_way += cable.port.rate / 8 * slowest_s
-    return LEAST_PACKETS + round((waiting + under_way) / USUAL_BYTES)
+    return USUAL_PACKETS + round((waiting + under_way) / USUAL_BYTES)
 
 
 def rerouted(spec: LabSpec, event: LinkEvent) -> float | None:

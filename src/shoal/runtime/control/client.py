@@ -114,6 +114,17 @@ class ControlClient:
                 return {name: n for name, n in counters.items() if isinstance(n, int | float)}
         return {}
 
+    def requests_by_rank(self, session: str) -> dict[int, int]:
+        """Return how often each worker has asked the generator of `session`; {} if unknown.
+
+        Those that left are among them.
+        """
+        for run in self.dump().sessions:
+            if run.session == session:
+                there = {worker.rank: 0 for worker in run.generator.workers}
+                return {**there, **run.generator.counters.requests_by_rank}
+        return {}
+
     def report_failure(self, reason: str, culprit: int | None = None) -> bool:
         """Tell the others that this worker cannot go on, through `culprit` if one is known.
 

@@ -24,7 +24,7 @@ LEAST_MOVING: Final = 0.1
 """The same for the time in which messages come in."""
 LEAST_LOSS: Final = 0.001
 
-What = Literal["late", "slow way", "lossy way"]
+What = Literal["late", "slow", "slow way", "lossy way"]
 
 
 @dataclass(frozen=True, slots=True)
