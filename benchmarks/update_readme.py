@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.bench.bench_file import BenchFile, read_bench_file
+from shoal.bench.cluster.verdict import RATIO, TIME
 from shoal.bench.loss.profile_file import read_loss_file
 from shoal.bench.loss.table import HEADINGS, answers, cells, describe
 from shoal.bench.loss.verdict import Criterion, judge, target_of
 from shoal.bench.table import number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shoal.bench.loss.profile_file import LossProfile
     from shoal.bench.rows import Row
 
@@ -93,6 +96,45 @@ def render_values(file: BenchFile, bench: str) -> str:
     return "\n".join(lines)
 
 
+def render_cluster(file: BenchFile) -> str:
+    """Return the Markdown of the cluster suite: verdicts, everyone's times, and the studies."""
+    verdicts = [row for row in file.rows if row.metric == RATIO]
+    studies = [row for row in file.rows if row.ratio is not None and row.metric != RATIO]
+    studies += [row for row in file.rows if row.target is not None and row.ratio is None]
+    head = ["| what | case | measured | target | met |", "| --- | --- | ---: | ---: | --- |"]
+    lines = [
+        f"{_origin(file, 'shoal bench cluster')}. Everything else that was measured is in",
+        "[benchmarks/results/cluster.json](../benchmarks/results/cluster.json).",
+    ]
+    if verdicts:
+        lines += ["", *head, *map(_line, verdicts), "", *_times(file.rows)]
+    if studies:
+        lines += ["", "Of the [studies](benchmarks.md#studies-on-the-lab):", "", *head]
+        lines += map(_line, sorted(studies, key=lambda row: row.case.partition(":")[0]))
+    return "\n".join(lines)
+
+
+def _times(rows: Sequence[Row]) -> list[str]:
+    """Return a table of the seconds to the target by contender and scenario."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        scenario, _, contender = row.case.partition(", ")
+        if row.metric.startswith(TIME):
+            missed = "> " if "(0 of" in row.metric else ""
+            cells.setdefault(contender, {})[scenario] = f"{missed}{number(row.value)}"
+    scenarios = list(dict.fromkeys(each for by in cells.values() for each in by))
+    return [
+        "Seconds to the target, by scenario; \">\" where no run met it in its time.",
+        "",
+        "| contender | " + " | ".join(scenarios) + " |",
+        "| --- |" + " ---: |" * len(scenarios),
+        *(
+            f"| `{contender}` | " + " | ".join(by.get(each, "") for each in scenarios) + " |"
+            for contender, by in cells.items()
+        ),
+    ]
+
+
 def render_loss(profiles: list[LossProfile]) -> str:
     """Return the Markdown of loss profiles: a section for each."""
     return "\n\n".join(_section(profile) for profile in profiles)
@@ -132,6 +174,9 @@ def main() -> None:
         ROOT / "docs" / "group-generator.md": render_values(sync, "generator-core"),
         ROOT / "docs" / "transport.md": render(
             read_bench_file(RESULTS / "transport.json"), "transport", "../benchmarks/results"
+        ),
+        ROOT / "docs" / "cluster-benchmark.md": render_cluster(
+            read_bench_file(RESULTS / "cluster.json")
         ),
         ROOT / "docs" / "loss.md": render_loss(read_loss_file(RESULTS / "loss.json").profiles),
     }

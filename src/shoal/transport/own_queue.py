@@ -36,19 +36,25 @@ FIRST_BYTES: Final = 32 * PACKET_BYTES
 FEWEST_AT_ONCE: Final = 4
 """Packets that are always handed over together if there are as many."""
 
-_FIRST_LOOK_US: Final = 200
+FIRST_RATE: Final = FIRST_BYTES / TARGET_US
+"""Bytes per microsecond that a link is taken to carry when data first wait for it."""
+
 _GAIN: Final = 0.25
+_FASTER: Final = 2.0
+"""How much more than known one look may find: what a shaper has saved up goes at any rate."""
 
 
 @compiled
 def may_send(core: Row, now: int) -> bool:
     """Return whether more data may be handed over, `core.waiting` bytes being there.
 
-    If not, `core.look_at` says when to ask again.
+    To be asked only when there are some. If not, `core.look_at` says when to ask again.
     """
     if core.held_at == NEVER:
         if core.waiting < core.own_limit:
             return True
+        if core.own_rate == 0.0:
+            core.own_rate = FIRST_RATE
         core.held_at, core.held_bytes = now, core.waiting
         core.look_at = now + _wait(core)
         return False
@@ -57,8 +63,14 @@ def may_send(core: Row, now: int) -> bool:
             core.look_at = now + _wait(core)
         return False
     _learn(core, max(1, now - core.held_at))
-    core.held_at = core.look_at = NEVER
+    hold_nothing(core)
     return True
+
+
+@compiled
+def hold_nothing(core: Row) -> None:
+    """Note that there is nothing to hold back, or no reason any more."""
+    core.held_at = core.look_at = NEVER
 
 
 @compiled
@@ -73,20 +85,18 @@ def packets_at_once(core: Row) -> int:
 @compiled
 def _wait(core: Row) -> int:
     """Return after how many microseconds half of the queue should have gone."""
-    if core.own_rate == 0.0:
-        return _FIRST_LOOK_US
     return 1 + int(max(0.0, core.waiting - core.own_limit / 2) / core.own_rate)
 
 
 @compiled
 def _learn(core: Row, took: int) -> None:
     """Take into account what has gone in the `took` microseconds in which nothing was added."""
-    rate = (core.held_bytes - core.waiting) / took
+    rate = min((core.held_bytes - core.waiting) / took, _FASTER * core.own_rate)
     if core.waiting == 0:  # it ran empty: the link may be faster, and stood idle for a while
         core.own_rate = max(core.own_rate, rate)
         core.own_limit = min(2 * core.own_limit, float(MOST_BYTES))
         return
-    gain = 1.0 if core.own_rate == 0.0 else _GAIN
+    gain = 1.0 if core.own_rate == FIRST_RATE else _GAIN  # nothing of what is known is older
     core.own_rate += (rate - core.own_rate) * gain
     wanted = min(max(core.own_rate * TARGET_US, float(LEAST_BYTES)), float(MOST_BYTES))
     core.own_limit += (wanted - core.own_limit) * gain

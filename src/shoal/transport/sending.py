@@ -22,7 +22,7 @@ from shoal.transport.operations import (
     outgoing_at,
     row_of,
 )
-from shoal.transport.own_queue import may_send, packets_at_once
+from shoal.transport.own_queue import hold_nothing, may_send, packets_at_once
 from shoal.transport.rates import (
     allowed_packets,
     note_sent,
@@ -106,8 +106,6 @@ def next_batch(
     if _next_control(state, memory, pieces, clock, transmit):
         return True
     core = state.core[0]
-    if not may_send(core, now):
-        return False
     world_size = state.peers.size
     for step in range(world_size):
         rank = (core.peer_cursor + step) % world_size
@@ -117,6 +115,8 @@ def next_batch(
         credit = peer.granted - peer.next_number
         allowed = min(credit, allowed_packets(core, peer, now)) if credit > 0 else 0
         if allowed > 0:
+            if not may_send(core, now):
+                return False
             core.peer_cursor = (rank + 1) % world_size
             room = min(
                 allowed, packets_at_once(core), capacity // (HEADER_BYTES + core.segment_bytes)
@@ -127,6 +127,7 @@ def next_batch(
             if peer.credit_probe_at == NEVER:
                 peer.credit_probe_at = now + probe_wait(peer, 0)
             core.timer_at = min(core.timer_at, peer.credit_probe_at)
+    hold_nothing(core)
     return False
 
 

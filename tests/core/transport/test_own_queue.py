@@ -20,6 +20,7 @@ from shoal.transport.own_queue import (
     MOST_BYTES,
     PACKET_BYTES,
     TARGET_US,
+    hold_nothing,
     may_send,
     packets_at_once,
 )
@@ -30,11 +31,14 @@ from shoal.transport.tables import NEVER
 class Host:
     """Hands over whatever it may, to a link that drains `rate` bytes per microsecond.
 
-    It looks up to `late_us` later than it wants to.
+    It looks up to `late_us` later than it wants to. What the link has not carried it saves, up to
+    `saves` bytes, and carries at once later.
     """
 
     rate: float
     late_us: int = 0
+    saves: float = 0.0
+    saved: float = 0.0
     now: int = 0
     waiting: float = 0.0
     idle_us: float = 0.0
@@ -55,10 +59,16 @@ class Host:
 
     def _pass(self, until: int) -> None:
         assert self.now < until < NEVER
-        drained = (until - self.now) * self.rate
-        self.idle_us += max(0.0, drained - self.waiting) / self.rate
+        drained = (until - self.now) * self.rate + self.saved
+        self.saved = min(max(0.0, drained - self.waiting), self.saves)
+        self.idle_us += max(0.0, drained - self.waiting - self.saved) / self.rate
         self.waiting = max(0.0, self.waiting - drained)
         self.now = until
+
+    def rest(self, duration_us: int) -> None:
+        """Have nothing to send for a while."""
+        hold_nothing(self.core)
+        self._pass(self.now + duration_us)
 
 
 @given(rate=st.floats(0.5, 800.0))
@@ -87,6 +97,14 @@ def test_a_link_that_becomes_slower_or_faster_is_followed() -> None:
         host.run(100_000)
         assert host.fullest <= min(1.3 * TARGET_US * rate, MOST_BYTES) + 44 * PACKET_BYTES
         assert host.idle_us < 2_000
+
+
+def test_what_a_shaper_has_saved_up_is_not_taken_for_its_rate() -> None:
+    host = Host(2.5, saves=10 * PACKET_BYTES)
+    for _ in range(10):
+        host.run(100_000)
+        assert host.fullest <= 4 * LEAST_BYTES + 16 * PACKET_BYTES
+        host.rest(30_000)
 
 
 def test_where_nothing_ever_waits_batches_are_as_large_as_may_be() -> None:
