@@ -99,8 +99,13 @@ def render_values(file: BenchFile, bench: str) -> str:
 def render_cluster(file: BenchFile) -> str:
     """Return the Markdown of the cluster suite: verdicts, everyone's times, and the studies."""
     verdicts = [row for row in file.rows if row.metric == RATIO]
-    studies = [row for row in file.rows if row.ratio is not None and row.metric != RATIO]
-    studies += [row for row in file.rows if row.target is not None and row.ratio is None]
+    studies = [
+        row
+        for row in file.rows
+        if (row.ratio is not None or row.target is not None)
+        and row.metric != RATIO
+        and not (row.case.startswith("dlcp") and row.metric.startswith("step time mean"))
+    ]
     head = ["| what | case | measured | target | met |", "| --- | --- | ---: | ---: | --- |"]
     lines = [
         f"{_origin(file, 'shoal bench cluster')}. Everything else that was measured is in",
@@ -124,7 +129,7 @@ def _times(rows: Sequence[Row]) -> list[str]:
             cells.setdefault(contender, {})[scenario] = f"{missed}{number(row.value)}"
     scenarios = list(dict.fromkeys(each for by in cells.values() for each in by))
     return [
-        "Seconds to the target, by scenario; \">\" where no run met it in its time.",
+        'Seconds to the target, by scenario; ">" where no run met it in its time.',
         "",
         "| contender | " + " | ".join(scenarios) + " |",
         "| --- |" + " ---: |" * len(scenarios),
