@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 
+_OURS = ("shoal.jobs.quiet_orphans", "shoal.jobs.settled_heap")
+
+
 def start(modules: Sequence[str]) -> ForkServerContext:
     """Start the server unless it runs, with `modules` imported; return what makes processes.
 
@@ -23,7 +26,7 @@ def start(modules: Sequence[str]) -> ForkServerContext:
     importing torch it would draw a traceback. What is blocked here is blocked in its children too.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*modules, "shoal.jobs.settled_heap"])
+    context.set_forkserver_preload([*modules, *_OURS])
     resource_tracker.ensure_running()  # the server's start would do it, and unblock the signal
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
