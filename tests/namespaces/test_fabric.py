@@ -17,7 +17,7 @@ import pytest
 from leftovers import references
 
 from shoal.lab.check.probes import Stream
-from shoal.lab.network.fabric import Fabric, why_not
+from shoal.lab.network.fabric import Fabric
 from shoal.lab.network.interfaces import CHECKSUM, SEGMENTATION, address_of, offloads
 from shoal.lab.network.namespaces import inside
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
@@ -34,13 +34,6 @@ FAST = Port(GIGABIT, limit_bytes=1 << 20)
 SOME_PORT = 7000
 IP_RECVTOS = 13
 ECT = 2
-
-
-@pytest.fixture(autouse=True)
-def _possible_fabric() -> None:
-    reason = why_not()
-    if reason is not None:
-        pytest.skip(reason)
 
 
 @contextlib.contextmanager

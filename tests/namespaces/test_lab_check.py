@@ -19,7 +19,7 @@ from shoal.lab.check.probes import FULL_BYTES, Probe, Stream, packets_in, wait_u
 from shoal.lab.check.set_aside import set_aside
 from shoal.lab.check.ways import ways_over_all
 from shoal.lab.lab import Lab
-from shoal.lab.network.fabric import Fabric, why_not
+from shoal.lab.network.fabric import Fabric
 from shoal.lab.spec.spec_file import parse_spec
 from shoal.lab.spec.usual_labs import usual_labs
 from shoal.switching.settings import Link, Port, Queue
@@ -54,13 +54,6 @@ DETERMINED = {
     "loss",
 }
 """What does not depend on how busy the machine is: chance has a seed, and queues have no clock."""
-
-
-@pytest.fixture(autouse=True)
-def _possible_fabric() -> None:
-    reason = why_not()
-    if reason is not None:
-        pytest.skip(reason)
 
 
 def quiet(_text: str) -> None:

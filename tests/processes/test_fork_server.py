@@ -1,10 +1,12 @@
-"""Workers leave the memory that they share with the process they are forked from as it is."""
+"""Workers are forked from a process that is as they need it: frozen, and quiet about orphans."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +26,20 @@ if __name__ == "__main__":
     print(*here.recv())
     process.join()
 """
+
+
+RAISES = "import shoal.jobs.quiet_orphans\nraise {error}('said')\n"
+
+
+@pytest.mark.parametrize(("error", "is_said"), [("EOFError", False), ("ValueError", True)])
+def test_a_worker_without_a_launcher_says_nothing_and_any_other_what_is_wrong(
+    error: str, is_said: bool
+) -> None:
+    command = [sys.executable, "-c", RAISES.format(error=error)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert (f"{error}: said" in done.stderr) == is_said
+    assert is_said or done.stderr == ""
 
 
 def test_what_was_imported_before_the_fork_is_not_collected_after_it(tmp_path: Path) -> None:

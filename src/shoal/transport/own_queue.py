@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TARGET_US: Final = 4_000.0
 """How long the last packet of a full queue waits.
 
-Half as long made clean sums among four and eight emulated hosts 1 to 2 % slower.
+Half as long made clean sums among four and eight emulated hosts about 1 % slower.
 """
 
 PACKET_BYTES: Final = 2304
@@ -58,7 +58,7 @@ def may_send(core: Row, now: int) -> bool:
         core.held_at, core.held_bytes = now, core.waiting
         core.look_at = now + _wait(core)
         return False
-    if core.waiting > core.own_limit / 2 and core.waiting > 0:
+    if core.waiting > core.own_limit / 2:
         if now >= core.look_at:
             core.look_at = now + _wait(core)
         return False

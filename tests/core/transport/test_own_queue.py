@@ -31,12 +31,14 @@ from shoal.transport.tables import NEVER
 class Host:
     """Hands over whatever it may, to a link that drains `rate` bytes per microsecond.
 
-    It looks up to `late_us` later than it wants to. What the link has not carried it saves, up to
-    `saves` bytes, and carries at once later.
+    It looks up to `late_us` later than it wants to, and earlier when a packet arrives, which one
+    does within any `arrivals_us`. What the link has not carried it saves, up to `saves` bytes, and
+    carries at once later.
     """
 
     rate: float
     late_us: int = 0
+    arrivals_us: int = 0
     saves: float = 0.0
     saved: float = 0.0
     now: int = 0
@@ -55,7 +57,10 @@ class Host:
                 self.waiting += PACKET_BYTES * packets_at_once(self.core)
                 self.core["waiting"] = int(self.waiting)
             self.fullest = max(self.fullest, self.waiting)
-            self._pass(int(self.core["look_at"]) + self.random.randint(0, self.late_us))
+            looks_at = int(self.core["look_at"]) + self.random.randint(0, self.late_us)
+            if self.arrivals_us > 0:
+                looks_at = min(looks_at, self.now + self.random.randint(1, self.arrivals_us))
+            self._pass(looks_at)
 
     def _pass(self, until: int) -> None:
         assert self.now < until < NEVER
@@ -86,7 +91,7 @@ def test_a_host_that_looks_late_gets_a_longer_queue(rate: float) -> None:
     host = Host(rate, late_us=6_000)
     host.run(1_000_000)
     host.run(1_000_000)
-    assert host.idle_us < 0.25 * 1_000_000
+    assert host.idle_us < 0.05 * 1_000_000
 
 
 def test_a_link_that_becomes_slower_or_faster_is_followed() -> None:
@@ -99,11 +104,13 @@ def test_a_link_that_becomes_slower_or_faster_is_followed() -> None:
         assert host.idle_us < 2_000
 
 
-def test_what_a_shaper_has_saved_up_is_not_taken_for_its_rate() -> None:
-    host = Host(2.5, saves=10 * PACKET_BYTES)
+@pytest.mark.parametrize("arrivals_us", [0, 200, 3_000])
+@pytest.mark.parametrize("saves", [10, 40])
+def test_what_a_shaper_has_saved_up_is_not_taken_for_its_rate(saves: int, arrivals_us: int) -> None:
+    host = Host(2.5, saves=saves * PACKET_BYTES, arrivals_us=arrivals_us)
     for _ in range(10):
         host.run(100_000)
-        assert host.fullest <= 4 * LEAST_BYTES + 16 * PACKET_BYTES
+        assert host.fullest <= (48 + saves) * PACKET_BYTES
         host.rest(30_000)
 
 
