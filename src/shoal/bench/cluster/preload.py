@@ -1,4 +1,8 @@
-"""Imports everything that a worker may need, once, in the process that workers are forked from."""
+"""Imports everything that a worker may need, once, in the process that workers are forked from.
+
+But Hivemind: its import makes locks between processes, which all workers of all jobs would share. A
+worker that is killed while it holds one would stop every later job.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,6 @@ for _name in (
     "torchft",
     "torchft.local_sgd",
     "decent_dp.ddp",
-    "hivemind",
 ):
     with contextlib.suppress(ImportError):
         importlib.import_module(_name)

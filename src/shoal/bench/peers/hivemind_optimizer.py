@@ -48,7 +48,7 @@ class HivemindOptimizer(PooledLibrary):
     @contextlib.contextmanager
     def launch(self, _workers: int, address: str = LOOPBACK) -> Iterator[str]:
         """Run the first peer; yields its addresses."""
-        dht = _start_peer(address, [])
+        dht = start_peer(address, [])
         try:
             yield ",".join(str(each) for each in dht.get_visible_maddrs())
         finally:
@@ -58,7 +58,7 @@ class HivemindOptimizer(PooledLibrary):
         """Return the loop of its quick start, with local updates."""
         import hivemind
 
-        dht = _start_peer(seat.address, seat.meeting_point.split(","))
+        dht = start_peer(seat.address, seat.meeting_point.split(","))
         optimizer: Any = hivemind.Optimizer(
             dht=dht,
             run_id="train",
@@ -79,7 +79,7 @@ class HivemindOptimizer(PooledLibrary):
         return Loop(model, optimizer.zero_grad, optimizer.step, close)
 
 
-def _start_peer(address: str, first: list[str]) -> Any:
+def start_peer(address: str, first: list[str]) -> Any:
     """Start a peer of the DHT; its sockets lie where temporary files do."""
     import hivemind
     from hivemind.p2p import P2P

@@ -1,9 +1,10 @@
 """A swarm of Hivemind peers on this machine, as a program of its own: it forks and runs daemons.
 
 Hivemind starts processes itself and cannot live in daemonic or spawned ones, so the swarm is forked
-from here, where it has been imported once. Started by `hivemind`; reads one JSON order per line on
-standard input and answers each with a line of JSON, a list by rank; ends with all its descendants
-when its input ends. An order is {"do": "rounds" or "train", ...} with that method's arguments.
+from here. Every peer imports it anew: its import makes locks between processes, for which peers
+that shared them would wait. Started by `hivemind`; reads one JSON order per line on standard input
+and answers each with a line of JSON, a list by rank; ends with all its descendants when its input
+ends. An order is {"do": "rounds" or "train", ...} with that method's arguments.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import hivemind
 import torch
-from hivemind.p2p import P2P
 from torch.nn.functional import cross_entropy
 
-from shoal.bench.peers.hivemind_optimizer import AVERAGING_TIMEOUT_S, MATCHMAKING_S
+from shoal.bench.peers.hivemind_optimizer import AVERAGING_TIMEOUT_S, MATCHMAKING_S, start_peer
+from shoal.bench.peers.pooled import LOOPBACK
 from shoal.bench.perceptron import BATCH, batch_of, local_optimizer, perceptron, training_step
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ class Member:
     def __init__(self, rank: int, workers: int, width: int, initial_peers: list[str]) -> None:
         self._rank, self._workers, self._width = rank, workers, width
         self._batch = batch_of(rank, width)
-        self.dht = hivemind.DHT(
-            initial_peers=initial_peers, host_maddrs=["/ip4/127.0.0.1/tcp/0"], start=True
-        )
+        self.dht = start_peer(LOOPBACK, initial_peers)
         self._averager: Any = None
 
     def rounds(self, count: int) -> list[float]:
@@ -54,6 +53,8 @@ class Member:
         return took
 
     def _start_averager(self) -> None:
+        import hivemind
+
         self._model = perceptron(self._width)
         self._optimizer = local_optimizer(self._model.parameters())
         self._averager = hivemind.DecentralizedAverager(
@@ -84,8 +85,10 @@ class Member:
         self, seconds: float, compute_s: list[float], batches_per_epoch: int
     ) -> tuple[float, int]:
         """Train for `seconds`; return micro-batches per second, and how often it has averaged."""
+        import hivemind
+
         model = perceptron(self._width)
-        optimizer = hivemind.Optimizer(
+        optimizer: Any = hivemind.Optimizer(
             dht=self.dht,
             run_id="train",
             target_batch_size=BATCH * batches_per_epoch,
@@ -126,8 +129,7 @@ def serve(rank: int, workers: int, width: int, first: list[str], pipe: Connectio
 
 def main() -> None:
     """Run the swarm until standard input ends."""
-    workers, width, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    P2P._UNIX_SOCKET_PREFIX = f"/unix{directory}/"  # noqa: SLF001 - it leaves sockets behind, and offers no other way to say where
+    workers, width, tempfile.tempdir = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     context = multiprocessing.get_context("fork")
     pipes: list[Connection] = []
     first: list[str] = []
