@@ -127,6 +127,8 @@ def next_batch(
             if peer.credit_probe_at == NEVER:
                 peer.credit_probe_at = now + probe_wait(peer, 0)
             core.timer_at = min(core.timer_at, peer.credit_probe_at)
+    # whoever begins anew begins after its own rank, so that not all send to the same one at once
+    core.peer_cursor = (core.rank + 1) % world_size
     hold_nothing(core)
     return False
 
