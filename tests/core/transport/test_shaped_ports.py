@@ -22,8 +22,8 @@ class ShapedLink(VirtualLink):
     """Every host sends and hears through a port of its own, at `rate` bytes per microsecond.
 
     A datagram waits in its sender's queue, and once it is through, in that of its receiver. A host
-    that sleeps takes up to `wake_us` to notice that something has arrived. It sees what waits in its
-    own port, as a kernel says, if `sees_own_port`.
+    that sleeps takes up to `wake_us` to notice that something has arrived. Hosts know what waits in
+    their own ports, as the kernel says, if `sees_own_port`.
     """
 
     rate: float = 12.5
@@ -41,9 +41,8 @@ class ShapedLink(VirtualLink):
     def _send(self, host: int) -> bool:
         if self.sees_own_port:
             waiting = max(0.0, self._free.get(("out", host), 0.0) - self.now) * self.rate
-            self.endpoints[host].state.core[0]["waiting"] = int(
-                waiting * PACKET_BYTES / FRAME_BYTES
-            )
+            core = self.endpoints[host].state.core[0]
+            core["waiting"] = int(waiting * PACKET_BYTES / FRAME_BYTES)
         return super()._send(host)
 
     def _carry(self, datagram: Datagram) -> None:
