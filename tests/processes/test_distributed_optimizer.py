@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 import shoal  # noqa: E402
 from shoal.groups import make_schedule  # noqa: E402
-from shoal.train.strategies import STRATEGIES  # noqa: E402
+from shoal.train.strategies import STRATEGIES, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -146,6 +146,71 @@ def average(models: list[nn.Module], shares: list[tuple[int, float]]) -> None:
                 parameter.copy_(mean)
 
 
+def train_beside_averaging(sync: str, transport: str) -> tuple[list[float], list[float]]:
+    session = shoal.init(deadline_s=30)
+    model = make_model()
+    inner = make_optimizer(model)
+    optimizer = shoal.DistributedOptimizer(
+        inner,
+        model,
+        sync=make_strategy(sync, {"interval": 1, "overlap": "next-steps"}),
+        transport=transport,
+    )
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        inputs, targets = batch_of(session.rank, step)
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    before = parameters_of(model)
+    optimizer.state_dict()  # waits for the last average
+    result = parameters_of(model)
+    optimizer.finish()
+    return before, result
+
+
+@pytest.mark.parametrize("transport", ["gloo", "shoal"])
+@pytest.mark.parametrize("sync", ["local-sgd", "ds-sync", "ripples-static"])
+def test_averaging_beside_computing_adds_what_it_has_changed(
+    run_workers: RunWorkers, sync: str, transport: str
+) -> None:
+    """With an average due at every step, each is taken in at the end of the next one."""
+    world_size = 4
+    results = run_workers(train_beside_averaging, world_size, sync, transport)
+    models = [make_model() for _ in range(world_size)]
+    optimizers = [make_optimizer(model) for model in models]
+    schedule = "all-reduce" if sync == "local-sgd" else sync
+    plan = make_schedule(schedule, world_size, workers_per_host=world_size)
+    changes = [[torch.zeros_like(p) for p in model.parameters()] for model in models]
+    for step in range(STEPS):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            optimizer.zero_grad()
+            inputs, targets = batch_of(rank, step)
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            add(model, changes[rank])
+        copies = [copy.deepcopy(model) for model in models]
+        for group in plan.round_at(step):
+            average(copies, [(rank, float(group.share_of(rank))) for rank in group.members])
+        changes = [
+            [new.detach() - old.detach() for new, old in zip(*each, strict=True)]
+            for each in zip(
+                (each.parameters() for each in copies),
+                (each.parameters() for each in models),
+                strict=True,
+            )
+        ]
+    for rank, (before, result) in enumerate(results):
+        assert_close(before, parameters_of(models[rank]))
+        add(models[rank], changes[rank])
+        assert_close(result, parameters_of(models[rank]))
+
+
+def add(model: nn.Module, changes: list[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, change in zip(model.parameters(), changes, strict=True):
+            parameter.add_(change)
+
+
 # --- every strategy lives with what training scripts do ------------------------------------------
 
 
@@ -162,12 +227,12 @@ class Branches(nn.Module):
         return self.branches[branch](self.norm(inputs))
 
 
-def live_with_everything(sync: str) -> dict[str, Any]:
+def live_with_everything(sync: str, overlap: str | None) -> dict[str, Any]:
     """Uneven inputs, unused parameters, a skipped step, batch norm: nobody may be left waiting."""
     session = shoal.init(deadline_s=30)
     model = Branches()
     inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync, overlap=overlap)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     losses = []
     for step in range(12 + 5 * session.rank):
@@ -194,11 +259,15 @@ def live_with_everything(sync: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("sync", STRATEGIES)
+@pytest.mark.parametrize(
+    ("sync", "overlap"),
+    [*((sync, None) for sync in STRATEGIES)]
+    + [(sync, "next-steps") for sync in ("local-sgd", "ds-sync", "ripples", "ripples-random")],
+)
 def test_every_strategy_lives_with_everything_a_script_does(
-    run_workers: RunWorkers, sync: str
+    run_workers: RunWorkers, sync: str, overlap: str | None
 ) -> None:
-    results = run_workers(live_with_everything, 3, sync)
+    results = run_workers(live_with_everything, 3, sync, overlap)
     for rank, result in enumerate(results):
         assert result["finite"]
         assert result["steps"] == 12 + 5 * rank

@@ -216,7 +216,12 @@ class Estimate:
         return done / sum(self._seconds)
 
     def left_s(self, index: int, share: float, elapsed_s: float) -> float:
-        """Return the seconds left. The pace counts once a twentieth of the whole is done."""
-        done = self.share(index, share)
-        pace = elapsed_s / (done * sum(self._seconds)) if done > 0.05 else 1.0
-        return (1 - done) * sum(self._seconds) * pace
+        """Return the seconds left, at the pace so far.
+
+        A quarter of the whole is taken to have passed as expected, so that a slow beginning does
+        not count for everything that follows.
+        """
+        whole_s = sum(self._seconds)
+        done_s = self.share(index, share) * whole_s
+        pace = (elapsed_s + whole_s / 4) / (done_s + whole_s / 4)
+        return (whole_s - done_s) * pace

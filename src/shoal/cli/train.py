@@ -65,8 +65,9 @@ PullBoundOption = Annotated[
 OverlapOption = Annotated[
     str | None,
     typer.Option(
-        metavar="backward|next-forward",
-        help="What all-reduce hides its exchange behind; backward if not given.",
+        metavar="WORD",
+        help="What an exchange hides behind. All-reduce: backward (if not given) or next-forward;"
+        " where parameters are averaged: none (if not given) or next-steps.",
     ),
 ]
 MetricsOption = Annotated[

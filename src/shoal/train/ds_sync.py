@@ -15,6 +15,7 @@ from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 if TYPE_CHECKING:
     from shoal.groups.schedule import AbstractGroupSchedule
     from shoal.groups.topology import Topology
+    from shoal.train.delayed_average import AveragingOverlap
     from shoal.train.replica import Replica
 
 
@@ -24,7 +25,8 @@ class DSSync(AbstractScheduledAveraging):
 
     `shuffle` is "grid" (rows and columns in turn), "random" (equal partitions drawn anew each
     round) or "topology" (no phase puts more flows on a bottleneck than it must; needs `topology`).
-    `group_size` is for random partitions; 0 means the square root of the world size.
+    `group_size` is for random partitions; 0 means the square root of the world size. With
+    `overlap="next-steps"` computing goes on while parameters are averaged.
     """
 
     name = "ds-sync"
@@ -36,8 +38,9 @@ class DSSync(AbstractScheduledAveraging):
         group_size: int = 0,
         topology: Topology | None = None,
         interval: int = 1,
+        overlap: AveragingOverlap = "none",
     ) -> None:
-        super().__init__(interval)
+        super().__init__(interval, overlap)
         self._shuffle = shuffle
         self._group_size = group_size
         self._topology = topology
@@ -48,6 +51,7 @@ class DSSync(AbstractScheduledAveraging):
             "shuffle": self._shuffle,
             "group_size": self._group_size,
             "interval": self._interval,
+            "overlap": self._overlap,
             "topology": None if self._topology is None else repr(self._topology),
         }
 

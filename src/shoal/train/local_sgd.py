@@ -13,21 +13,25 @@ from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
 if TYPE_CHECKING:
     from shoal.groups.schedule import AbstractGroupSchedule
+    from shoal.train.delayed_average import AveragingOverlap
     from shoal.train.replica import Replica
 
 
 @final
 class LocalSGD(AbstractScheduledAveraging):
-    """Average the parameters of all workers every `interval` steps."""
+    """Average the parameters of all workers every `interval` steps.
+
+    With `overlap="next-steps"` computing goes on meanwhile; see `train.delayed_average`.
+    """
 
     name = "local-sgd"
 
-    def __init__(self, *, interval: int = 8) -> None:
-        super().__init__(interval)
+    def __init__(self, *, interval: int = 8, overlap: AveragingOverlap = "none") -> None:
+        super().__init__(interval, overlap)
 
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the options as plain values."""
-        return {"interval": self._interval}
+        return {"interval": self._interval, "overlap": self._overlap}
 
     def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
         """Return the schedule in which everybody meets."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from shoal.runtime.udp.stats import TransportStats
     from shoal.trace import TraceSink
+    from shoal.train.delayed_average import AveragingOverlap
     from shoal.train.strategy import AbstractStrategy
 
 
@@ -59,7 +60,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     `overlap` is for "all-reduce": "backward" waits for the gradients at the end of backward,
     "next-forward" when the next forward pass gets to their layer, which then updates it. The result
     is the same; what needs all gradients or parameters before (clipping, a gradient scaler, a
-    checkpoint) waits for them.
+    checkpoint) waits for them. For those that average parameters it is "none", or "next-steps":
+    computing goes on while the model as it was is averaged, and what that has changed is added when
+    it is known, at the latest when the next average is due. A checkpoint waits for it.
 
     Gradient clipping, accumulation (`no_sync`), parameter groups, learning-rate schedulers and
     `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker
@@ -81,7 +84,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         holes: str = DEFAULT_HOLES,
         wire: str | None = None,
         pull_bound: float | None = None,
-        overlap: Overlap | None = None,
+        overlap: Overlap | AveragingOverlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
     ) -> None:

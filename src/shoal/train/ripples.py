@@ -3,12 +3,14 @@
 Luo et al., ASPLOS 2020; papers digest sections 3.2 and 3.4. One iteration is: local optimizer step,
 ask the generator for a group, average parameters within it. The generator answers when all members
 of the group have arrived, so the exchange itself never waits for a worker that still computes.
-Optimizer state stays local.
+Optimizer state stays local. With `overlap="next-steps"` both the asking and the averaging go on
+beside the next steps (`train.delayed_average`).
 """
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from shoal.errors import UsageError
@@ -16,12 +18,15 @@ from shoal.groups import GeneratorConfig
 from shoal.groups.slow_worker import SlowWorker, slow_worker
 from shoal.runtime.udp.remarks import Remark
 from shoal.trace import SpanKind
+from shoal.train.delayed_average import AveragingOverlap, DelayedAverage, check_averaging_overlap
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from shoal.train.replica import Assigned, Replica
+    from torch import Tensor
+
+    from shoal.train.replica import Assigned, Replica, Stopwatch
 
 
 _DEFAULTS = GeneratorConfig()
@@ -36,32 +41,29 @@ class GeneratedAveraging:
         self._found: SlowWorker | None = None
         replica.groups.join(replica.session, replica.host, config, replica.seed)
 
-    def synchronize(self, step: int) -> None:
-        """Average within the groups this worker owes before it may compute on."""
+    def synchronize(self, step: int, flats: Sequence[Tensor], stopwatch: Stopwatch) -> None:
+        """Average `flats` within the groups this worker owes before its next request."""
         while True:
-            assigned = self._request(step)
+            assigned = self._request(step, stopwatch)
             self._replica.count(f"group_size.{len(assigned.members)}")
             if len(assigned.members) > 1:
-                self._average(assigned)
+                self._average(assigned, flats, stopwatch)
             if not assigned.more:
                 return
 
-    def _request(self, step: int) -> Assigned:
+    def _request(self, step: int, stopwatch: Stopwatch) -> Assigned:
         start_ns = time.monotonic_ns()
         assigned = self._replica.groups.request_group(self._replica.session, step)
-        self._replica.stopwatch.add(
+        stopwatch.add(
             SpanKind.WAIT, start_ns, time.monotonic_ns(), assigned.members, assigned.reason
         )
         return assigned
 
-    def _average(self, assigned: Assigned) -> None:
-        replica = self._replica
-        with replica.stopwatch.span(SpanKind.EXCHANGE, assigned.members, assigned.reason):
-            for number, flat in enumerate(replica.flat.buffers):
-                replica.communicator.group_average(
-                    flat,
-                    assigned.members,
-                    sequence=assigned.group_id * len(replica.flat.buffers) + number,
+    def _average(self, assigned: Assigned, flats: Sequence[Tensor], stopwatch: Stopwatch) -> None:
+        with stopwatch.span(SpanKind.EXCHANGE, assigned.members, assigned.reason):
+            for number, flat in enumerate(flats):
+                self._replica.communicator.group_average(
+                    flat, assigned.members, sequence=assigned.group_id * len(flats) + number
                 )
 
     def remarks(self) -> tuple[Remark, ...]:
@@ -91,18 +93,20 @@ class AbstractGeneratedStrategy(AbstractStrategy):
     averaged = Averaged.PARAMETERS
     is_lock_step = False
 
-    def __init__(self, config: GeneratorConfig, interval: int) -> None:
+    def __init__(self, config: GeneratorConfig, interval: int, overlap: AveragingOverlap) -> None:
         if interval < 1:
             message = f"The interval between synchronizations must be at least 1, not {interval}."
             raise UsageError(message)
+        check_averaging_overlap(overlap)
         self._config = config
-        self._interval = interval
+        self._interval, self._overlap = interval, overlap
+        self._delayed: DelayedAverage | None = None
         self._position = 0
 
     def options(self) -> dict[str, str | int | float | bool | None]:
-        """Return the generator's switches and the interval."""
+        """Return the generator's switches, the interval and the overlap."""
         config = {name: getattr(self._config, name) for name in self._config.__slots__}
-        return {**config, "interval": self._interval}
+        return {**config, "interval": self._interval, "overlap": self._overlap}
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` if a group cannot have so many members as asked for."""
@@ -115,6 +119,9 @@ class AbstractGeneratedStrategy(AbstractStrategy):
 
     def bind(self, replica: Replica) -> None:
         """Join the generator's session."""
+        self._replica = replica
+        if self._overlap == "next-steps":
+            self._delayed = DelayedAverage(replica)
         self._averaging = GeneratedAveraging(replica, self._config)
         self._position = 0
 
@@ -122,11 +129,28 @@ class AbstractGeneratedStrategy(AbstractStrategy):
         """Apply the local `update`, then average within the groups the generator hands out."""
         update()
         self._position += 1
-        if self._position % self._interval == 0:
-            self._averaging.synchronize(self._position)
+        is_due = self._position % self._interval == 0
+        if self._delayed is not None:
+            self._delayed.take_in(wait=is_due)
+        if is_due:
+            self._synchronize()
+
+    def _synchronize(self) -> None:
+        average = partial(self._averaging.synchronize, self._position)
+        if self._delayed is not None:
+            self._delayed.begin(average)
+        else:
+            average(self._replica.flat.buffers, self._replica.stopwatch)
+
+    def settle(self) -> None:
+        """Wait for the average under way, if there is one, and take it in."""
+        if self._delayed is not None:
+            self._delayed.take_in(wait=True)
 
     def finish(self) -> None:
         """Deregister: no group that has not started will wait for this worker."""
+        if self._delayed is not None:
+            self._delayed.close()
         self._averaging.leave()
 
     def remarks(self) -> tuple[Remark, ...]:
@@ -147,7 +171,7 @@ class Ripples(AbstractGeneratedStrategy):
     """Smart generator: group buffer, global division, inter-intra rounds, slowdown filter.
 
     The switches are those of `groups.GeneratorConfig`; `interval` is the number of local steps
-    between synchronizations.
+    between synchronizations. With `overlap="next-steps"` computing goes on while they last.
     """
 
     name = "ripples"
@@ -162,6 +186,7 @@ class Ripples(AbstractGeneratedStrategy):
         slowdown_threshold: int | None = _DEFAULTS.slowdown_threshold,
         refined_filter: bool = _DEFAULTS.refined_filter,
         interval: int = 1,
+        overlap: AveragingOverlap = "none",
     ) -> None:
         config = GeneratorConfig(
             group_size=group_size,
@@ -171,7 +196,7 @@ class Ripples(AbstractGeneratedStrategy):
             slowdown_threshold=slowdown_threshold,
             refined_filter=refined_filter,
         )
-        super().__init__(config, interval)
+        super().__init__(config, interval, overlap)
 
 
 @final
@@ -180,5 +205,7 @@ class RipplesRandom(AbstractGeneratedStrategy):
 
     name = "ripples-random"
 
-    def __init__(self, *, group_size: int = 3, interval: int = 1) -> None:
-        super().__init__(GeneratorConfig.random_mode(group_size), interval)
+    def __init__(
+        self, *, group_size: int = 3, interval: int = 1, overlap: AveragingOverlap = "none"
+    ) -> None:
+        super().__init__(GeneratorConfig.random_mode(group_size), interval, overlap)

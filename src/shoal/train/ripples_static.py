@@ -13,6 +13,7 @@ from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
 if TYPE_CHECKING:
     from shoal.groups.schedule import AbstractGroupSchedule
+    from shoal.train.delayed_average import AveragingOverlap
     from shoal.train.replica import Replica
 
 
@@ -20,18 +21,29 @@ if TYPE_CHECKING:
 class RipplesStatic(AbstractScheduledAveraging):
     """Partial all-reduce by the static table.
 
-    `workers_per_host` overrides what the launcher said; 0 keeps it.
+    `workers_per_host` overrides what the launcher said; 0 keeps it. With `overlap="next-steps"`
+    computing goes on while parameters are averaged.
     """
 
     name = "ripples-static"
 
-    def __init__(self, *, workers_per_host: int = 0, interval: int = 1) -> None:
-        super().__init__(interval)
+    def __init__(
+        self,
+        *,
+        workers_per_host: int = 0,
+        interval: int = 1,
+        overlap: AveragingOverlap = "none",
+    ) -> None:
+        super().__init__(interval, overlap)
         self._workers_per_host = workers_per_host
 
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the options as plain values."""
-        return {"workers_per_host": self._workers_per_host, "interval": self._interval}
+        return {
+            "workers_per_host": self._workers_per_host,
+            "interval": self._interval,
+            "overlap": self._overlap,
+        }
 
     def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
         """Return the static table for the replica's hosts."""

@@ -3,7 +3,7 @@
 One iteration is: local optimizer step with the local gradient, then the group of this round
 replaces its members' parameters and batch-norm statistics by their mean (papers digest 2.3 and
 3.3). There is no coordinator and no barrier: a worker waits only for its own group. Optimizer state
-stays local.
+stays local. With `overlap="next-steps"` it computes on meanwhile (`train.delayed_average`).
 
 Owns how a schedule is carried out; which groups meet is decided in `groups`.
 """
@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.trace import SpanKind
+from shoal.train.delayed_average import AveragingOverlap, DelayedAverage, check_averaging_overlap
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
 
     from shoal.groups.group import Group
     from shoal.groups.schedule import AbstractGroupSchedule
-    from shoal.train.replica import Replica
+    from shoal.train.replica import Replica, Stopwatch
 
 ROUNDS_PER_BLOCK = 8
 """Rounds for which one published fact says that some worker still trains."""
@@ -41,11 +45,13 @@ class AbstractScheduledAveraging(AbstractStrategy):
     averaged = Averaged.PARAMETERS
     is_lock_step = True
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, interval: int, overlap: AveragingOverlap) -> None:
         if interval < 1:
             message = f"The interval between synchronizations must be at least 1, not {interval}."
             raise UsageError(message)
-        self._interval = interval
+        check_averaging_overlap(overlap)
+        self._interval, self._overlap = interval, overlap
+        self._delayed: DelayedAverage | None = None
         self._position = 0
         self._published = ""
 
@@ -57,6 +63,8 @@ class AbstractScheduledAveraging(AbstractStrategy):
         """Make the schedule."""
         self._replica = replica
         self._schedule = self.make_schedule(replica)
+        if self._overlap == "next-steps" and replica.communicator.world_size > 1:
+            self._delayed = DelayedAverage(replica)
         self._position = 0
         self._published = ""
 
@@ -64,26 +72,40 @@ class AbstractScheduledAveraging(AbstractStrategy):
         """Apply the local `update`, then average within this round's group."""
         update()
         self._position += 1
-        if self._position % self._interval == 0:
+        is_due = self._position % self._interval == 0
+        if self._delayed is not None:
+            self._delayed.take_in(wait=is_due)
+        if is_due:
             round_index = self._position // self._interval - 1
             self._publish(self._block(round_index))
             self._synchronize(round_index)
 
+    def settle(self) -> None:
+        """Wait for the average under way, if there is one, and take it in."""
+        if self._delayed is not None:
+            self._delayed.take_in(wait=True)
+
     def _synchronize(self, round_index: int) -> None:
         group = self._schedule.group_of(self._replica.communicator.rank, round_index)
         self._replica.count(f"group_size.{len(group)}")
-        if len(group) > 1:
-            self._average(group, round_index)
+        if len(group) == 1:
+            return
+        average = partial(self._average, group, round_index)
+        if self._delayed is not None:
+            self._delayed.begin(average)
+        else:
+            average(self._replica.flat.buffers, self._replica.stopwatch)
 
-    def _average(self, group: Group, round_index: int) -> None:
-        replica = self._replica
+    def _average(
+        self, group: Group, round_index: int, flats: Sequence[Tensor], stopwatch: Stopwatch
+    ) -> None:
         reason = f"round {round_index} of {self._schedule.name}"
-        with replica.stopwatch.span(SpanKind.EXCHANGE, group.members, reason):
-            for number, flat in enumerate(replica.flat.buffers):
-                replica.communicator.group_average(
+        with stopwatch.span(SpanKind.EXCHANGE, group.members, reason):
+            for number, flat in enumerate(flats):
+                self._replica.communicator.group_average(
                     flat,
                     group.members,
-                    sequence=round_index * len(replica.flat.buffers) + number,
+                    sequence=round_index * len(flats) + number,
                     weights=group.weights,
                 )
 
@@ -96,6 +118,9 @@ class AbstractScheduledAveraging(AbstractStrategy):
         world_size = self._replica.communicator.world_size
         if world_size == 1:
             return
+        if self._delayed is not None:
+            self._delayed.close()
+            self._delayed = None
         self._replica.facts.increment(self._finished)
         round_index = self._position // self._interval
         while True:

@@ -63,6 +63,8 @@ LOSS_BOUND: Final = 0.1
 """Share of a sum that may get lost; with error feedback, the default."""
 RARELY: Final = 8
 """Steps between two averagings, of those that average rarely."""
+OVERLAPPED: Final = 4
+"""Steps between two averagings, of those that compute on meanwhile."""
 
 CONTENDERS: Final = (
     Contender("alone", Alone(), in_quick=False),
@@ -95,5 +97,21 @@ CONTENDERS: Final = (
         Shoal("ripples", transport="shoal", loss_bound=LOSS_BOUND, interval=RARELY),
     ),
     Contender("shoal-local-sgd", Shoal("local-sgd", transport="shoal", interval=RARELY)),
+    Contender(
+        "shoal-ripples-overlap",
+        Shoal(
+            "ripples",
+            transport="shoal",
+            loss_bound=LOSS_BOUND,
+            interval=OVERLAPPED,
+            overlap="next-steps",
+        ),
+        in_quick=False,
+    ),
+    Contender(
+        "shoal-local-sgd-overlap",
+        Shoal("local-sgd", transport="shoal", interval=OVERLAPPED, overlap="next-steps"),
+        in_quick=False,
+    ),
 )
 """Everyone: the control, the peers, Shoal's modes."""

@@ -1,0 +1,119 @@
+"""Averaging a model as it was, while its worker computes on.
+
+A synchronization point takes a copy of the model and lets a thread average that with the others'
+copies. What the average has changed is added to the model once it is known; the local updates made
+meanwhile stay. So workers agree up to what each has learned since its copy was taken. (Delayed
+averaging: Zhou et al., DaSGD, arXiv:2006.00441; Wang et al., Overlap-Local-SGD, ICASSP 2020.)
+
+Owns the copies, the thread and the difference. Who averages with whom is the strategy's.
+"""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+
+from shoal.errors import UsageError
+from shoal.runtime.helper_thread import HelperThread
+from shoal.trace import SpanKind
+from shoal.train.replica import Stopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from shoal.train.replica import Replica
+
+AveragingOverlap = Literal["none", "next-steps"]
+"""What an average of parameters hides behind: nothing, or the steps until the next one is due."""
+
+_POLL_SECONDS = 0.5
+
+
+def check_averaging_overlap(overlap: AveragingOverlap) -> None:
+    """Raise `UsageError` for a word that is not one of them."""
+    if overlap not in get_args(AveragingOverlap):
+        words = ", ".join(get_args(AveragingOverlap))
+        message = f"overlap is one of {words} where parameters are averaged, not {overlap!r}."
+        raise UsageError(message)
+
+
+class DelayedAverage:
+    """One average at a time: `begin`, then `take_in` at the end of steps."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._helper = HelperThread("shoal-delayed-average")
+        self._is_under_way = False
+        self._is_wanted = True
+        self._done = Event()
+        self._failure: BaseException | None = None
+        flats = replica.flat.buffers
+        self._before = [torch.empty_like(flat, device="cpu") for flat in flats]
+        self._average = [torch.empty_like(flat, device="cpu") for flat in flats]
+        self._on_load = replica.model.register_load_state_dict_post_hook(lambda *_: self._forget())
+
+    def begin(self, average: Callable[[Sequence[Tensor], Stopwatch], None]) -> None:
+        """Let `average` replace a copy of the flat tensors by their mean with others', in a thread.
+
+        The one before must have been taken in. What `average` times is not the training thread's.
+        """
+        with torch.no_grad():
+            for flat, before, own in zip(
+                self._replica.flat.buffers, self._before, self._average, strict=True
+            ):
+                before.copy_(flat)
+                own.copy_(before)
+        self._done.clear()
+        self._is_under_way = self._is_wanted = True
+        elsewhere = Stopwatch(self._replica.stopwatch.rank)
+
+        def run() -> None:
+            try:
+                average(self._average, elsewhere)
+            except BaseException as error:  # noqa: BLE001 - carried over to the training thread
+                self._failure = error
+            finally:
+                self._done.set()
+
+        self._helper.start(run)
+
+    def take_in(self, *, wait: bool) -> None:
+        """Add to the model what the average has changed, if it is known; else `wait`, or not yet.
+
+        Raises what the averaging raised.
+        """
+        if not self._is_under_way or not (wait or self._done.is_set()):
+            return
+        self._wait()
+        self._is_under_way = False
+        if self._failure is not None:
+            raise self._failure
+        if not self._is_wanted:
+            return
+        with torch.no_grad():
+            for flat, before, average in zip(
+                self._replica.flat.buffers, self._before, self._average, strict=True
+            ):
+                flat.add_(average.sub_(before).to(flat.device))
+
+    def _wait(self) -> None:
+        """Wait for the thread, whose own waits have deadlines."""
+        if self._done.is_set():
+            return
+        reason = "the average outlasts computing"
+        with self._replica.stopwatch.span(SpanKind.EXCHANGE, (), reason):
+            while not self._done.wait(_POLL_SECONDS):
+                self._replica.communicator.check()
+
+    def _forget(self) -> None:
+        """Leave out the average under way: the model that it began with has been replaced."""
+        self._is_wanted = False
+
+    def close(self) -> None:
+        """Take in what is under way, and begin nothing more."""
+        self.take_in(wait=True)
+        self._on_load.remove()
