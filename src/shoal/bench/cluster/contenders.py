@@ -63,6 +63,8 @@ LOSS_BOUND: Final = 0.1
 """Share of a sum that may get lost; with error feedback, the default."""
 RARELY: Final = 8
 """Steps between two averagings, of those that average rarely."""
+OVERLAPPED: Final = 4
+"""Steps between two averagings, of those that compute on meanwhile."""
 
 CONTENDERS: Final = (
     Contender("alone", Alone(), in_quick=False),
@@ -101,14 +103,14 @@ CONTENDERS: Final = (
             "ripples",
             transport="shoal",
             loss_bound=LOSS_BOUND,
-            interval=RARELY,
+            interval=OVERLAPPED,
             overlap="next-steps",
         ),
         in_quick=False,
     ),
     Contender(
         "shoal-local-sgd-overlap",
-        Shoal("local-sgd", transport="shoal", interval=RARELY, overlap="next-steps"),
+        Shoal("local-sgd", transport="shoal", interval=OVERLAPPED, overlap="next-steps"),
         in_quick=False,
     ),
 )
