@@ -238,7 +238,7 @@ def test_wrong_options_are_refused_in_a_sentence() -> None:
     with pytest.raises(UsageError, match="overlap is one of backward, next-forward, not 'never'"):
         AllReduce(overlap="never")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no option 'overlap'"):
-        make_strategy("ripples", {"overlap": "backward"})
+        make_strategy("ad-psgd", {"overlap": "backward"})
     with pytest.raises(UsageError, match="to the strategy itself"):
         make_strategy(AllReduce(), {"overlap": "backward"})
 
