@@ -42,6 +42,15 @@ def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
 
 
+def train_one_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int
+) -> None:
+    optimizer.zero_grad()
+    inputs, targets = batch_of(rank, step)
+    cross_entropy(model(inputs), targets).backward()
+    optimizer.step()
+
+
 def parameters_of(model: nn.Module) -> list[float]:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
 
@@ -105,10 +114,7 @@ def train_scheduled(sync: str) -> list[float]:
     model = make_model()
     optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync=sync)
     for step in range(STEPS):
-        optimizer.zero_grad()
-        inputs, targets = batch_of(session.rank, step)
-        cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
+        train_one_step(model, optimizer, session.rank, step)
     result = parameters_of(model)
     optimizer.finish()
     return result
@@ -127,10 +133,7 @@ def test_scheduled_averaging_equals_mixing_in_one_process(
     plan = make_schedule(schedule, world_size, workers_per_host=world_size)
     for step in range(STEPS):
         for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-            optimizer.zero_grad()
-            inputs, targets = batch_of(rank, step)
-            cross_entropy(model(inputs), targets).backward()
-            optimizer.step()
+            train_one_step(model, optimizer, rank, step)
         for group in plan.round_at(step):
             average(models, [(rank, float(group.share_of(rank))) for rank in group.members])
     for result, model in zip(results, models, strict=True):
@@ -146,21 +149,20 @@ def average(models: list[nn.Module], shares: list[tuple[int, float]]) -> None:
                 parameter.copy_(mean)
 
 
-def train_beside_averaging(sync: str, transport: str) -> tuple[list[float], list[float]]:
+def train_beside_averaging(
+    sync: str, transport: str, options: dict[str, object]
+) -> tuple[list[float], list[float]]:
     session = shoal.init(deadline_s=30)
     model = make_model()
     inner = make_optimizer(model)
     optimizer = shoal.DistributedOptimizer(
         inner,
         model,
-        sync=make_strategy(sync, {"interval": 1, "overlap": "next-steps"}),
+        sync=make_strategy(sync, {"interval": 1, "overlap": "next-steps", **options}),
         transport=transport,
     )
     for step in range(STEPS):
-        optimizer.zero_grad()
-        inputs, targets = batch_of(session.rank, step)
-        cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
+        train_one_step(model, optimizer, session.rank, step)
     before = parameters_of(model)
     optimizer.state_dict()  # waits for the last average
     result = parameters_of(model)
@@ -169,24 +171,32 @@ def train_beside_averaging(sync: str, transport: str) -> tuple[list[float], list
 
 
 @pytest.mark.parametrize("transport", ["gloo", "shoal"])
-@pytest.mark.parametrize("sync", ["local-sgd", "ds-sync", "ripples-static"])
+@pytest.mark.parametrize(
+    ("sync", "schedule", "options"),
+    [
+        ("local-sgd", "all-reduce", {}),
+        ("ds-sync", "ds-sync", {}),
+        ("ripples-static", "ripples-static", {}),
+        ("ripples", "all-reduce", {"group_size": 4}),
+    ],
+)
 def test_averaging_beside_computing_adds_what_it_has_changed(
-    run_workers: RunWorkers, sync: str, transport: str
+    run_workers: RunWorkers,
+    sync: str,
+    schedule: str,
+    options: dict[str, object],
+    transport: str,
 ) -> None:
     """With an average due at every step, each is taken in at the end of the next one."""
     world_size = 4
-    results = run_workers(train_beside_averaging, world_size, sync, transport)
+    results = run_workers(train_beside_averaging, world_size, sync, transport, options)
     models = [make_model() for _ in range(world_size)]
     optimizers = [make_optimizer(model) for model in models]
-    schedule = "all-reduce" if sync == "local-sgd" else sync
     plan = make_schedule(schedule, world_size, workers_per_host=world_size)
     changes = [[torch.zeros_like(p) for p in model.parameters()] for model in models]
     for step in range(STEPS):
         for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-            optimizer.zero_grad()
-            inputs, targets = batch_of(rank, step)
-            cross_entropy(model(inputs), targets).backward()
-            optimizer.step()
+            train_one_step(model, optimizer, rank, step)
             add(model, changes[rank])
         copies = [copy.deepcopy(model) for model in models]
         for group in plan.round_at(step):

@@ -10,8 +10,9 @@ Owns the copies, the thread and the difference. Who averages with whom is the st
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from threading import Event
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 
@@ -21,14 +22,13 @@ from shoal.trace import SpanKind
 from shoal.train.replica import Stopwatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
     from shoal.train.replica import Replica
 
 AveragingOverlap = Literal["none", "next-steps"]
 """What an average of parameters hides behind: nothing, or the steps until the next one is due."""
+
+Average: TypeAlias = Callable[[Sequence[torch.Tensor], Stopwatch], None]
+"""Replaces flat tensors by their mean with others', and accounts for its time."""
 
 _POLL_SECONDS = 0.5
 
@@ -56,8 +56,8 @@ class DelayedAverage:
         self._average = [torch.empty_like(flat, device="cpu") for flat in flats]
         self._on_load = replica.model.register_load_state_dict_post_hook(lambda *_: self._forget())
 
-    def begin(self, average: Callable[[Sequence[Tensor], Stopwatch], None]) -> None:
-        """Let `average` replace a copy of the flat tensors by their mean with others', in a thread.
+    def begin(self, average: Average) -> None:
+        """Let `average` work on a copy of the model, in a thread.
 
         The one before must have been taken in. What `average` times is not the training thread's.
         """

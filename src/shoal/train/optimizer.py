@@ -62,7 +62,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     is the same; what needs all gradients or parameters before (clipping, a gradient scaler, a
     checkpoint) waits for them. For those that average parameters it is "none", or "next-steps":
     computing goes on while the model as it was is averaged, and what that has changed is added when
-    it is known, at the latest when the next average is due. A checkpoint waits for it.
+    it is known, at the latest when the next average is due. `state_dict()` waits for it: save the
+    model after the optimizer.
 
     Gradient clipping, accumulation (`no_sync`), parameter groups, learning-rate schedulers and
     `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from shoal.errors import UsageError
 from shoal.groups import GeneratorConfig
 from shoal.groups.slow_worker import SlowWorker, slow_worker
 from shoal.runtime.udp.remarks import Remark
 from shoal.trace import SpanKind
-from shoal.train.delayed_average import AveragingOverlap, DelayedAverage, check_averaging_overlap
-from shoal.train.strategy import AbstractStrategy, Averaged
+from shoal.train.periodic_averaging import AbstractPeriodicAveraging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
+    from shoal.train.delayed_average import AveragingOverlap
     from shoal.train.replica import Assigned, Replica, Stopwatch
 
 
@@ -87,21 +87,17 @@ class GeneratedAveraging:
         self._replica.groups.leave(self._replica.session)
 
 
-class AbstractGeneratedStrategy(AbstractStrategy):
-    """What the two modes of the generator share: they differ only in its configuration."""
+class AbstractGeneratedStrategy(AbstractPeriodicAveraging):
+    """What the two modes of the generator share: they differ only in its configuration.
 
-    averaged = Averaged.PARAMETERS
+    After a restart groups are formed afresh.
+    """
+
     is_lock_step = False
 
     def __init__(self, config: GeneratorConfig, interval: int, overlap: AveragingOverlap) -> None:
-        if interval < 1:
-            message = f"The interval between synchronizations must be at least 1, not {interval}."
-            raise UsageError(message)
-        check_averaging_overlap(overlap)
+        super().__init__(interval, overlap)
         self._config = config
-        self._interval, self._overlap = interval, overlap
-        self._delayed: DelayedAverage | None = None
-        self._position = 0
 
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the generator's switches, the interval and the overlap."""
@@ -119,51 +115,21 @@ class AbstractGeneratedStrategy(AbstractStrategy):
 
     def bind(self, replica: Replica) -> None:
         """Join the generator's session."""
-        self._replica = replica
-        if self._overlap == "next-steps":
-            self._delayed = DelayedAverage(replica)
+        super().bind(replica)
         self._averaging = GeneratedAveraging(replica, self._config)
-        self._position = 0
-
-    def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
-        """Apply the local `update`, then average within the groups the generator hands out."""
-        update()
-        self._position += 1
-        is_due = self._position % self._interval == 0
-        if self._delayed is not None:
-            self._delayed.take_in(wait=is_due)
-        if is_due:
-            self._synchronize()
 
     def _synchronize(self) -> None:
-        average = partial(self._averaging.synchronize, self._position)
-        if self._delayed is not None:
-            self._delayed.begin(average)
-        else:
-            average(self._replica.flat.buffers, self._replica.stopwatch)
-
-    def settle(self) -> None:
-        """Wait for the average under way, if there is one, and take it in."""
-        if self._delayed is not None:
-            self._delayed.take_in(wait=True)
+        """Average within the groups that the generator hands out."""
+        self._carry_out(partial(self._averaging.synchronize, self._position))
 
     def finish(self) -> None:
         """Deregister: no group that has not started will wait for this worker."""
-        if self._delayed is not None:
-            self._delayed.close()
+        self._end_overlap()
         self._averaging.leave()
 
     def remarks(self) -> tuple[Remark, ...]:
         """Return who is slow, as the generator sees it."""
         return self._averaging.remarks()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the number of local steps; groups are formed afresh after a restart."""
-        return {"position": self._position}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue counting local steps from the saved position."""
-        self._position = int(state["position"])
 
 
 @final

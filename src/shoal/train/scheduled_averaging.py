@@ -13,15 +13,14 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shoal.errors import DeadlineExceeded, UsageError
+from shoal.errors import DeadlineExceeded
 from shoal.trace import SpanKind
-from shoal.train.delayed_average import AveragingOverlap, DelayedAverage, check_averaging_overlap
-from shoal.train.strategy import AbstractStrategy, Averaged
+from shoal.train.periodic_averaging import AbstractPeriodicAveraging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -35,25 +34,14 @@ ROUNDS_PER_BLOCK = 8
 _POLL_SECONDS = 0.005
 
 
-class AbstractScheduledAveraging(AbstractStrategy):
+class AbstractScheduledAveraging(AbstractPeriodicAveraging):
     """Averages parameters within the groups of a schedule, every `interval` local steps.
 
     A worker whose data ends early keeps averaging, without updates of its own, until no worker
     trains any more: the others' schedule stays whole, and the mean of all models is not biased.
     """
 
-    averaged = Averaged.PARAMETERS
     is_lock_step = True
-
-    def __init__(self, interval: int, overlap: AveragingOverlap) -> None:
-        if interval < 1:
-            message = f"The interval between synchronizations must be at least 1, not {interval}."
-            raise UsageError(message)
-        check_averaging_overlap(overlap)
-        self._interval, self._overlap = interval, overlap
-        self._delayed: DelayedAverage | None = None
-        self._position = 0
-        self._published = ""
 
     @abstractmethod
     def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
@@ -61,40 +49,21 @@ class AbstractScheduledAveraging(AbstractStrategy):
 
     def bind(self, replica: Replica) -> None:
         """Make the schedule."""
-        self._replica = replica
+        super().bind(replica)
         self._schedule = self.make_schedule(replica)
-        if self._overlap == "next-steps" and replica.communicator.world_size > 1:
-            self._delayed = DelayedAverage(replica)
-        self._position = 0
         self._published = ""
 
-    def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
-        """Apply the local `update`, then average within this round's group."""
-        update()
-        self._position += 1
-        is_due = self._position % self._interval == 0
-        if self._delayed is not None:
-            self._delayed.take_in(wait=is_due)
-        if is_due:
-            round_index = self._position // self._interval - 1
-            self._publish(self._block(round_index))
-            self._synchronize(round_index)
+    def _synchronize(self) -> None:
+        """Average within this round's group."""
+        round_index = self._position // self._interval - 1
+        self._publish(self._block(round_index))
+        self._make_round(round_index)
 
-    def settle(self) -> None:
-        """Wait for the average under way, if there is one, and take it in."""
-        if self._delayed is not None:
-            self._delayed.take_in(wait=True)
-
-    def _synchronize(self, round_index: int) -> None:
+    def _make_round(self, round_index: int) -> None:
         group = self._schedule.group_of(self._replica.communicator.rank, round_index)
         self._replica.count(f"group_size.{len(group)}")
-        if len(group) == 1:
-            return
-        average = partial(self._average, group, round_index)
-        if self._delayed is not None:
-            self._delayed.begin(average)
-        else:
-            average(self._replica.flat.buffers, self._replica.stopwatch)
+        if len(group) > 1:
+            self._carry_out(partial(self._average, group, round_index))
 
     def _average(
         self, group: Group, round_index: int, flats: Sequence[Tensor], stopwatch: Stopwatch
@@ -118,15 +87,13 @@ class AbstractScheduledAveraging(AbstractStrategy):
         world_size = self._replica.communicator.world_size
         if world_size == 1:
             return
-        if self._delayed is not None:
-            self._delayed.close()
-            self._delayed = None
+        self._end_overlap()
         self._replica.facts.increment(self._finished)
         round_index = self._position // self._interval
         while True:
             if round_index % ROUNDS_PER_BLOCK == 0 and not self._is_anyone_training(round_index):
                 return
-            self._synchronize(round_index)
+            self._make_round(round_index)
             round_index += 1
 
     def _is_anyone_training(self, round_index: int) -> bool:
@@ -161,11 +128,3 @@ class AbstractScheduledAveraging(AbstractStrategy):
     @property
     def _finished(self) -> str:
         return f"{self._replica.session}/finished"
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the schedule, in local steps."""
-        return {"position": self._position}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the schedule at the saved position."""
-        self._position = int(state["position"])

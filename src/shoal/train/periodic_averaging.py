@@ -1,0 +1,82 @@
+"""Parameter averaging every few local steps: what strategies by schedule and by generator share.
+
+Owns when an average is due, and whether computing waits for it or goes on (`delayed_average`). Who
+averages with whom is the subclass's.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import UsageError
+from shoal.train.delayed_average import AveragingOverlap, DelayedAverage, check_averaging_overlap
+from shoal.train.strategy import AbstractStrategy, Averaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.train.delayed_average import Average
+    from shoal.train.replica import Replica
+
+
+class AbstractPeriodicAveraging(AbstractStrategy):
+    """Averages parameters every `interval` local steps."""
+
+    averaged = Averaged.PARAMETERS
+
+    def __init__(self, interval: int, overlap: AveragingOverlap) -> None:
+        if interval < 1:
+            message = f"The interval between synchronizations must be at least 1, not {interval}."
+            raise UsageError(message)
+        check_averaging_overlap(overlap)
+        self._interval, self._overlap = interval, overlap
+        self._delayed: DelayedAverage | None = None
+        self._position = 0
+
+    def bind(self, replica: Replica) -> None:
+        """Begin at the first step."""
+        self._replica = replica
+        self._position = 0
+        if self._overlap == "next-steps" and replica.communicator.world_size > 1:
+            self._delayed = DelayedAverage(replica)
+
+    def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
+        """Apply the local `update`, then average if that is due."""
+        update()
+        self._position += 1
+        is_due = self._position % self._interval == 0
+        if self._delayed is not None:
+            self._delayed.take_in(wait=is_due)
+        if is_due:
+            self._synchronize()
+
+    @abstractmethod
+    def _synchronize(self) -> None:
+        """Carry out the average that is due now, by way of `_carry_out`."""
+
+    def _carry_out(self, average: Average) -> None:
+        """Let `average` average the model: now, or in the background a copy of it."""
+        if self._delayed is not None:
+            self._delayed.begin(average)
+        else:
+            average(self._replica.flat.buffers, self._replica.stopwatch)
+
+    def settle(self) -> None:
+        """Wait for the average under way, if there is one, and take it in."""
+        if self._delayed is not None:
+            self._delayed.take_in(wait=True)
+
+    def _end_overlap(self) -> None:
+        """Take in the average under way; from now on computing waits for every one."""
+        if self._delayed is not None:
+            self._delayed.close()
+            self._delayed = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of local steps made."""
+        return {"position": self._position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue counting local steps from the saved position."""
+        self._position = int(state["position"])
