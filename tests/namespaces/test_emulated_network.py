@@ -26,6 +26,8 @@ from shoal.errors import ResourceError, UsageError
 from shoal.lab.network.interfaces import SEGMENTATION, offloads
 from shoal.lab.network.namespaces import Namespace, inside, obstacle
 
+pytestmark = pytest.mark.usefixtures("_emulated_network")
+
 FAST = Ports(2, 1_000_000_000, 256 << 10)
 SOME_PORT = 7000
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shoal.bench.emulated_network import FRAME_BYTES, EmulatedNetwork, Ports
 from shoal.bench.turns import GLOO, Contender, all_reduce_rounds, blast, push_rounds
 from shoal.jobs.pool import WorkerPool
+
+pytestmark = pytest.mark.usefixtures("_emulated_network")
 
 PORTS = Ports(3, 200_000_000, 128 << 10)
 BUFFER_BYTES = 900_000

@@ -161,6 +161,7 @@ def train_beside_averaging(
         sync=make_strategy(sync, {"interval": 1, "overlap": "next-steps", **options}),
         transport=transport,
     )
+    optimizer.replica.communicator.barrier()  # so that the first group is of all
     for step in range(STEPS):
         train_one_step(model, optimizer, session.rank, step)
     before = parameters_of(model)
@@ -177,7 +178,11 @@ def train_beside_averaging(
         ("local-sgd", "all-reduce", {}),
         ("ds-sync", "ds-sync", {}),
         ("ripples-static", "ripples-static", {}),
-        ("ripples", "all-reduce", {"group_size": 4}),
+        (
+            "ripples",
+            "all-reduce",  # whoever asks first draws a group of all, the others take it
+            {"group_size": 4, "global_division": False, "slowdown_threshold": None},
+        ),
     ],
 )
 def test_averaging_beside_computing_adds_what_it_has_changed(

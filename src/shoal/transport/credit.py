@@ -2,12 +2,14 @@
 
 Each sender that owes a message gets an equal share of one budget, so a port in front of the
 receiver holds at most the budget however many senders there are: incast cannot overrun it. The
-budget grows while queueing delay stays under a target and shrinks in proportion when it does not;
-loss shrinks it only when it is more than the bound in force would forgive. Nobody is granted more
-than it owes, so that no sender keeps credit from one operation and spends it in the next, when all
-the others want to send as well. Delay is measured from
-the senders' clocks to the kernel's arrival stamps, so neither clock offsets nor a receiver that is
-slow to read look like congestion.
+budget grows while queueing delay stays under a target and shrinks in proportion when it does not.
+Loss shrinks it when it is more than the bounds in force forgive and packets queue meanwhile; the
+delay at which that happened is what the port holds, and half of it is aimed at until it is
+forgotten. Loss without a queue is a bad link's, which less credit would not mend; only beyond
+`tolerated_loss` is it heeded all the same. Nobody is granted more than it owes, so that no sender
+keeps credit from one operation and spends it in the next, when all the others want to send as well.
+Delay is measured from the senders' clocks to the kernel's arrival stamps, so neither clock offsets
+nor a receiver that is slow to read look like congestion.
 
 The papers leave rate control minimal (research digest, section 1.8: "only to avoid collapse");
 granting credit from the receiver follows the idea of NDP and Homa.
@@ -44,8 +46,28 @@ _FEWEST_NEWS: Final = 4
 FIRST_ARRIVALS: Final = 1_000.0
 """Packets per millisecond that are expected before anything is known."""
 
-REORDERING: Final = 128
-"""Packets that may overtake one before it counts as lost: paths differ."""
+LEAST_REORDERING: Final = 3.0
+"""Packets that may overtake one before it counts as lost, where all have long come in order."""
+
+MOST_REORDERING: Final = 128.0
+"""The same on paths that differ, and where packets are sprayed until that is seen."""
+
+ORDER: Final = 0.0002
+"""Share of the overtaking expected that is forgotten with every packet that comes in order."""
+
+QUEUEING_US: Final = 100
+"""Delay that no packet of an interval was below, from which loss is taken for a port's that is
+full. Loss without it is the link's own, and sending less would not mend it."""
+
+FORGETTING: Final = 1024.0
+"""Intervals in which it is forgotten at which delay a port was full."""
+
+STRAY_LOSS: Final = 0.01
+"""Share of packets that may be lost beyond what is forgiven without blaming a port."""
+
+EXCESS_LOSS: Final = 2.0
+"""Packets lost beyond that, in intervals that follow each other, from which a port is full."""
+
 DECREASE: Final = 0.5
 """Largest share of the budget that one interval of high delay takes away."""
 
@@ -119,20 +141,24 @@ def _worth_telling(core: Row, share: int) -> int:
 def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
     """Note that packet numbers below `end` of a peer have arrived or are missing.
 
-    Those that are missing are lost once REORDERING later ones are known. The replay window is
-    expected to have made room for the new numbers.
+    Those that are missing are lost once as many later ones are known as have been seen to overtake
+    one. The replay window is expected to have made room for the new numbers.
     """
-    for number in range(max(0, peer.end - REORDERING), end - REORDERING):
+    known = end - int(peer.reordering)
+    for number in range(peer.judged, known):
         if not has_seen(seen, number):
             core.interval_lost += 1
+    peer.judged = max(peer.judged, known)
+    peer.reordering = max(LEAST_REORDERING, peer.reordering * (1.0 - ORDER * (end - peer.end)))
     peer.end = end
 
 
 @compiled
 def note_overtaken(core: Row, peer: Row, number: int) -> None:
     """Note that a packet arrived after later ones, so that it is not lost after all."""
-    if number < peer.end - REORDERING:
+    if number < peer.judged:
         core.interval_lost -= 1
+    peer.reordering = max(peer.reordering, min(float(peer.end - number), MOST_REORDERING))
 
 
 @compiled
@@ -153,14 +179,30 @@ def note_delay(core: Row, peer: Row, clock: int, arrived: int, packets: int) -> 
 
 
 @compiled
+def _is_overrun(core: Row) -> bool:
+    """Return whether loss says that a port is full: once an interval, a cumulative sum."""
+    total = core.interval_packets + core.interval_lost
+    if core.interval_lost > max(8.0, core.tolerated_loss * total):
+        return True
+    news = core.interval_lost - core.interval_forgiven - STRAY_LOSS * total
+    queues = core.interval_delay > QUEUEING_US
+    core.excess_loss = max(0.0, core.excess_loss + news) if queues else 0.0
+    if core.excess_loss <= EXCESS_LOSS:
+        return False
+    core.excess_loss = 0.0
+    return True
+
+
+@compiled
 def adapt_budget(state: State, now: int) -> None:
     """Once an interval: grow or shrink the budget by the smallest queueing delay it has seen."""
     core = state.core[0]
     if now < core.interval_end or core.interval_packets == 0:
         return
-    delay, target = core.interval_delay, core.delay_target
-    total = core.interval_packets + core.interval_lost
-    if core.interval_lost > max(8.0, core.tolerated_loss * total):
+    delay, target = core.interval_delay, min(core.delay_target, core.full_delay / 2)
+    core.full_delay += (2 * core.delay_target - core.full_delay) / FORGETTING
+    if _is_overrun(core):
+        core.full_delay = max(2.0 * QUEUEING_US, min(core.full_delay, float(delay)))
         core.slow_start = 0
         core.budget *= 1.0 - DECREASE / 2
     elif delay > target:
@@ -175,5 +217,6 @@ def adapt_budget(state: State, now: int) -> None:
     took = max(FIRST_INTERVAL_US, core.interval_last - core.interval_first)
     core.arrivals += (core.interval_packets * 1_000 / took - core.arrivals) / 4
     core.interval_packets = core.interval_lost = 0
+    core.interval_forgiven = 0.0
     core.interval_delay = 1 << 40
     core.interval_end = now + max(FIRST_INTERVAL_US, min(delay, 10_000))

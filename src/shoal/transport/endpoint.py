@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ResourceError, UsageError
 from shoal.transport import rates
-from shoal.transport.credit import FIRST_ARRIVALS
+from shoal.transport.credit import FIRST_ARRIVALS, LEAST_REORDERING, MOST_REORDERING
 from shoal.transport.operations import cancel_operation, post_operation
 from shoal.transport.own_queue import FIRST_BYTES
 from shoal.transport.tables import NEVER, Counter, State, new_state
@@ -68,8 +68,10 @@ class Endpoint:
         core["budget"] = min(config.first_budget_packets, config.budget_packets)
         core["largest_budget"] = config.budget_packets
         core["delay_target"], core["tolerated_loss"] = config.delay_target_us, config.tolerated_loss
+        core["full_delay"] = 2 * config.delay_target_us
         core["interval_delay"], core["timer_at"] = 1 << 40, NEVER
         core["arrivals"] = FIRST_ARRIVALS
+        self.state.peers["reordering"] = MOST_REORDERING if config.paths > 1 else LEAST_REORDERING
         core["own_limit"], core["held_at"], core["look_at"] = FIRST_BYTES, NEVER, NEVER
         rates.start(self.state, config.rate_bytes_per_us)
         self._free = list(range(len(self.state.operations)))

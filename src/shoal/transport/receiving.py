@@ -273,6 +273,7 @@ def _deliver(
             incoming_done(state, slot, index)
             stops = 1
     counters[_LATE if operation.active else _STALE] += count - done
+    core.interval_forgiven += count - done
     if header.flags & LAST and stops == 0:
         if row.state == DONE:
             _queue_stop(state, row.peer, operation, row)
@@ -314,6 +315,7 @@ def _place(
     """Put `count` segments of `length` bytes each where they belong; none of them was there."""
     clear_run(row.seen, segment, count)
     note_settled(core, peer, count)
+    core.interval_forgiven += count * (1.0 - row.target / row.size)
     row.received += count * length
     offset, stride = segment * core.segment_bytes, HEADER_BYTES + length
     for each in range(count):
@@ -347,6 +349,7 @@ def _on_unknown(state: State, rank: int, header: Row, count: int) -> None:
     """Note packets for no active operation; a sender that has missed our STOP gets another."""
     if is_finished(state, header.stream, header.iteration, rank):
         state.counters[rank, _STALE] += count
+        state.core[0].interval_forgiven += count
         if header.flags & LAST or header.kind & 15 != DATA:
             state.counters[rank, _STOPS] += 1
             queue_stop_again(

@@ -187,6 +187,8 @@ PEER: Final = np.dtype(
         ("epoch_end", "<i8"),
         ("lateness", "<f8"),  # how far behind packets arrive, microseconds
         ("end_at", "<i8"),  # when `end` last advanced
+        ("judged", "<i8"),  # packet numbers below this are here or count as lost
+        ("reordering", "<f8"),  # packets that may overtake one before it counts as lost
         ("expecting", "<i4"),  # incoming messages that are not done
         ("feedback_due", "u1"),
         ("known", "u1"),  # whether tags and addresses are set
@@ -229,6 +231,7 @@ CORE: Final = np.dtype(
         ("budget_at", "<i8"),  # when it was last adapted
         ("interval_packets", "<i8"),
         ("interval_lost", "<i8"),
+        ("interval_forgiven", "<f8"),  # packets that the bounds of what came would forgive
         ("interval_delay", "<i8"),  # smallest queueing delay in the interval, microseconds
         ("interval_end", "<i8"),
         ("interval_first", "<i8"),  # arrival of its first packet, and of its last
@@ -244,6 +247,8 @@ CORE: Final = np.dtype(
         ("held_bytes", "<i8"),  # what was waiting then
         ("look_at", "<i8"),  # when to see again how much is waiting
         ("delay_target", "<f8"),
+        ("excess_loss", "<f8"),  # packets lost beyond what is forgiven, while they queued
+        ("full_delay", "<f8"),  # at which a port lately was full, microseconds
         ("tolerated_loss", "<f8"),
     ],
     align=True,

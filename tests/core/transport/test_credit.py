@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transfers import Transfer
 from virtual_link import Faults, Port, VirtualLink, joined
 
-from shoal.transport.credit import LARGEST_CREDIT, REORDERING, SMALLEST_BUDGET
+from shoal.transport.credit import LARGEST_CREDIT, MOST_REORDERING, SMALLEST_BUDGET
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32
 from shoal.transport.messages import MessageTables, Receiving, Sending
@@ -183,6 +183,51 @@ def test_many_senders_into_a_short_buffer_do_not_collapse(senders: int) -> None:
     assert again < 0.25 * 40 * len(transfers)
 
 
+@pytest.mark.parametrize("senders", [7, 31])
+@pytest.mark.parametrize("room_bytes", [64_000, 128_000])
+def test_a_port_that_holds_less_than_the_delay_aimed_at_is_found(
+    senders: int, room_bytes: int
+) -> None:
+    """At 1 Gbit/s such ports hold 0.6 and 1.3 ms of the 2 ms that rate control would allow."""
+    port = Port(bytes_per_us=100.0, room_bytes=room_bytes)
+    link, _ = joined(senders + 1, TransportConfig(segment_bytes=1440), port=port, seed=2)
+    transfers = [
+        Transfer(link, source, 0, np.ones(360 * 200, np.float32), iteration=number)
+        for number in range(6 if senders == 7 else 3)
+        for source in range(1, senders + 1)
+    ]
+    for transfer in transfers:
+        transfer.post()
+    link.run()
+    packets = len(transfers) * 200
+    assert link.now < 1.05 * packets * (1440 + 32) / 100.0
+    # 14 to 29 % while loss was heeded only beyond what is tolerated
+    assert link.counts["overrun"] < 0.03 * packets
+
+
+def test_loss_that_no_queue_explains_leaves_the_budget_alone() -> None:
+    config = TransportConfig(segment_bytes=1440, budget_packets=64, first_budget_packets=64)
+    link, _ = joined(2, config, faults=Faults(loss=0.05), seed=2)
+    for number in range(6):
+        Transfer(link, 0, 1, np.ones(360 * 500, np.float32), iteration=number).post()
+    assert lowest_budget(link, 1) == 64
+    assert link.counts["lost"] > 100
+
+
+@pytest.mark.parametrize(("loss_bound", "heeded"), [(0.0, True), (0.2, False)])
+def test_loss_in_a_queue_is_heeded_when_it_is_more_than_the_bound_forgives(
+    loss_bound: float, heeded: bool
+) -> None:
+    """The research digest, section 1.8: loss is a signal only past the bound."""
+    config = TransportConfig(segment_bytes=1440, budget_packets=96, first_budget_packets=96)
+    link, _ = joined(2, config, port=Port(bytes_per_us=100.0), seed=2)
+    link.drop = lambda each: each.is_data and link.random.random() < 0.08
+    for number in range(6):
+        values = np.ones(360 * 500, np.float32)
+        Transfer(link, 0, 1, values, iteration=number, loss_bound=loss_bound).post()
+    assert (lowest_budget(link, 1) < 80) == heeded
+
+
 def lowest_budget(link: VirtualLink, host: int) -> float:
     """Run until all is done; return the lowest budget that `host` had meanwhile."""
     lowest = [1e9]
@@ -198,7 +243,7 @@ def lowest_budget(link: VirtualLink, host: int) -> float:
 
 
 def test_reordering_is_no_loss() -> None:
-    config = TransportConfig(segment_bytes=64, budget_packets=64, first_budget_packets=64)
+    config = TransportConfig(segment_bytes=64, budget_packets=64, first_budget_packets=64, paths=2)
     link, _ = joined(2, config, faults=Faults(reordering=0.9, reorder_us=400))
     Transfer(link, 0, 1, np.ones(16 * 1_000, np.float32)).post()
     assert lowest_budget(link, 1) == 64
@@ -227,4 +272,4 @@ def test_every_loss_is_counted_once_and_what_comes_late_is_taken_back() -> None:
     lost = link.counts["data dropped 0-1"]
     assert lost > 150
     # of the last packets it is not known yet
-    assert lost - REORDERING <= int(core["interval_lost"][0]) <= lost
+    assert lost - MOST_REORDERING <= int(core["interval_lost"][0]) <= lost
