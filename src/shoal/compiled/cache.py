@@ -11,11 +11,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import functools
 import hashlib
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -35,12 +36,16 @@ nothing is allocated there (numba refuses to). Counting took up to half of short
 ROOMS: Final = ("compiled", "transport", "switching", "lab/network", "runtime/udp")
 """Folders of the package whose functions are compiled and call each other."""
 
+ABOVE: Final = ("sim",)
+"""Folders whose compiled functions call those of the rooms but are called by none of them: changing
+one of these compiles only these anew."""
 
-def source_hash() -> str:
-    """Return a hash of the sources of all compiled rooms and of the numba that compiles them."""
+
+def source_hash(rooms: Sequence[str] = ROOMS) -> str:
+    """Return a hash of the sources of compiled rooms and of the numba that compiles them."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256(numba.__version__.encode())
-    for room in ROOMS:
+    for room in rooms:
         for file in sorted((package / room).glob("**/*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
@@ -58,6 +63,16 @@ if _HELD is not None:
     atexit.register(_HELD.close)
 _WARM: Final = ".warm"
 """Begins the names of files that say what has been compiled into the folder."""
+
+
+@functools.cache
+def _folder_above() -> str:
+    return str(Path(_FOLDER, f"above-{source_hash(ABOVE)}"))
+
+
+def _folder_for(module: str) -> str:
+    is_above = any(module.startswith(f"shoal.{room}.") for room in ABOVE)
+    return _folder_above() if is_above else _FOLDER
 
 
 def is_cold(what: str) -> bool:
@@ -93,7 +108,7 @@ def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Res
     compiled once and not for every width, and for every constant, that it is called with.
     """
     settings: Any = config
-    previous, settings.CACHE_DIR = settings.CACHE_DIR, _FOLDER
+    previous, settings.CACHE_DIR = settings.CACHE_DIR, _folder_for(function.__module__)
     try:
         dispatcher = numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # no place to write: compile in every process

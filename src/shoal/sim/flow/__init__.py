@@ -1,0 +1,1 @@
+"""The network as flows that share its links fairly: no packets, no queues."""
