@@ -1,0 +1,341 @@
+"""Flows that begin and end, event by event in virtual time; between events their rates stand.
+
+Only the component of flows and links that a change touches is worked out anew: what it does not
+reach keeps its rates. One event stands for each component, for the flow of it that ends first.
+(Research digest on simulation, section 3.) Times are picoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shoal.compiled import compiled
+from shoal.sim.flow.sharing import share_out
+from shoal.sim.flow.tables import COMING, FLOWING, FREE
+from shoal.switching.random_bits import mixed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shoal.sim.flow.tables import State
+
+FULL = -1
+"""Returned instead of a transfer: more flows at once than there is room for."""
+
+_LATEST = float(1 << 62)
+_UINT64 = np.uint64
+
+
+@compiled
+def start(
+    state: State,
+    at: int,
+    count: int,
+    sources: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    sizes: NDArray[np.float64],
+    most: float,
+    key: int,
+) -> int:
+    """Let `count` flows between hosts begin at `at`, or when the first bit has crossed; see `run`.
+
+    Sizes are bytes, `most` is the rate that none of them exceeds, bytes per picosecond, and `key`
+    decides which of several equal ways is taken. Returns the transfer's number, or `FULL`.
+    """
+    core = state.core[0]
+    if core.flowing + count > len(state.flows) or core.free_transfer < 0:
+        return FULL
+    transfer = int(core.free_transfer)
+    core.free_transfer = state.transfers[transfer].next
+    state.transfers[transfer].flows = count
+    for each in range(count):
+        row = int(core.free_flow)
+        flow = state.flows[row]
+        core.free_flow = flow.next
+        core.flowing += 1
+        core.started += 1
+        flow.left, flow.rate, flow.most = max(0.0, sizes[each]), 0.0, most
+        flow.transfer, flow.state, flow.due = transfer, COMING, -1
+        delay = _find_way(state, row, int(sources[each]), int(targets[each]), key + each)
+        _push(state, at + delay, row, 1)
+    return transfer
+
+
+@compiled
+def run(state: State, until: int) -> int:
+    """Let everything happen that is due up to `until`, or up to when a transfer is over.
+
+    Returns the time that has come; the transfers that are over then are the first `core.finished`
+    of `finished`, for the caller to take (`take_finished`).
+    """
+    core = state.core[0]
+    while core.finished == 0:
+        _settle_changes(state)
+        if core.finished > 0:
+            break
+        if core.events == 0 or state.heap[0].at > until:
+            core.now = max(core.now, until)
+            break
+        core.now = state.heap[0].at
+        while core.events > 0 and state.heap[0].at == core.now:
+            row, number = int(state.heap[0].flow), int(state.heap[0].number)
+            begins = state.heap[0].begins
+            _pop(state)
+            if begins:
+                _begin(state, row)
+            elif state.flows[row].due == number:
+                _end(state, row)
+    return int(core.now)
+
+
+@compiled
+def take_finished(state: State, taken: NDArray[np.int32]) -> int:
+    """Copy the transfers that are over into `taken`; return how many, and let their rows go."""
+    core = state.core[0]
+    count = min(int(core.finished), len(taken))
+    for each in range(count):
+        transfer = state.finished[core.finished - 1 - each]
+        taken[each] = transfer
+        state.transfers[transfer].next = core.free_transfer
+        core.free_transfer = transfer
+    core.finished -= count
+    return count
+
+
+@compiled
+def set_capacity(state: State, link: int, capacity: float) -> None:
+    """Let `link` carry `capacity` bytes per picosecond from now on."""
+    state.links[link].capacity = capacity
+    _touch(state, link)
+
+
+@compiled
+def _find_way(state: State, row: int, source: int, target: int, key: int) -> int:
+    """Write the links between two hosts into a flow's hops; return what they delay, picoseconds."""
+    flow, hops = state.flows[row], state.hops[row]
+    if source == target:
+        hops[0].link, hops[0].weight = state.access[source, 2], 1.0
+        flow.hops = 1
+        return 0
+    here, there = int(state.access[source, 3]), int(state.access[target, 3])
+    hops[0].link, hops[0].weight = state.access[source, 0], 1.0
+    used, delay = 1, int(state.access_delay[source, 0] + state.access_delay[target, 1])
+    if here != there:
+        choices = int(state.alternatives[here, there])
+        choice = int(mixed(_UINT64(key)) % _UINT64(choices)) if choices > 1 else 0
+        route = state.routes[here, there, choice]
+        for each in range(route.hops):
+            trunk = state.trunks[route.first + each]
+            hops[used].link, hops[used].weight = trunk.link, trunk.weight
+            used += 1
+        delay += int(state.route_delay[here, there])
+    hops[used].link, hops[used].weight = state.access[target, 1], 1.0
+    flow.hops = used + 1
+    return delay
+
+
+@compiled
+def _begin(state: State, row: int) -> None:
+    flow, width = state.flows[row], state.hops.shape[1]
+    flow.state, flow.since, flow.rate = FLOWING, state.core[0].now, 0.0
+    for each in range(flow.hops):
+        hop, entry = state.hops[row, each], row * width + each
+        link = state.links[hop.link]
+        hop.before, hop.after = -1, link.first
+        if link.first >= 0:
+            state.hops[link.first // width, link.first % width].before = entry
+        link.first = entry
+        _touch(state, hop.link)
+
+
+@compiled
+def _end(state: State, row: int) -> None:
+    """Take a flow off its links; its transfer is over if it was the last."""
+    core, flow, width = state.core[0], state.flows[row], state.hops.shape[1]
+    for each in range(flow.hops):
+        hop = state.hops[row, each]
+        link = state.links[hop.link]
+        link.carried += flow.rate * float(core.now - flow.since) * hop.weight
+        if hop.before >= 0:
+            state.hops[hop.before // width, hop.before % width].after = hop.after
+        else:
+            link.first = hop.after
+        if hop.after >= 0:
+            state.hops[hop.after // width, hop.after % width].before = hop.before
+        _touch(state, hop.link)
+    flow.state, flow.due, flow.next = FREE, -1, core.free_flow
+    core.free_flow = row
+    core.flowing -= 1
+    core.ended += 1
+    transfer = state.transfers[flow.transfer]
+    transfer.flows -= 1
+    if transfer.flows == 0:
+        state.finished[core.finished] = flow.transfer
+        core.finished += 1
+
+
+@compiled
+def _touch(state: State, number: int) -> None:
+    core, link = state.core[0], state.links[number]
+    if not link.is_dirty:
+        link.is_dirty = 1
+        state.dirty[core.dirty] = number
+        core.dirty += 1
+
+
+@compiled
+def _settle_changes(state: State) -> None:
+    """Work out the rates of every component that has changed, and when its first flow ends."""
+    core = state.core[0]
+    core.visits += 1
+    while core.dirty > 0:
+        core.dirty -= 1
+        number = int(state.dirty[core.dirty])
+        link = state.links[number]
+        link.is_dirty = 0
+        if link.visit == core.visits or link.first < 0:
+            continue
+        flows, links = _gather(state, number)
+        if _end_those_done(state, flows):  # the others may no longer depend on each other
+            core.visits += 1
+            for each in range(links):
+                _touch(state, state.near_links[each])
+            continue
+        share_out(state, flows, links)
+        _expect(state, flows)
+
+
+@compiled
+def _gather(state: State, first: int) -> tuple[int, int]:
+    """Find the flows and links that depend on link `first`, and bring what is left up to date."""
+    core, width = state.core[0], state.hops.shape[1]
+    state.near_links[0] = first
+    state.links[first].visit = core.visits
+    flows, links, done = 0, 1, 0
+    while done < links:
+        entry = int(state.links[state.near_links[done]].first)
+        done += 1
+        while entry >= 0:
+            row = entry // width
+            flow = state.flows[row]
+            if flow.visit != core.visits:
+                flow.visit = core.visits
+                state.near_flows[flows] = row
+                flows += 1
+                _bring_up_to_date(state, row)
+                for hop in state.hops[row][: flow.hops]:
+                    if state.links[hop.link].visit != core.visits:
+                        state.links[hop.link].visit = core.visits
+                        state.near_links[links] = hop.link
+                        links += 1
+            entry = int(state.hops[row, entry % width].after)
+    return flows, links
+
+
+@compiled
+def _bring_up_to_date(state: State, row: int) -> None:
+    core, flow = state.core[0], state.flows[row]
+    came = flow.rate * float(core.now - flow.since)
+    if came > 0:
+        for hop in state.hops[row][: flow.hops]:
+            state.links[hop.link].carried += came * hop.weight
+    flow.left -= came
+    flow.since = core.now
+
+
+@compiled
+def _end_those_done(state: State, flows: int) -> bool:
+    """End the flows of a component that have less to go than comes in a picosecond."""
+    ended = False
+    for each in range(flows):
+        flow = state.flows[state.near_flows[each]]
+        if flow.left <= flow.rate:
+            _end(state, state.near_flows[each])
+            ended = True
+    return ended
+
+
+@compiled
+def _expect(state: State, flows: int) -> None:
+    """Let an event say when the first flow of a component ends."""
+    core = state.core[0]
+    soonest, first = _LATEST, -1
+    for each in range(flows):
+        row = int(state.near_flows[each])
+        flow = state.flows[row]
+        flow.due = -1
+        if flow.rate > 0.0:
+            takes = np.ceil(flow.left / flow.rate)
+            if takes < soonest or (takes == soonest and row < first):
+                soonest, first = takes, row
+    if first >= 0:
+        state.flows[first].due = core.next_number
+        _push(state, int(core.now + soonest), first, 0)
+
+
+@compiled
+def _push(state: State, at: int, flow: int, begins: int) -> None:
+    core, heap = state.core[0], state.heap
+    if core.events == len(heap):
+        _forget_stale(state)
+    number, index = int(core.next_number), int(core.events)
+    core.next_number += 1
+    core.events += 1
+    while index > 0:
+        above = (index - 1) >> 1
+        if not _is_before(at, number, heap[above].at, heap[above].number):
+            break
+        heap[index] = heap[above]
+        index = above
+    event = heap[index]
+    event.at, event.number, event.flow, event.begins = at, number, flow, begins
+
+
+@compiled
+def _pop(state: State) -> None:
+    core = state.core[0]
+    core.events -= 1
+    _sink(state, 0, int(core.events), int(core.events))
+
+
+@compiled
+def _sink(state: State, index: int, source: int, count: int) -> None:
+    """Put the event at `source` into place `index` of a heap of `count`, or as far below it."""
+    heap = state.heap
+    at, number = heap[source].at, heap[source].number
+    flow, begins = heap[source].flow, heap[source].begins
+    while True:
+        below = 2 * index + 1
+        if below >= count:
+            break
+        if below + 1 < count and _is_before(
+            heap[below + 1].at, heap[below + 1].number, heap[below].at, heap[below].number
+        ):
+            below += 1
+        if not _is_before(heap[below].at, heap[below].number, at, number):
+            break
+        heap[index] = heap[below]
+        index = below
+    event = heap[index]
+    event.at, event.number, event.flow, event.begins = at, number, flow, begins
+
+
+@compiled
+def _forget_stale(state: State) -> None:
+    """Remove the ends that rates have changed since; what is left is at most half of the heap."""
+    core, heap = state.core[0], state.heap
+    kept = 0
+    for each in range(core.events):
+        if heap[each].begins or state.flows[heap[each].flow].due == heap[each].number:
+            heap[kept] = heap[each]
+            kept += 1
+    core.events = kept
+    for index in range(kept // 2 - 1, -1, -1):
+        _sink(state, index, index, kept)
+
+
+@compiled
+def _is_before(at: int, number: int, at2: int, number2: int) -> bool:
+    return at < at2 or (at == at2 and number < number2)

@@ -1,0 +1,227 @@
+"""A network of flows as Python sees it: transfers between hosts, and when they are over.
+
+Owns the tables and lays the ways through a topology; knows nothing of packets, loss or training.
+Bytes are those that links carry, headers included: whoever starts a transfer adds them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from shoal.errors import ResourceError, UsageError
+from shoal.sim.flow.events import FULL, run, set_capacity, start, take_finished
+from shoal.sim.flow.tables import ROUTE, TRUNK, State, new_tables
+from shoal.switching.tables import PICOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shoal.switching.topology import Cable, Topology
+
+FLOWS = 1 << 14
+"""That may be under way at once where nothing asks for more."""
+
+_Way: TypeAlias = tuple[float, list[int]]
+"""The share of the load that takes it if packets are sprayed, and its cables."""
+
+_MOST_WAYS = 64
+"""Equal ways between two switches that are told apart."""
+
+
+class FlowNetwork:
+    """Transfers that share the links of a topology fairly (max-min), in virtual time.
+
+    `local_rate` is how fast what stays on one host moves, bits per second. With `spray` a flow uses
+    all equal ways alike, else one of them. Times are picoseconds. Raises `UsageError` if a host
+    cannot reach another.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        local_rate: float,
+        spray: bool = True,
+        flows: int = FLOWS,
+        seed: int = 0,
+    ) -> None:
+        self.topology = topology
+        ways = _Ways(topology, spray=spray)
+        links = len(topology.cables) + topology.hosts
+        tables = new_tables(flows, links, ways.longest + 2)
+        capacity = tables["links"]["capacity"]
+        rates = [cable.port.rate for cable in topology.cables]
+        capacity[: len(rates)] = np.array(rates, np.float64)
+        capacity[len(rates) :] = local_rate
+        capacity /= 8.0 * PICOSECONDS
+        self._state = State(**tables, **ways.tables())
+        self._seed, self._transfers = seed << 32, 0
+        self._taken = np.zeros(flows, np.int32)
+
+    @property
+    def now(self) -> int:
+        """The time up to which everything has happened."""
+        return int(self._state.core[0]["now"])
+
+    @property
+    def flows_ended(self) -> int:
+        """Flows that have come to their end since the beginning."""
+        return int(self._state.core[0]["ended"])
+
+    def start(
+        self,
+        at: int,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        sizes: Sequence[float],
+        *,
+        most: float = float("inf"),
+    ) -> int:
+        """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
+
+        None exceeds `most` bits per second. Numbers of transfers that are over are used again.
+        Raises `ResourceError` if more flows are under way than there is room for.
+        """
+        self._transfers += 1
+        transfer = start(
+            self._state,
+            at,
+            len(sizes),
+            np.array(sources, np.int64),
+            np.array(targets, np.int64),
+            np.array(sizes, np.float64),
+            most / (8.0 * PICOSECONDS),
+            self._seed + (self._transfers << 12),
+        )
+        if transfer == FULL:
+            message = (
+                f"More than {len(self._state.flows)} flows at once; make room for more of them."
+            )
+            raise ResourceError(message)
+        return int(transfer)
+
+    def run(self, until: int) -> list[int]:
+        """Let time pass up to `until`, or to when the next transfers are over; return those."""
+        run(self._state, until)
+        return self._taken[: take_finished(self._state, self._taken)].tolist()
+
+    def set_rate(self, cable: int, bits_per_second: float) -> None:
+        """Let the cable of this number carry so much from now on."""
+        set_capacity(self._state, cable, bits_per_second / (8.0 * PICOSECONDS))
+
+    def carried(self) -> list[float]:
+        """Return the bytes that each cable has carried, up to its flows' last change."""
+        return [float(each) for each in self._state.links["carried"][: len(self.topology.cables)]]
+
+
+class _Ways:
+    """The shortest ways between switches, as rows of hops."""
+
+    def __init__(self, topology: Topology, *, spray: bool) -> None:
+        self._topology = topology
+        self._cables: dict[int, list[tuple[int, Cable]]] = defaultdict(list)
+        for number, cable in enumerate(topology.cables):
+            self._cables[cable.source].append((number, cable))
+        self._rows: list[tuple[float, int]] = []
+        switches = len(topology.switches)
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._delay = np.zeros((switches, switches), np.int64)
+        used = sorted({-1 - self._link_out(host)[1].target for host in range(topology.hosts)})
+        for there in used:
+            distance = self._distances(there)
+            for here in used:
+                if here == there:
+                    continue
+                if here not in distance:
+                    message = (
+                        f"There is no path from {topology.switches[here]} to"
+                        f" {topology.switches[there]}."
+                    )
+                    raise UsageError(message)
+                ways = list(self._ways(here, there, distance))
+                self._delay[here, there] = max(self._delay_of(way) for _, way in ways)
+                found[here, there] = self._lay_out(ways, spray=spray)
+        most = max((len(each) for each in found.values()), default=1)
+        self._routes = np.zeros((switches, switches, most), ROUTE)
+        self._alternatives = np.zeros((switches, switches), np.int32)
+        for (here, there), routes in found.items():
+            self._routes[here, there, : len(routes)] = routes
+            self._alternatives[here, there] = len(routes)
+        self.longest = max((hops for each in found.values() for _, hops in each), default=0)
+
+    def tables(self) -> dict[str, Any]:
+        """Return the tables that say which way a flow takes."""
+        topology = self._topology
+        access = np.zeros((topology.hosts, 4), np.int32)
+        delay = np.zeros((topology.hosts, 2), np.int64)
+        into = {each.target: number for number, each in enumerate(topology.cables)}
+        for host in range(topology.hosts):
+            out, cable = self._link_out(host)
+            access[host] = out, into[host], len(topology.cables) + host, -1 - cable.target
+            delay[host] = _delay(cable), _delay(topology.cables[into[host]])
+        trunks = np.zeros(max(1, len(self._rows)), TRUNK)
+        for row, (weight, link) in enumerate(self._rows):
+            trunks[row]["weight"], trunks[row]["link"] = weight, link
+        return {
+            "access": access,
+            "access_delay": delay,
+            "routes": self._routes,
+            "alternatives": self._alternatives,
+            "route_delay": self._delay,
+            "trunks": trunks,
+        }
+
+    def _link_out(self, host: int) -> tuple[int, Cable]:
+        return self._cables[host][0]
+
+    def _delay_of(self, way: list[int]) -> int:
+        return sum(_delay(self._topology.cables[number]) for number in way)
+
+    def _distances(self, target: int) -> dict[int, int]:
+        """Return how many cables lie between each switch and `target`."""
+        into: dict[int, list[int]] = defaultdict(list)
+        for cable in self._topology.cables:
+            if cable.source < 0 and cable.target < 0:
+                into[-1 - cable.target].append(-1 - cable.source)
+        distance, found = {target: 0}, [target]
+        for node in found:
+            for before in into[node]:
+                if before not in distance:
+                    distance[before] = distance[node] + 1
+                    found.append(before)
+        return distance
+
+    def _ways(self, here: int, there: int, distance: dict[int, int]) -> Iterator[_Way]:
+        """Yield the shortest ways from switch to switch; each switch spreads its load evenly."""
+        if here == there:
+            yield 1.0, []
+            return
+        steps = [
+            (number, -1 - cable.target)
+            for number, cable in self._cables[-1 - here]
+            if cable.target < 0 and distance.get(-1 - cable.target, -1) == distance[here] - 1
+        ]
+        for number, step in steps:
+            for share, rest in self._ways(step, there, distance):
+                yield share / len(steps), [number, *rest]
+
+    def _lay_out(self, ways: list[_Way], *, spray: bool) -> list[tuple[int, int]]:
+        """Write the ways' hops; return where each alternative stands and how many hops it has."""
+        if not spray:
+            return [self._append([(1.0, link) for link in way]) for _, way in ways[:_MOST_WAYS]]
+        weights: dict[int, float] = defaultdict(float)
+        for share, way in ways:
+            for link in way:
+                weights[link] += share
+        return [self._append([(weight, link) for link, weight in weights.items()])]
+
+    def _append(self, hops: list[tuple[float, int]]) -> tuple[int, int]:
+        self._rows += hops
+        return len(self._rows) - len(hops), len(hops)
+
+
+def _delay(cable: Cable) -> int:
+    return round(cable.link.delay_s * PICOSECONDS)

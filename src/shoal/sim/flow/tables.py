@@ -1,0 +1,148 @@
+"""The rows that flows, links and transfers are made of.
+
+A transfer is one or more flows that begin together, as a collective's are; it is over when the last
+of them is. A flow crosses links, each with a weight: the share of it that takes that link, less
+than 1 where packets are sprayed. Rates are bytes per picosecond.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FREE: Final = 0
+COMING: Final = 1
+"""It begins later."""
+FLOWING: Final = 2
+
+FLOW: Final = np.dtype(
+    [
+        ("left", "<f8"),  # bytes still to come at the time `since`
+        ("rate", "<f8"),
+        ("most", "<f8"),  # rate that it never exceeds
+        ("since", "<i8"),
+        ("due", "<i8"),  # number of the event that ends it; -1: another's comes first
+        ("visit", "<i8"),  # the last time that its component was gathered
+        ("transfer", "<i4"),
+        ("hops", "<i4"),
+        ("next", "<i4"),  # free row
+        ("state", "u1"),
+        ("settled", "u1"),  # whether its new rate is known
+        ("pad", "u1", (2,)),
+    ],
+    align=True,
+)
+
+HOP: Final = np.dtype(
+    [
+        ("weight", "<f8"),
+        ("link", "<i4"),
+        ("before", "<i4"),  # among the link's hops, as flow * hops + hop; -1: none
+        ("after", "<i4"),
+        ("pad", "<i4"),
+    ],
+    align=True,
+)
+
+LINK: Final = np.dtype(
+    [
+        ("capacity", "<f8"),
+        ("carried", "<f8"),  # bytes, up to the last change
+        ("left", "<f8"),  # while rates are worked out: capacity that nobody has yet
+        ("weight", "<f8"),  # of the flows that have no rate yet
+        ("share", "<f8"),  # what each of them would get here
+        ("visit", "<i8"),
+        ("first", "<i4"),  # hop of a flow that crosses it; -1: none
+        ("open", "<i4"),  # flows that have no rate yet
+        ("is_dirty", "u1"),
+        ("is_tight", "u1"),  # it bounds all of them
+        ("pad", "u1", (6,)),
+    ],
+    align=True,
+)
+
+TRANSFER: Final = np.dtype([("flows", "<i4"), ("next", "<i4")], align=True)
+
+ROUTE: Final = np.dtype([("first", "<i4"), ("hops", "<i4")], align=True)
+"""One way from switch to switch: where its hops stand in `trunks`."""
+
+TRUNK: Final = np.dtype([("weight", "<f8"), ("link", "<i4"), ("pad", "<i4")], align=True)
+
+EVENT: Final = np.dtype(
+    [("at", "<i8"), ("number", "<i8"), ("flow", "<i4"), ("begins", "<i4")], align=True
+)
+
+CORE: Final = np.dtype(
+    [
+        ("now", "<i8"),
+        ("visits", "<i8"),
+        ("next_number", "<i8"),
+        ("events", "<i8"),
+        ("dirty", "<i8"),
+        ("finished", "<i8"),  # transfers that nobody has taken yet
+        ("flowing", "<i8"),
+        ("started", "<i8"),  # flows, ever
+        ("ended", "<i8"),
+        ("free_flow", "<i4"),
+        ("free_transfer", "<i4"),
+    ],
+    align=True,
+)
+
+Row: TypeAlias = Any
+
+
+class State(NamedTuple):
+    """Everything a network of flows knows. Compiled functions take it whole."""
+
+    core: NDArray[np.void]
+    flows: NDArray[np.void]
+    hops: NDArray[np.void]
+    """By flow and hop."""
+    links: NDArray[np.void]
+    transfers: NDArray[np.void]
+    heap: NDArray[np.void]
+    dirty: NDArray[np.int32]
+    """Links whose flows have changed, the first `core.dirty` of them."""
+    finished: NDArray[np.int32]
+    near_flows: NDArray[np.int32]
+    """A component while it is worked on: its flows, and its links."""
+    near_links: NDArray[np.int32]
+    access: NDArray[np.int32]
+    """By host: link out, link in, link to itself, switch."""
+    access_delay: NDArray[np.int64]
+    """By host: picoseconds of the link out, and of the link in."""
+    routes: NDArray[np.void]
+    """By switch, switch and alternative."""
+    alternatives: NDArray[np.int32]
+    """By switch and switch: how many routes there are."""
+    route_delay: NDArray[np.int64]
+    trunks: NDArray[np.void]
+
+
+def new_tables(flows: int, links: int, hops: int) -> dict[str, NDArray[Any]]:
+    """Return the tables that do not depend on the network's shape, empty.
+
+    `flows` is how many there may be at once, `hops` how many links one may cross.
+    """
+    tables: dict[str, NDArray[Any]] = {
+        "core": np.zeros(1, CORE),
+        "flows": np.zeros(flows, FLOW),
+        "hops": np.zeros((flows, hops), HOP),
+        "links": np.zeros(links, LINK),
+        "transfers": np.zeros(flows, TRANSFER),
+        "heap": np.zeros(4 * flows + 16, EVENT),
+        "dirty": np.zeros(links, np.int32),
+        "finished": np.zeros(flows, np.int32),
+        "near_flows": np.zeros(flows, np.int32),
+        "near_links": np.zeros(links, np.int32),
+    }
+    for name in ("flows", "transfers"):
+        tables[name]["next"] = np.arange(1, flows + 1)
+        tables[name]["next"][-1] = -1
+    tables["links"]["first"] = -1
+    return tables
