@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from shoal.bench.cluster.trials.trial import Variant
     from shoal.bench.rows import Row
-    from shoal.lab.spec.lab_spec import LabSpec
+    from shoal.scenario.cluster_spec import ClusterSpec
 
 WORK = Work(
     dataset="digits",
@@ -141,7 +141,7 @@ def test_a_quick_look_has_the_pair_and_the_reference() -> None:
     assert dlcp.alone(dlcp.SPRAYING) not in names  # a star has one path
 
 
-def rate_between(spec: LabSpec, source: str, target: str) -> int:
+def rate_between(spec: ClusterSpec, source: str, target: str) -> int:
     cable = next(c for c in spec.topology.cables if c.name == f"{source}-{target}")
     return cable.port.rate
 

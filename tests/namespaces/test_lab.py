@@ -17,8 +17,8 @@ from process_table import marked_environment, processes_of, wait_for_end
 from shoal.lab.lab import Lab
 from shoal.lab.network.interfaces import address_of
 from shoal.lab.network.namespaces import inside
-from shoal.lab.spec.lab_spec import LinkEvent
-from shoal.lab.spec.spec_file import parse_spec
+from shoal.scenario.cluster_spec import LinkEvent
+from shoal.scenario.spec_file import parse_spec
 from shoal.switching.tables import Count
 from shoal.switching.topology import names_of
 
@@ -113,7 +113,7 @@ def test_nothing_stays_behind_when_the_process_of_a_lab_is_killed() -> None:
     environment = marked_environment()
     code = (
         "import sys\n"
-        "from shoal.lab.lab import Lab\nfrom shoal.lab.spec.spec_file import parse_spec\n"
+        "from shoal.lab.lab import Lab\nfrom shoal.scenario.spec_file import parse_spec\n"
         f"with Lab(parse_spec({STAR.format(hosts=2)!r})) as lab:\n"
         f"    lab.start(0, [sys.executable, '-c', {DETACHED!r}])\n"
         "    print('ready', flush=True)\n"

@@ -20,8 +20,8 @@ from shoal.lab.check.set_aside import set_aside
 from shoal.lab.check.ways import ways_over_all
 from shoal.lab.lab import Lab
 from shoal.lab.network.fabric import Fabric
-from shoal.lab.spec.spec_file import parse_spec
-from shoal.lab.spec.usual_labs import usual_labs
+from shoal.scenario.spec_file import parse_spec
+from shoal.scenario.usual_labs import usual_labs
 from shoal.switching.settings import Link, Port, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import Materials, host_names, star
@@ -29,7 +29,7 @@ from shoal.switching.topology import Materials, host_names, star
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shoal.lab.spec.lab_spec import LabSpec
+    from shoal.scenario.cluster_spec import ClusterSpec
 
 pytestmark = pytest.mark.timeout(300)  # the first test compiles
 
@@ -86,7 +86,7 @@ def checker_of(text: str, fabric_text: str) -> contextlib.AbstractContextManager
     return both()
 
 
-def first_port(checker: Checker, spec: LabSpec) -> Iterator[Check]:
+def first_port(checker: Checker, spec: ClusterSpec) -> Iterator[Check]:
     names = [cable.name for cable in spec.topology.cables]
     return checker.check_port(names.index("leaf0-host0"), [0])
 

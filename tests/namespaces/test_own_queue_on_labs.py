@@ -9,7 +9,7 @@ import pytest
 
 from shoal.lab.lab import Lab
 from shoal.lab.network.interfaces import address_of
-from shoal.lab.spec.spec_file import parse_spec
+from shoal.scenario.spec_file import parse_spec
 from shoal.transport.own_queue import PACKET_BYTES
 
 pytestmark = pytest.mark.timeout(200)  # the first test compiles

@@ -51,7 +51,7 @@ def run(
     from shoal.lab.report import cable_counts
     from shoal.lab.rights import have_rights
     from shoal.lab.run import check_command, run_workers
-    from shoal.lab.spec.spec_file import read_spec
+    from shoal.scenario.spec_file import read_spec
 
     require_writable(stats)
     wanted = read_spec(spec)
@@ -74,8 +74,8 @@ def up(
 ) -> None:
     """Start a lab that stays until `shoal lab down`; its events and flows begin."""
     from shoal.lab.resident.visit import bring_up, describe
-    from shoal.lab.spec.spec_file import read_spec
-    from shoal.lab.spec.toml_table import parse_name
+    from shoal.scenario.spec_file import read_spec
+    from shoal.scenario.toml_table import parse_name
 
     read_spec(spec)
     called = parse_name(name or spec.stem)
@@ -148,8 +148,8 @@ def write_switch_config(
 
     What the device does differently goes to standard error, a sentence each.
     """
-    from shoal.lab.spec.spec_file import read_spec
     from shoal.lab.switch_config import switch_configs
+    from shoal.scenario.spec_file import read_spec
 
     made = switch_configs(read_spec(spec), form)
     if switch is None and len(made) == 1:

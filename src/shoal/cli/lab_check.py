@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.lab.check.fidelity import Check
-    from shoal.lab.spec.lab_spec import LabSpec
+    from shoal.scenario.cluster_spec import ClusterSpec
 
 _TABLE_WIDTH: Final = 240
 """Columns of a table that goes to a file: nothing is folded."""
@@ -68,10 +68,10 @@ def check(
         raise typer.Exit(SOMETHING_IS_WRONG)
 
 
-def _labs(spec: Path | None) -> dict[str, LabSpec]:
+def _labs(spec: Path | None) -> dict[str, ClusterSpec]:
     """Return what is to be measured, by its name."""
-    from shoal.lab.spec.spec_file import read_spec
-    from shoal.lab.spec.usual_labs import usual_labs
+    from shoal.scenario.spec_file import read_spec
+    from shoal.scenario.usual_labs import usual_labs
 
     if spec is None:
         return usual_labs()
@@ -82,7 +82,9 @@ def _labs(spec: Path | None) -> dict[str, LabSpec]:
     return {spec.stem: wanted}
 
 
-def _measure(name: str, spec: LabSpec, show: Callable[[str], None], *, quick: bool) -> list[Check]:
+def _measure(
+    name: str, spec: ClusterSpec, show: Callable[[str], None], *, quick: bool
+) -> list[Check]:
     """Return all rows of one lab; say meanwhile what is being measured."""
     from shoal.lab.check.check import QUICK, Effort, check_lab
     from shoal.lab.check.fidelity import of_lab

@@ -22,7 +22,7 @@ from shoal.lab.hosts.variables import launcher_variables
 from shoal.lab.network.fabric import Fabric
 from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
-from shoal.lab.spec.lab_spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
+from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.lab.spec.lab_spec import LabSpec
+    from shoal.scenario.cluster_spec import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Lab:
     Raises `ResourceError` where the system does not allow it.
     """
 
-    def __init__(self, spec: LabSpec) -> None:
+    def __init__(self, spec: ClusterSpec) -> None:
         self.spec = spec
         self._open = contextlib.ExitStack()
         self._processes: list[tuple[int, HostProcess]] = []
@@ -253,7 +253,7 @@ class Lab:
         return sorted(agenda, key=lambda entry: entry[0])
 
 
-def _packets(spec: LabSpec) -> int:
+def _packets(spec: ClusterSpec) -> int:
     """Return how many packets the fabric is to have room for; raise `ResourceError`."""
     wanted = packets_inside(spec)
     needed = wanted * SLOT_BYTES

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.lab.hosts.background import due_bytes, is_silent
-from shoal.lab.spec.lab_spec import Flow
+from shoal.scenario.cluster_spec import Flow
 
 STEADY = Flow(0, 1, "udp", 8_000_000)
 BURSTS = Flow(0, 1, "udp", 8_000_000, burst_s=0.25, period_s=1.0)

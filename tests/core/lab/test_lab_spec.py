@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import DataError, UsageError
-from shoal.lab.spec.lab_spec import HostEvent, LinkEvent, changed, rerouted
-from shoal.lab.spec.spec_file import parse_spec, read_spec
-from shoal.lab.spec.toml_lines import lines_of
+from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, rerouted
+from shoal.scenario.spec_file import parse_spec, read_spec
+from shoal.scenario.toml_lines import lines_of
 from shoal.switching.settings import CLASS_SELECTORS, Link, Profile
 from shoal.switching.topology import names_of
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from shoal.lab.lab import Lab
 from shoal.lab.network.shaper import HOST_QUEUE_BYTES
-from shoal.lab.spec.lab_spec import Flow, LabSpec, LinkEvent
+from shoal.scenario.cluster_spec import ClusterSpec, Flow, LinkEvent
 from shoal.switching.settings import Link, Port
 from shoal.switching.tables import Count
 from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, star
@@ -46,7 +46,7 @@ FASTER: Final = 1.0
 MUCH_FASTER: Final = 1.5
 """What is asked of Shoal where it says that it helps: with loss, stragglers and incast."""
 
-Build = Callable[["Task"], LabSpec]
+Build = Callable[["Task"], ClusterSpec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +94,23 @@ def _of(topology: Topology, host: int) -> tuple[int, ...]:
     )
 
 
-def _clean(task: Task) -> LabSpec:
-    return LabSpec(_star(task))
+def _clean(task: Task) -> ClusterSpec:
+    return ClusterSpec(_star(task))
 
 
-def _slow_link(task: Task) -> LabSpec:
+def _slow_link(task: Task) -> ClusterSpec:
     topology = _star(task)
     event = LinkEvent(0.0, _of(topology, SLOW), rate=task.megabits * 1_000_000 // 10)
-    return LabSpec(topology, events=(event,))
+    return ClusterSpec(topology, events=(event,))
 
 
-def _random_loss(loss: float, task: Task) -> LabSpec:
+def _random_loss(loss: float, task: Task) -> ClusterSpec:
     topology = _star(task)
     cables = _towards(topology, range(task.workers))
-    return LabSpec(topology, events=(LinkEvent(0.0, cables, link=(("loss", loss),)),))
+    return ClusterSpec(topology, events=(LinkEvent(0.0, cables, link=(("loss", loss),)),))
 
 
-def _bursts(task: Task) -> LabSpec:
+def _bursts(task: Task) -> ClusterSpec:
     """Two more hosts send half of a link's rate to two workers, in bursts of their own."""
     topology = _star(task, others=2)
     cables = _towards(topology, range(task.workers))
@@ -119,10 +119,10 @@ def _bursts(task: Task) -> LabSpec:
         Flow(task.workers + which, which, "udp", rate, burst_s=burst_s, period_s=period_s)
         for which, (burst_s, period_s) in enumerate(((0.1, 0.25), (0.15, 0.4)))
     )
-    return LabSpec(topology, events=(LinkEvent(0.0, cables, link=BURSTS),), flows=flows)
+    return ClusterSpec(topology, events=(LinkEvent(0.0, cables, link=BURSTS),), flows=flows)
 
 
-def _oversubscribed(task: Task) -> LabSpec:
+def _oversubscribed(task: Task) -> ClusterSpec:
     rate = task.megabits * 1_000_000
     per_leaf = task.workers // LEAVES
     trunk = rate * per_leaf // (OVERSUBSCRIPTION * SPINES)
@@ -133,17 +133,17 @@ def _oversubscribed(task: Task) -> LabSpec:
         Port(trunk, limit_bytes=BUFFER_BYTES),
         Link(DELAY_S),
     )
-    return LabSpec(leaf_spine(host_names(task.workers), LEAVES, SPINES, materials))
+    return ClusterSpec(leaf_spine(host_names(task.workers), LEAVES, SPINES, materials))
 
 
-def _incast(task: Task) -> LabSpec:
-    return LabSpec(_star(task, buffer=SHALLOW_BYTES))
+def _incast(task: Task) -> ClusterSpec:
+    return ClusterSpec(_star(task, buffer=SHALLOW_BYTES))
 
 
-def _gray(task: Task) -> LabSpec:
+def _gray(task: Task) -> ClusterSpec:
     topology = _star(task)
     cables = _of(topology, SLOW)
-    return LabSpec(
+    return ClusterSpec(
         topology,
         events=tuple(
             LinkEvent(share * task.seconds, cables, link=(("loss", loss),)) for share, loss in GRAY
@@ -151,8 +151,8 @@ def _gray(task: Task) -> LabSpec:
     )
 
 
-def _delay(task: Task) -> LabSpec:
-    return LabSpec(_star(task, delay_s=LONG_DELAY_S))
+def _delay(task: Task) -> ClusterSpec:
+    return ClusterSpec(_star(task, delay_s=LONG_DELAY_S))
 
 
 SCENARIOS: Final = (

@@ -53,7 +53,7 @@ from shoal.switching.tables import Count
 
 if TYPE_CHECKING:
     from shoal.lab.network.fabric import Fabric
-    from shoal.lab.spec.lab_spec import LabSpec
+    from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.switching.tables import State
 
 Tell = Callable[[str], None]
@@ -94,7 +94,7 @@ class Effort:
 QUICK: Final = Effort(0.25, 100, 1_000, 0.5, 500, 0.2)
 
 
-def check_lab(spec: LabSpec, effort: Effort, tell: Tell) -> Generator[Check, None, None]:
+def check_lab(spec: ClusterSpec, effort: Effort, tell: Tell) -> Generator[Check, None, None]:
     """Yield what is measured in the lab of `spec`; `tell` is told what is about to be."""
     with Lab(replace(spec, events=(), flows=())) as lab:
         checker = Checker(spec, lab.fabric, effort)
@@ -118,7 +118,7 @@ def check_lab(spec: LabSpec, effort: Effort, tell: Tell) -> Generator[Check, Non
         )
 
 
-def _kinds_of_ports(spec: LabSpec) -> list[tuple[int, list[int]]]:
+def _kinds_of_ports(spec: ClusterSpec) -> list[tuple[int, list[int]]]:
     """Return switch ports, one for each kind, with those queues in use that differ."""
     used = sorted(set(spec.queues))
     kinds: dict[tuple[object, ...], int] = {}
@@ -139,7 +139,7 @@ def _kinds_of_ports(spec: LabSpec) -> list[tuple[int, list[int]]]:
 class Checker:
     """A fabric, and how to measure whether it is what a spec says."""
 
-    def __init__(self, spec: LabSpec, fabric: Fabric, effort: Effort) -> None:
+    def __init__(self, spec: ClusterSpec, fabric: Fabric, effort: Effort) -> None:
         self._spec, self._fabric, self._effort = spec, fabric, effort
         self._topology = spec.topology
 

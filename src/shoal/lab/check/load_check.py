@@ -15,7 +15,7 @@ from shoal.lab.check.load import LoadTest, Step, climb
 from shoal.lab.check.ways import packets_asked
 
 if TYPE_CHECKING:
-    from shoal.lab.spec.lab_spec import LabSpec
+    from shoal.scenario.cluster_spec import ClusterSpec
 
 STEP_S: Final = 0.5
 QUICK_STEP_S: Final = 0.2
@@ -26,7 +26,7 @@ _COMPUTE: Final = "while True: pass"
 
 
 def check_load(
-    spec: LabSpec, step_s: float, tell: Callable[[str], None]
+    spec: ClusterSpec, step_s: float, tell: Callable[[str], None]
 ) -> Generator[Check, None, None]:
     """Yield what the machine carries in the shape of `spec`, and how late it is then."""
     asked, name = packets_asked(spec.topology), f"{spec.topology.hosts} hosts"

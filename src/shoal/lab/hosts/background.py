@@ -19,7 +19,7 @@ from shoal.lab.network.namespaces import inside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.lab.spec.lab_spec import Flow
+    from shoal.scenario.cluster_spec import Flow
 
 UDP_HEADERS_BYTES: Final = 28
 """Of IPv4 and UDP."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.lab.network.frames import ETHERNET_BYTES
+from shoal.scenario.cluster_spec import HOST_QUEUE_PACKETS
 
 FRAME_BYTES: Final = 1500 + ETHERNET_BYTES
 """What shapers and the switch count for a full packet."""
 
-HOST_QUEUE_BYTES: Final = 1000 * FRAME_BYTES
-"""As long as a network card's queue is by default (txqueuelen 1000)."""
+HOST_QUEUE_BYTES: Final = HOST_QUEUE_PACKETS * FRAME_BYTES
+"""What the queue of a host's interface holds."""
 
 _BURST_BYTES: Final = 10 * FRAME_BYTES
 """What a bucket holds: a timer of the kernel's that is late by less costs no throughput."""

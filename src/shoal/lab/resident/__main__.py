@@ -37,7 +37,7 @@ from shoal.lab.resident.messages import (
     Signal,
     is_ours,
 )
-from shoal.lab.spec.spec_file import read_spec
+from shoal.scenario.spec_file import read_spec
 
 _STREAMS: Final = 3
 

@@ -16,8 +16,8 @@ from shoal.lab.switch_config.settings import SwitchSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.lab.spec.lab_spec import LabSpec
     from shoal.lab.switch_config.settings import Configuration
+    from shoal.scenario.cluster_spec import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def switch_config(settings: SwitchSettings, form: str) -> Configuration:
     return _format(form).write(settings)
 
 
-def switch_configs(spec: LabSpec, form: str) -> dict[str, Configuration]:
+def switch_configs(spec: ClusterSpec, form: str) -> dict[str, Configuration]:
     """Return the configuration of every switch of a spec, by its name. Raises `UsageError`.
 
     Ports have the names that the format gives them in the order of the spec's cables; the first
@@ -53,7 +53,7 @@ def switch_configs(spec: LabSpec, form: str) -> dict[str, Configuration]:
     }
 
 
-def _settings_of(spec: LabSpec, switch: int, form: Format) -> SwitchSettings:
+def _settings_of(spec: ClusterSpec, switch: int, form: Format) -> SwitchSettings:
     topology = spec.topology
     own = [cable for cable in topology.cables if cable.source == -1 - switch]
     names = [form.port_name(place) for place in range(len(own))]

@@ -106,7 +106,8 @@ class FlowNetwork:
     def run(self, until: int) -> list[int]:
         """Let time pass up to `until`, or to when the next transfers are over; return those."""
         run(self._state, until)
-        return self._taken[: take_finished(self._state, self._taken)].tolist()
+        count = take_finished(self._state, self._taken)
+        return [int(each) for each in self._taken[:count]]
 
     def set_rate(self, cable: int, bits_per_second: float) -> None:
         """Let the cable of this number carry so much from now on."""

@@ -6,8 +6,8 @@ import pytest
 from switch_readers import read
 
 from shoal.errors import UsageError
-from shoal.lab.spec.spec_file import parse_spec
 from shoal.lab.switch_config import FORMATS, switch_configs
+from shoal.scenario.spec_file import parse_spec
 
 SPEC = """
 [hosts]

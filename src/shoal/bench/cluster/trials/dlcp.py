@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shoal.bench.cluster.trials.work import Work
-    from shoal.lab.spec.lab_spec import LabSpec
+    from shoal.scenario.cluster_spec import ClusterSpec
 
 LOSS_BOUND: Final = 0.1
 PATHS: Final = "8"
@@ -38,7 +38,7 @@ class Setting:
     """A training on a network, whose mechanisms are to be told apart."""
 
     strategy: str
-    build: Callable[[Switches, Work], LabSpec]
+    build: Callable[[Switches, Work], ClusterSpec]
     mechanisms: tuple[str, ...]
 
     def options(self, work: Work) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shoal.lab.network.shaper import HOST_QUEUE_BYTES
-from shoal.lab.spec.lab_spec import Flow, LabSpec
+from shoal.scenario.cluster_spec import ClusterSpec, Flow
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import Materials, Topology, host_names, join, star
@@ -59,7 +59,7 @@ class Switches:
         return CLASS_SELECTORS if self.queueing else (0,) * DSCPS
 
 
-def shallow_star(switches: Switches, work: Work) -> LabSpec:
+def shallow_star(switches: Switches, work: Work) -> ClusterSpec:
     """Return hosts around a switch whose ports hold some ten packets."""
     rate = work.megabits * 1_000_000
     materials = Materials(
@@ -68,10 +68,10 @@ def shallow_star(switches: Switches, work: Work) -> LabSpec:
         Link(DELAY_S),
     )
     topology = star(host_names(work.workers), materials)
-    return LabSpec(topology, spray=switches.spray, queues=switches.queues)
+    return ClusterSpec(topology, spray=switches.spray, queues=switches.queues)
 
 
-def bursty_leaf_spine(switches: Switches, work: Work) -> LabSpec:
+def bursty_leaf_spine(switches: Switches, work: Work) -> ClusterSpec:
     """Return two leaves and two spines, and bursts of others' traffic across them.
 
     A trunk is as fast as a host's link: both together carry half of what four workers can send. Two
@@ -101,10 +101,10 @@ def bursty_leaf_spine(switches: Switches, work: Work) -> LabSpec:
         )
         for which in range(2 * LEAVES)
     )
-    return LabSpec(topology, spray=switches.spray, queues=switches.queues, flows=flows)
+    return ClusterSpec(topology, spray=switches.spray, queues=switches.queues, flows=flows)
 
 
-def oversubscribed(work: Work) -> LabSpec:
+def oversubscribed(work: Work) -> ClusterSpec:
     """Return two leaves whose trunks carry a quarter of what their hosts can send together."""
     rate, half = work.megabits * 1_000_000, work.workers // LEAVES
     trunk = rate * half // (OVERSUBSCRIPTION * SPINES)
@@ -116,7 +116,7 @@ def oversubscribed(work: Work) -> LabSpec:
         port(rate, ORDINARY_BYTES),
         port(trunk, ORDINARY_BYTES),
     )
-    return LabSpec(topology)
+    return ClusterSpec(topology)
 
 
 def _leaf_spine(names: list[str], leaves: list[int], rate: int, access: Port, up: Port) -> Topology:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from shoal.bench.cluster.trials.work import Work
     from shoal.bench.peers.pooled import PooledLibrary
-    from shoal.lab.spec.lab_spec import LabSpec
+    from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.switching.topology import Topology
 
 LIMIT_S: Final = 120.0
@@ -41,7 +41,7 @@ class Variant:
 
     name: str
     library: PooledLibrary
-    build: Callable[[Work], LabSpec]
+    build: Callable[[Work], ClusterSpec]
     environment: tuple[tuple[str, str], ...] = ()
     """Variables for Shoal's transport."""
     workers_per_host: int | None = None

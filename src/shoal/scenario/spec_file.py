@@ -8,9 +8,18 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from shoal.errors import DataError, UsageError
-from shoal.lab.spec.lab_spec import REROUTE_S, Flow, HostEvent, LabSpec, LinkEvent, changed
-from shoal.lab.spec.toml_lines import lines_of
-from shoal.lab.spec.toml_table import (
+from shoal.quantities import parse_duration, parse_rate, parse_share, parse_size
+from shoal.scenario.cluster_spec import (
+    LARGEST_PACKET,
+    REROUTE_S,
+    ClusterSpec,
+    Flow,
+    HostEvent,
+    LinkEvent,
+    changed,
+)
+from shoal.scenario.toml_lines import lines_of
+from shoal.scenario.toml_table import (
     MOST_NAMES,
     Table,
     parse_flag,
@@ -20,7 +29,6 @@ from shoal.lab.spec.toml_table import (
     parse_one_of,
     parse_whole,
 )
-from shoal.quantities import parse_duration, parse_rate, parse_share, parse_size
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import (
@@ -39,7 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SMALLEST_PACKET, LARGEST_PACKET = 64, 1500
+SMALLEST_PACKET = 64
 _SHAPES: Final = ("star", "dumbbell", "leaf-spine", "custom")
 _LINK: Final[dict[str, Callable[[object], Any]]] = {
     "delay": parse_duration,
@@ -55,7 +63,7 @@ _LINK: Final[dict[str, Callable[[object], Any]]] = {
 """What can be said of a link; times are fields of `Link` that end in _s."""
 
 
-def read_spec(path: Path) -> LabSpec:
+def read_spec(path: Path) -> ClusterSpec:
     """Return the spec in the file at `path`.
 
     Raises `DataError` if it cannot be read and `UsageError` for what it says, with its line.
@@ -71,7 +79,7 @@ def read_spec(path: Path) -> LabSpec:
     return parse_spec(text, str(path))
 
 
-def parse_spec(text: str, name: str = "spec") -> LabSpec:
+def parse_spec(text: str, name: str = "spec") -> ClusterSpec:
     """Return the spec in a TOML text, which errors call `name`; raise `UsageError`."""
     try:
         values = tomllib.loads(text)
@@ -82,7 +90,7 @@ def parse_spec(text: str, name: str = "spec") -> LabSpec:
     return _spec(top)
 
 
-def _spec(top: Table) -> LabSpec:
+def _spec(top: Table) -> ClusterSpec:
     seed = top.take("seed", lambda value: parse_whole(value, 0, 2**63 - 1), 1)
     hosts = top.table("hosts")
     names, workers = _hosts(hosts)
@@ -98,7 +106,7 @@ def _spec(top: Table) -> LabSpec:
     for table in links:
         cables = _cables(table, topology)
         topology = _checked_change(table, topology, LinkEvent(0, cables, *_change(table)), original)
-    spec = LabSpec(
+    spec = ClusterSpec(
         topology=topology,
         workers=workers,
         seed=seed,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from shoal.lab.network.shaper import HOST_QUEUE_BYTES
 from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.topology import USUAL_PACKETS
 
@@ -21,6 +20,12 @@ REROUTE_S: Final = 0.05
 
 USUAL_BYTES: Final = 512
 """Of a packet, where room for packets has to be reckoned with: most are larger."""
+
+HOST_QUEUE_PACKETS: Final = 1000
+"""As long as a network card's queue is by default (txqueuelen 1000)."""
+
+LARGEST_PACKET: Final = 1500
+"""Bytes, without Ethernet's header."""
 
 Protocol = Literal["udp", "tcp"]
 
@@ -59,7 +64,7 @@ class Flow:
     """Bits per second of packets as IP has them; None: as fast as TCP gets it through."""
     start_s: float = 0.0
     stop_s: float | None = None
-    packet_bytes: int = 1500
+    packet_bytes: int = LARGEST_PACKET
     dscp: int = 0
     burst_s: float | None = None
     """Sends for so long at `rate` and is silent until `period_s` is over; None: sends always."""
@@ -67,7 +72,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class LabSpec:
+class ClusterSpec:
     """A cluster with its network."""
 
     topology: Topology
@@ -86,7 +91,7 @@ class LabSpec:
     flows: tuple[Flow, ...] = field(default=())
 
 
-def packets_inside(spec: LabSpec) -> int:
+def packets_inside(spec: ClusterSpec) -> int:
     """Return how many packets there has to be room for: what waits, and what is under way.
 
     Ports without a limit count as much as a network card's queue is long.
@@ -98,14 +103,14 @@ def packets_inside(spec: LabSpec) -> int:
     for cable in spec.topology.cables:
         shares = spec.shared_buffer is not None and cable.source < 0
         if not shares:
-            waiting += cable.port.limit_bytes or HOST_QUEUE_BYTES
+            waiting += cable.port.limit_bytes or HOST_QUEUE_PACKETS * LARGEST_PACKET
         link = cable.link
         slowest_s = link.delay_s + link.jitter_s + link.reorder_delay_s
         under_way += cable.port.rate / 8 * slowest_s
     return USUAL_PACKETS + round((waiting + under_way) / USUAL_BYTES)
 
 
-def rerouted(spec: LabSpec, event: LinkEvent) -> float | None:
+def rerouted(spec: ClusterSpec, event: LinkEvent) -> float | None:
     """Return when switches react to `event` by other routes; None if they do not."""
     is_about_down = event.recover or any(name == "down" for name, _ in event.link)
     if spec.reroute_s is None or not is_about_down:

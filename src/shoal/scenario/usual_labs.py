@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.spec.spec_file import parse_spec
+from shoal.scenario.spec_file import parse_spec
 
 if TYPE_CHECKING:
-    from shoal.lab.spec.lab_spec import LabSpec
+    from shoal.scenario.cluster_spec import ClusterSpec
 
 STAR: Final = """
 [hosts]
@@ -53,7 +53,7 @@ capable = { from = "30 kB" }
 """
 
 
-def usual_labs() -> dict[str, LabSpec]:
+def usual_labs() -> dict[str, ClusterSpec]:
     """Return the labs by their names."""
     return {
         name: parse_spec(text, name) for name, text in (("star", STAR), ("leaf-spine", LEAF_SPINE))

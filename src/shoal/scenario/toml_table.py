@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
-    from shoal.lab.spec.toml_lines import Path as Keys
+    from shoal.scenario.toml_lines import Path as Keys
 
 T = TypeVar("T")
 

@@ -1,1 +1,0 @@
-"""What a lab is to be: values, and reading them from TOML."""
