@@ -75,6 +75,7 @@ def _make_app() -> typer.Typer:
     from shoal.cli.profile_loss import profile_loss
     from shoal.cli.report import report
     from shoal.cli.schedule import schedule
+    from shoal.cli.simulate import simulate
     from shoal.cli.train import train
 
     app = typer.Typer(
@@ -84,7 +85,7 @@ def _make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for command in (demo, train, schedule, profile_loss, report, doctor, version):
+    for command in (demo, train, schedule, simulate, profile_loss, report, doctor, version):
         app.command()(command)
     app.add_typer(bench_app, name="bench")
     app.add_typer(lab_app, name="lab")

@@ -1,4 +1,4 @@
-"""Reads a lab's spec from TOML. Whatever is wrong with it is said with the line it stands in."""
+"""Reads a scenario from TOML: a cluster, and what is trained on it. Errors say the line."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from shoal.scenario.toml_table import (
     parse_one_of,
     parse_whole,
 )
+from shoal.scenario.training_spec import Scenario
+from shoal.scenario.training_table import read_training
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import (
@@ -64,7 +66,12 @@ _LINK: Final[dict[str, Callable[[object], Any]]] = {
 
 
 def read_spec(path: Path) -> ClusterSpec:
-    """Return the spec in the file at `path`.
+    """Return the cluster in the file at `path`; see `read_scenario`."""
+    return read_scenario(path).cluster
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Return the scenario in the file at `path`.
 
     Raises `DataError` if it cannot be read and `UsageError` for what it says, with its line.
     """
@@ -76,21 +83,32 @@ def read_spec(path: Path) -> ClusterSpec:
     except UnicodeDecodeError as error:
         message = f"{path} is not text in UTF-8."
         raise DataError(message) from error
-    return parse_spec(text, str(path))
+    return parse_scenario(text, str(path))
 
 
 def parse_spec(text: str, name: str = "spec") -> ClusterSpec:
-    """Return the spec in a TOML text, which errors call `name`; raise `UsageError`."""
+    """Return the cluster in a TOML text, which errors call `name`; raise `UsageError`."""
+    return parse_scenario(text, name).cluster
+
+
+def parse_scenario(text: str, name: str = "scenario") -> Scenario:
+    """Return the scenario in a TOML text, which errors call `name`; raise `UsageError`."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         message = f"{name} is not TOML: {error}."
         raise UsageError(message) from error
     top = Table(values, (), lines_of(text), name)
-    return _spec(top)
+    cluster = _cluster(top)
+    training = None
+    if "training" in top:
+        workers = cluster.topology.hosts * cluster.workers
+        training = read_training(top.table("training"), workers)
+    top.end()
+    return Scenario(cluster, training)
 
 
-def _spec(top: Table) -> ClusterSpec:
+def _cluster(top: Table) -> ClusterSpec:
     seed = top.take("seed", lambda value: parse_whole(value, 0, 2**63 - 1), 1)
     hosts = top.table("hosts")
     names, workers = _hosts(hosts)
@@ -106,7 +124,7 @@ def _spec(top: Table) -> ClusterSpec:
     for table in links:
         cables = _cables(table, topology)
         topology = _checked_change(table, topology, LinkEvent(0, cables, *_change(table)), original)
-    spec = ClusterSpec(
+    return ClusterSpec(
         topology=topology,
         workers=workers,
         seed=seed,
@@ -117,8 +135,6 @@ def _spec(top: Table) -> ClusterSpec:
         events=tuple(_events(top.tables("event"), topology)),
         flows=tuple(_flow(table, names) for table in top.tables("flow")),
     )
-    top.end()
-    return spec
 
 
 def _hosts(table: Table) -> tuple[list[str], int]:

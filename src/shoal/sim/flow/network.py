@@ -71,6 +71,15 @@ class FlowNetwork:
         """Flows that have come to their end since the beginning."""
         return int(self._state.core[0]["ended"])
 
+    def delay(self, source: int, target: int) -> int:
+        """Return how long a bit takes from host to host, picoseconds."""
+        if source == target:
+            return 0
+        state = self._state
+        here, there = state.access[source, 3], state.access[target, 3]
+        access = state.access_delay[source, 0] + state.access_delay[target, 1]
+        return int(access + state.route_delay[here, there])
+
     def start(
         self,
         at: int,

@@ -1,0 +1,113 @@
+"""`shoal simulate`: a scenario's job in virtual time, under each of its strategies.
+
+Owns the wording and the progress; everything shown is computed in `sim`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from shoal.cli.display import output_console
+from shoal.errors import UsageError
+from shoal.jobs.environment import describe_environment
+from shoal.jobs.files import indented_json, write_whole
+from shoal.jobs.result import Environment
+from shoal.scenario.spec_file import read_scenario
+from shoal.sim.training.outcome import Outcome
+
+if TYPE_CHECKING:
+    from shoal.scenario.training_spec import Scenario
+
+
+class SimulationReport(msgspec.Struct, frozen=True):
+    """What a simulation came to, for files."""
+
+    scenario: str
+    """The file's name."""
+
+    seed: int
+    environment: Environment
+    outcomes: list[Outcome]
+    real_seconds: list[float]
+    """How long each simulation took."""
+
+
+def simulate(
+    scenario: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    json: Annotated[Path | None, typer.Option(help="Write the outcomes here.")] = None,
+) -> None:
+    """Train in virtual time on a cluster that a file describes, under each of its strategies."""
+    read = read_scenario(scenario)
+    if read.training is None:
+        message = (
+            f"{scenario} says nothing of training; add a [training] table with parameters,"
+            " compute and at least one [[training.strategy]]."
+        )
+        raise UsageError(message)
+    outcomes, took = _simulate_all(read)
+    output_console().print(_table(outcomes))
+    if json is not None:
+        report = SimulationReport(
+            scenario.name, read.cluster.seed, describe_environment(), outcomes, took
+        )
+        write_whole(json, indented_json(report))
+
+
+def _simulate_all(scenario: Scenario) -> tuple[list[Outcome], list[float]]:
+    from shoal.sim.training.simulation import simulate as run
+
+    assert scenario.training is not None
+    console = Console(stderr=True, highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    outcomes, took = [], []
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        for strategy in scenario.training.strategies:
+            task = bar.add_task(strategy.name, total=1.0)
+            begin = time.monotonic()
+            outcomes.append(
+                run(
+                    scenario.cluster,
+                    scenario.training,
+                    strategy,
+                    tick=lambda share, task=task: bar.update(task, completed=share),  # type: ignore[misc]
+                )
+            )
+            took.append(time.monotonic() - begin)
+            bar.update(task, completed=1.0)
+            if is_log:
+                sys.stderr.write(f"{strategy.name}: simulated in {took[-1]:.1f} s\n")
+    return outcomes, took
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("strategy")
+    for name in ("steps/s", "ms/step", "compute", "wait", "exchange", "virtual s"):
+        table.add_column(name, justify="right")
+    for each in outcomes:
+        table.add_row(
+            each.name,
+            f"{each.steps / each.seconds:.1f}",
+            f"{each.step_ms:.1f}",
+            f"{each.compute_share:.0%}",
+            f"{each.wait_share:.0%}",
+            f"{each.exchange_share:.0%}",
+            f"{each.seconds:.1f}",
+        )
+    return table

@@ -1,0 +1,56 @@
+"""What is to be trained on a cluster, for the simulator: values, in the units of their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shoal.scenario.cluster_spec import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySpec:
+    """A strategy with its options, and what it is called in tables."""
+
+    strategy: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.label or self.strategy
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSpec:
+    """A job: how large the model is, how long a step computes, who is slow, and the strategies."""
+
+    parameters: int
+    """Elements of the model."""
+    compute_s: float
+    """Mean time that a step computes, forward and backward."""
+    steps: int
+    """That each worker makes."""
+    strategies: tuple[StrategySpec, ...]
+    layers: int = 16
+    """Into which the parameters are divided evenly."""
+    spread: float = 0.0
+    """Standard deviation of the logarithm of a step's computing."""
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """By rank: the factor by which it computes longer."""
+    local_rate: int = 80_000_000_000
+    """Bits per second between workers of one host."""
+    control_delay_s: float = 100e-6
+    """From asking the group generator to its answer, however soon it knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A cluster and, if the file says so, what is trained on it."""
+
+    cluster: ClusterSpec
+    training: TrainingSpec | None = None

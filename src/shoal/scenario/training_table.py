@@ -1,0 +1,104 @@
+"""Reads the [training] table of a scenario. Errors say the line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from shoal.errors import UsageError
+from shoal.quantities import parse_duration, parse_rate, parse_size
+from shoal.scenario.toml_table import parse_number, parse_whole
+from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+
+if TYPE_CHECKING:
+    from shoal.scenario.toml_table import Table
+
+_MOST_STEPS: Final = 10_000_000
+_MOST_SPREAD: Final = 3.0
+_ELEMENT_BYTES: Final = 4
+
+
+def read_training(table: Table, workers: int) -> TrainingSpec:
+    """Return what the table says; raise `UsageError` for what cannot be."""
+    if "parameters" in table and "size" in table:
+        raise table.error("It takes parameters or a size, not both.", "size")
+    if "size" in table:
+        parameters = table.take("size", parse_size) // _ELEMENT_BYTES
+    else:
+        parameters = table.take("parameters", lambda value: parse_whole(value, 1, 10**13))
+    spec = TrainingSpec(
+        parameters=parameters,
+        compute_s=table.take("compute", _compute),
+        steps=table.take("steps", lambda value: parse_whole(value, 1, _MOST_STEPS), 100),
+        layers=table.take("layers", lambda value: parse_whole(value, 1, 10_000), 16),
+        spread=table.take("spread", _spread, 0.0),
+        slow=_slow(table, workers),
+        local_rate=table.take("local_rate", parse_rate, 80_000_000_000),
+        control_delay_s=table.take("control_delay", parse_duration, 100e-6),
+        strategies=tuple(_strategy(each) for each in table.tables("strategy")),
+    )
+    if not spec.strategies:
+        raise table.error("It takes at least one [[training.strategy]].")
+    names = [each.name for each in spec.strategies]
+    for name in names:
+        if names.count(name) > 1:
+            raise table.error(f"Two strategies are called {name!r}; give one of them a label.")
+    table.end()
+    return spec
+
+
+def _strategy(table: Table) -> StrategySpec:
+    options = {
+        key: table.take(key, _option)
+        for key in table.keys()  # noqa: SIM118 - not a dictionary
+        if key not in ("sync", "label")
+    }
+    spec = StrategySpec(table.take("sync", _word), options, table.take("label", _word, ""))
+    table.end()
+    return spec
+
+
+def _slow(table: Table, workers: int) -> dict[int, float]:
+    slow = {}
+    for each in table.tables("slow"):
+        rank = each.take("rank", lambda value: parse_whole(value, 0, workers - 1))
+        slow[rank] = each.take("factor", _factor)
+        each.end()
+    return slow
+
+
+def _compute(value: object) -> float:
+    seconds = parse_duration(value)
+    if not 0 < seconds < 1e6:
+        message = f"A step computes for more than nothing, not {value!r}."
+        raise UsageError(message)
+    return seconds
+
+
+def _spread(value: object) -> float:
+    spread = parse_number(value)
+    if not 0 <= spread <= _MOST_SPREAD:
+        message = f"A spread is 0 to {_MOST_SPREAD:g}, not {spread:g}."
+        raise UsageError(message)
+    return spread
+
+
+def _factor(value: object) -> float:
+    factor = parse_number(value)
+    if not 0 < factor <= 1000:
+        message = f"A worker computes 0 to 1000 times as long, not {factor:g}."
+        raise UsageError(message)
+    return factor
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        message = f"It takes a word in quotes, not {value!r}."
+        raise UsageError(message)
+    return value
+
+
+def _option(value: object) -> Any:
+    if isinstance(value, (dict, list)):
+        message = f"An option is a number, a word or true or false, not {value!r}."
+        raise UsageError(message)
+    return value

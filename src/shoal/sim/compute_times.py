@@ -1,0 +1,98 @@
+"""How long a worker computes in each step: the same, scattered, slow, slower for a while, as seen.
+
+Draws are keyed by seed, rank and step, so that a worker's times do not depend on who else there is
+or on the order in which they are asked for. Times are picoseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from shoal.errors import UsageError
+
+_BLOCK = 256
+"""Steps whose draws are made at once."""
+
+
+class AbstractComputeTimes(ABC):
+    """The time that each step of each worker takes to compute."""
+
+    @abstractmethod
+    def time(self, rank: int, step: int, now: int) -> int:
+        """Return how long `rank` computes in its step number `step`, which begins at `now`."""
+
+
+@final
+@dataclass
+class Drawn(AbstractComputeTimes):
+    """About `mean` picoseconds; `spread` is the standard deviation of the time's logarithm.
+
+    The times are log-normal with that mean; 0 makes them all equal. `slow` is the factor of each
+    rank that differs from 1, `changes` when which rank's factor becomes another, in the order of
+    the times.
+    """
+
+    mean: float
+    spread: float = 0.0
+    slow: Mapping[int, float] = field(default_factory=dict)
+    changes: Sequence[tuple[int, int, float]] = ()
+    """(from when, rank, factor)."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for times that cannot be."""
+        if not 0 < self.mean < 1e18 or not 0 <= self.spread <= 3:
+            message = (
+                f"A step computes for more than 0 and less than 1e6 s with a spread of 0 to 3,"
+                f" not {self.mean / 1e12:g} s and {self.spread:g}."
+            )
+            raise UsageError(message)
+        self._blocks: dict[int, tuple[int, list[float]]] = {}
+
+    def time(self, rank: int, step: int, now: int) -> int:
+        """Return a drawn time."""
+        factor = self.slow.get(rank, 1.0)
+        for since, who, other in self.changes:
+            if who == rank and since <= now:
+                factor = other
+        if self.spread == 0:
+            return round(self.mean * factor)
+        block, place = divmod(step, _BLOCK)
+        known = self._blocks.get(rank)
+        if known is None or known[0] != block:
+            known = block, self._draw(rank, block)
+            self._blocks[rank] = known
+        return round(known[1][place] * factor)
+
+    def _draw(self, rank: int, block: int) -> list[float]:
+        bits = np.random.Philox(key=self.seed, counter=[0, 0, rank, block])
+        normal = np.random.Generator(bits).standard_normal(_BLOCK)
+        centre = math.log(self.mean) - self.spread**2 / 2
+        return [float(each) for each in np.exp(centre + self.spread * normal)]
+
+
+@final
+@dataclass(frozen=True)
+class Replayed(AbstractComputeTimes):
+    """The times of a recorded run: `times[rank]` picoseconds by step, again from its beginning.
+
+    Ranks beyond those recorded take the times of the recorded ones in turn.
+    """
+
+    times: Sequence[Sequence[int]]
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` if a worker has no times."""
+        if not self.times or any(not each for each in self.times):
+            raise UsageError("The recorded run has a worker without a step.")
+
+    def time(self, rank: int, step: int, now: int) -> int:
+        """Return the recorded time."""
+        mine = self.times[rank % len(self.times)]
+        return mine[step % len(mine)]

@@ -1,0 +1,1 @@
+"""Workers that train in virtual time: what they compute, exchange and wait for."""

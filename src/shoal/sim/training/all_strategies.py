@@ -1,0 +1,76 @@
+"""The list of simulated strategies, by the words that `shoal train` knows them by."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from shoal.errors import UsageError
+from shoal.groups import GeneratorConfig
+from shoal.sim.training.ad_psgd import ADPSGD
+from shoal.sim.training.all_reduce import AllReduce
+from shoal.sim.training.generated import Generated
+from shoal.sim.training.parameter_server import ParameterServer
+from shoal.sim.training.scheduled import Scheduled
+from shoal.sim.training.strategy import AbstractSimulatedStrategy
+
+Factory: TypeAlias = Callable[..., AbstractSimulatedStrategy]
+
+
+def _ssp(*, staleness: int = 3, scale_updates: bool = True) -> ParameterServer:
+    return ParameterServer(staleness, scale_updates=scale_updates)
+
+
+def _asp(*, scale_updates: bool = True) -> ParameterServer:
+    return ParameterServer(None, scale_updates=scale_updates)
+
+
+def _ds_sync(*, shuffle: str = "grid", group_size: int = 0, interval: int = 1) -> Scheduled:
+    name = "ds-sync" if shuffle == "grid" else f"ds-sync-{shuffle}"
+    return Scheduled(name, interval=interval, group_size=group_size)
+
+
+def _ripples(*, interval: int = 1, **config: Any) -> Generated:
+    return Generated(GeneratorConfig(**config), interval=interval)
+
+
+def _ripples_random(*, group_size: int = 3, interval: int = 1) -> Generated:
+    return Generated(GeneratorConfig.random_mode(group_size), interval=interval)
+
+
+def _local_sgd(*, interval: int = 8) -> Scheduled:
+    return Scheduled("all-reduce", interval=interval)
+
+
+SIMULATED: dict[str, Factory] = {
+    "all-reduce": AllReduce,
+    "ps-bsp": partial(ParameterServer, 0),
+    "ps-ssp": _ssp,
+    "ps-asp": _asp,
+    "ad-psgd": ADPSGD,
+    "ds-sync": _ds_sync,
+    "ripples-static": partial(Scheduled, "ripples-static"),
+    "ripples-random": _ripples_random,
+    "ripples": _ripples,
+    "local-sgd": _local_sgd,
+}
+"""Every simulated strategy by its word, with the defaults of the real one."""
+
+
+def make_simulated(name: str, options: Mapping[str, Any]) -> AbstractSimulatedStrategy:
+    """Return the strategy `name`. Raises `UsageError` for an unknown word or option."""
+    if name not in SIMULATED:
+        near = difflib.get_close_matches(name, SIMULATED, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        message = f"There is no strategy {name!r}{hint} Known: {', '.join(SIMULATED)}."
+        raise UsageError(message)
+    factory = SIMULATED[name]
+    try:
+        inspect.signature(factory).bind(**options)
+        return factory(**options)
+    except TypeError as error:
+        message = f"Strategy {name!r}: {error}."
+        raise UsageError(message) from error

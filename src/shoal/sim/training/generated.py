@@ -1,0 +1,86 @@
+"""Ripples/Prague: groups that the generator forms while workers train.
+
+As `train.ripples`, with the generator itself: a worker asks after its local step, waits until all
+members of its group have asked, and averages with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from random import Random
+from typing import TYPE_CHECKING, Any, final
+
+from shoal.errors import UsageError
+from shoal.groups import GroupGenerator
+from shoal.sim.training.strategy import AbstractSimulatedStrategy
+from shoal.sim.virtual_time import Signal
+
+if TYPE_CHECKING:
+    from shoal.groups import GeneratorConfig
+    from shoal.groups.generator_events import Assignment
+    from shoal.sim.training.world import Steps, World
+
+
+@final
+class Generated(AbstractSimulatedStrategy):
+    """Asks the generator every `interval` steps."""
+
+    def __init__(self, config: GeneratorConfig, *, interval: int = 1) -> None:
+        if interval < 1:
+            message = f"An interval is at least 1 step, not {interval}."
+            raise UsageError(message)
+        self._config, self._interval = config, interval
+
+    def prepare(self, world: World) -> None:
+        """Let all workers join."""
+        self._world = world
+        self._generator = GroupGenerator(self._config, Random(world.seed))
+        for rank, host in enumerate(world.host_of):
+            self._generator.join(rank, host)
+        self._over = [Signal() for _ in range(world.size)]
+
+    def worker(self, rank: int) -> Steps:
+        """Step by itself, and average within the groups that the generator hands out."""
+        world = self._world
+        for step in range(world.steps):
+            yield world.computes(rank, step)
+            world.learner.update(rank)
+            if (step + 1) % self._interval == 0:
+                while (yield from self._meet(rank)):
+                    pass
+            world.stepped(rank)
+        self._begin(self._generator.leave(rank, world.time.now // 1_000))
+
+    def _meet(self, rank: int) -> Generator[int | Signal, Any, bool]:
+        """Take part in one group; return whether another is owed before computing goes on."""
+        world = self._world
+        yield world.control_delay
+        begin = world.time.now
+        self._over[rank] = Signal()
+        self._begin(self._generator.request(rank, begin // 1_000))
+        assignment, started = yield self._over[rank]
+        world.times[rank].wait += started - begin + world.control_delay
+        world.times[rank].exchange += world.time.now - started
+        return rank in assignment.more
+
+    def _begin(self, assignments: Iterable[Assignment]) -> None:
+        for each in assignments:
+            self._world.time.begin(self._average(each))
+
+    def _average(self, assignment: Assignment) -> Steps:
+        world, members = self._world, assignment.members
+        started = world.time.now
+        yield from world.ring_mean(members, world.model.bytes)
+        if len(members) > 1:
+            world.learner.average(members, [1 / len(members)] * len(members))
+        for member in members:
+            world.time.give(self._over[member], (assignment, started))
+
+    def finish(self, world: World) -> None:
+        """Note what the generator has counted."""
+        counters = self._generator.counters
+        for name in ("requests", "buffer_hits", "groups_started", "conflicts", "serializations"):
+            world.count(name, getattr(counters, name))
+        world.count("filtered", counters.filtered)
+        for size, count in sorted(counters.group_sizes.items()):
+            world.count(f"group_size.{size}", count)

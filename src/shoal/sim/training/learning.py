@@ -1,0 +1,69 @@
+"""What workers learn while virtual time passes: the contract, and the learner that learns nothing.
+
+A learner is told in the order of virtual time what each worker does to its parameters. Simulations
+of time alone need none of it; `replicas` trains real models.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import final
+
+
+class AbstractLearner(ABC):
+    """Replicas of a model, one for each worker."""
+
+    @abstractmethod
+    def update(self, rank: int) -> None:
+        """Let a worker compute a gradient on its next batch and update its own replica by it."""
+
+    @abstractmethod
+    def average(self, members: Sequence[int], shares: Sequence[float]) -> None:
+        """Replace the members' parameters by their mean with these weights."""
+
+    @abstractmethod
+    def compute_gradient(self, rank: int) -> None:
+        """Let a worker compute a gradient on its next batch, of the parameters it has now."""
+
+    @abstractmethod
+    def update_by_mean(self, members: Sequence[int]) -> None:
+        """Update the members' replicas by the mean of the gradients that they computed."""
+
+    @abstractmethod
+    def push(self, ranks: Sequence[int], scale: float) -> None:
+        """Update the server's parameters by the mean gradient of `ranks`, times `scale`."""
+
+    @abstractmethod
+    def pull(self, rank: int) -> None:
+        """Give a worker the server's parameters."""
+
+    @abstractmethod
+    def note_step(self, rank: int, now: int) -> None:
+        """Note that a worker has finished a step at `now`, picoseconds."""
+
+
+@final
+class NothingLearned(AbstractLearner):
+    """Where only time counts."""
+
+    def update(self, rank: int) -> None:
+        """Do nothing, as all of this does."""
+
+    def average(self, members: Sequence[int], shares: Sequence[float]) -> None:
+        """Do nothing."""
+
+    def compute_gradient(self, rank: int) -> None:
+        """Do nothing."""
+
+    def update_by_mean(self, members: Sequence[int]) -> None:
+        """Do nothing."""
+
+    def push(self, ranks: Sequence[int], scale: float) -> None:
+        """Do nothing."""
+
+    def pull(self, rank: int) -> None:
+        """Do nothing."""
+
+    def note_step(self, rank: int, now: int) -> None:
+        """Do nothing."""

@@ -1,0 +1,59 @@
+"""How large a model is, layer by layer, and which share of computing each layer takes.
+
+Sizes follow from the architectures' definitions; nothing here is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.collectives.buckets import layout_buckets
+from shoal.errors import UsageError
+
+ELEMENT_BYTES = 4
+
+FORWARD = 1 / 3
+"""Of a step's computing: backward takes twice as long, a product for inputs and one for weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: its parameters, and its share of the step's multiplications."""
+
+    name: str
+    parameters: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """Layers from the first to the last."""
+
+    name: str
+    layers: tuple[Layer, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all parameters."""
+        return ELEMENT_BYTES * sum(layer.parameters for layer in self.layers)
+
+    def buckets(self) -> list[tuple[float, float]]:
+        """Return what is reduced together: (share of the step until it is there, bytes).
+
+        In the order in which backward makes them; shares count from the bucket before.
+        """
+        made = []
+        for bucket in layout_buckets([each.parameters for each in self.layers], ELEMENT_BYTES):
+            share = sum(self.layers[each].share for each in bucket.parameters)
+            made.append((share * (1 - FORWARD), float(bucket.num_elements * ELEMENT_BYTES)))
+        return made
+
+
+def even(name: str, parameters: int, layers: int) -> ModelSize:
+    """Return a model of `layers` that are all alike. Raises `UsageError` if there are none."""
+    if layers < 1 or parameters < layers:
+        message = f"{parameters} parameters cannot make {layers} layers."
+        raise UsageError(message)
+    whole = [parameters * (each + 1) // layers for each in range(layers)]
+    sizes = [b - a for a, b in zip([0, *whole], whole, strict=False)]
+    return ModelSize(name, tuple(Layer(f"layer{k}", n, 1 / layers) for k, n in enumerate(sizes)))

@@ -1,0 +1,29 @@
+"""What a simulated run came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulated run came to. Times are seconds of virtual time."""
+
+    name: str
+    workers: int
+    steps: int
+    """Made by all workers together."""
+    seconds: float
+    """Until the last worker had made its steps."""
+    step_ms: float
+    """Mean over workers of their time per step."""
+    compute_share: float
+    wait_share: float
+    exchange_share: float
+    """Of the workers' time."""
+    steps_by_rank: tuple[int, ...]
+    counters: dict[str, float]
+    flows: int
+    """Flows that the network carried."""
+    digest: str
+    """Of every worker's times: the same scenario and seed give the same."""

@@ -1,0 +1,80 @@
+"""A parameter server sharded over the workers' hosts: BSP, SSP and ASP.
+
+As `train.parameter_server`: every worker pushes its gradient to all shards and pulls all weights;
+`groups.server_clock` says which pushes count when and whose pull must wait. The shards' clocks move
+together here: one clock stands for all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from shoal.groups.server_clock import ServerClock
+from shoal.sim.training.strategy import AbstractSimulatedStrategy
+from shoal.sim.virtual_time import Signal
+
+if TYPE_CHECKING:
+    from shoal.sim.training.world import Steps, World
+
+
+@final
+class ParameterServer(AbstractSimulatedStrategy):
+    """Push gradients, pull weights; `staleness` 0 is BSP, None is ASP."""
+
+    def __init__(self, staleness: int | None, *, scale_updates: bool = True) -> None:
+        self._staleness, self._scale_updates = staleness, scale_updates
+
+    def prepare(self, world: World) -> None:
+        """Start the clock."""
+        self._world = world
+        self._clock = ServerClock(range(world.size), self._staleness)
+        self._grants = [Signal() for _ in range(world.size)]
+
+    def worker(self, rank: int) -> Steps:
+        """Compute, push, and pull when the clock allows it."""
+        world, clock = self._world, self._clock
+        times = world.times[rank]
+        others = [each for each in range(world.size) if each != rank]
+        parts = [world.model.bytes / world.size] * len(others)
+        clock.pull(rank)
+        for step in range(world.steps):
+            world.learner.compute_gradient(rank)
+            yield world.computes(rank, step)
+            begin = world.time.now
+            if others:
+                yield world.send(rank, others, parts)
+            times.exchange += world.time.now - begin
+            self._push(rank)
+            begin = world.time.now
+            self._grants[rank] = Signal()
+            if not clock.pull(rank):
+                yield self._grants[rank]
+            times.wait += world.time.now - begin
+            begin = world.time.now
+            if others:
+                yield world.gather(rank, others, parts)
+            times.exchange += world.time.now - begin
+            world.learner.pull(rank)
+            world.stepped(rank)
+        self._release(clock.leave(rank).released)
+
+    def _push(self, rank: int) -> None:
+        world = self._world
+        advance = self._clock.push(rank)
+        if self._staleness == 0:
+            if advance.apply:
+                world.learner.push([each.rank for each in advance.apply], 1.0)
+        else:
+            scale = 1 / world.size if self._scale_updates else 1.0
+            for update in advance.apply:
+                world.learner.push([update.rank], scale)
+        self._release(advance.released)
+
+    def _release(self, ranks: tuple[int, ...]) -> None:
+        for rank in ranks:
+            self._world.time.give(self._grants[rank])
+
+    def finish(self, world: World) -> None:
+        """Note how stale reads were."""
+        for behind, count in sorted(self._clock.staleness_counts.items()):
+            world.count(f"staleness.{behind}", count)

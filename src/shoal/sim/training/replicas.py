@@ -1,0 +1,180 @@
+"""Real models that learn while virtual time passes: one replica per worker, on real data.
+
+A learner (`learning`): parameters change in the order of virtual time, so a gradient is as stale as
+the simulated cluster makes it. Batches, recipe and initial parameters are those that `shoal train`
+gives the same ranks. Owns the replicas and the curve; knows no network and no strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from shoal.sim.training.learning import AbstractLearner
+from shoal.workloads import batches, better, evaluate, loss_of, make_model, make_optimizer
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from shoal.workloads import Dataset, Recipe
+
+_PICOSECONDS = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """What the workers knew at a moment of virtual time."""
+
+    seconds: float
+    mean_step: float
+    averaged: float
+    """Metric of the mean of all models."""
+    rank0: float
+    consensus_distance: float
+    """Root mean square distance of the models from their mean."""
+
+
+@final
+class Replicas(AbstractLearner):
+    """Replicas of `model` for each worker, and one for a parameter server.
+
+    The curve gets a point at the beginning and after every `look_s` seconds of virtual time, from
+    the first `samples` test samples (None: all). `stop_at` is a value of the metric at which
+    `met_at` notes the time.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        model: str,
+        recipe: Recipe,
+        workers: int,
+        *,
+        seed: int,
+        look_s: float,
+        samples: int | None = None,
+        stop_at: float | None = None,
+    ) -> None:
+        self._dataset, self._samples, self._stop_at = dataset, samples, stop_at
+        self._workers = workers
+        self._models = [make_model(model, dataset, seed) for _ in range(workers + 1)]
+        self._rows = _share_memory(self._models)
+        self._optimizers: list[Optimizer] = [make_optimizer(m, recipe) for m in self._models]
+        self._rates = [group["lr"] for group in self._optimizers[-1].param_groups]
+        self._data = [
+            batches(dataset, rank, workers, recipe.batch_size, seed=seed) for rank in range(workers)
+        ]
+        self._judge = make_model(model, dataset, seed)
+        self._judge_row = _share_memory([self._judge])
+        self._steps = [0] * workers
+        self._look_every, self._next_look = round(look_s * _PICOSECONDS), 0
+        self.curve: list[CurvePoint] = []
+        self.met_at: float | None = None
+        """Virtual seconds at which the mean of all models met `stop_at`."""
+        self._look(0)
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of the model that are averaged, batch-norm statistics included."""
+        return int(self._rows.shape[1])
+
+    def update(self, rank: int) -> None:
+        """Compute a gradient and make a local step."""
+        self.compute_gradient(rank)
+        self._optimizers[rank].step()
+
+    def compute_gradient(self, rank: int) -> None:
+        """Compute a gradient of the parameters as they are."""
+        inputs, targets = next(self._data[rank])
+        self._optimizers[rank].zero_grad()
+        loss = loss_of(self._models[rank], inputs, targets, self._dataset.task)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+
+    def average(self, members: Sequence[int], shares: Sequence[float]) -> None:
+        """Replace the members' parameters, statistics included, by their weighted mean."""
+        rows = self._rows[list(members)]
+        self._rows[list(members)] = torch.tensor(shares).to(rows.dtype) @ rows
+
+    def update_by_mean(self, members: Sequence[int]) -> None:
+        """Let the members step by the mean of their gradients."""
+        if len(members) > 1:
+            means = self._mean_gradients(members)
+            for rank in members:
+                for parameter, mean in zip(self._models[rank].parameters(), means, strict=True):
+                    parameter.grad = mean
+        for rank in members:
+            self._optimizers[rank].step()
+
+    def push(self, ranks: Sequence[int], scale: float) -> None:
+        """Let the server step by the mean of the gradients of `ranks`, at `scale` of its rate."""
+        server = self._models[-1]
+        means = self._mean_gradients(ranks)
+        for parameter, mean in zip(server.parameters(), means, strict=True):
+            parameter.grad = mean
+        for group, rate in zip(self._optimizers[-1].param_groups, self._rates, strict=True):
+            group["lr"] = rate * scale
+        self._optimizers[-1].step()
+
+    def pull(self, rank: int) -> None:
+        """Copy the server's parameters."""
+        self._rows[rank] = self._rows[-1]
+
+    def note_step(self, rank: int, now: int) -> None:
+        """Count the step, and look at the models when it is time."""
+        self._steps[rank] += 1
+        if now >= self._next_look:
+            self._look(now)
+
+    def _mean_gradients(self, ranks: Sequence[int]) -> list[Tensor | None]:
+        columns = zip(*(self._models[rank].parameters() for rank in ranks), strict=True)
+        return [_mean([each.grad for each in column]) for column in columns]
+
+    def _look(self, now: int) -> None:
+        """Evaluate the mean of all models."""
+        rows = self._rows[: self._workers]
+        mean = rows.mean(dim=0)
+        point = CurvePoint(
+            seconds=now / _PICOSECONDS,
+            mean_step=sum(self._steps) / self._workers,
+            averaged=self._evaluate(mean),
+            rank0=self._evaluate(rows[0]),
+            consensus_distance=float((rows - mean).square().sum(dim=1).mean().sqrt()),
+        )
+        self.curve.append(point)
+        self._next_look = now - now % self._look_every + self._look_every
+        if self.met_at is None and self._stop_at is not None:
+            value, target = point.averaged, self._stop_at
+            if value == target or better(self._dataset.task, value, target):
+                self.met_at = point.seconds
+
+    def _evaluate(self, row: Tensor) -> float:
+        self._judge_row[0] = row
+        return evaluate(self._judge, self._dataset, max_samples=self._samples)
+
+
+def _share_memory(models: Sequence[nn.Module]) -> Tensor:
+    """Let every model's parameters and statistics lie in a row of one matrix; return it.
+
+    Buffers that are no floating-point numbers stay where they are: nobody averages a count.
+    """
+    parts = [[*m.parameters(), *(b for b in m.buffers() if b.is_floating_point())] for m in models]
+    rows = torch.stack([torch.cat([p.detach().flatten() for p in each]) for each in parts])
+    for row, tensors in zip(rows, parts, strict=True):
+        place = 0
+        for tensor in tensors:
+            end = place + tensor.numel()
+            tensor.data = row[place:end].view_as(tensor)
+            place = end
+    return rows
+
+
+def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
+    """Return the mean, a missing gradient counting as zero; None if all are missing."""
+    there = [each for each in gradients if each is not None]
+    if not there:
+        return None
+    return torch.stack(there).sum(dim=0) / len(gradients)

@@ -1,0 +1,106 @@
+"""One run of a scenario's job under one strategy, in virtual time, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from shoal.sim.compute_times import AbstractComputeTimes, Drawn
+from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.training.all_strategies import make_simulated
+from shoal.sim.training.learning import AbstractLearner, NothingLearned
+from shoal.sim.training.model import even
+from shoal.sim.training.outcome import Outcome
+from shoal.sim.training.world import World
+from shoal.sim.virtual_time import VirtualTime
+from shoal.switching.tables import PICOSECONDS
+
+if TYPE_CHECKING:
+    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+
+_FLOWS_PER_WORKER = 64
+"""Room for flows: enough for pushes to every shard among 64 workers; more is added for more."""
+
+
+def simulate(
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    strategy: StrategySpec,
+    *,
+    learner: AbstractLearner | None = None,
+    compute: AbstractComputeTimes | None = None,
+    tick: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Train in virtual time; calls `tick` with the share of steps made now and then.
+
+    Raises `UsageError` for a strategy that does not fit.
+    """
+    world = make_world(cluster, training, learner=learner, compute=compute)
+    made = make_simulated(strategy.strategy, strategy.options)
+    made.prepare(world)
+    for rank in range(world.size):
+        world.time.begin(made.worker(rank))
+    total = training.steps * world.size
+    world.time.run(
+        tick=None if tick is None else lambda: tick(sum(t.steps for t in world.times) / total)
+    )
+    made.finish(world)
+    return _outcome(strategy.name, world)
+
+
+def make_world(
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    *,
+    learner: AbstractLearner | None = None,
+    compute: AbstractComputeTimes | None = None,
+) -> World:
+    """Return the cluster with its workers, at the beginning of time."""
+    workers = cluster.topology.hosts * cluster.workers
+    network = FlowNetwork(
+        cluster.topology,
+        local_rate=training.local_rate,
+        spray=cluster.spray,
+        flows=workers * max(_FLOWS_PER_WORKER, 2 * workers if workers <= 256 else 0),
+        seed=cluster.seed,
+    )
+    return World(
+        time=VirtualTime(network),
+        host_of=[rank // cluster.workers for rank in range(workers)],
+        compute=compute
+        or Drawn(
+            training.compute_s * PICOSECONDS,
+            training.spread,
+            training.slow,
+            seed=cluster.seed,
+        ),
+        model=even("model", training.parameters, min(training.layers, training.parameters)),
+        learner=learner or NothingLearned(),
+        steps=training.steps,
+        seed=cluster.seed,
+        control_delay=round(training.control_delay_s * PICOSECONDS),
+    )
+
+
+def _outcome(name: str, world: World) -> Outcome:
+    times = world.times
+    total = sum(each.ended for each in times) or 1
+    digest = hashlib.blake2b(digest_size=8)
+    for each in times:
+        digest.update(repr((each.compute, each.wait, each.exchange, each.ended)).encode())
+    return Outcome(
+        name=name,
+        workers=world.size,
+        steps=sum(each.steps for each in times),
+        seconds=max(each.ended for each in times) / PICOSECONDS,
+        step_ms=sum(t.ended / t.steps for t in times) / world.size / PICOSECONDS * 1e3,
+        compute_share=sum(each.compute for each in times) / total,
+        wait_share=sum(each.wait for each in times) / total,
+        exchange_share=sum(each.exchange for each in times) / total,
+        steps_by_rank=tuple(each.steps for each in times),
+        counters=dict(world.counters),
+        flows=world.time.network.flows_ended,
+        digest=digest.hexdigest(),
+    )

@@ -1,0 +1,28 @@
+"""The contract of a simulated strategy: what one worker does, step after step, as a process.
+
+It decides nothing that `groups` decides; it carries out, in virtual time, what `train` carries out
+in real time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shoal.sim.training.world import Steps, World
+
+
+class AbstractSimulatedStrategy(ABC):
+    """How workers synchronise; one object carries one run."""
+
+    @abstractmethod
+    def prepare(self, world: World) -> None:
+        """Make what the workers of `world` share. Raises `UsageError` for an impossible size."""
+
+    @abstractmethod
+    def worker(self, rank: int) -> Steps:
+        """Train as worker `rank` until its steps are made."""
+
+    def finish(self, world: World) -> None:  # noqa: B027 - most have nothing to say
+        """Note in the world's counters what the run has come to."""

@@ -1,0 +1,144 @@
+"""What every strategy finds in a simulated cluster: workers on hosts, their time, their exchanges.
+
+Owns how an exchange becomes flows of the network, and where a worker's time goes. Which workers
+meet and when is a strategy's to say, what they learn a learner's (`learning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from shoal.sim.virtual_time import Signal
+
+if TYPE_CHECKING:
+    from shoal.sim.compute_times import AbstractComputeTimes
+    from shoal.sim.training.learning import AbstractLearner
+    from shoal.sim.training.model import ModelSize
+    from shoal.sim.virtual_time import VirtualTime
+
+FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
+"""Of a full packet of TCP over Ethernet: what links carry, and what of it is data."""
+
+Steps: TypeAlias = Generator[int | Signal, Any, None]
+
+
+@dataclass(slots=True)
+class Times:
+    """Where one worker's time has gone, picoseconds."""
+
+    compute: int = 0
+    wait: int = 0
+    """For others to arrive, and for answers."""
+    exchange: int = 0
+    """For bytes, beyond what computing hid."""
+    steps: int = 0
+    ended: int = 0
+
+
+@dataclass
+class World:
+    """A cluster in virtual time; rank r is on host `host_of[r]`."""
+
+    time: VirtualTime
+    host_of: Sequence[int]
+    compute: AbstractComputeTimes
+    model: ModelSize
+    learner: AbstractLearner
+    steps: int
+    seed: int = 0
+    control_delay: int = 100_000_000
+    """From asking the group generator to its answer, picoseconds, however soon it knows it."""
+    counters: dict[str, float] = field(default_factory=dict)
+    times: list[Times] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing spent."""
+        self.times = [Times() for _ in self.host_of]
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self.host_of)
+
+    @property
+    def workers_per_host(self) -> int:
+        """The most workers that share a host."""
+        return max(list(self.host_of).count(host) for host in set(self.host_of))
+
+    def computes(self, rank: int, step: int, share: float = 1.0) -> int:
+        """Return how long a worker computes for this share of a step; account for it."""
+        took = round(self.compute.time(rank, step, self.time.now) * share)
+        self.times[rank].compute += took
+        return took
+
+    def stepped(self, rank: int) -> None:
+        """Note that a worker has made a step."""
+        mine = self.times[rank]
+        mine.steps += 1
+        mine.ended = self.time.now
+        self.learner.note_step(rank, self.time.now)
+
+    def count(self, what: str, amount: float = 1.0) -> None:
+        """Add to a counter of the run."""
+        self.counters[what] = self.counters.get(what, 0.0) + amount
+
+    def ring_mean(self, members: Sequence[int], size: float) -> Steps:
+        """Let the members average `size` bytes around a ring: 2(S-1)/S of it over every hop.
+
+        The bytes of all rounds flow at once, each round's delay follows: what a pipelined ring
+        takes. A member that is alone exchanges nothing.
+        """
+        count = len(members)
+        if count < 2:
+            return
+        hosts = [self.host_of[rank] for rank in members]
+        ring = list(pairwise([*hosts, hosts[0]]))
+        each = 2 * (count - 1) / count * size * FRAME_BYTES / PAYLOAD_BYTES
+        yield self.time.transfer([a for a, _ in ring], [b for _, b in ring], [each] * count)
+        longest = max(self.time.network.delay(a, b) for a, b in ring)
+        yield (2 * (count - 1) - 1) * longest
+
+    def send(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
+        """Start sending from a rank to others; the signal is given when all has arrived."""
+        host = self.host_of[source]
+        wire = [size * FRAME_BYTES / PAYLOAD_BYTES for size in sizes]
+        return self.time.transfer([host] * len(wire), [self.host_of[r] for r in targets], wire)
+
+    def exchange(self, rank: int, other: int, size: float) -> Signal:
+        """Start sending `size` bytes both ways; the signal is given when all has arrived."""
+        a, b = self.host_of[rank], self.host_of[other]
+        return self.time.transfer([a, b], [b, a], [size * FRAME_BYTES / PAYLOAD_BYTES] * 2)
+
+    def gather(self, target: int, sources: Sequence[int], sizes: Sequence[float]) -> Signal:
+        """Start sending from ranks to another; the signal is given when all has arrived."""
+        host = self.host_of[target]
+        wire = [size * FRAME_BYTES / PAYLOAD_BYTES for size in sizes]
+        return self.time.transfer([self.host_of[r] for r in sources], [host] * len(wire), wire)
+
+
+class Meeting:
+    """Workers that exchange together once all of them are there."""
+
+    def __init__(self, world: World, members: Sequence[int]) -> None:
+        self._world, self._members = world, members
+        self._arrived: dict[int, int] = {}
+        self._over = Signal()
+
+    def attend(self, rank: int, exchange: Steps) -> Steps:
+        """Arrive, wait for the others and take part; the last one's `exchange` is carried out."""
+        world = self._world
+        now = world.time.now
+        self._arrived[rank] = now
+        if len(self._arrived) < len(self._members):
+            exchange.close()
+            yield self._over
+            return
+        for member, since in self._arrived.items():
+            world.times[member].wait += now - since
+        yield from exchange
+        for member in self._members:
+            world.times[member].exchange += world.time.now - now
+        world.time.give(self._over)

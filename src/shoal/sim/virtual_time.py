@@ -1,0 +1,118 @@
+"""Processes in virtual time: generators that wait, and what they wait for.
+
+A process yields a whole number of picoseconds to let them pass, or a `Signal` to wait until it is
+given. What is due at the same time goes on in the order in which it began to wait, transfers that
+are over first; so the same processes always take the same course. Knows the network only as what
+says when transfers are over.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from shoal.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from shoal.sim.flow.network import FlowNetwork
+
+NEVER = 1 << 62
+
+_TURNS_PER_TICK = 4096
+
+
+class Signal:
+    """Something that happens once; processes wait for it."""
+
+    __slots__ = ("given", "value", "waiting")
+
+    def __init__(self) -> None:
+        self.given = False
+        self.value: Any = None
+        self.waiting: list[Process] = []
+
+
+Process: TypeAlias = Generator[int | Signal, Any, None]
+
+
+class VirtualTime:
+    """Runs processes over a network of flows. Times are picoseconds."""
+
+    def __init__(self, network: FlowNetwork) -> None:
+        self.now = 0
+        self.network = network
+        self._ready: deque[tuple[Process, Any]] = deque()
+        self._sleeping: list[tuple[int, int, Process]] = []
+        self._order = 0
+        self._transfers: dict[int, Signal] = {}
+
+    def begin(self, process: Process) -> None:
+        """Let a process take its course from now on."""
+        self._ready.append((process, None))
+
+    def give(self, signal: Signal, value: Any = None) -> None:
+        """Let those who wait for `signal` go on, and have `value`."""
+        signal.given, signal.value = True, value
+        self._ready.extend((process, value) for process in signal.waiting)
+        signal.waiting.clear()
+
+    def transfer(
+        self, sources: Sequence[int], targets: Sequence[int], sizes: Sequence[float]
+    ) -> Signal:
+        """Start flows between hosts now; the signal is given when the last one is over."""
+        signal = Signal()
+        self._transfers[self.network.start(self.now, sources, targets, sizes)] = signal
+        return signal
+
+    def run(self, until: int = NEVER, *, tick: Callable[[], None] | None = None) -> None:
+        """Let time pass until nothing is left to do, or up to `until`.
+
+        Calls `tick` now and then. Raises `ProtocolError` if transfers stand still for ever.
+        """
+        turns = 0
+        while self.now <= until:
+            self._go_on()
+            turns += 1
+            if tick is not None and turns % _TURNS_PER_TICK == 0:
+                tick()
+            awake = self._sleeping[0][0] if self._sleeping else NEVER
+            if self._transfers:
+                over = self.network.run(min(awake, until))
+                if over:
+                    self.now = self.network.now
+                    for number in over:
+                        self.give(self._transfers.pop(number))
+                    continue
+            if awake > until:
+                break
+            if awake == NEVER:
+                if self._transfers:
+                    raise ProtocolError("Transfers stand still: a link on their way has no rate.")
+                return
+            self.now = awake
+            while self._sleeping and self._sleeping[0][0] == awake:
+                self._ready.append((heapq.heappop(self._sleeping)[2], None))
+
+    def _go_on(self) -> None:
+        """Let every process that need not wait go on until it has to."""
+        ready, sleeping = self._ready, self._sleeping
+        while ready:
+            process, value = ready.popleft()
+            while True:
+                try:
+                    wanted = process.send(value)
+                except StopIteration:
+                    break
+                if isinstance(wanted, int):
+                    if wanted > 0:
+                        self._order += 1
+                        heapq.heappush(sleeping, (self.now + wanted, self._order, process))
+                        break
+                    value = None
+                elif wanted.given:
+                    value = wanted.value
+                else:
+                    wanted.waiting.append(process)
+                    break

@@ -1,0 +1,159 @@
+"""Strategies in virtual time: closed forms, and what must hold of each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.scenario.cluster_spec import ClusterSpec
+from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+from shoal.sim.training.all_strategies import SIMULATED
+from shoal.sim.training.outcome import Outcome
+from shoal.sim.training.simulation import simulate
+from shoal.sim.training.world import FRAME_BYTES, PAYLOAD_BYTES
+from shoal.switching.settings import Link, Port
+from shoal.switching.topology import Materials, host_names, leaf_spine, star
+from shoal.train.strategies import STRATEGIES
+
+RATE = 1_000_000_000
+DELAY_S = 10e-6
+PLAIN = Materials(Port(RATE), Port(RATE), Link(delay_s=DELAY_S))
+
+
+def cluster(hosts: int, workers: int = 1) -> ClusterSpec:
+    return ClusterSpec(star(host_names(hosts), PLAIN), workers=workers, spray=True)
+
+
+def training(name: str, **changes: object) -> TrainingSpec:
+    usual = TrainingSpec(
+        parameters=1_000_000,
+        compute_s=0.1,
+        steps=20,
+        strategies=(StrategySpec(name),),
+        layers=1,
+        control_delay_s=0.0,
+    )
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def run(name: str, where: ClusterSpec, job: TrainingSpec, **options: object) -> Outcome:
+    return simulate(where, job, StrategySpec(name, options))
+
+
+def seconds(share: float) -> float:
+    """Return how long this share of the model takes through a port."""
+    return share * 4e6 * FRAME_BYTES / PAYLOAD_BYTES * 8 / RATE
+
+
+def test_the_words_are_those_of_real_training() -> None:
+    assert list(SIMULATED) == list(STRATEGIES)
+
+
+def test_all_reduce_takes_its_ring() -> None:
+    out = run("all-reduce", cluster(8), training("all-reduce"))
+    ring = seconds(2 * 7 / 8) + 14 * 2 * DELAY_S
+    assert out.seconds == pytest.approx(20 * (0.1 + ring), rel=1e-9)
+    assert out.compute_share == pytest.approx(0.1 / (0.1 + ring), rel=1e-6)
+
+
+def test_all_reduce_hides_what_backward_still_takes() -> None:
+    """Two layers of 2 MB: the last one's sum is under way while the first one is differentiated."""
+    out = run("all-reduce", cluster(8), training("all-reduce", layers=2))
+    ring = seconds(7 / 8) + 14 * 2 * DELAY_S
+    assert ring < 0.1 / 3  # as long as backward takes for one of them
+    assert out.seconds == pytest.approx(20 * (0.1 + ring), rel=1e-9)
+
+
+def test_ds_sync_takes_a_ring_of_its_group() -> None:
+    out = run("ds-sync", cluster(16), training("ds-sync"))
+    ring = seconds(2 * 3 / 4) + 6 * 2 * DELAY_S
+    assert out.seconds == pytest.approx(20 * (0.1 + ring), rel=1e-9)
+
+
+def test_a_parameter_server_pushes_and_pulls_all_shards_but_its_own() -> None:
+    out = run("ps-bsp", cluster(4), training("ps-bsp"))
+    way = seconds(3 / 4) + 2 * DELAY_S
+    assert out.seconds == pytest.approx(20 * (0.1 + 2 * way), rel=1e-9)
+    assert out.counters == {"staleness.0": 80.0 + 4}
+
+
+def test_ad_psgd_hides_its_exchanges_behind_computing() -> None:
+    """Four passive workers of eight: what one computes, an exchange of its own may take."""
+    out = run("ad-psgd", cluster(8), training("ad-psgd"), peers="exponential")
+    assert out.seconds == pytest.approx(20 * 0.1, rel=1e-9)
+    assert out.counters["exchanges"] == 4 * 20
+    assert "busy_requests" not in out.counters
+
+
+def test_random_peers_of_ad_psgd_queue() -> None:
+    out = run("ad-psgd", cluster(8), training("ad-psgd", compute_s=0.04))
+    assert out.counters["busy_requests"] > 0
+    assert out.seconds > 20 * 0.04
+
+
+@pytest.mark.parametrize("name", list(SIMULATED))
+def test_every_worker_makes_its_steps_and_the_same_seed_the_same_run(name: str) -> None:
+    job = training(name, spread=0.3, slow={3: 3.0}, steps=40)
+    where = cluster(3, workers=3)
+    out = run(name, where, job)
+    assert out.steps_by_rank == (40,) * 9
+    assert out.compute_share + out.wait_share + out.exchange_share == pytest.approx(1, abs=2e-3)
+    again = run(name, where, job)
+    assert again == out
+    other = run(name, replace(where, seed=2), job)
+    assert other.digest != out.digest
+
+
+def test_who_waits_for_the_slowest_and_who_does_not() -> None:
+    """One of 16 workers is five times slower: Ripples/Prague's reason to be."""
+    job = training("ripples", slow={0: 5.0}, steps=60, parameters=100_000)
+    times = {}
+    for name in ("all-reduce", "ds-sync", "ripples", "ps-asp", "ad-psgd"):
+        out = run(name, cluster(4, workers=4), job)
+        times[name] = out.step_ms
+    assert times["all-reduce"] > 500
+    assert times["ds-sync"] > 490
+    for name in ("ripples", "ps-asp", "ad-psgd"):
+        assert times[name] < 200
+
+
+def test_ds_sync_relieves_an_oversubscribed_trunk_half_of_the_time() -> None:
+    """Rows lie within a rack, columns cross: 4 flows on an uplink of a quarter of their rate."""
+    materials = replace(PLAIN, trunk_port=Port(RATE // 2))
+    where = ClusterSpec(leaf_spine(host_names(16), 4, 2, materials), spray=True)
+    out = run("ds-sync", where, training("ds-sync"))
+    ring = seconds(2 * 3 / 4)
+    across = 4 * ring + 6 * 4 * DELAY_S
+    within = ring + 6 * 2 * DELAY_S
+    assert out.seconds == pytest.approx(20 * 0.1 + 10 * (across + within), rel=1e-6)
+    everyone = run("all-reduce", where, training("all-reduce"))
+    assert everyone.seconds == pytest.approx(
+        20 * (0.1 + seconds(2 * 15 / 16) + 30 * 4 * DELAY_S), rel=1e-6
+    )
+
+
+def test_the_generator_is_asked_by_everyone() -> None:
+    out = run("ripples", cluster(4, workers=4), training("ripples", spread=0.1))
+    assert out.counters["requests"] == 16 * 20
+    assert (
+        sum(v for k, v in out.counters.items() if k.startswith("group_size."))
+        == (out.counters["groups_started"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("riples", {}, "did you mean 'ripples'"),
+        ("ripples", {"size": 3}, "unexpected keyword argument 'size'"),
+        ("local-sgd", {"interval": 0}, "An interval is at least 1 step"),
+        ("ds-sync", {"shuffle": "nothing"}, "no schedule 'ds-sync-nothing'"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    name: str, options: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        run(name, cluster(4), training(name), **options)
