@@ -74,9 +74,8 @@ def _simulate_all(scenario: Scenario) -> tuple[list[Outcome], list[float]]:
         TimeRemainingColumn(),
     )
     outcomes, took = [], []
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    is_log = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=is_log) as bar:
         for strategy in scenario.training.strategies:
             task = bar.add_task(strategy.name, total=1.0)
             begin = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,12 +11,14 @@ from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.training.all_strategies import SIMULATED
-from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.simulation import simulate
 from shoal.sim.training.world import FRAME_BYTES, PAYLOAD_BYTES
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
 from shoal.train.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from shoal.sim.training.outcome import Outcome
 
 RATE = 1_000_000_000
 DELAY_S = 10e-6
