@@ -29,15 +29,15 @@ class StrategySpec:
 class TrainingSpec:
     """A job: how large the model is, how long a step computes, who is slow, and the strategies."""
 
-    parameters: int
-    """Elements of the model."""
     compute_s: float
     """Mean time that a step computes, forward and backward."""
     steps: int
     """That each worker makes."""
     strategies: tuple[StrategySpec, ...]
+    model: str | None = None
+    """An architecture's name; None: `parameters` in `layers` that are all alike."""
+    parameters: int = 0
     layers: int = 16
-    """Into which the parameters are divided evenly."""
     spread: float = 0.0
     """Standard deviation of the logarithm of a step's computing."""
     slow: Mapping[int, float] = field(default_factory=dict)

@@ -19,14 +19,13 @@ _ELEMENT_BYTES: Final = 4
 
 def read_training(table: Table, workers: int) -> TrainingSpec:
     """Return what the table says; raise `UsageError` for what cannot be."""
-    if "parameters" in table and "size" in table:
-        raise table.error("It takes parameters or a size, not both.", "size")
-    if "size" in table:
-        parameters = table.take("size", parse_size) // _ELEMENT_BYTES
-    else:
-        parameters = table.take("parameters", lambda value: parse_whole(value, 1, 10**13))
+    if sum(key in table for key in ("model", "parameters", "size")) != 1:
+        raise table.error("It takes a model, a number of parameters or a size: one of them.")
+    parameters = table.take("parameters", lambda value: parse_whole(value, 1, 10**13), 0)
+    size = table.take("size", _size, 0)
     spec = TrainingSpec(
-        parameters=parameters,
+        model=table.take_or_none("model", _word),
+        parameters=parameters or size // _ELEMENT_BYTES,
         compute_s=table.take("compute", _compute),
         steps=table.take("steps", lambda value: parse_whole(value, 1, _MOST_STEPS), 100),
         layers=table.take("layers", lambda value: parse_whole(value, 1, 10_000), 16),
@@ -88,6 +87,14 @@ def _factor(value: object) -> float:
         message = f"A worker computes 0 to 1000 times as long, not {factor:g}."
         raise UsageError(message)
     return factor
+
+
+def _size(value: object) -> int:
+    size = parse_size(value)
+    if size < _ELEMENT_BYTES:
+        message = f"A model has at least {_ELEMENT_BYTES} bytes, not {size}."
+        raise UsageError(message)
+    return size
 
 
 def _word(value: object) -> str:

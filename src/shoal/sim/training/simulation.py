@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from shoal.sim.compute_times import AbstractComputeTimes, Drawn
 from shoal.sim.flow.network import FlowNetwork
 from shoal.sim.training.all_strategies import make_simulated
+from shoal.sim.training.architectures import architecture
 from shoal.sim.training.learning import AbstractLearner, NothingLearned
-from shoal.sim.training.model import even
+from shoal.sim.training.model import ModelSize, even
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.world import World
 from shoal.sim.virtual_time import VirtualTime
@@ -76,12 +77,18 @@ def make_world(
             training.slow,
             seed=cluster.seed,
         ),
-        model=even("model", training.parameters, min(training.layers, training.parameters)),
+        model=_model(training),
         learner=learner or NothingLearned(),
         steps=training.steps,
         seed=cluster.seed,
         control_delay=round(training.control_delay_s * PICOSECONDS),
     )
+
+
+def _model(training: TrainingSpec) -> ModelSize:
+    if training.model is not None:
+        return architecture(training.model).size()
+    return even("model", training.parameters, min(training.layers, training.parameters))
 
 
 def _outcome(name: str, world: World) -> Outcome:

@@ -1,0 +1,162 @@
+"""The papers' models, layer by layer, from their published definitions: sizes and multiplications.
+
+Parameters and multiply-accumulates are counted, not measured; the tests hold the published totals.
+A layer's share of computing is its share of the multiply-accumulates of one sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from shoal.errors import UsageError
+from shoal.sim.training.model import Layer, ModelSize
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One layer of an architecture."""
+
+    name: str
+    parameters: int
+    products: int
+    """Multiply-accumulates of the forward pass for one sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Layers from the first to the last."""
+
+    name: str
+    layers: tuple[Counted, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Of all layers."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def products(self) -> int:
+        """Multiply-accumulates of the forward pass for one sample."""
+        return sum(layer.products for layer in self.layers)
+
+    def size(self) -> ModelSize:
+        """Return what the simulator needs of it."""
+        total = self.products
+        layers = (Layer(each.name, each.parameters, each.products / total) for each in self.layers)
+        return ModelSize(self.name, tuple(layers))
+
+
+def _conv(name: str, inputs: int, outputs: int, kernel: int, side: int, *, norm: bool) -> Counted:
+    """A convolution to `side` by `side` places; with a normalisation's two vectors or a bias."""
+    weights = inputs * outputs * kernel * kernel
+    return Counted(name, weights + outputs * (2 if norm else 1), weights * side * side)
+
+
+def _dense(name: str, inputs: int, outputs: int, tokens: int = 1) -> Counted:
+    return Counted(name, inputs * outputs + outputs, inputs * outputs * tokens)
+
+
+_VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+
+
+def _vgg16_features(side: int) -> list[Counted]:
+    layers, inputs = [], 3
+    for block, (channels, count) in enumerate(_VGG16):
+        for each in range(count):
+            name = f"conv{block + 1}.{each + 1}"
+            layers.append(_conv(name, inputs, channels, 3, side >> block, norm=False))
+            inputs = channels
+    return layers
+
+
+def _vgg16() -> list[Counted]:
+    """Simonyan and Zisserman 2015, configuration D, for 224 by 224 pixels and 1,000 classes."""
+    head = [_dense("fc6", 512 * 7 * 7, 4096), _dense("fc7", 4096, 4096), _dense("fc8", 4096, 1000)]
+    return [*_vgg16_features(224), *head]
+
+
+def _vgg16_cifar() -> list[Counted]:
+    """The same convolutions for 32 by 32 pixels, and one layer for 10 classes."""
+    return [*_vgg16_features(32), _dense("fc", 512, 10)]
+
+
+def _resnet50() -> list[Counted]:
+    """He et al. 2016, for 224 by 224 pixels and 1,000 classes."""
+    layers = [_conv("conv1", 3, 64, 7, 112, norm=True)]
+    inputs = 64
+    for stage, count in enumerate((3, 4, 6, 3)):
+        width, side = 64 << stage, 56 >> stage
+        for block in range(count):
+            name = f"conv{stage + 2}.{block + 1}"
+            # the first block of a stage reads the side before it
+            before = side if block or stage == 0 else 2 * side
+            layers += [
+                _conv(f"{name}a", inputs, width, 1, before, norm=True),
+                _conv(f"{name}b", width, width, 3, side, norm=True),
+                _conv(f"{name}c", width, 4 * width, 1, side, norm=True),
+            ]
+            if block == 0:
+                layers.append(_conv(f"{name}s", inputs, 4 * width, 1, side, norm=True))
+            inputs = 4 * width
+    return [*layers, _dense("fc", 2048, 1000)]
+
+
+def _wide_resnet(depth: int, width: int, classes: int) -> list[Counted]:
+    """Zagoruyko and Komodakis 2016, for 32 by 32 pixels."""
+    layers, inputs = [_conv("conv1", 3, 16, 3, 32, norm=False)], 16
+    for stage in range(3):
+        outputs, side = (16 << stage) * width, 32 >> stage
+        for block in range((depth - 4) // 6):
+            name = f"conv{stage + 2}.{block + 1}"
+            layers += [
+                _conv(f"{name}a", inputs, outputs, 3, side, norm=True),
+                _conv(f"{name}b", outputs, outputs, 3, side, norm=True),
+            ]
+            if block == 0:
+                layers.append(_conv(f"{name}s", inputs, outputs, 1, side, norm=False))
+            inputs = outputs
+    return [*layers, _dense("fc", inputs, classes)]
+
+
+def _transformer(
+    layers: int, width: int, inner: int, vocabulary: int, *, decoder: bool, tokens: int
+) -> list[Counted]:
+    """Vaswani et al. 2017; a decoder's layers attend twice. Embeddings multiply nothing."""
+    made = [Counted("embedding", vocabulary * width, 0)]
+    for side in range(2 if decoder else 1):
+        for each in range(layers):
+            attentions = 2 if side else 1
+            attend = attentions * 4 * (width * width + width)
+            feed = 2 * width * inner + inner + width
+            norms = (attentions + 1) * 2 * width
+            products = (attentions * 4 * width * width + 2 * width * inner) * tokens
+            made.append(Counted(f"layer{side}.{each + 1}", attend + feed + norms, products))
+    return made
+
+
+def _bert_large() -> list[Counted]:
+    """Devlin et al. 2019: 24 layers of 1,024, 30,522 word pieces, sequences of 384 as in SQuAD."""
+    layers = _transformer(24, 1024, 4096, 30_522, decoder=False, tokens=384)
+    positions = Counted("positions", (512 + 2) * 1024 + 2 * 1024, 0)
+    return [layers[0], positions, *layers[1:], _dense("pooler", 1024, 1024)]
+
+
+_ARCHITECTURES: Final[dict[str, Callable[[], Sequence[Counted]]]] = {
+    "vgg16": _vgg16,
+    "vgg16-cifar": _vgg16_cifar,
+    "resnet50": _resnet50,
+    "wrn-26-10": lambda: _wide_resnet(26 + 2, 10, 10),
+    "transformer": lambda: _transformer(6, 512, 2048, 37_000, decoder=True, tokens=32),
+    "bert-large": _bert_large,
+}
+
+
+def architecture(name: str) -> Architecture:
+    """Return the architecture of this name. Raises `UsageError` if there is none."""
+    if name not in _ARCHITECTURES:
+        known = ", ".join(_ARCHITECTURES)
+        message = f"There is no architecture {name!r}; there are {known}."
+        raise UsageError(message)
+    return Architecture(name, tuple(_ARCHITECTURES[name]()))

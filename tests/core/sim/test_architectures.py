@@ -1,0 +1,46 @@
+"""The architectures have as many parameters as their authors, and everyone since, have published."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.sim.training.architectures import architecture
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "billion_products"),
+    [
+        ("vgg16", 138_357_544, 15.47),
+        ("vgg16-cifar", 14_719_818, 0.3132),
+        ("resnet50", 25_557_032, 4.089),
+        ("bert-large", 335_141_888, None),
+    ],
+)
+def test_totals_are_the_published_ones(
+    name: str, parameters: int, billion_products: float | None
+) -> None:
+    found = architecture(name)
+    assert found.parameters == parameters
+    if billion_products is not None:
+        assert found.products / 1e9 == pytest.approx(billion_products, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "millions"), [("wrn-26-10", 36.5), ("transformer", 65)])
+def test_totals_are_near_the_rounded_ones(name: str, millions: float) -> None:
+    assert architecture(name).parameters / 1e6 == pytest.approx(millions, rel=0.05)
+
+
+def test_shares_add_up_and_buckets_hold_all() -> None:
+    size = architecture("vgg16").size()
+    assert sum(layer.share for layer in size.layers) == pytest.approx(1)
+    buckets = size.buckets()
+    assert sum(bytes_ for _, bytes_ in buckets) == size.bytes
+    assert sum(share for share, _ in buckets) == pytest.approx(2 / 3)
+    # the classifier's gradients, most of the model, are there first
+    assert buckets[0][0] < 0.01
+
+
+def test_an_unknown_architecture_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="there are vgg16"):
+        architecture("alexnet")
