@@ -74,6 +74,7 @@ def _make_app() -> typer.Typer:
     from shoal.cli.lab import lab_app
     from shoal.cli.profile_loss import profile_loss
     from shoal.cli.report import report
+    from shoal.cli.reproduce import reproduce_app
     from shoal.cli.schedule import schedule
     from shoal.cli.simulate import simulate
     from shoal.cli.train import train
@@ -89,6 +90,7 @@ def _make_app() -> typer.Typer:
         app.command()(command)
     app.add_typer(bench_app, name="bench")
     app.add_typer(lab_app, name="lab")
+    app.add_typer(reproduce_app, name="reproduce")
     return app
 
 

@@ -47,6 +47,11 @@ class VirtualTime:
         self._sleeping: list[tuple[int, int, Process]] = []
         self._order = 0
         self._transfers: dict[int, Signal] = {}
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Let `run` return before anything else happens."""
+        self._is_stopped = True
 
     def begin(self, process: Process) -> None:
         """Let a process take its course from now on."""
@@ -67,12 +72,12 @@ class VirtualTime:
         return signal
 
     def run(self, until: int = NEVER, *, tick: Callable[[], None] | None = None) -> None:
-        """Let time pass until nothing is left to do, or up to `until`.
+        """Let time pass until nothing is left to do, up to `until`, or until it is stopped.
 
         Calls `tick` now and then. Raises `ProtocolError` if transfers stand still for ever.
         """
         turns = 0
-        while self.now <= until:
+        while self.now <= until and not self._is_stopped:
             self._go_on()
             turns += 1
             if tick is not None and turns % _TURNS_PER_TICK == 0:
@@ -98,7 +103,7 @@ class VirtualTime:
     def _go_on(self) -> None:
         """Let every process that need not wait go on until it has to."""
         ready, sleeping = self._ready, self._sleeping
-        while ready:
+        while ready and not self._is_stopped:
             process, value = ready.popleft()
             while True:
                 try:

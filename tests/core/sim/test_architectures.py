@@ -1,4 +1,4 @@
-"""The architectures have as many parameters as their authors, and everyone since, have published."""
+"""The architectures have as many parameters as has been published of them."""
 
 from __future__ import annotations
 

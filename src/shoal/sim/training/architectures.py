@@ -49,7 +49,7 @@ class Architecture:
 
 
 def _conv(name: str, inputs: int, outputs: int, kernel: int, side: int, *, norm: bool) -> Counted:
-    """A convolution to `side` by `side` places; with a normalisation's two vectors or a bias."""
+    """Count a convolution to `side` by `side` places, with a bias or a normalisation's two."""
     weights = inputs * outputs * kernel * kernel
     return Counted(name, weights + outputs * (2 if norm else 1), weights * side * side)
 
@@ -78,7 +78,7 @@ def _vgg16() -> list[Counted]:
 
 
 def _vgg16_cifar() -> list[Counted]:
-    """The same convolutions for 32 by 32 pixels, and one layer for 10 classes."""
+    """Count the same convolutions for 32 by 32 pixels, and one layer for 10 classes."""
     return [*_vgg16_features(32), _dense("fc", 512, 10)]
 
 

@@ -14,6 +14,11 @@ from typing import final
 class AbstractLearner(ABC):
     """Replicas of a model, one for each worker."""
 
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether the run may end because what it was for has been reached."""
+        return False
+
     @abstractmethod
     def update(self, rank: int) -> None:
         """Let a worker compute a gradient on its next batch and update its own replica by it."""

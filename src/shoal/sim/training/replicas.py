@@ -78,6 +78,11 @@ class Replicas(AbstractLearner):
         self._look(0)
 
     @property
+    def is_satisfied(self) -> bool:
+        """Whether the mean of all models has met `stop_at`."""
+        return self.met_at is not None
+
+    @property
     def num_parameters(self) -> int:
         """Elements of the model that are averaged, batch-norm statistics included."""
         return int(self._rows.shape[1])

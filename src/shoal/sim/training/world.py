@@ -80,6 +80,8 @@ class World:
         mine.steps += 1
         mine.ended = self.time.now
         self.learner.note_step(rank, self.time.now)
+        if self.learner.is_satisfied:
+            self.time.stop()
 
     def count(self, what: str, amount: float = 1.0) -> None:
         """Add to a counter of the run."""

@@ -1,0 +1,1 @@
+"""The papers' tables again, from simulations: their numbers, ours, and what differs."""
