@@ -124,7 +124,9 @@ def _find_way(state: State, row: int, source: int, target: int, key: int) -> int
     used, delay = 1, int(state.access_delay[source, 0] + state.access_delay[target, 1])
     if here != there:
         choices = int(state.alternatives[here, there])
-        choice = int(mixed(_UINT64(key)) % _UINT64(choices)) if choices > 1 else 0
+        choice = 0
+        if choices > 1:
+            choice = np.int64(mixed(_UINT64(key)) % _UINT64(choices))
         route = state.routes[here, there, choice]
         for each in range(route.hops):
             trunk = state.trunks[route.first + each]
