@@ -53,6 +53,10 @@ def simulate(
             " compute and at least one [[training.strategy]]."
         )
         raise UsageError(message)
+    from shoal.sim.happenings import not_modelled
+
+    for sentence in not_modelled(read.cluster):
+        sys.stderr.write(f"note: {sentence}\n")
     outcomes, took = _simulate_all(read)
     output_console().print(_table(outcomes))
     if json is not None:

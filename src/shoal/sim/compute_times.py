@@ -34,8 +34,8 @@ class Drawn(AbstractComputeTimes):
     """About `mean` picoseconds; `spread` is the standard deviation of the time's logarithm.
 
     The times are log-normal with that mean; 0 makes them all equal. `slow` is the factor of each
-    rank that differs from 1, `changes` when which rank's factor becomes another, in the order of
-    the times.
+    rank that differs from 1, `changes` by which factor more a rank computes from when on, in the
+    order of the times.
     """
 
     mean: float
@@ -57,10 +57,11 @@ class Drawn(AbstractComputeTimes):
 
     def time(self, rank: int, step: int, now: int) -> int:
         """Return a drawn time."""
-        factor = self.slow.get(rank, 1.0)
+        factor, change = self.slow.get(rank, 1.0), 1.0
         for since, who, other in self.changes:
             if who == rank and since <= now:
-                factor = other
+                change = other
+        factor *= change
         if self.spread == 0:
             return round(self.mean * factor)
         block, place = divmod(step, _BLOCK)

@@ -64,11 +64,20 @@ class VirtualTime:
         signal.waiting.clear()
 
     def transfer(
-        self, sources: Sequence[int], targets: Sequence[int], sizes: Sequence[float]
+        self,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        sizes: Sequence[float],
+        *,
+        most: float = float("inf"),
     ) -> Signal:
-        """Start flows between hosts now; the signal is given when the last one is over."""
+        """Start flows between hosts now; the signal is given when the last one is over.
+
+        None of them exceeds `most` bits per second.
+        """
         signal = Signal()
-        self._transfers[self.network.start(self.now, sources, targets, sizes)] = signal
+        number = self.network.start(self.now, sources, targets, sizes, most=most)
+        self._transfers[number] = signal
         return signal
 
     def run(self, until: int = NEVER, *, tick: Callable[[], None] | None = None) -> None:

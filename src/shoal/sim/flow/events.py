@@ -126,7 +126,7 @@ def _find_way(state: State, row: int, source: int, target: int, key: int) -> int
         choices = int(state.alternatives[here, there])
         choice = 0
         if choices > 1:
-            choice = np.int64(mixed(_UINT64(key)) % _UINT64(choices))
+            choice = int(np.int64(mixed(_UINT64(key)) % _UINT64(choices)))
         route = state.routes[here, there, choice]
         for each in range(route.hops):
             trunk = state.trunks[route.first + each]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoal.sim.compute_times import AbstractComputeTimes, Drawn
 from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.happenings import processes, slower_hosts
 from shoal.sim.training.all_strategies import make_simulated
 from shoal.sim.training.architectures import architecture
 from shoal.sim.training.learning import AbstractLearner, NothingLearned
@@ -42,7 +43,9 @@ def simulate(
     made = make_simulated(strategy.strategy, strategy.options)
     made.prepare(world)
     for rank in range(world.size):
-        world.time.begin(made.worker(rank))
+        world.begin(made.worker(rank))
+    for process in processes(cluster, world.time):
+        world.time.begin(process)
     total = training.steps * world.size
     world.time.run(
         tick=None if tick is None else lambda: tick(sum(t.steps for t in world.times) / total)
@@ -75,6 +78,7 @@ def make_world(
             training.compute_s * PICOSECONDS,
             training.spread,
             training.slow,
+            _changes(cluster),
             seed=cluster.seed,
         ),
         model=_model(training),
@@ -83,6 +87,16 @@ def make_world(
         seed=cluster.seed,
         control_delay=round(training.control_delay_s * PICOSECONDS),
     )
+
+
+def _changes(cluster: ClusterSpec) -> list[tuple[int, int, float]]:
+    """Return (from when, rank, factor) of the workers whose hosts become slower."""
+    each_host = range(cluster.workers)
+    return [
+        (since, host * cluster.workers + place, factor)
+        for since, host, factor in slower_hosts(cluster)
+        for place in each_host
+    ]
 
 
 def _model(training: TrainingSpec) -> ModelSize:

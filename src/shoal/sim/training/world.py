@@ -53,6 +53,7 @@ class World:
     """From asking the group generator to its answer, picoseconds, however soon it knows it."""
     counters: dict[str, float] = field(default_factory=dict)
     times: list[Times] = field(init=False)
+    _training: int = 0
 
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
@@ -67,6 +68,17 @@ class World:
     def workers_per_host(self) -> int:
         """The most workers that share a host."""
         return max(list(self.host_of).count(host) for host in set(self.host_of))
+
+    def begin(self, process: Steps) -> None:
+        """Let a worker begin; time stops when all that have begun have ended."""
+        self._training += 1
+        self.time.begin(self._until_end(process))
+
+    def _until_end(self, process: Steps) -> Steps:
+        yield from process
+        self._training -= 1
+        if self._training == 0:
+            self.time.stop()
 
     def computes(self, rank: int, step: int, share: float = 1.0) -> int:
         """Return how long a worker computes for this share of a step; account for it."""

@@ -1,0 +1,80 @@
+"""What happens to a cluster in virtual time: links change, others' traffic comes and goes.
+
+At flow level a link has a rate or, when it is down, none; what it loses or delays anew is not
+modelled (`not_modelled`). Background traffic takes no more than its fair share: a flow of UDP,
+which in a real network would push others aside, is treated like one of TCP with a limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed
+from shoal.switching.tables import PICOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shoal.scenario.cluster_spec import ClusterSpec, Flow
+    from shoal.sim.virtual_time import Process, VirtualTime
+
+_PIECE_S = 0.01
+"""Of a flow without bursts, what is sent at once."""
+_FASTEST = 1e12
+
+
+def slower_hosts(cluster: ClusterSpec) -> list[tuple[int, int, float]]:
+    """Return (from when in picoseconds, host, factor) of the hosts that become slower."""
+    return [
+        (round(each.at_s * PICOSECONDS), each.host, each.slower)
+        for each in cluster.events
+        if isinstance(each, HostEvent)
+    ]
+
+
+def processes(cluster: ClusterSpec, time: VirtualTime) -> Iterator[Process]:
+    """Yield what has to run beside the workers."""
+    if any(isinstance(each, LinkEvent) for each in cluster.events):
+        yield _change_links(cluster, time)
+    for flow in cluster.flows:
+        yield _send(flow, time)
+
+
+def not_modelled(cluster: ClusterSpec) -> list[str]:
+    """Return a sentence for everything in the cluster that flows know nothing of."""
+    links = [cable.link for cable in cluster.topology.cables]
+    events = [each for each in cluster.events if isinstance(each, LinkEvent)]
+    settings = {name for event in events for name, _ in event.link}
+    found = []
+    if any(link.loss or link.to_bad for link in links) or settings & {"loss", "bad_loss", "to_bad"}:
+        found.append("Flows lose nothing: the links' loss is left out.")
+    if any(link.jitter_s or link.reorder for link in links) or settings & {"jitter_s", "reorder"}:
+        found.append("Flows keep their order: the links' jitter and reordering are left out.")
+    if cluster.flows:
+        found.append("Background flows take no more than their fair share, those of UDP included.")
+    return found
+
+
+def _change_links(cluster: ClusterSpec, time: VirtualTime) -> Process:
+    topology = cluster.topology
+    for event in cluster.events:
+        if not isinstance(event, LinkEvent):
+            continue
+        yield max(0, round(event.at_s * PICOSECONDS) - time.now)
+        topology = changed(topology, event, cluster.topology)
+        for number in event.cables:
+            cable = topology.cables[number]
+            time.network.set_rate(number, 0.0 if cable.link.down else float(cable.port.rate))
+
+
+def _send(flow: Flow, time: VirtualTime) -> Process:
+    """Send piece after piece, each when it is due and the one before is through."""
+    rate = _FASTEST if flow.rate is None else float(flow.rate)
+    length_s = flow.burst_s or _PIECE_S
+    period_s = flow.period_s or (length_s if flow.rate is not None else 0.0)
+    size = (rate if flow.rate is not None else 1e9) / 8 * length_s
+    begin_s = flow.start_s
+    while flow.stop_s is None or begin_s < flow.stop_s:
+        yield max(0, round(begin_s * PICOSECONDS) - time.now)
+        yield time.transfer([flow.source], [flow.target], [size], most=rate)
+        begin_s = max(begin_s + period_s, time.now / PICOSECONDS - period_s)

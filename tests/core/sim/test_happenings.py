@@ -1,0 +1,69 @@
+"""What happens to a simulated cluster: events and background flows, by closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.errors import ProtocolError
+from shoal.scenario.cluster_spec import ClusterSpec, Flow, HostEvent, LinkEvent
+from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+from shoal.sim.happenings import not_modelled
+from shoal.sim.training.simulation import simulate
+from shoal.sim.training.world import FRAME_BYTES, PAYLOAD_BYTES
+from shoal.switching.settings import Link, Port
+from shoal.switching.topology import Materials, host_names, star
+
+RATE = 1_000_000_000
+CLUSTER = ClusterSpec(star(host_names(2), Materials(Port(RATE), Port(RATE), Link())))
+JOB = TrainingSpec(parameters=1_000_000, compute_s=0.1, steps=10, strategies=(), layers=1)
+WHOLE = 4e6 * FRAME_BYTES / PAYLOAD_BYTES * 8 / RATE
+
+
+def seconds(cluster: ClusterSpec, name: str = "all-reduce") -> float:
+    return simulate(cluster, JOB, StrategySpec(name)).seconds
+
+
+def test_a_link_that_slows_down_slows_what_comes_after() -> None:
+    """Of ten steps, each an average of 34 ms, five are over when the link loses half its rate."""
+    half = LinkEvent(5 * (0.1 + WHOLE), cables=(0,), rate=RATE // 2)
+    assert seconds(replace(CLUSTER, events=(half,))) == pytest.approx(1 + 15 * WHOLE, rel=1e-6)
+    back = replace(half, at_s=8 * 0.1 + 11 * WHOLE, rate=None, recover=True)
+    assert seconds(replace(CLUSTER, events=(half, back))) == pytest.approx(1 + 13 * WHOLE, rel=1e-6)
+
+
+def test_a_link_that_is_down_lets_everyone_wait_until_it_recovers() -> None:
+    down = LinkEvent(0.0, cables=(1,), link=(("down", True),))
+    back = LinkEvent(3.0, cables=(1,), recover=True)
+    assert seconds(replace(CLUSTER, events=(down, back))) == pytest.approx(
+        3 + 10 * WHOLE + 0.9, rel=1e-6
+    )
+    with pytest.raises(ProtocolError, match="stand still"):
+        seconds(replace(CLUSTER, events=(down,)))
+
+
+def test_a_host_that_becomes_slower_computes_longer_from_then_on() -> None:
+    """The step that has begun ends as it was."""
+    slower = HostEvent(0.45, host=1, slower=3.0)
+    alone = replace(CLUSTER, events=(slower,))
+    took = seconds(alone)
+    done = int(0.45 / (0.1 + WHOLE)) + 1
+    assert took == pytest.approx(10 * WHOLE + 0.1 * done + 0.3 * (10 - done), rel=1e-6)
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_a_background_flow_takes_its_share(protocol: str) -> None:
+    """A flow of a quarter of the rate leaves three; one without a limit leaves half."""
+    flow = Flow(0, 1, "udp", RATE // 4) if protocol == "udp" else Flow(0, 1, "tcp", None)
+    left = 3 / 4 if protocol == "udp" else 1 / 2
+    took = seconds(replace(CLUSTER, flows=(flow,)))
+    assert took == pytest.approx(1 + 10 * WHOLE / left, rel=2e-3)
+    ended = replace(flow, stop_s=0.05)
+    assert seconds(replace(CLUSTER, flows=(ended,))) == pytest.approx(1 + 10 * WHOLE, rel=2e-3)
+
+
+def test_what_flows_know_nothing_of_is_said() -> None:
+    lossy = replace(CLUSTER, events=(LinkEvent(1.0, (0,), link=(("loss", 0.01),)),))
+    assert not_modelled(CLUSTER) == []
+    assert not_modelled(lossy) == ["Flows lose nothing: the links' loss is left out."]
