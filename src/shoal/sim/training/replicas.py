@@ -63,6 +63,8 @@ class Replicas(AbstractLearner):
         self._workers = workers
         self._models = [make_model(model, dataset, seed) for _ in range(workers + 1)]
         self._rows = _share_memory(self._models)
+        self._trained = sum(each.numel() for each in self._models[0].parameters())
+        """Columns of parameters; those of batch-norm statistics follow."""
         self._optimizers: list[Optimizer] = [make_optimizer(m, recipe) for m in self._models]
         self._rates = [group["lr"] for group in self._optimizers[-1].param_groups]
         self._data = [
@@ -75,6 +77,8 @@ class Replicas(AbstractLearner):
         self.curve: list[CurvePoint] = []
         self.met_at: float | None = None
         """Virtual seconds at which the mean of all models met `stop_at`."""
+        self.last_loss = [0.0] * workers
+        """Of each worker's latest batch, before the step."""
         self._look(0)
 
     @property
@@ -97,6 +101,7 @@ class Replicas(AbstractLearner):
         inputs, targets = next(self._data[rank])
         self._optimizers[rank].zero_grad()
         loss = loss_of(self._models[rank], inputs, targets, self._dataset.task)
+        self.last_loss[rank] = float(loss.detach())
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own
 
     def average(self, members: Sequence[int], shares: Sequence[float]) -> None:
@@ -105,7 +110,7 @@ class Replicas(AbstractLearner):
         self._rows[list(members)] = torch.tensor(shares).to(rows.dtype) @ rows
 
     def update_by_mean(self, members: Sequence[int]) -> None:
-        """Let the members step by the mean of their gradients."""
+        """Let the members step by the mean of their gradients, and average their statistics."""
         if len(members) > 1:
             means = self._mean_gradients(members)
             for rank in members:
@@ -113,6 +118,8 @@ class Replicas(AbstractLearner):
                     parameter.grad = mean
         for rank in members:
             self._optimizers[rank].step()
+        statistics = self._rows[list(members), self._trained :]
+        self._rows[list(members), self._trained :] = statistics.mean(dim=0)
 
     def push(self, ranks: Sequence[int], scale: float) -> None:
         """Let the server step by the mean of the gradients of `ranks`, at `scale` of its rate."""
@@ -123,6 +130,8 @@ class Replicas(AbstractLearner):
         for group, rate in zip(self._optimizers[-1].param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
         self._optimizers[-1].step()
+        statistics = self._rows[list(ranks), self._trained :].mean(dim=0)
+        self._rows[-1, self._trained :].lerp_(statistics, scale)
 
     def pull(self, rank: int) -> None:
         """Copy the server's parameters."""
@@ -138,17 +147,20 @@ class Replicas(AbstractLearner):
         columns = zip(*(self._models[rank].parameters() for rank in ranks), strict=True)
         return [_mean([each.grad for each in column]) for column in columns]
 
-    def _look(self, now: int) -> None:
-        """Evaluate the mean of all models."""
+    def look(self, now: int, samples: int | None = None) -> CurvePoint:
+        """Evaluate the models as they are, on the first `samples` test samples (None: all)."""
         rows = self._rows[: self._workers]
         mean = rows.mean(dim=0)
-        point = CurvePoint(
+        return CurvePoint(
             seconds=now / _PICOSECONDS,
             mean_step=sum(self._steps) / self._workers,
-            averaged=self._evaluate(mean),
-            rank0=self._evaluate(rows[0]),
+            averaged=self._evaluate(mean, samples),
+            rank0=self._evaluate(rows[0], samples),
             consensus_distance=float((rows - mean).square().sum(dim=1).mean().sqrt()),
         )
+
+    def _look(self, now: int) -> None:
+        point = self.look(now, self._samples)
         self.curve.append(point)
         self._next_look = now - now % self._look_every + self._look_every
         if self.met_at is None and self._stop_at is not None:
@@ -156,9 +168,9 @@ class Replicas(AbstractLearner):
             if value == target or better(self._dataset.task, value, target):
                 self.met_at = point.seconds
 
-    def _evaluate(self, row: Tensor) -> float:
+    def _evaluate(self, row: Tensor, samples: int | None) -> float:
         self._judge_row[0] = row
-        return evaluate(self._judge, self._dataset, max_samples=self._samples)
+        return evaluate(self._judge, self._dataset, max_samples=samples)
 
 
 def _share_memory(models: Sequence[nn.Module]) -> Tensor:

@@ -1,0 +1,67 @@
+"""Training in virtual time learns what training in real processes learns, where order is fixed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from shoal.jobs.pool import WorkerPool
+from shoal.jobs.run import run_spec
+from shoal.jobs.spec import RunSpec
+from shoal.scenario.cluster_spec import ClusterSpec
+from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+from shoal.sim.training.replicas import Replicas
+from shoal.sim.training.simulation import simulate
+from shoal.switching.settings import Link, Port
+from shoal.switching.topology import Materials, host_names, star
+from shoal.workloads import default_recipe, load_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORKERS, STEPS, SEED = 4, 21, 5
+GIGABIT = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(WORKERS, deadline_s=30) as pool:
+        pool.start()
+        yield pool
+
+
+@pytest.mark.parametrize("model", ["mlp", "resnet8"])
+@pytest.mark.parametrize("name", ["all-reduce", "ps-bsp", "ds-sync", "ripples-static", "local-sgd"])
+def test_models_are_those_of_real_processes(pool: WorkerPool, name: str, model: str) -> None:
+    """Same batches, same groups, same updates: equal but for the order of additions."""
+    dataset = load_dataset("digits")
+    spec = RunSpec(
+        strategy=name,
+        dataset="digits",
+        model=model,
+        workers=WORKERS,
+        max_steps=STEPS,
+        seed=SEED,
+        snapshot_steps=STEPS,
+    )
+    real = run_spec(pool, spec, dataset).result
+    last = real.curve[-1]
+    assert last.mean_step == STEPS
+    replicas = Replicas(
+        dataset, model, default_recipe("digits", model), WORKERS, seed=SEED, look_s=1e6
+    )
+    port = Port(GIGABIT)
+    cluster = ClusterSpec(star(host_names(1), Materials(port, port, Link())), WORKERS, seed=SEED)
+    training = TrainingSpec(
+        parameters=replicas.num_parameters, compute_s=0.01, steps=STEPS, strategies=()
+    )
+    out = simulate(cluster, training, StrategySpec(name), learner=replicas)
+    found = replicas.look(0)
+    assert out.steps_by_rank == (STEPS,) * WORKERS
+    assert found.averaged == pytest.approx(last.averaged, abs=0.006)
+    assert found.consensus_distance == pytest.approx(last.consensus_distance, rel=1e-2, abs=1e-4)
+    losses = [each.last_loss for each in real.worker_results]
+    assert replicas.last_loss == pytest.approx(losses, rel=2e-3, abs=1e-3)
