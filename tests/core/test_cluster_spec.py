@@ -18,7 +18,7 @@ from shoal.scenario.toml_lines import lines_of
 from shoal.switching.settings import CLASS_SELECTORS, Link, Profile
 from shoal.switching.topology import names_of
 
-LABS = Path(__file__).parents[3] / "examples" / "labs"
+LABS = Path(__file__).parents[2] / "examples" / "labs"
 
 SPEC = """\
 # Two racks of four.

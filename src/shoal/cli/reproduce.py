@@ -45,8 +45,11 @@ def ripples(
     json: Annotated[Path | None, typer.Option(help="Write runs and claims here.")] = None,
 ) -> None:
     """Ripples/Prague: six strategies, workers alike and one of them 2 or 5 times slower."""
+    import torch
+
     from shoal.reproduce import ripples as paper
 
+    torch.set_num_threads(1)  # of models this small, sharing one out takes longer than computing it
     learnt = paper.QUICK if quick else paper.FULL
     with _Bar() as bar:
         runs = paper.reproduce(learnt, bar.tell)

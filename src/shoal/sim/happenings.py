@@ -64,7 +64,9 @@ def _change_links(cluster: ClusterSpec, time: VirtualTime) -> Process:
         topology = changed(topology, event, cluster.topology)
         for number in event.cables:
             cable = topology.cables[number]
-            time.network.set_rate(number, 0.0 if cable.link.down else float(cable.port.rate))
+            time.network.set_rate(
+                time.now, number, 0.0 if cable.link.down else float(cable.port.rate)
+            )
 
 
 def _send(flow: Flow, time: VirtualTime) -> Process:

@@ -14,11 +14,10 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shoal.errors import ProtocolError
+from shoal.sim.flow.events import NEVER
 
 if TYPE_CHECKING:
     from shoal.sim.flow.network import FlowNetwork
-
-NEVER = 1 << 62
 
 _TURNS_PER_TICK = 4096
 

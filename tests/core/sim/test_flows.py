@@ -33,7 +33,7 @@ def _compiled() -> None:
     network = FlowNetwork(star(host_names(2), PLAIN), local_rate=1e9)
     network.start(0, [0], [1], [1.0])
     network.run(SECOND)
-    network.set_rate(0, 1e9)
+    network.set_rate(network.now, 0, 1e9)
 
 
 @dataclass(frozen=True)
@@ -173,16 +173,16 @@ def test_a_changed_rate_counts_from_then_on() -> None:
     network = FlowNetwork(star(host_names(2), PLAIN), local_rate=1)
     transfer = network.start(0, [0], [1], [10_000.0])
     assert network.run(4_000 * NS) == []
-    network.set_rate(0, 800_000_000.0)
+    network.set_rate(4_000 * NS, 0, 800_000_000.0)
     assert finish_all(network, [transfer])[transfer] == 64_000 * NS
 
 
 def test_a_link_of_no_rate_lets_nothing_through() -> None:
     network = FlowNetwork(star(host_names(2), PLAIN), local_rate=1)
     transfer = network.start(0, [0], [1], [10_000.0])
-    network.set_rate(0, 0.0)
+    network.set_rate(0, 0, 0.0)
     assert network.run(SECOND) == []
-    network.set_rate(0, 8e9)
+    network.set_rate(SECOND, 0, 8e9)
     assert finish_all(network, [transfer])[transfer] == SECOND + 10_000 * NS
 
 
@@ -202,7 +202,7 @@ def test_too_many_flows_at_once_are_an_error() -> None:
     with pytest.raises(ResourceError, match="More than 4 flows at once"):
         network.start(0, [0], [1], [1.0])
     network.run(SECOND)
-    network.start(network.now, [0], [1], [1.0])
+    network.start(SECOND, [0], [1], [1.0])
 
 
 def test_hosts_without_a_path_are_an_error() -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 FULL = -1
 """Returned instead of a transfer: more flows at once than there is room for."""
 
-_LATEST = float(1 << 62)
+NEVER = 1 << 62
+_LATEST = float(NEVER)
 _UINT64 = np.uint64
 
 
@@ -67,8 +68,9 @@ def start(
 def run(state: State, until: int) -> int:
     """Let everything happen that is due up to `until`, or up to when a transfer is over.
 
-    Returns the time that has come; the transfers that are over then are the first `core.finished`
-    of `finished`, for the caller to take (`take_finished`).
+    Returns when something happens next, `NEVER` if nothing does: nothing will be over before. The
+    transfers that are over now are the first `core.finished` of `finished`, for the caller to take
+    (`take_finished`).
     """
     core = state.core[0]
     while core.finished == 0:
@@ -76,7 +78,6 @@ def run(state: State, until: int) -> int:
         if core.finished > 0:
             break
         if core.events == 0 or state.heap[0].at > until:
-            core.now = max(core.now, until)
             break
         core.now = state.heap[0].at
         while core.events > 0 and state.heap[0].at == core.now:
@@ -87,7 +88,9 @@ def run(state: State, until: int) -> int:
                 _begin(state, row)
             elif state.flows[row].due == number:
                 _end(state, row)
-    return int(core.now)
+    if core.finished > 0 or core.dirty > 0:
+        return int(core.now)
+    return int(state.heap[0].at) if core.events > 0 else NEVER
 
 
 @compiled
@@ -105,8 +108,9 @@ def take_finished(state: State, taken: NDArray[np.int32]) -> int:
 
 
 @compiled
-def set_capacity(state: State, link: int, capacity: float) -> None:
-    """Let `link` carry `capacity` bytes per picosecond from now on."""
+def set_capacity(state: State, at: int, link: int, capacity: float) -> None:
+    """Let `link` carry `capacity` bytes per picosecond from `at` on."""
+    state.core[0].now = at
     state.links[link].capacity = capacity
     _touch(state, link)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from shoal.errors import ResourceError, UsageError
-from shoal.sim.flow.events import FULL, run, set_capacity, start, take_finished
+from shoal.sim.flow.events import FULL, NEVER, run, set_capacity, start, take_finished
 from shoal.sim.flow.tables import ROUTE, TRUNK, State, new_tables
 from shoal.switching.tables import PICOSECONDS
 
@@ -60,10 +60,16 @@ class FlowNetwork:
         self._state = State(**tables, **ways.tables())
         self._seed, self._transfers = seed << 32, 0
         self._taken = np.zeros(flows, np.int32)
+        self._ends = np.zeros((2, flows), np.int64)
+        self._sizes = np.zeros(flows, np.float64)
+        self._next_event = NEVER
+        self._switch = [int(each) for each in self._state.access[:, 3]]
+        self._access = [(int(out), int(into)) for out, into in self._state.access_delay]
+        self._between = self._state.route_delay.tolist()
 
     @property
     def now(self) -> int:
-        """The time up to which everything has happened."""
+        """When something has last happened."""
         return int(self._state.core[0]["now"])
 
     @property
@@ -75,10 +81,8 @@ class FlowNetwork:
         """Return how long a bit takes from host to host, picoseconds."""
         if source == target:
             return 0
-        state = self._state
-        here, there = state.access[source, 3], state.access[target, 3]
-        access = state.access_delay[source, 0] + state.access_delay[target, 1]
-        return int(access + state.route_delay[here, there])
+        between: int = self._between[self._switch[source]][self._switch[target]]
+        return self._access[source][0] + between + self._access[target][1]
 
     def start(
         self,
@@ -95,32 +99,43 @@ class FlowNetwork:
         Raises `ResourceError` if more flows are under way than there is room for.
         """
         self._transfers += 1
+        count = len(sizes)
+        if count > len(self._sizes):
+            raise self._too_many()
+        self._ends[0, :count], self._ends[1, :count] = sources, targets
+        self._sizes[:count] = sizes
         transfer = start(
             self._state,
             at,
-            len(sizes),
-            np.array(sources, np.int64),
-            np.array(targets, np.int64),
-            np.array(sizes, np.float64),
+            count,
+            self._ends[0],
+            self._ends[1],
+            self._sizes,
             most / (8.0 * PICOSECONDS),
             self._seed + (self._transfers << 12),
         )
         if transfer == FULL:
-            message = (
-                f"More than {len(self._state.flows)} flows at once; make room for more of them."
-            )
-            raise ResourceError(message)
+            raise self._too_many()
+        self._next_event = min(self._next_event, at)
         return int(transfer)
+
+    def _too_many(self) -> ResourceError:
+        return ResourceError(
+            f"More than {len(self._state.flows)} flows at once; make room for more of them."
+        )
 
     def run(self, until: int) -> list[int]:
         """Let time pass up to `until`, or to when the next transfers are over; return those."""
-        run(self._state, until)
+        if until < self._next_event:
+            return []
+        self._next_event = int(run(self._state, until))
         count = take_finished(self._state, self._taken)
         return [int(each) for each in self._taken[:count]]
 
-    def set_rate(self, cable: int, bits_per_second: float) -> None:
-        """Let the cable of this number carry so much from now on."""
-        set_capacity(self._state, cable, bits_per_second / (8.0 * PICOSECONDS))
+    def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
+        """Let the cable of this number carry so much from `at` on, up to which all has happened."""
+        set_capacity(self._state, at, cable, bits_per_second / (8.0 * PICOSECONDS))
+        self._next_event = min(self._next_event, at)
 
     def carried(self) -> list[float]:
         """Return the bytes that each cable has carried, up to its flows' last change."""

@@ -43,18 +43,19 @@ class Generated(AbstractSimulatedStrategy):
         """Step by itself, and average within the groups that the generator hands out."""
         world = self._world
         for step in range(world.steps):
-            yield world.computes(rank, step)
+            meets = (step + 1) % self._interval == 0
+            # asking begins when computing ends: nobody else sees the parameters in between
+            yield world.computes(rank, step) + (world.control_delay if meets else 0)
             world.learner.update(rank)
-            if (step + 1) % self._interval == 0:
+            if meets:
                 while (yield from self._meet(rank)):
-                    pass
+                    yield world.control_delay
             world.stepped(rank)
         self._begin(self._generator.leave(rank, world.time.now // 1_000))
 
     def _meet(self, rank: int) -> Generator[int | Signal, Any, bool]:
         """Take part in one group; return whether another is owed before computing goes on."""
         world = self._world
-        yield world.control_delay
         begin = world.time.now
         self._over[rank] = Signal()
         self._begin(self._generator.request(rank, begin // 1_000))
