@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import torch
+import pytest
 from scenario_texts import SMALL
 from typer import Typer
 from typer.testing import CliRunner, Result
@@ -67,7 +67,7 @@ def test_the_examples_can_be_simulated() -> None:
 
 
 def test_ripples_comparison_is_made_of_its_runs() -> None:
-    torch.set_num_threads(1)
+    pytest.importorskip("torch").set_num_threads(1)
     told: list[float] = []
     tiny = replace(paper.QUICK, target=0.3, steps=30, samples=100)
     runs = paper.reproduce(tiny, lambda _, share: told.append(share))
