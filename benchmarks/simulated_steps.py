@@ -1,6 +1,6 @@
 """Virtual beside real time: the mean step of every strategy, simulated and in real processes.
 
-    python benchmarks/simulated_steps.py [--slow FACTOR]... > benchmarks/results/simulated-steps.json
+    python benchmarks/simulated_steps.py [--slow FACTOR]... > simulated-steps.json
 
 Eight workers in two groups of four, a small model on digits, padded computing, over gloo: what is
 left between the two is what software takes.

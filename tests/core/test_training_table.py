@@ -60,8 +60,3 @@ def test_what_is_wrong_is_said_with_its_line(old: str, new: str, wanted: str) ->
     assert old in SMALL
     with pytest.raises(UsageError, match=wanted):
         parse_scenario(SMALL.replace(old, new, 1), "job.toml")
-
-
-def test_a_job_without_a_strategy_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"at least one \[\[training.strategy\]\]"):
-        parse_scenario(SMALL[: SMALL.index("[[training.strategy]]")])

@@ -72,6 +72,7 @@ def _make_app() -> typer.Typer:
     from shoal.cli.demo import demo
     from shoal.cli.doctor import doctor
     from shoal.cli.lab import lab_app
+    from shoal.cli.plan import plan
     from shoal.cli.profile_loss import profile_loss
     from shoal.cli.report import report
     from shoal.cli.reproduce import reproduce_app
@@ -86,7 +87,7 @@ def _make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for command in (demo, train, schedule, simulate, profile_loss, report, doctor, version):
+    for command in (demo, train, schedule, simulate, plan, profile_loss, report, doctor, version):
         app.command()(command)
     app.add_typer(bench_app, name="bench")
     app.add_typer(lab_app, name="lab")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from shoal.cli.display import output_console
+from shoal.cli.simulation_progress import SimulationProgress
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
@@ -51,7 +48,7 @@ def ripples(
 
     torch.set_num_threads(1)  # of models this small, sharing one out takes longer than computing it
     learnt = paper.QUICK if quick else paper.FULL
-    with _Bar() as bar:
+    with SimulationProgress() as bar:
         runs = paper.reproduce(learnt, bar.tell)
     found = paper.claims(runs)
     console = output_console()
@@ -97,35 +94,3 @@ def _claims_table(claims: list[Any]) -> Table:
         ours = "not met" if each.ours is None else f"{each.ours:.2f}"
         table.add_row(each.what, each.paper, ours, f"{each.per_iteration:.2f}", each.differs)
     return table
-
-
-class _Bar:
-    """A bar on a terminal, a line for every run in a log; a context manager."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True, highlight=False)
-        self._is_log = not console.is_terminal
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=console, transient=True, disable=self._is_log)
-        self._task = self._bar.add_task("", total=1.0)
-        self._began = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self._bar.stop()
-
-    def tell(self, what: str, share: float) -> None:
-        """Show what runs now, and how much is done."""
-        self._bar.update(self._task, description=what, completed=share)
-        if self._is_log:
-            took = time.monotonic() - self._began
-            left = f"; about {took / share * (1 - share):.0f} s left" if share else ""
-            sys.stderr.write(f"{what}{left}\n")

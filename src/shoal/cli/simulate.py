@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from shoal.cli.display import output_console
+from shoal.cli.simulation_progress import SimulationProgress
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
@@ -47,7 +46,7 @@ def simulate(
 ) -> None:
     """Train in virtual time on a cluster that a file describes, under each of its strategies."""
     read = read_scenario(scenario)
-    if read.training is None:
+    if read.training is None or not read.training.strategies:
         message = (
             f"{scenario} says nothing of training; add a [training] table with parameters,"
             " compute and at least one [[training.strategy]]."
@@ -70,31 +69,23 @@ def _simulate_all(scenario: Scenario) -> tuple[list[Outcome], list[float]]:
     from shoal.sim.training.simulation import simulate as run
 
     assert scenario.training is not None
-    console = Console(stderr=True, highlight=False)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     outcomes, took = [], []
-    is_log = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=is_log) as bar:
-        for strategy in scenario.training.strategies:
-            task = bar.add_task(strategy.name, total=1.0)
+    strategies = scenario.training.strategies
+    with SimulationProgress() as progress:
+        for number, strategy in enumerate(strategies):
+            progress.tell(strategy.name, number / len(strategies))
             begin = time.monotonic()
             outcomes.append(
                 run(
                     scenario.cluster,
                     scenario.training,
                     strategy,
-                    tick=lambda share, task=task: bar.update(task, completed=share),  # type: ignore[misc]
+                    tick=lambda share, number=number: progress.move(  # type: ignore[misc]
+                        (number + share) / len(strategies)
+                    ),
                 )
             )
             took.append(time.monotonic() - begin)
-            bar.update(task, completed=1.0)
-            if is_log:
-                sys.stderr.write(f"{strategy.name}: simulated in {took[-1]:.1f} s\n")
     return outcomes, took
 
 

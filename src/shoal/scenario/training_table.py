@@ -35,8 +35,6 @@ def read_training(table: Table, workers: int) -> TrainingSpec:
         control_delay_s=table.take("control_delay", parse_duration, 100e-6),
         strategies=tuple(_strategy(each) for each in table.tables("strategy")),
     )
-    if not spec.strategies:
-        raise table.error("It takes at least one [[training.strategy]].")
     names = [each.name for each in spec.strategies]
     for name in names:
         if names.count(name) > 1:

@@ -1,0 +1,90 @@
+"""`shoal plan`: which strategy to use on a cluster. Owns the wording and the progress."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table
+
+from shoal.cli.display import output_console
+from shoal.cli.simulation_progress import SimulationProgress
+from shoal.errors import UsageError
+from shoal.jobs.environment import describe_environment
+from shoal.jobs.files import indented_json, write_whole
+from shoal.jobs.result import Environment
+from shoal.scenario.spec_file import read_scenario
+
+if TYPE_CHECKING:
+    from shoal.plan.ranking import Plan
+
+SHOWN = 10
+"""Candidates in the table; a file holds all."""
+
+
+class PlanReport(msgspec.Struct, frozen=True):
+    """A plan, for files."""
+
+    scenario: str
+    seed: int
+    stand_in: str
+    environment: Environment
+    plan: Any
+
+
+def plan(
+    cluster: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    json: Annotated[Path | None, typer.Option(help="Write all candidates here.")] = None,
+) -> None:
+    """Simulate every strategy on your cluster and rank them by the time to a target."""
+    import torch
+
+    from shoal.plan import ranking
+    from shoal.sim.happenings import not_modelled
+
+    read = read_scenario(cluster)
+    if read.training is None:
+        message = (
+            f"{cluster} says nothing of the job; add a [training] table with a model or its"
+            " parameters, and compute, the time of a step."
+        )
+        raise UsageError(message)
+    torch.set_num_threads(1)
+    for sentence in not_modelled(read.cluster):
+        sys.stderr.write(f"note: {sentence}\n")
+    with SimulationProgress() as progress:
+        found = ranking.make_plan(read, progress.tell)
+    console = output_console()
+    console.print(_table(found))
+    console.print(f"\n{found.reason}\n")
+    console.print(found.ranked[0].line, soft_wrap=True)
+    if json is not None:
+        stand_in = f"{ranking.MODEL} on {ranking.DATASET} to {ranking.TARGET:g}"
+        report = PlanReport(
+            cluster.name, read.cluster.seed, stand_in, describe_environment(), found
+        )
+        write_whole(json, indented_json(report))
+
+
+def _table(found: Plan) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("strategy")
+    columns = ("ms/step", "s to target", "steps", "compute", "wait", "exchange", "apart")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for each in found.ranked[:SHOWN]:
+        met = each.seconds_to_target
+        table.add_row(
+            each.name,
+            f"{each.step_ms:.1f}",
+            "not met" if met is None else f"{met:.1f}",
+            "" if met is None else f"{each.steps_to_target:.0f}",
+            f"{each.compute_share:.0%}",
+            f"{each.wait_share:.0%}",
+            f"{each.exchange_share:.0%}",
+            f"{each.consensus_distance:.2f}",
+        )
+    return table

@@ -1,0 +1,46 @@
+"""What a person sees while simulations run: a bar in a terminal, a line for each in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class SimulationProgress:
+    """A bar on a terminal, a line for every run in a log; a context manager."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True, highlight=False)
+        self._is_log = not console.is_terminal
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=console, transient=True, disable=self._is_log)
+        self._task = self._bar.add_task("", total=1.0)
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self._bar.stop()
+
+    def tell(self, what: str, share: float) -> None:
+        """Show what runs now, and how much is done."""
+        self._bar.update(self._task, description=what, completed=share)
+        if self._is_log:
+            took = time.monotonic() - self._began
+            left = f"; about {took / share * (1 - share):.0f} s left" if share else ""
+            sys.stderr.write(f"{what}{left}\n")
+
+    def move(self, share: float) -> None:
+        """Show how much is done."""
+        self._bar.update(self._task, completed=share)

@@ -1,0 +1,1 @@
+"""Which strategy to use on a cluster: every candidate is simulated, the table is ranked."""

@@ -1,0 +1,138 @@
+"""Every candidate simulated on a cluster, with a small real model learning meanwhile, and ranked.
+
+The cluster and the job's size set the clock; how many steps a strategy needs is learnt from a
+stand-in model on real data, under the same staleness and the same groups. So times to the target
+compare strategies; they are no forecast of a model that nobody has trained here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from shoal.plan.candidates import Candidate, candidates
+from shoal.scenario.training_spec import StrategySpec
+from shoal.sim.training.replicas import Replicas
+from shoal.sim.training.simulation import simulate
+from shoal.workloads import default_recipe, load_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.scenario.training_spec import Scenario, TrainingSpec
+    from shoal.sim.training.outcome import Outcome
+
+DATASET: Final = "digits"
+MODEL: Final = "mlp"
+TARGET: Final = 0.95
+_MOST_STEPS: Final = 600
+_LOOKS: Final = 4
+"""Looks at the models while a step of one worker computes: how exactly a time is known."""
+_CLOSE: Final = 0.05
+"""Times nearer to each other than this share are called the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a candidate would do on the cluster."""
+
+    name: str
+    line: str
+    step_ms: float
+    """Mean over workers."""
+    seconds_to_target: float | None
+    """None: the stand-in did not meet its target."""
+    steps_to_target: float | None
+    consensus_distance: float
+    """Of the stand-in's replicas when it met the target: what averaging leaves undone."""
+    compute_share: float
+    wait_share: float
+    exchange_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All candidates, the best first, and why it is."""
+
+    ranked: tuple[Prediction, ...]
+    reason: str
+
+
+def make_plan(scenario: Scenario, tell: Callable[[str, float], None]) -> Plan:
+    """Simulate every candidate; `tell` is given what runs now and the share that is done."""
+    assert scenario.training is not None
+    workers = scenario.cluster.topology.hosts * scenario.cluster.workers
+    found = candidates(workers)
+    predictions = []
+    for number, candidate in enumerate(found):
+        tell(candidate.name, number / len(found))
+        predictions.append(_predict(scenario, scenario.training, candidate))
+    ranked = tuple(sorted(predictions, key=_order))
+    return Plan(ranked, _reason(ranked))
+
+
+def _predict(scenario: Scenario, training: TrainingSpec, candidate: Candidate) -> Prediction:
+    cluster = scenario.cluster
+    workers = cluster.topology.hosts * cluster.workers
+    replicas = Replicas(
+        load_dataset(DATASET),
+        MODEL,
+        default_recipe(DATASET, MODEL),
+        workers,
+        seed=cluster.seed,
+        look_s=training.compute_s / _LOOKS,
+        stop_at=TARGET,
+    )
+    outcome: Outcome = simulate(
+        cluster,
+        replace(training, steps=_MOST_STEPS),
+        StrategySpec(candidate.strategy, candidate.options, candidate.name),
+        learner=replicas,
+    )
+    last, met = replicas.curve[-1], replicas.met_at
+    return Prediction(
+        name=candidate.name,
+        line=candidate.line,
+        step_ms=outcome.step_ms,
+        seconds_to_target=met,
+        steps_to_target=None if met is None else last.mean_step,
+        consensus_distance=last.consensus_distance,
+        compute_share=outcome.compute_share,
+        wait_share=outcome.wait_share,
+        exchange_share=outcome.exchange_share,
+    )
+
+
+def _order(each: Prediction) -> tuple[bool, float, float]:
+    met = each.seconds_to_target
+    return met is None, met or 0.0, each.step_ms
+
+
+def _reason(ranked: tuple[Prediction, ...]) -> str:
+    """Say why the first one is first, beside all-reduce or, if it is that, beside the second."""
+    best = ranked[0]
+    if best.seconds_to_target is None:
+        return "No strategy met the target: the job's steps are too few or too slow to compare."
+    other = next((each for each in ranked if each.name == "all-reduce"), ranked[-1])
+    if other is best:
+        other = ranked[1]
+    if other.seconds_to_target is None:
+        return f"{best.name} meets the target; {other.name} does not within {_MOST_STEPS} steps."
+    factor = other.seconds_to_target / best.seconds_to_target
+    parts = [f"{_cost(best)}; {_cost(other)}: {factor:.2f} times as fast."]
+    close = [
+        each.name
+        for each in ranked[1:]
+        if each.seconds_to_target is not None
+        and each.seconds_to_target <= best.seconds_to_target * (1 + _CLOSE)
+    ]
+    if close:
+        parts.append(f"As good within {_CLOSE:.0%}: {', '.join(close)}.")
+    return " ".join(parts)
+
+
+def _cost(each: Prediction) -> str:
+    return (
+        f"{each.name} takes {each.steps_to_target:.0f} steps of {each.step_ms:.0f} ms"
+        f" ({each.wait_share:.0%} waiting, {each.exchange_share:.0%} exchanging)"
+    )

@@ -1,0 +1,92 @@
+"""`shoal plan`: candidates that exist, a ranking that is what was simulated, a line that works."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scenario_texts import SMALL
+from typer import Typer
+from typer.testing import CliRunner, Result
+
+pytest.importorskip("torch")
+
+import shoal
+from shoal.cli.plan import plan
+from shoal.errors import UsageError
+from shoal.plan import ranking
+from shoal.plan.candidates import candidates
+from shoal.scenario.spec_file import parse_scenario
+from shoal.train.strategies import make_strategy
+
+
+def command(*arguments: str) -> Result:
+    app = Typer()
+    app.command()(plan)
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 16])
+def test_every_candidate_is_a_strategy_and_its_line_selects_it(workers: int) -> None:
+    found = candidates(workers)
+    assert len({each.name for each in found}) == len(found)
+    for each in found:
+        strategy = make_strategy(each.strategy, each.options)
+        strategy.validate(workers)
+        written = each.line.split("sync=")[1][:-1]
+        chosen = make_strategy(eval(written, {"shoal": shoal}))
+        assert chosen.name == each.strategy
+        assert chosen.options() == strategy.options()
+
+
+def test_the_plan_is_ranked_by_time_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "TARGET", 0.3)
+    (tmp_path / "cluster.toml").write_text(SMALL[: SMALL.index("[[training.strategy]]")])
+    result = command(str(tmp_path / "cluster.toml"), "--json", str(tmp_path / "plan.json"))
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "plan.json").read_text())["plan"]
+    times = [each["seconds_to_target"] for each in found["ranked"]]
+    assert None not in times
+    assert times == sorted(times)
+    assert {each["name"] for each in found["ranked"]} == {each.name for each in candidates(4)}
+    best = found["ranked"][0]
+    assert result.stdout.splitlines()[1].startswith(best["name"])
+    assert result.stdout.splitlines()[-1] == best["line"]
+    assert best["name"] in found["reason"]
+    assert "all-reduce" in found["reason"]
+
+
+def test_a_target_that_nobody_meets_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "_MOST_STEPS", 2)
+    monkeypatch.setattr(ranking, "candidates", lambda workers: candidates(workers)[:3])
+    found = ranking.make_plan(parse_scenario(SMALL), lambda _, __: None)
+    assert found.reason.startswith("No strategy met the target")
+    assert all(each.seconds_to_target is None for each in found.ranked)
+    times = [each.step_ms for each in found.ranked]
+    assert times == sorted(times)
+
+
+def test_where_a_worker_is_slow_nobody_waits_for_it() -> None:
+    """One of 8 workers five times slower: what waits for nobody is planned."""
+    scenario = parse_scenario(SMALL.replace("workers = 2", "workers = 4"))
+    assert scenario.training is not None
+    slow = replace(scenario, training=replace(scenario.training, slow={1: 5.0}))
+    found = ranking.make_plan(slow, lambda _, __: None)
+    best = found.ranked[0]
+    assert best.name.startswith(("ripples", "ad-psgd", "ps-asp"))
+    assert best.wait_share < 0.3
+    everyone = next(each for each in found.ranked if each.name == "all-reduce")
+    assert everyone.seconds_to_target is not None
+    assert best.seconds_to_target is not None
+    assert everyone.seconds_to_target > 2 * best.seconds_to_target
+
+
+def test_a_cluster_without_a_job_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text(SMALL[: SMALL.index("[training]")])
+    result = command(str(tmp_path / "lab.toml"))
+    assert isinstance(result.exception, UsageError)
+    assert "says nothing of the job" in str(result.exception)
