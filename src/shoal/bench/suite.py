@@ -1,4 +1,4 @@
-"""The sections of `shoal bench sync` and `shoal bench transport`, and how long they take.
+"""The sections of `shoal bench sync`, `transport` and `sim`, and how long they take.
 
 Owns their order: those that want as many worker processes follow each other.
 """
@@ -24,6 +24,8 @@ from shoal.bench import (
     peer_step,
     peer_straggler,
     shaped,
+    sim_flows,
+    sim_training,
     straggler_rate,
     straggler_time,
     switch_rate,
@@ -134,6 +136,24 @@ SYNC_SECTIONS = (
     ),
 )
 """All sections of `shoal bench sync`, in the order in which they run."""
+
+SIM_SECTIONS = (
+    Section(
+        sim_flows.NAME,
+        "flows that share links, in virtual time",
+        sim_flows.measure,
+        quick_s=10,
+        full_s=60,
+    ),
+    Section(
+        sim_training.NAME,
+        "steps of 1,024 virtual workers",
+        sim_training.measure,
+        quick_s=10,
+        full_s=300,
+    ),
+)
+"""What `shoal bench sim` measures."""
 
 TRANSPORT_SECTIONS = (
     Section(

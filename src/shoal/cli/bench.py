@@ -74,6 +74,20 @@ def transport(
 
 
 @bench_app.command()
+def sim(
+    json: JsonOption = None,
+    only: OnlyOption = None,
+    *,
+    quick: QuickOption = False,
+    resume: ResumeOption = False,
+) -> None:
+    """Measure the simulator: packets, flows and virtual workers per second of one core."""
+    from shoal.bench.suite import SIM_SECTIONS
+
+    _run(SIM_SECTIONS, json, only or [], quick=quick, resume=resume)
+
+
+@bench_app.command()
 def cluster(
     json: Annotated[
         Path | None,

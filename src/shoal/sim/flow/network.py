@@ -19,6 +19,8 @@ from shoal.switching.tables import PICOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from shoal.switching.topology import Cable, Topology
 
 FLOWS = 1 << 14
@@ -87,9 +89,9 @@ class FlowNetwork:
     def start(
         self,
         at: int,
-        sources: Sequence[int],
-        targets: Sequence[int],
-        sizes: Sequence[float],
+        sources: Sequence[int] | NDArray[Any],
+        targets: Sequence[int] | NDArray[Any],
+        sizes: Sequence[float] | NDArray[Any],
         *,
         most: float = float("inf"),
     ) -> int:

@@ -1,0 +1,56 @@
+"""Section `sim-training`: steps of virtual workers per second of one core's time.
+
+Workers of four to a host under the smart generator, at flow level: everything that `shoal simulate`
+does but learning.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import replace
+from time import process_time
+from typing import TYPE_CHECKING, Final
+
+from shoal.bench.rows import Row, at_most, figure
+from shoal.scenario.cluster_spec import ClusterSpec
+from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+from shoal.sim.training.simulation import simulate
+from shoal.switching.settings import Link, Port
+from shoal.switching.topology import Materials, host_names, star
+
+if TYPE_CHECKING:
+    from shoal.bench.stand import Stand
+
+NAME = "sim-training"
+WORKERS: Final = 1024
+PER_HOST: Final = 4
+STEPS: Final = 10_000
+SECONDS_TARGET: Final = 120.0
+"""Of processor time, for all steps."""
+
+_PORT: Final = Port(10_000_000_000)
+_JOB: Final = TrainingSpec(
+    compute_s=0.2, steps=STEPS, strategies=(), parameters=25_000_000, spread=0.05
+)
+
+
+def measure(stand: Stand) -> list[Row]:
+    """Return the rate and, if all steps were made, their time; and the most memory in use."""
+    steps = stand.choose(full=STEPS, quick=100)
+    names = host_names(WORKERS // PER_HOST)
+    cluster = ClusterSpec(
+        star(names, Materials(_PORT, _PORT, Link(delay_s=5e-6))), workers=PER_HOST, spray=True
+    )
+    strategy = StrategySpec("ripples")
+    simulate(cluster, replace(_JOB, steps=1), strategy)  # compiles
+    stand.note(f"{WORKERS} workers, {steps} steps", 0, 1)
+    begin = process_time()
+    outcome = simulate(cluster, replace(_JOB, steps=steps), strategy)
+    took = process_time() - begin
+    case = f"{WORKERS} workers, smart generator, {steps} steps each"
+    rows = [figure(NAME, case, "steps simulated", "steps/s", [outcome.steps / took])]
+    if steps == STEPS:
+        rows.append(figure(NAME, case, "processor time", "s", [took], at_most(SECONDS_TARGET)))
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    rows.append(figure(NAME, case, "most memory of the process", "MB", [memory_mb]))
+    return rows
