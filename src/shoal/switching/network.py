@@ -60,6 +60,15 @@ def inject(
 
     Not before what was injected or advanced to last: the events in between have passed.
     """
+    fill_row(state, row, size, destination, flow, queue, ecn)
+    _push(state, now, _ARRIVAL + port, row, port)
+
+
+@compiled
+def fill_row(
+    state: State, row: int, size: int, destination: int, flow: uint64, queue: int, ecn: int
+) -> None:
+    """Write a new packet into `row` and count it as inside the network."""
     network = state.network[0]
     packet = state.packets[row]
     packet.number, packet.size = network.next_number, size
@@ -68,7 +77,6 @@ def inject(
     network.next_number += 1
     network.injected += 1
     network.in_network += 1
-    _push(state, now, _ARRIVAL + port, row, port)
 
 
 @compiled
@@ -88,9 +96,7 @@ def advance(state: State, until: int) -> None:
         else:
             state.delivered[network.waiting] = row
             network.waiting += 1
-            network.delivered += 1
-            network.delivered_bytes += state.packets[row].size
-            network.in_network -= 1
+            count_delivery(state, row)
     network.now = max(network.now, until)
 
 
@@ -103,7 +109,7 @@ def next_event(state: State) -> int:
 @compiled
 def _arrive(state: State, port: int, row: int, at: int) -> None:
     if not arrive(state, port, row, at):
-        _leave(state, row)
+        leave(state, row)
         return
     if state.ports[port].scheduled == 0:
         if state.ports[port].free_at <= at:
@@ -120,20 +126,38 @@ def _serve(state: State, port: int, at: int) -> None:
         return
     if state.ports[port].busy:
         _schedule(state, port)
+    arrival, place = onward(state, port, row)
+    if place >= 0:
+        _push(state, arrival, _ARRIVAL + place, row, place)
+
+
+@compiled
+def onward(state: State, port: int, row: int) -> tuple[int, int]:
+    """Let the packet that `port` has taken last cross its link; return when it arrives, and where.
+
+    A place is a port, or the number of ports plus that of a host; -1 if the packet is lost, which
+    is counted and its row freed.
+    """
     link, packet, network = state.links[port], state.packets[row], state.network[0]
     arrival = arrival_time(link, state.ports[port].free_at, network.seed, port)
-    if arrival < 0:
+    place = -1
+    if arrival >= 0:
+        place = len(state.ports) - 1 - link.leads_to  # a host
+        if link.leads_to >= 0:
+            place = next_port(state, link.leads_to, packet)
+    if place < 0:
         state.counts[port, packet.queue, color_of(packet.ecn), LOST] += 1
-        _leave(state, row)
-        return
-    place = len(state.ports) - 1 - link.leads_to  # a host
-    if link.leads_to >= 0:
-        place = next_port(state, link.leads_to, packet)
-        if place < 0:
-            state.counts[port, packet.queue, color_of(packet.ecn), LOST] += 1
-            _leave(state, row)
-            return
-    _push(state, arrival, _ARRIVAL + place, row, place)
+        leave(state, row)
+    return arrival, place
+
+
+@compiled
+def count_delivery(state: State, row: int) -> None:
+    """Count the packet in `row` as having reached its host; the row stays taken."""
+    network = state.network[0]
+    network.delivered += 1
+    network.delivered_bytes += state.packets[row].size
+    network.in_network -= 1
 
 
 @compiled
@@ -144,7 +168,8 @@ def _schedule(state: State, port: int) -> None:
 
 
 @compiled
-def _leave(state: State, row: int) -> None:
+def leave(state: State, row: int) -> None:
+    """Free the row of a packet that was dropped or lost; who calls counts why."""
     free_row(state, row)
     state.network[0].in_network -= 1
 

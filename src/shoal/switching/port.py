@@ -62,7 +62,7 @@ def arrive(state: State, number: int, packet_row: int, now: int) -> bool:
     counts[ARRIVED] += 1
     counts[ARRIVED_BYTES] += packet.size
     waiting = note_arrival(queue, port.rate, now)
-    refusal = _limit_reached(state, port, queue, packet.size)
+    refusal = limit_reached(state, port, queue, packet.size)
     if refusal != 0:
         counts[refusal] += 1
         return False
@@ -82,7 +82,7 @@ def arrive(state: State, number: int, packet_row: int, now: int) -> bool:
 
 
 @compiled
-def _limit_reached(state: State, port: Row, queue: Row, size: int) -> int:
+def limit_reached(state: State, port: Row, queue: Row, size: int) -> int:
     """Return which count a packet of `size` bytes is dropped under for want of room; 0: none."""
     if queue.bytes + size > queue.limit_bytes or queue.packets >= queue.limit_packets:
         return DROPPED_FULL
