@@ -7,8 +7,8 @@ among equal ones (`forwarding`).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -105,6 +105,34 @@ def leaf_spine(hosts: Sequence[str], leaves: int, spines: int, materials: Materi
     return join(hosts, [*names[0], *names[1]], access + trunks, materials)
 
 
+def fat_tree(hosts: Sequence[str], degree: int, materials: Materials) -> Topology:
+    """Return k pods of k / 2 edge and k / 2 aggregation switches each, k = `degree`, under cores.
+
+    Every switch has k connections; (k / 2) ** 2 cores join the pods, and k ** 3 / 4 hosts are at
+    the edges, host h at edge h // (k / 2). Raises `UsageError` for another number of them.
+    (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008.)
+    """
+    half = degree // 2
+    if degree < 2 or degree % 2 or len(hosts) != degree * half * half:
+        message = (
+            f"A fat tree of degree {degree} has {degree * half * half} hosts, not {len(hosts)};"
+            " degrees are even."
+        )
+        raise UsageError(message)
+    pods = degree * half
+    edges, middles = [f"edge{k}" for k in range(pods)], [f"aggregation{k}" for k in range(pods)]
+    cores = [f"core{k}" for k in range(half * half)]
+    access = [(host, edges[place // half]) for place, host in enumerate(hosts)]
+    lower = [
+        (edges[pod * half + low], middles[pod * half + high])
+        for pod in range(degree)
+        for low in range(half)
+        for high in range(half)
+    ]
+    upper = [(middles[k], cores[k % half * half + j]) for k in range(pods) for j in range(half)]
+    return join(hosts, [*edges, *middles, *cores], access + lower + upper, materials)
+
+
 def join(
     hosts: Sequence[str],
     switches: Sequence[str],
@@ -122,10 +150,10 @@ def join(
     _check_connections(hosts, nodes, connections)
     cables = []
     for ends in connections:
-        is_access = any(end in hosts for end in ends)
+        is_access = any(nodes[end] >= 0 for end in ends)
         for source, target in (ends, ends[::-1]):
             if is_access:
-                port = materials.host_port if source in hosts else materials.access_port
+                port = materials.host_port if nodes[source] >= 0 else materials.access_port
                 link = materials.access_link
             else:
                 port = materials.trunk_port or materials.access_port
@@ -136,9 +164,14 @@ def join(
 
 def check_paths(topology: Topology) -> None:
     """Raise `UsageError` if a host cannot reach another."""
+    cables = _Map(topology, ())
+    cut_off: dict[tuple[int, ...], list[int]] = {}
     for host in range(topology.hosts):
-        distance = _distances(topology, host, ())
-        missing = [other for other in range(topology.hosts) if other not in distance]
+        nearest = cables.nearest(host)
+        if nearest not in cut_off:
+            distance = cables.distances(nearest)
+            cut_off[nearest] = [other for other in range(topology.hosts) if other not in distance]
+        missing = [other for other in cut_off[nearest] if other != host]
         if missing:
             here, there = topology.host_names[missing[0]], topology.host_names[host]
             message = f"There is no path from {here} to {there}."
@@ -200,33 +233,85 @@ def set_routes(state: State, topology: Topology, without: Collection[int] = ()) 
 
     What cannot be reached has no route: packets for it are lost.
     """
-    used = 0
+    used, cables = 0, _Map(topology, without)
     for host in range(topology.hosts):
-        distance = _distances(topology, host, without)
-        for switch in range(len(topology.switches)):
-            here = -1 - switch
-            ports = [
-                number
-                for number, cable in enumerate(topology.cables)
-                if cable.source == here
-                and number not in without
-                and here in distance
-                and distance.get(cable.target) == distance[here] - 1
-            ]
+        toward = cables.ports_toward(host)
+        for switch, nearer in enumerate(toward):
+            ports = cables.last_ports(switch, host) or nearer
             state.routes[switch, host] = used, len(ports)
             state.choices[used : used + len(ports)] = ports
             used += len(ports)
 
 
+class _Map:
+    """Cables by where they begin and end, without some; hosts at the same switches share paths."""
+
+    def __init__(self, topology: Topology, without: Collection[int]) -> None:
+        self._into: dict[int, list[int]] = {}
+        self._out: list[list[tuple[int, int]]] = [[] for _ in topology.switches]
+        self._last: dict[tuple[int, int], list[int]] = {}
+        self._toward: dict[tuple[int, ...], list[list[int]]] = {}
+        for number, cable in enumerate(topology.cables):
+            if number in without:
+                continue
+            self._into.setdefault(cable.target, []).append(cable.source)
+            if cable.source < 0:
+                self._out[-1 - cable.source].append((number, cable.target))
+                if cable.target >= 0:
+                    self._last.setdefault((-1 - cable.source, cable.target), []).append(number)
+
+    def last_ports(self, switch: int, host: int) -> list[int]:
+        """Return the ports that lead from `switch` to `host` itself."""
+        return self._last.get((switch, host), [])
+
+    def ports_toward(self, host: int) -> list[list[int]]:
+        """Return, by switch, the ports that lead to a switch nearer to `host`."""
+        nearest = self.nearest(host)
+        if nearest not in self._toward:
+            distance = self.distances(nearest)
+            self._toward[nearest] = [
+                [
+                    number
+                    for number, target in self._out[switch]
+                    if target < 0
+                    and -1 - switch in distance
+                    and distance.get(target) == distance[-1 - switch] - 1
+                ]
+                for switch in range(len(self._out))
+            ]
+        return self._toward[nearest]
+
+    def nearest(self, host: int) -> tuple[int, ...]:
+        """Return what has a cable to `host`."""
+        return tuple(sorted(set(self._into.get(host, ()))))
+
+    def distances(self, nearest: tuple[int, ...]) -> dict[int, int]:
+        """Return how many cables lie between each node and a host with `nearest` before it.
+
+        Of those that can reach it. Nothing passes through a host.
+        """
+        distance = dict.fromkeys(nearest, 1)
+        found = deque(node for node in nearest if node < 0)
+        while found:
+            node = found.popleft()
+            for source in self._into.get(node, ()):
+                if source not in distance:
+                    distance[source] = distance[node] + 1
+                    if source < 0:
+                        found.append(source)
+        return distance
+
+
 def _check_names(names: Sequence[str]) -> None:
-    for place, name in enumerate(names):
-        if name in names[:place]:
+    counts = Counter(names)
+    for name in names:
+        if counts[name] > 1:
             message = f"The name {name!r} is there twice."
             raise UsageError(message)
 
 
 def _check_connections(
-    hosts: Sequence[str], nodes: Collection[str], connections: Sequence[Connection]
+    hosts: Sequence[str], nodes: Mapping[str, int], connections: Sequence[Connection]
 ) -> None:
     seen: set[frozenset[str]] = set()
     for ends in connections:
@@ -238,26 +323,12 @@ def _check_connections(
             message = f"{ends[0]} and {ends[1]} are joined twice, or to themselves."
             raise UsageError(message)
         seen.add(frozenset(ends))
-        if all(end in hosts for end in ends):
+        if all(nodes[end] >= 0 for end in ends):
             message = f"{ends[0]} and {ends[1]} are hosts: a host is joined to a switch."
             raise UsageError(message)
+    degrees = Counter(end for ends in connections for end in ends)
     for host in hosts:
-        degree = sum(host in ends for ends in connections)
+        degree = degrees[host]
         if degree != 1:
             message = f"{host} has {degree} connections: a host has one."
             raise UsageError(message)
-
-
-def _distances(topology: Topology, host: int, without: Collection[int]) -> dict[int, int]:
-    """Return how many cables lie between each node and `host`, of those that can reach it."""
-    distance, found = {host: 0}, deque([host])
-    while found:
-        node = found.popleft()
-        for number, cable in enumerate(topology.cables):
-            is_through_host = cable.target >= 0 and cable.target != host
-            if cable.target != node or number in without or is_through_host:
-                continue
-            if cable.source not in distance:
-                distance[cable.source] = distance[node] + 1
-                found.append(cable.source)
-    return distance
