@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shoal.errors import UsageError
 from shoal.sim.packet.simulation import Flow, Simulation
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
-from shoal.switching.tables import QUEUES, Count
+from shoal.switching.tables import QUEUES, Count, State
 from shoal.switching.topology import Materials, Topology, host_names, leaf_spine
 
 some_flows = st.lists(
@@ -86,7 +86,7 @@ def test_packets_put_in_by_hand_come_out_beside_flows() -> None:
     (arrival,) = simulation.delivered()
     assert (arrival.number, arrival.destination, arrival.flow) == (number, 2, 8)
     assert (arrival.size, arrival.queue, arrival.ecn) == (FULL, 3, 1)
-    assert arrival.at_ps == 5 * SLOT + 2 * MICROSECOND  # behind the flow's, at the host
+    assert arrival.at_ps == 3 * SLOT + 2 * MICROSECOND  # older than the flow's of that time
     assert simulation.delivered() == []
     assert simulation.flows["delivered"].tolist() == [3]
 
@@ -98,8 +98,32 @@ def test_settings_change_between_two_moments() -> None:
     simulation.finish()
     assert simulation.flows["delivered"].tolist() == [5]
     assert simulation.counts[0, ..., Count.LOST].sum() == 5
-    with pytest.raises(UsageError, match="too fast for a calendar made for"):
-        Simulation(star_of(2, delay_s=1.0)).change(lambda state: set_link(state, 0, Link()))
+
+
+@pytest.mark.parametrize("delay_s", [1e-9, 1e-5, 1.0])
+def test_links_may_become_much_faster_and_slower(delay_s: float) -> None:
+    """With packets waiting, under way, far ahead and due at this very moment."""
+    flows = [Flow(k, 5 - k, FULL, 20, SLOT // 2, start_ps=k, key=k) for k in range(6)]
+    simulation, heap = (
+        Simulation(lossy_fabric(), flows, spray=True),
+        Heap(lossy_fabric(), seed=1, spray=True),
+    )
+    for at, k in sorted((k + n * SLOT // 2, k) for k in range(6) for n in range(20)):
+        heap.send(k, 5 - k, at, FULL, k)
+
+    def change(state: State) -> None:
+        for port in range(0, len(state.ports), 3):
+            set_link(state, port, Link(delay_s))
+
+    for engine in (simulation, heap):
+        engine.advance(5 * SLOT)
+    simulation.change(change)
+    change(heap.state)
+    for engine in (simulation, heap):
+        engine.finish()
+    assert (simulation.counts == heap.state.counts).all()
+    assert simulation.flows["delivered"].sum() == len(heap.came)
+    assert simulation.flows["last_at"].max() == max(at for _, at, _ in heap.came)
 
 
 def test_refusals_are_sentences() -> None:

@@ -83,6 +83,26 @@ def gather(state: State, window: Window, bucket: int) -> None:
 
 
 @compiled
+def move(state: State, window: Window, other: Window) -> None:
+    """Push everything that is to come in `window` into `other`, which is empty."""
+    clock = window.clock[0]
+    for index in range(clock.first, clock.last):
+        entry = window.due[index]
+        push(state, other, entry.row, entry.at, entry.place)
+    for slot in range(len(window.heads)):
+        _move_list(state, window, window.heads[slot], other)
+    _move_list(state, window, clock.far, other)
+
+
+@compiled
+def _move_list(state: State, window: Window, row: int, other: Window) -> None:
+    while row >= 0:
+        flight = window.flights[row]
+        push(state, other, row, flight.at, flight.place)
+        row = int(flight.next)
+
+
+@compiled
 def _link(window: Window, row: int, bucket: int) -> None:
     slot = bucket & (len(window.heads) - 1)
     window.flights[row].next = window.heads[slot]

@@ -14,8 +14,8 @@ from numpy import uint64
 
 from shoal.errors import UsageError
 from shoal.sim.packet.sources import arm, new_flows, run
-from shoal.sim.packet.tables import LEAST_BYTES, Problem, lookahead_of, new_window
-from shoal.sim.packet.window import inject
+from shoal.sim.packet.tables import LEAST_BYTES, Problem, Window, new_window
+from shoal.sim.packet.window import inject, take_over
 from shoal.switching.network import free_row, take_row
 from shoal.switching.tables import NEVER, QUEUES, Count
 from shoal.switching.topology import USUAL_PACKETS, make_state
@@ -107,7 +107,7 @@ class Simulation:
             for flow in flows
         ]
         self._flows = new_flows(rows, packets)
-        self._window = new_window(self.state, least_size=least_size, timers=len(flows))
+        self._window = self._new_window()
         arm(self.state, self._window, self._flows)
 
     @property
@@ -186,20 +186,11 @@ class Simulation:
         return arrivals
 
     def change(self, write: Callable[[State], None]) -> None:
-        """Let `write` change settings of ports, links and routes from now on.
-
-        Raises `UsageError` if a link is so much faster then that the calendar is too coarse.
-        """
+        """Let `write` change settings of ports, links and routes from now on."""
         write(self.state)
-        clock = self._window.clock[0]
-        lookahead = lookahead_of(self.state, self._least_size)
-        if lookahead < 1 << int(clock["shift"]):
-            message = (
-                f"A link that takes {lookahead} ps is too fast for a calendar made for"
-                f" {clock['lookahead']} ps: begin with the fast link and change it to slow."
-            )
-            raise UsageError(message)
-        clock["lookahead"] = lookahead
+        before = self._window
+        self._window = self._new_window()
+        take_over(self.state, before, self._window)
 
     def digest(self) -> str:
         """Return a hash of all that was counted and of what was delivered when, in its order."""
@@ -208,6 +199,10 @@ class Simulation:
         for name in ("next_number", "injected", "delivered", "delivered_bytes", "draws"):
             summary.update(self.state.network[name].tobytes())
         return summary.hexdigest()
+
+    def _new_window(self) -> Window:
+        timers = len(self._flows.flows)
+        return new_window(self.state, least_size=self._least_size, timers=timers)
 
     def _check_conservation(self) -> None:
         core = self.state.network[0]

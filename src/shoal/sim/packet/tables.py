@@ -92,7 +92,7 @@ def new_window(state: State, *, least_size: int = LEAST_BYTES, timers: int = 0) 
     No packet may be smaller than `least_size` bytes: the larger it is, the wider is the window and
     the faster the run. Raises `UsageError` if a port has no rate.
     """
-    lookahead = lookahead_of(state, least_size)
+    lookahead = _lookahead(state, least_size)
     shift = _shift(lookahead, len(state.ports))
     span = lookahead + _longest_way(state)
     buckets = _power_of_two(min(max(span >> shift, _FEWEST_BUCKETS), _MOST_BUCKETS))
@@ -114,7 +114,7 @@ def new_window(state: State, *, least_size: int = LEAST_BYTES, timers: int = 0) 
     )
 
 
-def lookahead_of(state: State, least_size: int) -> int:
+def _lookahead(state: State, least_size: int) -> int:
     """Return the picoseconds from a link's taking a packet until it is at its other end, at least.
 
     Of packets of `least_size` bytes or more, over any link.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from numpy import uint64
 
 from shoal.compiled import compiled
-from shoal.sim.packet.calendar import gather, next_bucket, push
+from shoal.sim.packet.calendar import gather, move, next_bucket, push
 from shoal.sim.packet.tables import Problem
 from shoal.switching.network import count_delivery, fill_row, leave, onward
 from shoal.switching.port import arrive, limit_reached, serve
@@ -111,6 +111,18 @@ def advance(state: State, window: Window, until: int) -> None:
 
 
 @compiled
+def take_over(state: State, window: Window, other: Window) -> None:
+    """Let `other`, made anew for what links are like now, go on where `window` is."""
+    clock, after = window.clock[0], other.clock[0]
+    after.now, after.served, after.digest = clock.now, clock.served, clock.digest
+    after.cursor = clock.now >> after.shift
+    after.busy = clock.busy
+    for index in range(clock.busy):
+        other.busy[index] = window.busy[index]
+    move(state, window, other)
+
+
+@compiled
 def _pass_time(state: State, window: Window, until: int) -> None:
     """Let it be `until`, or if that is `NEVER`, when the last thing happened."""
     clock = window.clock[0]
@@ -129,11 +141,11 @@ def _turn(state: State, window: Window, until: int) -> bool:
     bucket = next_bucket(window)
     start = bucket << clock.shift if bucket < NEVER else NEVER
     if clock.busy == 0:
-        if start > until:
+        if start > until or bucket == NEVER:
             return False
         clock.served = max(clock.served, start)
     sure = clock.served + clock.lookahead
-    if start <= until and start + (1 << clock.shift) - 1 <= sure:
+    if start <= until and start <= sure - (1 << clock.shift) + 1:
         gather(state, window, bucket)
         return True
     if clock.served >= until:
