@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.switching.forwarding import next_port
 from shoal.switching.link import arrival_time
 from shoal.switching.port import arrive, color_of, serve
@@ -26,7 +26,7 @@ _ARRIVAL = 1 << 32
 """In an event's order: arrivals come after departures, places count below that."""
 
 
-@compiled
+@inlined
 def take_row(state: State) -> int:
     """Return a free packet row; -1 if the network is full."""
     network = state.network[0]
@@ -36,7 +36,7 @@ def take_row(state: State) -> int:
     return row
 
 
-@compiled
+@inlined
 def free_row(state: State, row: int) -> None:
     """Let the row of a packet be used again."""
     network = state.network[0]
@@ -64,7 +64,7 @@ def inject(
     _push(state, now, _ARRIVAL + port, row, port)
 
 
-@compiled
+@inlined
 def fill_row(
     state: State, row: int, size: int, destination: int, flow: uint64, queue: int, ecn: int
 ) -> None:
@@ -106,7 +106,7 @@ def next_event(state: State) -> int:
     return int(state.heap[0].at) if state.network[0].events > 0 else NEVER
 
 
-@compiled
+@inlined
 def _arrive(state: State, port: int, row: int, at: int) -> None:
     if not arrive(state, port, row, at):
         leave(state, row)
@@ -118,7 +118,7 @@ def _arrive(state: State, port: int, row: int, at: int) -> None:
             _schedule(state, port)
 
 
-@compiled
+@inlined
 def _serve(state: State, port: int, at: int) -> None:
     """Let the idle link of `port` take a packet, and let that go on to where the link leads."""
     row = serve(state, port, at)
@@ -131,7 +131,7 @@ def _serve(state: State, port: int, at: int) -> None:
         _push(state, arrival, _ARRIVAL + place, row, place)
 
 
-@compiled
+@inlined
 def onward(state: State, port: int, row: int) -> tuple[int, int]:
     """Let the packet that `port` has taken last cross its link; return when it arrives, and where.
 
@@ -151,7 +151,7 @@ def onward(state: State, port: int, row: int) -> tuple[int, int]:
     return arrival, place
 
 
-@compiled
+@inlined
 def count_delivery(state: State, row: int) -> None:
     """Count the packet in `row` as having reached its host; the row stays taken."""
     network = state.network[0]
@@ -160,14 +160,14 @@ def count_delivery(state: State, row: int) -> None:
     network.in_network -= 1
 
 
-@compiled
+@inlined
 def _schedule(state: State, port: int) -> None:
     """Let an event say when the link of `port` is free."""
     state.ports[port].scheduled = 1
     _push(state, state.ports[port].free_at, port, -1, port)
 
 
-@compiled
+@inlined
 def leave(state: State, row: int) -> None:
     """Free the row of a packet that was dropped or lost; who calls counts why."""
     free_row(state, row)

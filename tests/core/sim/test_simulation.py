@@ -138,8 +138,8 @@ def test_refusals_are_sentences() -> None:
         small.inject(0, 1, size=99, at_ps=1 << 50)
     with pytest.raises(UsageError, match="a packet leaves now or later"):
         small.inject(0, 1, size=FULL, at_ps=0)
-    for _ in range(3):  # a refusal takes no room
-        small.inject(0, 1, size=FULL, at_ps=1 << 50)
+    for k in range(3):  # a refusal takes no room
+        small.inject(0, 1, size=FULL, at_ps=(1 << 50) + (k << 40))
         small.finish()
         small.delivered()
     with pytest.raises(UsageError, match="Hosts are 0 to 1, not 0 and 2"):

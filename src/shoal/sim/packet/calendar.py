@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from numpy import uint64
 
-from shoal.compiled import compiled, lowest_bit
+from shoal.compiled import compiled, inlined, lowest_bit
 from shoal.switching.tables import NEVER
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _FEW: Final = 32
 """Entries that are sorted by insertion; more, by a heap."""
 
 
-@compiled
+@inlined
 def push(state: State, window: Window, row: int, at: int, place: int) -> None:
     """Let `row`, a packet's or a timer's, be due at the time `at`, not before what is due now."""
     clock, flight = window.clock[0], window.flights[row]
@@ -39,7 +39,7 @@ def push(state: State, window: Window, row: int, at: int, place: int) -> None:
         clock.far_least = min(clock.far_least, bucket)
 
 
-@compiled
+@inlined
 def next_bucket(window: Window) -> int:
     """Return the first bucket after the cursor's with something in it; `NEVER` if there is none."""
     clock, words = window.clock[0], len(window.filled)
@@ -59,7 +59,7 @@ def next_bucket(window: Window) -> int:
     return int(clock.far_least)
 
 
-@compiled
+@inlined
 def gather(state: State, window: Window, bucket: int) -> None:
     """Move the cursor to `bucket`, the next one, and sort what it holds into `due`, now empty."""
     clock = window.clock[0]
@@ -102,7 +102,7 @@ def _move_list(state: State, window: Window, row: int, other: Window) -> None:
         row = int(flight.next)
 
 
-@compiled
+@inlined
 def _link(window: Window, row: int, bucket: int) -> None:
     slot = bucket & (len(window.heads) - 1)
     window.flights[row].next = window.heads[slot]
@@ -128,7 +128,7 @@ def _fetch_far(window: Window) -> None:
         row = after
 
 
-@compiled
+@inlined
 def _insert(state: State, window: Window, row: int, at: int, place: int) -> None:
     """Put `row` among those in `due` that are still to come."""
     clock, due = window.clock[0], window.due
@@ -146,7 +146,7 @@ def _insert(state: State, window: Window, row: int, at: int, place: int) -> None
     entry.at, entry.place, entry.row = at, place, row
 
 
-@compiled
+@inlined
 def _sort_few(state: State, window: Window, count: int) -> None:
     due = window.due
     for start in range(1, count):
@@ -194,7 +194,7 @@ def _sink(
     entry.at, entry.place, entry.row = at, place, row
 
 
-@compiled
+@inlined
 def _is_before(state: State, at: int, place: int, row: int, other: Row) -> bool:
     """Return whether an event comes before another."""
     if at != other.at:
@@ -204,7 +204,7 @@ def _is_before(state: State, at: int, place: int, row: int, other: Row) -> bool:
     return _number(state, row) < _number(state, other.row)
 
 
-@compiled
+@inlined
 def _number(state: State, row: int) -> int:
     if row < len(state.packets):
         return int(state.packets[row].number)

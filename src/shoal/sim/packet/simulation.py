@@ -237,6 +237,6 @@ class Simulation:
             " once: ask for room for more (packets=).",
             Problem.SMALL: f"No packet may be smaller than {self._least_size} bytes here"
             " (least_size=).",
-            Problem.PAST: f"It is {self.now_ps} ps already: a packet leaves now or later.",
+            Problem.PAST: "Time has passed beyond that: a packet leaves now or later.",
         }
         raise UsageError(said[Problem(problem)])

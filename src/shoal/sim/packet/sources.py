@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy import uint64
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.sim.packet.calendar import push
 from shoal.sim.packet.window import FULL, NOBODY, NONE, inject, next_due
 from shoal.switching.network import free_row, take_row
@@ -99,7 +99,7 @@ def run(state: State, window: Window, flows: Flows, until: int) -> int:
             network.waiting += 1
 
 
-@compiled
+@inlined
 def _send(state: State, window: Window, flows: Flows, timer: int) -> int:
     index = timer - len(state.packets)
     flow, at, row = flows.flows[index], int(window.flights[timer].at), take_row(state)
@@ -124,7 +124,7 @@ def _send(state: State, window: Window, flows: Flows, timer: int) -> int:
     return problem
 
 
-@compiled
+@inlined
 def _receive(state: State, window: Window, flows: Flows, row: int) -> None:
     origin, at = flows.origins[row], int(window.flights[row].at)
     flow = flows.flows[origin.flow]

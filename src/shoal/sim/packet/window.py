@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from numpy import uint64
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.sim.packet.calendar import gather, move, next_bucket, push
 from shoal.sim.packet.tables import Problem
 from shoal.switching.network import count_delivery, fill_row, leave, onward
@@ -31,7 +31,7 @@ NOBODY: Final = -1
 """In place of the row of what is due next: nothing is, in the time given."""
 
 
-@compiled
+@inlined
 def inject(
     state: State,
     window: Window,
@@ -61,7 +61,7 @@ def inject(
     return NONE
 
 
-@compiled
+@inlined
 def next_due(state: State, window: Window, until: int) -> int:
     """Let everything happen up to and with the next delivery or timer; return its row.
 
@@ -122,7 +122,7 @@ def take_over(state: State, window: Window, other: Window) -> None:
     move(state, window, other)
 
 
-@compiled
+@inlined
 def _pass_time(state: State, window: Window, until: int) -> None:
     """Let it be `until`, or if that is `NEVER`, when the last thing happened."""
     clock = window.clock[0]
@@ -131,7 +131,7 @@ def _pass_time(state: State, window: Window, until: int) -> None:
     state.network[0].now = clock.now
 
 
-@compiled
+@inlined
 def _turn(state: State, window: Window, until: int) -> bool:
     """Get the next bucket, or serve ports for a while; return False if `until` has passed.
 
@@ -171,7 +171,7 @@ def _serve_all(state: State, window: Window, until: int) -> None:
     clock.served = max(clock.served, until)
 
 
-@compiled
+@inlined
 def _serve(state: State, window: Window, number: int, until: int) -> None:
     """Let the link of port `number` take what waits, each as soon as it is free, up to `until`."""
     port = state.ports[number]
@@ -179,7 +179,7 @@ def _serve(state: State, window: Window, number: int, until: int) -> None:
         _send(state, window, number, port.free_at)
 
 
-@compiled
+@inlined
 def _send(state: State, window: Window, number: int, start: int) -> None:
     """Let the idle link of port `number`, where something waits, take it at `start`."""
     row = serve(state, number, start)
@@ -188,7 +188,7 @@ def _send(state: State, window: Window, number: int, start: int) -> None:
         push(state, window, row, arrival, place)
 
 
-@compiled
+@inlined
 def _arrive(state: State, window: Window, number: int, row: int, at: int) -> None:
     port = state.ports[number]
     _serve(state, window, number, at)
@@ -208,7 +208,7 @@ def _arrive(state: State, window: Window, number: int, row: int, at: int) -> Non
         clock.busy += 1
 
 
-@compiled
+@inlined
 def _is_sure_of_room(state: State, number: int, row: int) -> bool:
     """Return whether a packet gets in even if no other port has sent anything lately.
 
