@@ -174,7 +174,7 @@ def leave(state: State, row: int) -> None:
     state.network[0].in_network -= 1
 
 
-@compiled
+@inlined
 def _push(state: State, at: int, order: int, packet: int, place: int) -> None:
     network, heap = state.network[0], state.heap
     number = state.packets[packet].number if packet >= 0 else -1
@@ -196,7 +196,7 @@ def _push(state: State, at: int, order: int, packet: int, place: int) -> None:
     )
 
 
-@compiled
+@inlined
 def _pop(state: State) -> None:
     """Remove the first event."""
     network, heap = state.network[0], state.heap
@@ -224,7 +224,7 @@ def _pop(state: State) -> None:
     heap[index] = heap[last]
 
 
-@compiled
+@inlined
 def _is_before(at: int, order: int, number: int, at2: int, order2: int, number2: int) -> bool:
     if at != at2:
         return at < at2
