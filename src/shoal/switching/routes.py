@@ -37,16 +37,21 @@ def check_paths(topology: Topology) -> None:
 def set_routes(state: State, topology: Topology, without: Collection[int] = ()) -> None:
     """Write the shortest paths that avoid the ports `without` into the routes and choices.
 
-    What cannot be reached has no route: packets for it are lost.
+    What cannot be reached has no route: packets for it are lost. Equal choices are written once:
+    what every packet looks up should be small.
     """
-    used, cables = 0, _Map(topology, without)
+    cables = _Map(topology, without)
+    known: dict[tuple[int, ...], int] = {}
+    used = 0
     for host in range(topology.hosts):
         toward = cables.ports_toward(host)
         for switch, nearer in enumerate(toward):
             ports = cables.last_ports(switch, host) or nearer
-            state.routes[switch, host] = used, len(ports)
-            state.choices[used : used + len(ports)] = ports
-            used += len(ports)
+            first = known.setdefault(ports, used)
+            state.routes[switch, host] = first, len(ports)
+            if first == used:
+                state.choices[used : used + len(ports)] = ports
+                used += len(ports)
 
 
 class _Map:
@@ -55,8 +60,8 @@ class _Map:
     def __init__(self, topology: Topology, without: Collection[int]) -> None:
         self._into: dict[int, list[int]] = {}
         self._out: list[list[tuple[int, int]]] = [[] for _ in topology.switches]
-        self._last: dict[tuple[int, int], list[int]] = {}
-        self._toward: dict[tuple[int, ...], list[list[int]]] = {}
+        self._last: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._toward: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         for number, cable in enumerate(topology.cables):
             if number in without:
                 continue
@@ -64,25 +69,26 @@ class _Map:
             if cable.source < 0:
                 self._out[-1 - cable.source].append((number, cable.target))
                 if cable.target >= 0:
-                    self._last.setdefault((-1 - cable.source, cable.target), []).append(number)
+                    ends = -1 - cable.source, cable.target
+                    self._last[ends] = (*self._last.get(ends, ()), number)
 
-    def last_ports(self, switch: int, host: int) -> list[int]:
+    def last_ports(self, switch: int, host: int) -> tuple[int, ...]:
         """Return the ports that lead from `switch` to `host` itself."""
-        return self._last.get((switch, host), [])
+        return self._last.get((switch, host), ())
 
-    def ports_toward(self, host: int) -> list[list[int]]:
+    def ports_toward(self, host: int) -> list[tuple[int, ...]]:
         """Return, by switch, the ports that lead to a switch nearer to `host`."""
         nearest = self.nearest(host)
         if nearest not in self._toward:
             distance = self.distances(nearest)
             self._toward[nearest] = [
-                [
+                tuple(
                     number
                     for number, target in self._out[switch]
                     if target < 0
                     and -1 - switch in distance
                     and distance.get(target) == distance[-1 - switch] - 1
-                ]
+                )
                 for switch in range(len(self._out))
             ]
         return self._toward[nearest]

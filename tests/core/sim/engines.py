@@ -75,7 +75,7 @@ class Window(Heap):
 
     def advance(self, until: int) -> None:
         window.advance(self.state, self.window, until)
-        self._take(lambda row: self.window.flights[row]["at"])
+        self._take(lambda row: self.state.packets[row]["at"])
 
     def finish(self) -> None:
         self.advance(NEVER)

@@ -55,7 +55,7 @@ def _pass(
         advance(state, window, until)
         for k in range(network.waiting):
             row = state.delivered[k]
-            left[state.packets[row].number] = window.flights[row].at
+            left[state.packets[row].number] = state.packets[row].at
             free_row(state, row)
         network.waiting = 0
         if index < len(arrivals):

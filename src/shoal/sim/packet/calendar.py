@@ -1,9 +1,9 @@
 """Arrivals by their time: a ring of buckets, and the bucket under the cursor in order.
 
-A bucket is a linked list through the rows of what it holds; only when its turn comes is it sorted.
-What lies beyond the ring waits in a list, and moves over when the cursor is near. The order is that
-of `switching.network`: time, place, number; timers come after packets at the same time and place,
-the lower row first. A calendar queue (Brown, CACM 1988) with one width.
+A bucket is a linked list through the rows of what it holds, packets and timers; only when its turn
+comes is it sorted. What lies beyond the ring waits in a list, and moves over when the cursor is
+near. The order is that of `switching.network`: time, place, number; timers, whose numbers are
+`TIMER` and up, come after packets at the same time and place. (A calendar queue: Brown, CACM 1988.)
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _FEW: Final = 32
 @inlined
 def push(state: State, window: Window, row: int, at: int, place: int) -> None:
     """Let `row`, a packet's or a timer's, be due at the time `at`, not before what is due now."""
-    clock, flight = window.clock[0], window.flights[row]
-    flight.at, flight.place = at, place
+    clock, packet = window.clock[0], state.packets[row]
+    packet.at, packet.place = at, place
     bucket = at >> clock.shift
     if bucket <= clock.cursor:
         _insert(state, window, row, at, place)
     elif bucket < clock.cursor + len(window.heads):
-        _link(window, row, bucket)
+        _link(state, window, row, bucket)
     else:
-        flight.next = clock.far
+        packet.next = clock.far
         clock.far = row
         clock.far_least = min(clock.far_least, bucket)
 
@@ -65,16 +65,16 @@ def gather(state: State, window: Window, bucket: int) -> None:
     clock = window.clock[0]
     clock.cursor = bucket
     if bucket >= clock.far_least:
-        _fetch_far(window)
+        _fetch_far(state, window)
     slot = bucket & (len(window.heads) - 1)
     row, count = int(window.heads[slot]), 0
     window.heads[slot] = -1
     window.filled[slot >> 6] &= ~(uint64(1) << uint64(slot & 63))
     while row >= 0:
-        flight, entry = window.flights[row], window.due[count]
-        entry.at, entry.place, entry.row = flight.at, flight.place, row
+        packet, entry = state.packets[row], window.due[count]
+        entry.at, entry.place, entry.row = packet.at, packet.place, row
         count += 1
-        row = int(flight.next)
+        row = int(packet.next)
     clock.first, clock.last = 0, count
     if count > _FEW:
         _sort_many(state, window, count)
@@ -90,39 +90,40 @@ def move(state: State, window: Window, other: Window) -> None:
         entry = window.due[index]
         push(state, other, entry.row, entry.at, entry.place)
     for slot in range(len(window.heads)):
-        _move_list(state, window, window.heads[slot], other)
-    _move_list(state, window, clock.far, other)
+        _move_list(state, window.heads[slot], other)
+    _move_list(state, clock.far, other)
 
 
 @compiled
-def _move_list(state: State, window: Window, row: int, other: Window) -> None:
+def _move_list(state: State, row: int, other: Window) -> None:
     while row >= 0:
-        flight = window.flights[row]
-        push(state, other, row, flight.at, flight.place)
-        row = int(flight.next)
+        packet = state.packets[row]
+        after = int(packet.next)
+        push(state, other, row, packet.at, packet.place)
+        row = after
 
 
 @inlined
-def _link(window: Window, row: int, bucket: int) -> None:
+def _link(state: State, window: Window, row: int, bucket: int) -> None:
     slot = bucket & (len(window.heads) - 1)
-    window.flights[row].next = window.heads[slot]
+    state.packets[row].next = window.heads[slot]
     window.heads[slot] = row
     window.filled[slot >> 6] |= uint64(1) << uint64(slot & 63)
 
 
 @compiled
-def _fetch_far(window: Window) -> None:
+def _fetch_far(state: State, window: Window) -> None:
     """Link what the ring spans now; called once for as much time as the ring spans."""
     clock = window.clock[0]
     row, end = int(clock.far), clock.cursor + len(window.heads)
     clock.far, clock.far_least = -1, NEVER
     while row >= 0:
-        flight = window.flights[row]
-        after, bucket = int(flight.next), flight.at >> clock.shift
+        packet = state.packets[row]
+        after, bucket = int(packet.next), packet.at >> clock.shift
         if bucket < end:
-            _link(window, row, bucket)
+            _link(state, window, row, bucket)
         else:
-            flight.next = clock.far
+            packet.next = clock.far
             clock.far = row
             clock.far_least = min(clock.far_least, bucket)
         row = after
@@ -201,11 +202,4 @@ def _is_before(state: State, at: int, place: int, row: int, other: Row) -> bool:
         return at < other.at
     if place != other.place:
         return place < other.place
-    return _number(state, row) < _number(state, other.row)
-
-
-@inlined
-def _number(state: State, row: int) -> int:
-    if row < len(state.packets):
-        return int(state.packets[row].number)
-    return NEVER - len(state.packets) - (1 << 32) + row
+    return bool(state.packets[row].number < state.packets[other.row].number)

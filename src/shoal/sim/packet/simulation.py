@@ -84,8 +84,13 @@ class Simulation:
     ) -> None:
         self.topology = topology
         self.state = make_state(
-            topology, seed=seed, packets=packets, spray=spray, shared_buffers=shared_buffers
+            topology,
+            seed=seed,
+            packets=packets + len(flows),  # a timer takes a row
+            spray=spray,
+            shared_buffers=shared_buffers,
         )
+        self._room = packets
         self._least_size = least_size
         self._ports: dict[int, int] = {}
         for number, cable in enumerate(topology.cables):
@@ -106,7 +111,7 @@ class Simulation:
             )
             for flow in flows
         ]
-        self._flows = new_flows(rows, packets)
+        self._flows = new_flows(rows)
         self._window = self._new_window()
         arm(self.state, self._window, self._flows)
 
@@ -118,7 +123,7 @@ class Simulation:
     @property
     def flows(self) -> NDArray[np.void]:
         """What has become of each flow so far: rows of `FLOW`."""
-        return self._flows.flows.copy()
+        return self._flows.copy()
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -177,7 +182,7 @@ class Simulation:
         core = self.state.network[0]
         arrivals = []
         for row in self.state.delivered[: core["waiting"]].tolist():
-            packet, at = self.state.packets[row], int(self._window.flights[row]["at"])
+            packet, at = self.state.packets[row], int(self.state.packets[row]["at"])
             names = ("destination", "size", "queue", "ecn", "flow")
             rest = [int(packet[name]) for name in names]
             arrivals.append(Arrival(int(packet["number"]), at, *rest))
@@ -201,8 +206,7 @@ class Simulation:
         return summary.hexdigest()
 
     def _new_window(self) -> Window:
-        timers = len(self._flows.flows)
-        return new_window(self.state, least_size=self._least_size, timers=timers)
+        return new_window(self.state, least_size=self._least_size)
 
     def _check_conservation(self) -> None:
         core = self.state.network[0]
@@ -233,7 +237,7 @@ class Simulation:
         if problem == Problem.NONE:
             return
         said = {
-            Problem.FULL: f"More than {len(self.state.packets)} packets are in the network at"
+            Problem.FULL: f"More than {self._room} packets are in the network at"
             " once: ask for room for more (packets=).",
             Problem.SMALL: f"No packet may be smaller than {self._least_size} bytes here"
             " (least_size=).",

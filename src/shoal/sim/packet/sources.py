@@ -8,14 +8,15 @@ order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy import uint64
 
 from shoal.compiled import compiled, inlined
 from shoal.sim.packet.calendar import push
-from shoal.sim.packet.window import FULL, NOBODY, NONE, inject, next_due
+from shoal.sim.packet.tables import TIMER
+from shoal.sim.packet.window import NOBODY, NONE, inject, next_due
 from shoal.switching.network import free_row, take_row
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.packet.tables import Window
-    from shoal.switching.tables import State
+    from shoal.switching.tables import Row, State
 
 FLOW: Final = np.dtype(
     [
@@ -47,38 +48,28 @@ FLOW: Final = np.dtype(
     align=True,
 )
 
-ORIGIN: Final = np.dtype([("at", "<i8"), ("flow", "<i4"), ("pad", "<i4")], align=True)
-"""When the packet of the same row was put in, and its flow; -1: put in by hand."""
 
-
-class Flows(NamedTuple):
-    """Compiled functions take it whole."""
-
-    flows: NDArray[np.void]
-    origins: NDArray[np.void]
-
-
-def new_flows(rows: Sequence[tuple[int, ...]], packets: int) -> Flows:
-    """Return flows whose first nine fields are `rows`, in a network with `packets` rows."""
+def new_flows(rows: Sequence[tuple[int, ...]]) -> NDArray[np.void]:
+    """Return flows whose first nine fields are `rows`."""
     flows = np.zeros(len(rows), FLOW)
     for index, name in enumerate(FLOW.names[:9] if FLOW.names else ()):
         flows[name] = [row[index] for row in rows]
-    origins = np.zeros(packets, ORIGIN)
-    origins["flow"] = -1
-    return Flows(flows, origins)
+    return flows
 
 
 @compiled
-def arm(state: State, window: Window, flows: Flows) -> None:
-    """Set the timers of all flows."""
-    for index in range(len(flows.flows)):
-        flow = flows.flows[index]
+def arm(state: State, window: Window, flows: NDArray[np.void]) -> None:
+    """Set the timers of all flows, each in a row of packets that is free."""
+    for index in range(len(flows)):
+        row, flow = take_row(state), flows[index]
+        timer = state.packets[row]
+        timer.number, timer.size, timer.owner = TIMER + index, 0, index
         if flow.left > 0:
-            push(state, window, len(state.packets) + index, flow.start, flow.port)
+            push(state, window, row, flow.start, flow.port)
 
 
 @compiled
-def run(state: State, window: Window, flows: Flows, until: int) -> int:
+def run(state: State, window: Window, flows: NDArray[np.void], until: int) -> int:
     """Let everything happen up to `until`, flows sending; return a `Problem`, which ends the run.
 
     What was put in by hand and is delivered waits in `delivered`.
@@ -88,23 +79,22 @@ def run(state: State, window: Window, flows: Flows, until: int) -> int:
         row = next_due(state, window, until)
         if row == NOBODY:
             return NONE
-        if row >= len(state.packets):
-            problem = _send(state, window, flows, row)
+        packet = state.packets[row]
+        if packet.size == 0:
+            problem = _send(state, window, flows[packet.owner], row)
             if problem != NONE:
                 return problem
-        elif flows.origins[row].flow >= 0:
-            _receive(state, window, flows, row)
+        elif packet.owner >= 0:
+            _receive(flows[packet.owner], packet)
+            free_row(state, row)
         else:
             state.delivered[network.waiting] = row
             network.waiting += 1
 
 
 @inlined
-def _send(state: State, window: Window, flows: Flows, timer: int) -> int:
-    index = timer - len(state.packets)
-    flow, at, row = flows.flows[index], int(window.flights[timer].at), take_row(state)
-    if row < 0:
-        return FULL
+def _send(state: State, window: Window, flow: Row, timer: int) -> int:
+    at, index, row = int(state.packets[timer].at), state.packets[timer].owner, take_row(state)
     problem = inject(
         state,
         window,
@@ -117,21 +107,20 @@ def _send(state: State, window: Window, flows: Flows, timer: int) -> int:
         flow.queue,
         flow.ecn,
     )
-    flows.origins[row].at, flows.origins[row].flow = at, index
+    if problem != NONE:
+        return problem
+    state.packets[row].owner = index
     flow.left -= 1
     if flow.left > 0:
         push(state, window, timer, at + flow.interval, flow.port)
-    return problem
+    return NONE
 
 
 @inlined
-def _receive(state: State, window: Window, flows: Flows, row: int) -> None:
-    origin, at = flows.origins[row], int(window.flights[row].at)
-    flow = flows.flows[origin.flow]
+def _receive(flow: Row, packet: Row) -> None:
+    delay = packet.at - packet.begun
     flow.delivered += 1
-    flow.delivered_bytes += state.packets[row].size
-    flow.delay += at - origin.at
-    flow.longest = max(flow.longest, at - origin.at)
-    flow.last_at = at
-    origin.flow = -1
-    free_row(state, row)
+    flow.delivered_bytes += packet.size
+    flow.delay += delay
+    flow.longest = max(flow.longest, delay)
+    flow.last_at = packet.at

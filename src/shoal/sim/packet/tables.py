@@ -41,15 +41,15 @@ CLOCK: Final = np.dtype(
         ("first", "<i4"),  # of `due`
         ("last", "<i4"),
         ("busy", "<i4"),  # ports in `busy`
-        ("far", "<i4"),  # first row of what lies beyond the ring; -1: none
+        ("far", "<i4"),  # the first row of what lies beyond the ring; -1: none
         ("shift", "<i4"),  # a bucket is 2 ** shift picoseconds wide
         ("least_size", "<i4"),  # bytes of the smallest packet that may be put in
     ],
     align=True,
 )
 
-FLIGHT: Final = np.dtype([("at", "<i8"), ("place", "<i4"), ("next", "<i4")], align=True)
-"""Of the packet, or the timer, of the same row: when and where it is next. `next` in its bucket."""
+TIMER: Final = 1 << 62
+"""A row of packets whose size is 0 is a timer; numbers from this on are theirs."""
 
 DUE: Final = np.dtype([("at", "<i8"), ("place", "<i4"), ("row", "<i4")], align=True)
 
@@ -71,8 +71,6 @@ class Window(NamedTuple):
     """Everything the kernel keeps beside `State`. Compiled functions take it whole."""
 
     clock: NDArray[np.void]
-    flights: NDArray[np.void]
-    """First of packets, by row, then of timers."""
     heads: NDArray[np.int32]
     """By bucket: its first row; -1: none."""
     filled: NDArray[np.uint64]
@@ -86,7 +84,7 @@ class Window(NamedTuple):
     first_sharers: NDArray[np.int32]
 
 
-def new_window(state: State, *, least_size: int = LEAST_BYTES, timers: int = 0) -> Window:
+def new_window(state: State, *, least_size: int = LEAST_BYTES) -> Window:
     """Return an empty calendar for the ports, links and packets of `state`, which is idle.
 
     No packet may be smaller than `least_size` bytes: the larger it is, the wider is the window and
@@ -96,7 +94,6 @@ def new_window(state: State, *, least_size: int = LEAST_BYTES, timers: int = 0) 
     shift = _shift(lookahead, len(state.ports))
     span = lookahead + _longest_way(state)
     buckets = _power_of_two(min(max(span >> shift, _FEWEST_BUCKETS), _MOST_BUCKETS))
-    rows = len(state.packets) + timers
     order = np.argsort(state.ports["buffer"], kind="stable").astype(np.int32)
     owners = state.ports["buffer"][order]
     clock = np.zeros(1, CLOCK)
@@ -104,10 +101,9 @@ def new_window(state: State, *, least_size: int = LEAST_BYTES, timers: int = 0) 
     clock["far"], clock["far_least"] = -1, NEVER
     return Window(
         clock=clock,
-        flights=np.zeros(rows, FLIGHT),
         heads=np.full(buckets, -1, np.int32),
         filled=np.zeros(buckets // 64, np.uint64),
-        due=np.zeros(rows, DUE),
+        due=np.zeros(len(state.packets), DUE),
         busy=np.zeros(len(state.ports), np.int32),
         sharers=order,
         first_sharers=np.searchsorted(owners, np.arange(len(state.buffers) + 1)).astype(np.int32),

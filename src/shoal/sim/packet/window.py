@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 NONE, FULL, SMALL, PAST = (int(each) for each in Problem)
 NOBODY: Final = -1
-"""In place of the row of what is due next: nothing is, in the time given."""
+"""In place of the row of what is due next: nothing is, in the time given. Also whose a packet is
+that nobody has claimed."""
 
 
 @inlined
@@ -57,6 +58,7 @@ def inject(
     if at < clock.now:
         return PAST
     fill_row(state, row, size, destination, flow, queue, ecn)
+    state.packets[row].begun, state.packets[row].owner = at, NOBODY
     push(state, window, row, at, port)
     return NONE
 
@@ -65,8 +67,8 @@ def inject(
 def next_due(state: State, window: Window, until: int) -> int:
     """Let everything happen up to and with the next delivery or timer; return its row.
 
-    A packet's row is its host's now (`free_row`); a timer's comes after those of packets. Its time
-    and place are in `flights`. Until it is called again, whatever a host does about it at that time
+    A packet's row is its host's now (`free_row`); a timer is a row of size 0. `at` and `place` of
+    the row say when and where. Until it is called again, whatever a host does about it at that time
     or later can be put in (`inject`, `push`). Returns `NOBODY` if nothing is due at `until` or
     before: then that time has passed.
     """
@@ -83,7 +85,7 @@ def next_due(state: State, window: Window, until: int) -> int:
             break
         clock.first += 1
         clock.now = at
-        if row >= len(state.packets):
+        if state.packets[row].size == 0:
             return row
         if place >= len(state.ports):
             count_delivery(state, row)
@@ -99,7 +101,7 @@ def next_due(state: State, window: Window, until: int) -> int:
 def advance(state: State, window: Window, until: int) -> None:
     """Let everything happen that is due up to `until`, itself included, where there are no timers.
 
-    What is delivered waits in `delivered`; `flights` has the times.
+    What is delivered waits in `delivered`; `at` of its row says since when.
     """
     network = state.network[0]
     while True:
