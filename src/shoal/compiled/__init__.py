@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal.compiled.bits import lowest_bit, number_of_bits
 from shoal.compiled.cache import compiled, compiling_once, inlined, is_cold
-from shoal.compiled.memory import F4, F8, I4, I8, U1, U2, U4, U8, copy_bytes, rows_at
+from shoal.compiled.memory import F4, F8, I4, I8, U1, U2, U4, U8, copy_bytes, prefetch, rows_at
 
 __all__ = [
     "F4",
@@ -22,5 +22,6 @@ __all__ = [
     "is_cold",
     "lowest_bit",
     "number_of_bits",
+    "prefetch",
     "rows_at",
 ]

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from numpy import uint64
 
-from shoal.compiled import compiled, inlined, lowest_bit
-from shoal.switching.tables import NEVER
+from shoal.compiled import compiled, inlined, lowest_bit, prefetch
+from shoal.switching.tables import COLORS, NEVER, QUEUES, Count
 
 if TYPE_CHECKING:
     from shoal.sim.packet.tables import Window
     from shoal.switching.tables import Row, State
 
+_COUNTS: Final = COLORS * len(Count)
 _FEW: Final = 32
 """Entries that are sorted by insertion; more, by a heap."""
 
@@ -75,11 +76,24 @@ def gather(state: State, window: Window, bucket: int) -> None:
         entry.at, entry.place, entry.row = packet.at, packet.place, row
         count += 1
         row = int(packet.next)
+        if entry.place < len(state.ports):
+            _expect(state, entry.place, packet.queue)
     clock.first, clock.last = 0, count
     if count > _FEW:
         _sort_many(state, window, count)
     elif count > 1:
         _sort_few(state, window, count)
+
+
+@inlined
+def _expect(state: State, port: int, queue: int) -> None:
+    """Let the processor fetch what an arrival at `port` is going to need."""
+    index = port * QUEUES + queue
+    prefetch(state.ports, port)
+    prefetch(state.queues, index)
+    prefetch(state.profiles, index * COLORS)
+    prefetch(state.links, port)
+    prefetch(state.counts, index * _COUNTS)
 
 
 @compiled
