@@ -132,7 +132,7 @@ def _longest_way(state: State) -> int:
 
 def _shift(lookahead: int, ports: int) -> int:
     """Return the logarithm of a bucket's width: few arrivals in each, when all ports are busy."""
-    return max(0, (lookahead // max(_NARROW, ports)).bit_length() - 1)
+    return max(0, (lookahead // max(_NARROW, 2 * ports)).bit_length() - 1)
 
 
 def _power_of_two(least: int) -> int:
