@@ -34,6 +34,7 @@ class Send(NamedTuple):
     size: int
     key: int
     queue: int
+    ecn: int
 
 
 def _mixed(word: int) -> int:

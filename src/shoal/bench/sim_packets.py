@@ -21,8 +21,8 @@ from shoal.bench.plain_network import PlainNetwork, Send
 from shoal.compiled import compiled
 from shoal.sim.packet.simulation import Flow, Simulation
 from shoal.switching.network import advance, free_row, inject, take_row
-from shoal.switching.settings import Link, Port
-from shoal.switching.tables import PICOSECONDS, Count
+from shoal.switching.settings import Link, Port, Profile, Queue
+from shoal.switching.tables import PICOSECONDS, QUEUES, Count
 from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, make_state
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ RATE: Final = 10_000_000_000
 SIZE: Final = 1_500
 PLACES: Final = 100
 """Packets that a port holds."""
+BUFFER_BYTES: Final = 2 << 20
+"""That the ports of a switch share, where they do."""
 GROUP: Final = 8
 """Hosts of which all but one send to that one."""
 RING_LOAD: Final = 0.5
@@ -43,6 +45,20 @@ SHAPES: Final = {64: (8, 8), 512: (32, 16), 1024: (32, 32)}
 PACKETS: Final = 1 << 18
 ROUNDS: Final = 3
 
+_GONE: Final = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED, Count.LOST]
+_SEND: Final = np.dtype(
+    [
+        ("at", "<i8"),
+        ("port", "<i4"),
+        ("destination", "<i4"),
+        ("size", "<i4"),
+        ("key", "<u8"),
+        ("queue", "u1"),
+        ("ecn", "u1"),
+    ],
+    align=True,
+)
+"""The compiled engines' `Send`."""
 _SLOT: Final = SIZE * 8 * PICOSECONDS // RATE
 
 
@@ -52,11 +68,13 @@ class Speed:
 
     engine: str
     hosts: int
+    is_full: bool
     hops: int
     processor_s: float
     hops_per_s: float
     delivered: int
     dropped: int
+    """For whatever reason, the link's among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,34 +83,52 @@ class Scenario:
 
     topology: Topology
     flows: tuple[Flow, ...]
+    shared_buffers: tuple[int, ...] = ()
 
 
-def mixed_scenario(hosts: int, duration_s: float, seed: int = 1) -> Scenario:
-    """Return ring flows to the next leaf and many-to-one flows, all at their own pace."""
+def mixed_scenario(
+    hosts: int, duration_s: float, *, is_full: bool = False, seed: int = 1
+) -> Scenario:
+    """Return ring flows to the next leaf and many-to-one flows, all at their own pace.
+
+    `is_full`: eight priorities, shared buffers with dynamic thresholds, packets marked or dropped
+    by averages, links that lose and delay.
+    """
     leaves, spines = SHAPES[hosts]
-    port = Port(RATE, limit_packets=PLACES)
-    names = host_names(hosts)
-    topology = leaf_spine(names, leaves, spines, Materials(port, port, Link(delay_s=1e-6)))
-    random, flows = Random(seed), []
+    port, link = Port(RATE, limit_packets=PLACES), Link(delay_s=1e-6)
+    if is_full:
+        rising = Profile(20 * SIZE, 80 * SIZE, 0.5)
+        queue = Queue(average_weight=2, plain=rising, capable=rising)
+        port, link = Port(RATE, (queue,) * QUEUES), Link(delay_s=1e-6, jitter_s=1e-7, loss=1e-4)
+    topology = leaf_spine(host_names(hosts), leaves, spines, Materials(port, port, link))
+    random = Random(seed)
+    flows: list[Flow] = []
 
     def add(source: int, destination: int, load: float) -> None:
         interval = round(_SLOT / load)
         packets = round(duration_s * PICOSECONDS / interval)
         start, key = random.randrange(interval), random.getrandbits(64)
-        flows.append(Flow(source, destination, SIZE, packets, interval, start, key=key))
+        queue, ecn = (len(flows) % QUEUES, len(flows) % 2) if is_full else (0, 0)
+        flows.append(Flow(source, destination, SIZE, packets, interval, start, queue, ecn, key))
 
     groups = hosts // GROUP
     for host in range(hosts):
         add(host, (host + hosts // leaves) % hosts, RING_LOAD)
         if host >= groups:
             add(host, host % groups, INCAST_LOAD / (GROUP - 1))
-    return Scenario(topology, tuple(flows))
+    buffers = (BUFFER_BYTES,) * (leaves + spines) if is_full else ()
+    return Scenario(topology, tuple(flows), buffers)
 
 
 def run_window(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
     """Return the processor seconds that the window kernel takes, and what it counts."""
     simulation = Simulation(
-        scenario.topology, scenario.flows, packets=PACKETS, least_size=SIZE, spray=True
+        scenario.topology,
+        scenario.flows,
+        packets=PACKETS,
+        least_size=SIZE,
+        spray=True,
+        shared_buffers=scenario.shared_buffers,
     )
     began = process_time()
     simulation.finish()
@@ -101,14 +137,16 @@ def run_window(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
 
 def run_heap(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
     """Return the same of the heap kernel, which is given its packets in order."""
-    state = make_state(scenario.topology, seed=1, packets=PACKETS, spray=True)
-    sends = _sends(scenario)
-    times = np.array([send.at for send in sends], np.int64)
-    ports = np.array([send.port for send in sends], np.int32)
-    destinations = np.array([send.destination for send in sends], np.int32)
-    keys = np.array([send.key for send in sends], np.uint64)
+    state = make_state(
+        scenario.topology,
+        seed=1,
+        packets=PACKETS,
+        spray=True,
+        shared_buffers=scenario.shared_buffers,
+    )
+    sends = np.array([tuple(send) for send in _sends(scenario)], _SEND)
     began = process_time()
-    _pass(state, times, ports, destinations, keys)
+    _pass(state, sends)
     return process_time() - began, state.counts
 
 
@@ -129,10 +167,17 @@ ENGINES: Final[dict[str, Callable[[Scenario], tuple[float, NDArray[np.int64]]]]]
 
 
 def measure(
-    hosts: int, duration_s: float, engines: tuple[str, ...] = tuple(ENGINES)
+    hosts: int,
+    duration_s: float,
+    engines: tuple[str, ...] = tuple(ENGINES),
+    *,
+    is_full: bool = False,
 ) -> list[Speed]:
-    """Return the speed of each engine; raise `AssertionError` if they count differently."""
-    scenario = mixed_scenario(hosts, duration_s)
+    """Return the speed of each engine; raise `AssertionError` if they count differently.
+
+    Plain Python knows nothing of what `is_full` asks for.
+    """
+    scenario = mixed_scenario(hosts, duration_s, is_full=is_full)
     taken: dict[str, list[float]] = {name: [] for name in engines}
     counted: list[NDArray[np.int64]] = []
     for name in engines:  # compile
@@ -144,44 +189,49 @@ def measure(
             counted.append(counts)
     assert all((counts == counted[0]).all() for counts in counted)
     totals = counted[0].sum(axis=(0, 1, 2))
-    hops, dropped = int(totals[Count.SENT]), int(totals[Count.DROPPED_FULL])
+    hops, dropped = int(totals[Count.SENT]), int(totals[_GONE].sum())
     delivered = sum(flow.packets for flow in scenario.flows) - dropped
+    medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
     return [
-        Speed(name, hosts, hops, median, hops / median, delivered, dropped)
-        for name in engines
-        if (median := statistics.median(taken[name]))
+        Speed(name, hosts, is_full, hops, median, hops / median, delivered, dropped)
+        for name, median in medians.items()
     ]
 
 
 def _sends(scenario: Scenario) -> list[Send]:
     """Return every packet of the flows, in the order in which they leave."""
     ports = [scenario.topology.access_port(k) for k in range(scenario.topology.hosts)]
+    flows = scenario.flows
     order = sorted(
         (flow.start_ps + k * flow.interval_ps, ports[flow.source], index)
-        for index, flow in enumerate(scenario.flows)
+        for index, flow in enumerate(flows)
         for k in range(flow.packets)
     )
-    flows = scenario.flows
-    return [Send(at, port, flows[k].destination, SIZE, flows[k].key, 0) for at, port, k in order]
+    return [
+        Send(at, port, flows[k].destination, SIZE, flows[k].key, flows[k].queue, flows[k].ecn)
+        for at, port, k in order
+    ]
 
 
 @compiled
-def _pass(
-    state: State,
-    times: NDArray[np.int64],
-    ports: NDArray[np.int32],
-    destinations: NDArray[np.int32],
-    keys: NDArray[np.uint64],
-) -> None:
+def _pass(state: State, sends: NDArray[np.void]) -> None:
     """Put packets in when they are due, and free those that have arrived."""
-    network = state.network[0]
-    for index in range(len(times)):
-        at = times[index]
-        advance(state, at - 1)
+    for index in range(len(sends)):
+        send = sends[index]
+        advance(state, send.at - 1)
         _free_delivered(state)
-        row = take_row(state)
-        inject(state, row, ports[index], at, SIZE, destinations[index], uint64(keys[index]), 0, 0)
-    while network.events > 0:
+        inject(
+            state,
+            take_row(state),
+            send.port,
+            send.at,
+            send.size,
+            send.destination,
+            uint64(send.key),
+            send.queue,
+            send.ecn,
+        )
+    while state.network[0].events > 0:
         advance(state, state.heap[0].at)
         _free_delivered(state)
 
@@ -195,14 +245,23 @@ def _free_delivered(state: State) -> None:
 
 
 def _print_table() -> None:
-    """Measure 64 and 512 hosts, and print what came of it."""
-    for hosts, duration_s in ((64, 0.01), (512, 0.002)):
-        speeds = measure(hosts, duration_s)
+    """Measure small and large networks, and print what came of it."""
+    compiled_only = ("window", "heap")
+    for hosts, duration_s, engines, is_full in (
+        (64, 0.01, tuple(ENGINES), False),
+        (512, 0.003, tuple(ENGINES), False),
+        (1024, 0.003, compiled_only, False),
+        (64, 0.02, compiled_only, True),
+        (512, 0.005, compiled_only, True),
+    ):
+        speeds = measure(hosts, duration_s, engines, is_full=is_full)
         for speed in speeds:
             print(  # noqa: T201 - the table is what this is run for
-                f"{hosts:5} hosts  {speed.engine:13} {speed.hops_per_s / 1e6:8.2f} M hops/s"
-                f"  {speeds[0].hops_per_s / speed.hops_per_s:7.1f}x  ({speed.hops} hops,"
-                f" {speed.dropped} of {speed.dropped + speed.delivered} packets dropped)"
+                f"{hosts:5} hosts{', all features' if is_full else '':15} {speed.engine:13}"
+                f"{speed.hops_per_s / 1e6:7.2f} M hops/s"
+                f"{speeds[0].hops_per_s / speed.hops_per_s:7.2f}x"
+                f"  ({speed.hops} hops, {speed.dropped / (speed.dropped + speed.delivered):.1%}"
+                " of packets dropped)"
             )
 
 
