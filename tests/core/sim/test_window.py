@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from engines import Heap, Window, check_same
 from flows import GIGABIT, MICROSECOND, SLOT, star_of
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from slow_network import SlowNetwork
 
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
-from shoal.switching.tables import QUEUES
+from shoal.switching.tables import QUEUES, Count
 from shoal.switching.topology import (
     Materials,
     Topology,
@@ -22,6 +23,8 @@ from shoal.switching.topology import (
     leaf_spine,
     star,
 )
+
+BOTH = (Heap, Window)
 
 some_profile = st.none() | st.builds(
     lambda least, more, chance: Profile(least, least + more, chance),
@@ -132,9 +135,7 @@ def test_windows_and_heap_agree_to_the_bit(
 ) -> None:
     """Every feature at random, times that coincide, and the states between as well."""
     buffers = [buffer] * len(shape.switches) if buffer else []
-    engines = [
-        engine(shape, seed=seed, spray=spray, shared_buffers=buffers) for engine in (Heap, Window)
-    ]
+    engines = [engine(shape, seed=seed, spray=spray, shared_buffers=buffers) for engine in BOTH]
     link = Link(delay_s=1e-3, down=down)
     for engine in engines:
         play(engine, traffic, len(traffic) // 2, link)
@@ -177,7 +178,7 @@ def test_every_packet_comes_when_the_description_says(
 @pytest.mark.parametrize("senders", [3, 40])
 def test_very_many_packets_at_the_same_time_are_in_order(senders: int) -> None:
     """More than are sorted by insertion, at one place and at many."""
-    engines = [engine(star_of(senders), seed=1, packets=4096) for engine in (Heap, Window)]
+    engines = [engine(star_of(senders), seed=1, packets=4096) for engine in BOTH]
     for engine in engines:
         for k in range(1_000):
             assert engine.send(k * 7 % senders, k % senders, 0, 64 + k % 3, k)
@@ -185,12 +186,33 @@ def test_very_many_packets_at_the_same_time_are_in_order(senders: int) -> None:
     check_same(*engines)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_shared_buffer_is_as_full_as_other_ports_have_left_it(seed: int) -> None:
+    """Many arrivals find it nearly full, while other ports that nobody looks at are sending."""
+    random = np.random.default_rng(seed)
+    queue = Queue(share=[0.25, 0.5, 1.0, 8.0][seed])
+    port = Port(GIGABIT, (queue,) * QUEUES)
+    shape = star(host_names(8), Materials(Port(10 * GIGABIT), port, Link(1e-6)))
+    engines = [engine(shape, seed=1, packets=4096, shared_buffers=[15_000]) for engine in BOTH]
+    at = 0
+    for _ in range(3_000):
+        at += int(random.exponential(0.8 * MICROSECOND))
+        source, destination = random.choice(8, 2, replace=False).tolist()
+        size, queue_of = int(random.integers(64, 1_500)), int(random.integers(QUEUES))
+        for engine in engines:
+            assert engine.send(source, destination, at, size, queue=queue_of)
+    for engine in engines:
+        engine.finish()
+    check_same(*engines)
+    assert engines[0].state.counts[..., Count.DROPPED_SHARED].sum() > 100
+
+
 def test_what_is_far_ahead_waits_and_comes_in_time() -> None:
     """Minutes beyond what the ring of buckets spans, before and after what is near."""
     slow = Materials(
         Port(GIGABIT), Port(GIGABIT), Link(delay_s=1e-8, reorder=0.5, reorder_delay_s=9)
     )
-    engines = [engine(star(host_names(3), slow), seed=3) for engine in (Heap, Window)]
+    engines = [engine(star(host_names(3), slow), seed=3) for engine in BOTH]
     for engine in engines:
         for k in range(100):
             assert engine.send(k % 3, (k + 1) % 3, (100 - k) ** 6 * 100, 1_500)

@@ -21,12 +21,12 @@ from shoal.lab.spec.toml_table import (
     parse_whole,
 )
 from shoal.quantities import parse_duration, parse_rate, parse_share, parse_size
+from shoal.switching.routes import check_paths
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import (
     Materials,
     Topology,
-    check_paths,
     dumbbell,
     host_names,
     join,
