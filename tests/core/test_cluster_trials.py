@@ -33,9 +33,9 @@ from shoal.bench.cluster.trials.verdict import rows_of_trials
 from shoal.bench.cluster.trials.work import Work
 from shoal.bench.cluster.trials.worker import StepRecord
 from shoal.jobs.environment import describe_environment
+from shoal.switching.routes import check_paths
 from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.tables import CAPABLE, COLORS, PLAIN, QUEUES, Count
-from shoal.switching.topology import check_paths
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -107,12 +107,27 @@ def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Res
     Parameters annotated `int` are 64 bits wide whatever is passed to them, so that a function is
     compiled once and not for every width, and for every constant, that it is called with.
     """
+    return _compiled(function, OPTIONS)
+
+
+def inlined(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Compile `function` into each compiled function that calls it.
+
+    A tuple of arrays is passed as some ten words for each of them: for a function that is called
+    for every packet, that takes longer than what it does.
+    """
+    return _compiled(function, OPTIONS | {"forceinline": True})
+
+
+def _compiled(
+    function: Callable[Parameters, Result], options: dict[str, Any]
+) -> Callable[Parameters, Result]:
     settings: Any = config
     previous, settings.CACHE_DIR = settings.CACHE_DIR, _folder_for(function.__module__)
     try:
-        dispatcher = numba.njit(cache=True, **OPTIONS)(function)
+        dispatcher = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no place to write: compile in every process
-        dispatcher = numba.njit(**OPTIONS)(function)
+        dispatcher = numba.njit(**options)(function)
     finally:
         settings.CACHE_DIR = previous
     _widen_arguments(dispatcher, function)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
@@ -66,3 +67,26 @@ def _copy_bytes(_typing_context: Any, target: Any, source: Any, count: Any) -> A
 
 copy_bytes: Any = intrinsic(_copy_bytes)
 """`copy_bytes(target, source, count)`: copy between two addresses, which must not overlap."""
+
+
+def _prefetch(_typing_context: Any, array: Any, index: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        view = context.make_array(kind)(context, builder, arguments[0])
+        position = context.cast(builder, arguments[1], signature.args[1], types.intp)
+        place = builder.gep(view.data, [position])
+        pointer = builder.bitcast(place, cgutils.voidptr_t)
+        word = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word]),
+            "llvm.prefetch.p0i8",
+        )
+        builder.call(function, [pointer, word(1), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
+"""`prefetch(array, index)`: let the processor fetch the line of an item that is needed soon."""

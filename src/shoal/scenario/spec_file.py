@@ -31,12 +31,12 @@ from shoal.scenario.toml_table import (
 )
 from shoal.scenario.training_spec import Scenario
 from shoal.scenario.training_table import read_training
+from shoal.switching.routes import check_paths
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import (
     Materials,
     Topology,
-    check_paths,
     dumbbell,
     host_names,
     join,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from numpy import uint64
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.switching.tables import ONE, PICOSECONDS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TYPICAL_BYTES: Final = 1_500
 """Of a packet that an idle link could have sent meanwhile, by which an average decays."""
 
 
-@compiled
+@inlined
 def is_too_long(profile: Row, waiting: int, random: int) -> bool:
     """Return whether a packet that finds `waiting` bytes is to be marked or dropped.
 
@@ -40,7 +40,7 @@ def is_too_long(profile: Row, waiting: int, random: int) -> bool:
     )
 
 
-@compiled
+@inlined
 def note_arrival(queue: Row, rate: int, now: int) -> int:
     """Return how many bytes an arriving packet finds waiting, as the queue's profiles see it.
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from numpy import uint64
 
-from shoal.compiled import compiled
+from shoal.compiled import inlined
 from shoal.switching.random_bits import mixed
 
 if TYPE_CHECKING:
     from shoal.switching.tables import Row, State
 
 
-@compiled
+@inlined
 def next_port(state: State, node: int, packet: Row) -> int:
     """Return the port by which `packet` leaves `node`; -1 if nothing leads to its destination.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.switching.random_bits import random_share
 from shoal.switching.tables import ONE
 
@@ -26,7 +26,7 @@ def _happens(probability: int, link: Row, seed: int, stream: int) -> bool:
     return random_share(seed, stream, link.draws) < probability
 
 
-@compiled
+@inlined
 def arrival_time(link: Row, sent: int, seed: int, stream: int) -> int:
     """Return when a packet whose last bit is sent at `sent` arrives; -1 if it gets lost.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.switching.forwarding import next_port
 from shoal.switching.link import arrival_time
 from shoal.switching.port import arrive, color_of, serve
@@ -26,7 +26,7 @@ _ARRIVAL = 1 << 32
 """In an event's order: arrivals come after departures, places count below that."""
 
 
-@compiled
+@inlined
 def take_row(state: State) -> int:
     """Return a free packet row; -1 if the network is full."""
     network = state.network[0]
@@ -36,7 +36,7 @@ def take_row(state: State) -> int:
     return row
 
 
-@compiled
+@inlined
 def free_row(state: State, row: int) -> None:
     """Let the row of a packet be used again."""
     network = state.network[0]
@@ -60,6 +60,15 @@ def inject(
 
     Not before what was injected or advanced to last: the events in between have passed.
     """
+    fill_row(state, row, size, destination, flow, queue, ecn)
+    _push(state, now, _ARRIVAL + port, row, port)
+
+
+@inlined
+def fill_row(
+    state: State, row: int, size: int, destination: int, flow: uint64, queue: int, ecn: int
+) -> None:
+    """Write a new packet into `row` and count it as inside the network."""
     network = state.network[0]
     packet = state.packets[row]
     packet.number, packet.size = network.next_number, size
@@ -68,7 +77,6 @@ def inject(
     network.next_number += 1
     network.injected += 1
     network.in_network += 1
-    _push(state, now, _ARRIVAL + port, row, port)
 
 
 @compiled
@@ -88,9 +96,7 @@ def advance(state: State, until: int) -> None:
         else:
             state.delivered[network.waiting] = row
             network.waiting += 1
-            network.delivered += 1
-            network.delivered_bytes += state.packets[row].size
-            network.in_network -= 1
+            count_delivery(state, row)
     network.now = max(network.now, until)
 
 
@@ -100,10 +106,10 @@ def next_event(state: State) -> int:
     return int(state.heap[0].at) if state.network[0].events > 0 else NEVER
 
 
-@compiled
+@inlined
 def _arrive(state: State, port: int, row: int, at: int) -> None:
     if not arrive(state, port, row, at):
-        _leave(state, row)
+        leave(state, row)
         return
     if state.ports[port].scheduled == 0:
         if state.ports[port].free_at <= at:
@@ -112,7 +118,7 @@ def _arrive(state: State, port: int, row: int, at: int) -> None:
             _schedule(state, port)
 
 
-@compiled
+@inlined
 def _serve(state: State, port: int, at: int) -> None:
     """Let the idle link of `port` take a packet, and let that go on to where the link leads."""
     row = serve(state, port, at)
@@ -120,36 +126,55 @@ def _serve(state: State, port: int, at: int) -> None:
         return
     if state.ports[port].busy:
         _schedule(state, port)
+    arrival, place = onward(state, port, row)
+    if place >= 0:
+        _push(state, arrival, _ARRIVAL + place, row, place)
+
+
+@inlined
+def onward(state: State, port: int, row: int) -> tuple[int, int]:
+    """Let the packet that `port` has taken last cross its link; return when it arrives, and where.
+
+    A place is a port, or the number of ports plus that of a host; -1 if the packet is lost, which
+    is counted and its row freed.
+    """
     link, packet, network = state.links[port], state.packets[row], state.network[0]
     arrival = arrival_time(link, state.ports[port].free_at, network.seed, port)
-    if arrival < 0:
+    place = -1
+    if arrival >= 0:
+        place = len(state.ports) - 1 - link.leads_to  # a host
+        if link.leads_to >= 0:
+            place = next_port(state, link.leads_to, packet)
+    if place < 0:
         state.counts[port, packet.queue, color_of(packet.ecn), LOST] += 1
-        _leave(state, row)
-        return
-    place = len(state.ports) - 1 - link.leads_to  # a host
-    if link.leads_to >= 0:
-        place = next_port(state, link.leads_to, packet)
-        if place < 0:
-            state.counts[port, packet.queue, color_of(packet.ecn), LOST] += 1
-            _leave(state, row)
-            return
-    _push(state, arrival, _ARRIVAL + place, row, place)
+        leave(state, row)
+    return arrival, place
 
 
-@compiled
+@inlined
+def count_delivery(state: State, row: int) -> None:
+    """Count the packet in `row` as having reached its host; the row stays taken."""
+    network = state.network[0]
+    network.delivered += 1
+    network.delivered_bytes += state.packets[row].size
+    network.in_network -= 1
+
+
+@inlined
 def _schedule(state: State, port: int) -> None:
     """Let an event say when the link of `port` is free."""
     state.ports[port].scheduled = 1
     _push(state, state.ports[port].free_at, port, -1, port)
 
 
-@compiled
-def _leave(state: State, row: int) -> None:
+@inlined
+def leave(state: State, row: int) -> None:
+    """Free the row of a packet that was dropped or lost; who calls counts why."""
     free_row(state, row)
     state.network[0].in_network -= 1
 
 
-@compiled
+@inlined
 def _push(state: State, at: int, order: int, packet: int, place: int) -> None:
     network, heap = state.network[0], state.heap
     number = state.packets[packet].number if packet >= 0 else -1
@@ -171,7 +196,7 @@ def _push(state: State, at: int, order: int, packet: int, place: int) -> None:
     )
 
 
-@compiled
+@inlined
 def _pop(state: State) -> None:
     """Remove the first event."""
     network, heap = state.network[0], state.heap
@@ -199,7 +224,7 @@ def _pop(state: State) -> None:
     heap[index] = heap[last]
 
 
-@compiled
+@inlined
 def _is_before(at: int, order: int, number: int, at2: int, order2: int, number2: int) -> bool:
     if at != at2:
         return at < at2

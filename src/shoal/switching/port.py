@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from numpy import uint64
 
-from shoal.compiled import compiled, lowest_bit
+from shoal.compiled import inlined, lowest_bit
 from shoal.switching.drop_profile import is_too_long, note_arrival
 from shoal.switching.random_bits import random_share
 from shoal.switching.tables import (
@@ -35,19 +35,19 @@ DROPPED_EARLY, DROPPED_FULL = int(Count.DROPPED_EARLY), int(Count.DROPPED_FULL)
 DROPPED_SHARED = int(Count.DROPPED_SHARED)
 
 
-@compiled
+@inlined
 def color_of(ecn: int) -> int:
     """Return the color of a packet with these ECN bits."""
     return PLAIN if ecn == 0 else CAPABLE
 
 
-@compiled
+@inlined
 def transmission_time(size: int, rate: int) -> int:
     """Return how long `size` bytes take at `rate` bits per second, in picoseconds, rounded up."""
     return (size * 8 * PICOSECONDS + rate - 1) // rate
 
 
-@compiled
+@inlined
 def arrive(state: State, number: int, packet_row: int, now: int) -> bool:
     """Put a packet into its queue of port `number`; return False if it is dropped.
 
@@ -62,7 +62,7 @@ def arrive(state: State, number: int, packet_row: int, now: int) -> bool:
     counts[ARRIVED] += 1
     counts[ARRIVED_BYTES] += packet.size
     waiting = note_arrival(queue, port.rate, now)
-    refusal = _limit_reached(state, port, queue, packet.size)
+    refusal = limit_reached(state, port, queue, packet.size)
     if refusal != 0:
         counts[refusal] += 1
         return False
@@ -81,8 +81,8 @@ def arrive(state: State, number: int, packet_row: int, now: int) -> bool:
     return True
 
 
-@compiled
-def _limit_reached(state: State, port: Row, queue: Row, size: int) -> int:
+@inlined
+def limit_reached(state: State, port: Row, queue: Row, size: int) -> int:
     """Return which count a packet of `size` bytes is dropped under for want of room; 0: none."""
     if queue.bytes + size > queue.limit_bytes or queue.packets >= queue.limit_packets:
         return DROPPED_FULL
@@ -96,13 +96,13 @@ def _limit_reached(state: State, port: Row, queue: Row, size: int) -> int:
     return 0
 
 
-@compiled
+@inlined
 def share_of(free: int, share: int) -> int:
     """Return `share` (fixed point) of `free` bytes, which are fewer than 2 ** 40."""
     return (free >> 16) * (share >> 8) // (ONE >> 24) + (free & 65535) * share // ONE
 
 
-@compiled
+@inlined
 def _append(state: State, port: Row, queue: Row, packet_row: int) -> None:
     packet = state.packets[packet_row]
     packet.next = -1
@@ -121,7 +121,7 @@ def _append(state: State, port: Row, queue: Row, packet_row: int) -> None:
         state.buffers[port.buffer].used += packet.size
 
 
-@compiled
+@inlined
 def serve(state: State, number: int, start: int) -> int:
     """Let the link of port `number` take a packet at `start`; return its row, -1 if none waits.
 

@@ -34,6 +34,8 @@ NEVER: Final = np.iinfo(np.int64).max
 ONE: Final = 1 << 32
 """A probability of 1, or a factor of 1, in fixed point."""
 
+_LINE: Final = 64
+
 PACKET: Final = np.dtype(
     [
         ("number", "<i8"),  # of its arrival in the network; breaks ties
@@ -44,9 +46,17 @@ PACKET: Final = np.dtype(
         ("queue", "u1"),
         ("ecn", "u1"),  # the two bits
         ("pad", "u1", (2,)),
+        # What follows is for engines that need it.
+        ("at", "<i8"),  # when it arrives next
+        ("begun", "<i8"),  # when it was put in
+        ("place", "<i4"),  # where it arrives next
+        ("owner", "<i4"),  # whose it is; -1: nobody's
+        ("line", "u1", (8,)),
     ],
     align=True,
 )
+"""As wide as a line of the processor's cache, like the other rows that every packet needs: in large
+networks, time goes by the lines that a packet touches."""
 
 PORT: Final = np.dtype(
     [
@@ -59,7 +69,7 @@ PORT: Final = np.dtype(
         ("buffer", "<i4"),  # row of the buffer that the switch's ports share; -1: its own
         ("busy", "u1"),  # a bit for every queue with something in it
         ("scheduled", "u1"),  # whether an event will say when the link is free
-        ("pad", "u1", (2,)),
+        ("pad", "u1", (10,)),
     ],
     align=True,
 )
@@ -71,13 +81,14 @@ QUEUE: Final = np.dtype(
         ("limit_bytes", "<i8"),
         ("limit_packets", "<i8"),
         ("peak_bytes", "<i8"),
-        ("share", "<i8"),  # of a shared buffer's free bytes that it may fill, fixed point (ONE)
-        ("average", "<i8"),  # of its bytes, times 65,536
         ("empty_since", "<i8"),
         ("head", "<i4"),
         ("tail", "<i4"),
         ("weight", "<i4"),  # the average moves by 2 ** -weight of the difference; 0: no average
         ("pad", "<i4"),
+        # Not everybody needs the rest.
+        ("share", "<i8"),  # of a shared buffer's free bytes that it may fill, fixed point (ONE)
+        ("average", "<i8"),  # of its bytes, times 65,536
     ],
     align=True,
 )
@@ -98,17 +109,19 @@ LINK: Final = np.dtype(
         ("delay", "<i8"),  # picoseconds
         ("jitter", "<i8"),  # at most so much more, uniform
         ("reorder", "<i8"),  # probability that a packet is held back, fixed point (ONE)
-        ("reorder_delay", "<i8"),  # for how long
         ("loss", "<i8"),  # probability in the good state, fixed point
-        ("bad_loss", "<i8"),  # and in the bad one
         ("to_bad", "<i8"),  # probability, for every packet, of the state changing
-        ("to_good", "<i8"),
         ("last_arrival", "<i8"),  # jitter lets nothing overtake
         ("draws", "<i8"),  # random numbers used
         ("leads_to", "<i4"),  # a node, or -1 - h for host h
         ("bad", "u1"),
         ("down", "u1"),
         ("pad", "u1", (2,)),
+        # Not everybody needs the rest.
+        ("to_good", "<i8"),
+        ("bad_loss", "<i8"),  # probability in the bad state
+        ("reorder_delay", "<i8"),  # for how long
+        ("line", "u1", (40,)),
     ],
     align=True,
 )
@@ -193,15 +206,15 @@ def new_state(
     """
     state = State(
         network=np.zeros(1, NETWORK),
-        ports=np.zeros(ports, PORT),
-        queues=np.zeros(ports * QUEUES, QUEUE),
-        profiles=np.zeros(ports * QUEUES * COLORS, PROFILE),
+        ports=_rows(ports, PORT),
+        queues=_rows(ports * QUEUES, QUEUE),
+        profiles=_rows(ports * QUEUES * COLORS, PROFILE),
         buffers=np.zeros(buffers, BUFFER),
-        links=np.zeros(ports, LINK),
+        links=_rows(ports, LINK),
         counts=np.zeros((ports, QUEUES, COLORS, len(Count)), np.int64),
         routes=np.zeros((nodes, hosts, 2), np.int32),
         choices=np.zeros(0, np.int32),
-        packets=np.zeros(packets, PACKET),
+        packets=_rows(packets, PACKET),
         heap=np.zeros(packets + ports, EVENT),
         delivered=np.zeros(packets, np.int32),
     )
@@ -215,3 +228,10 @@ def new_state(
     state.queues["share"] = ONE
     state.profiles["least"] = state.profiles["most"] = NEVER
     return state
+
+
+def _rows(count: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return rows of zeros that begin where a line of the processor's cache does."""
+    memory = np.zeros(count * dtype.itemsize + _LINE, np.uint8)
+    first = -memory.ctypes.data % _LINE
+    return memory[first : first + count * dtype.itemsize].view(dtype)

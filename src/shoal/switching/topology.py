@@ -1,20 +1,20 @@
 """Hosts and switches joined by cables: the usual shapes, their equal paths, and their tables.
 
 A cable is one direction of a connection: the port that it leaves from, and the link. Every host has
-one cable to a switch and one from it. Routes are all the shortest paths, so a packet may choose
-among equal ones (`forwarding`).
+one cable to a switch and one from it. Which of them lead where, `routes` finds out.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.switching.routes import check_paths, set_routes
 from shoal.switching.settings import Link, Port, set_link, set_port
 from shoal.switching.tables import new_state
 
@@ -105,6 +105,34 @@ def leaf_spine(hosts: Sequence[str], leaves: int, spines: int, materials: Materi
     return join(hosts, [*names[0], *names[1]], access + trunks, materials)
 
 
+def fat_tree(hosts: Sequence[str], degree: int, materials: Materials) -> Topology:
+    """Return k pods of k / 2 edge and k / 2 aggregation switches each, k = `degree`, under cores.
+
+    Every switch has k connections; (k / 2) ** 2 cores join the pods, and k ** 3 / 4 hosts are at
+    the edges, host h at edge h // (k / 2). Raises `UsageError` for another number of them.
+    (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008.)
+    """
+    half = degree // 2
+    if degree < 2 or degree % 2 or len(hosts) != degree * half * half:
+        message = (
+            f"A fat tree of degree {degree} has {degree * half * half} hosts, not {len(hosts)};"
+            " degrees are even."
+        )
+        raise UsageError(message)
+    pods = degree * half
+    edges, middles = [f"edge{k}" for k in range(pods)], [f"aggregation{k}" for k in range(pods)]
+    cores = [f"core{k}" for k in range(half * half)]
+    access = [(host, edges[place // half]) for place, host in enumerate(hosts)]
+    lower = [
+        (edges[pod * half + low], middles[pod * half + high])
+        for pod in range(degree)
+        for low in range(half)
+        for high in range(half)
+    ]
+    upper = [(middles[k], cores[k % half * half + j]) for k in range(pods) for j in range(half)]
+    return join(hosts, [*edges, *middles, *cores], access + lower + upper, materials)
+
+
 def join(
     hosts: Sequence[str],
     switches: Sequence[str],
@@ -122,27 +150,16 @@ def join(
     _check_connections(hosts, nodes, connections)
     cables = []
     for ends in connections:
-        is_access = any(end in hosts for end in ends)
+        is_access = any(nodes[end] >= 0 for end in ends)
         for source, target in (ends, ends[::-1]):
             if is_access:
-                port = materials.host_port if source in hosts else materials.access_port
+                port = materials.host_port if nodes[source] >= 0 else materials.access_port
                 link = materials.access_link
             else:
                 port = materials.trunk_port or materials.access_port
                 link = materials.trunk_link or materials.access_link
             cables.append(Cable(f"{source}-{target}", nodes[source], nodes[target], port, link))
     return Topology(tuple(hosts), tuple(switches), tuple(cables))
-
-
-def check_paths(topology: Topology) -> None:
-    """Raise `UsageError` if a host cannot reach another."""
-    for host in range(topology.hosts):
-        distance = _distances(topology, host, ())
-        missing = [other for other in range(topology.hosts) if other not in distance]
-        if missing:
-            here, there = topology.host_names[missing[0]], topology.host_names[host]
-            message = f"There is no path from {here} to {there}."
-            raise UsageError(message)
 
 
 def with_link(topology: Topology, name: str, link: Link) -> Topology:
@@ -195,38 +212,16 @@ def make_state(
     return state
 
 
-def set_routes(state: State, topology: Topology, without: Collection[int] = ()) -> None:
-    """Write the shortest paths that avoid the ports `without` into the routes and choices.
-
-    What cannot be reached has no route: packets for it are lost.
-    """
-    used = 0
-    for host in range(topology.hosts):
-        distance = _distances(topology, host, without)
-        for switch in range(len(topology.switches)):
-            here = -1 - switch
-            ports = [
-                number
-                for number, cable in enumerate(topology.cables)
-                if cable.source == here
-                and number not in without
-                and here in distance
-                and distance.get(cable.target) == distance[here] - 1
-            ]
-            state.routes[switch, host] = used, len(ports)
-            state.choices[used : used + len(ports)] = ports
-            used += len(ports)
-
-
 def _check_names(names: Sequence[str]) -> None:
-    for place, name in enumerate(names):
-        if name in names[:place]:
+    counts = Counter(names)
+    for name in names:
+        if counts[name] > 1:
             message = f"The name {name!r} is there twice."
             raise UsageError(message)
 
 
 def _check_connections(
-    hosts: Sequence[str], nodes: Collection[str], connections: Sequence[Connection]
+    hosts: Sequence[str], nodes: Mapping[str, int], connections: Sequence[Connection]
 ) -> None:
     seen: set[frozenset[str]] = set()
     for ends in connections:
@@ -238,26 +233,12 @@ def _check_connections(
             message = f"{ends[0]} and {ends[1]} are joined twice, or to themselves."
             raise UsageError(message)
         seen.add(frozenset(ends))
-        if all(end in hosts for end in ends):
+        if all(nodes[end] >= 0 for end in ends):
             message = f"{ends[0]} and {ends[1]} are hosts: a host is joined to a switch."
             raise UsageError(message)
+    degrees = Counter(end for ends in connections for end in ends)
     for host in hosts:
-        degree = sum(host in ends for ends in connections)
+        degree = degrees[host]
         if degree != 1:
             message = f"{host} has {degree} connections: a host has one."
             raise UsageError(message)
-
-
-def _distances(topology: Topology, host: int, without: Collection[int]) -> dict[int, int]:
-    """Return how many cables lie between each node and `host`, of those that can reach it."""
-    distance, found = {host: 0}, deque([host])
-    while found:
-        node = found.popleft()
-        for number, cable in enumerate(topology.cables):
-            is_through_host = cable.target >= 0 and cable.target != host
-            if cable.target != node or number in without or is_through_host:
-                continue
-            if cable.source not in distance:
-                distance[cable.source] = distance[node] + 1
-                found.append(cable.source)
-    return distance

@@ -17,8 +17,9 @@ from shoal.lab.check.fidelity import (
     unknown,
 )
 from shoal.lab.check.load import Ladder, Step, unhindered
+from shoal.switching.routes import check_paths
 from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, check_paths, dumbbell, host_names, make_state
+from shoal.switching.topology import Materials, dumbbell, host_names, make_state
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from shoal.lab.check.ways import (
     ways_over_all,
 )
 from shoal.switching.network import advance, inject, take_row
+from shoal.switching.routes import set_routes
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import (
     Materials,
@@ -33,7 +34,6 @@ from shoal.switching.topology import (
     join,
     leaf_spine,
     make_state,
-    set_routes,
     star,
 )
 

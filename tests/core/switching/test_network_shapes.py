@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
+from shoal.switching.routes import set_routes
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import (
     Materials,
     Topology,
     dumbbell,
+    fat_tree,
     host_names,
     join,
     leaf_spine,
     make_state,
     names_of,
-    set_routes,
     star,
     with_link,
 )
@@ -37,6 +39,7 @@ some_topology = st.one_of(
     st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)).map(
         lambda n: leaf_spine(host_names(n[0] * n[1]), n[1], n[2], SOME)
     ),
+    st.sampled_from([2, 4]).map(lambda k: fat_tree(host_names(k**3 // 4), k, SOME)),
 )
 
 
@@ -54,7 +57,7 @@ def walks(state: State, topology: Topology, source: int, target: int) -> list[li
         first, count = state.routes[-1 - node, target]
         assert count > 0
         ways += [[*way, int(port)] for port in state.choices[first : first + count]]
-        assert len(way) <= 4
+        assert len(way) <= 6
     return done
 
 
@@ -81,6 +84,20 @@ def test_leaves_have_as_many_ways_as_spines(leaves: int, spines: int, hosts: int
     assert len(walks(state, topology, 0, hosts - 1)) == spines
     if hosts > leaves:
         assert len(walks(state, topology, 0, 1)) == 1
+
+
+def test_a_fat_tree_has_a_way_through_every_core() -> None:
+    topology = fat_tree(host_names(128), 8, SOME)
+    assert len(topology.switches) == 5 * 8 * 8 // 4
+    assert len(topology.cables) == 2 * 3 * 128
+    degrees = Counter(cable.source for cable in topology.cables if cable.source < 0)
+    assert set(degrees.values()) == {8}
+    state = make_state(topology, seed=1, packets=8)
+    assert len(walks(state, topology, 0, 127)) == 16
+    assert len(walks(state, topology, 0, 4)) == 4
+    assert len(walks(state, topology, 0, 3)) == 1
+    with pytest.raises(UsageError, match="A fat tree of degree 4 has 16 hosts, not 15"):
+        fat_tree(host_names(15), 4, SOME)
 
 
 def test_a_failed_cable_is_left_out_and_taken_in_again() -> None:

@@ -30,9 +30,10 @@ from shoal.lab.network.namespaces import Namespace, inside, obstacle
 from shoal.lab.network.promptness import be_prompt
 from shoal.lab.network.shaper import HOST_QUEUE_BYTES, shape_lines
 from shoal.lab.network.switch_loop import forward, new_cables
+from shoal.switching.routes import set_routes
 from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
 from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import USUAL_PACKETS, make_state, set_routes
+from shoal.switching.topology import USUAL_PACKETS, make_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -1,0 +1,219 @@
+"""Arrivals by their time: a ring of buckets, and the bucket under the cursor in order.
+
+A bucket is a linked list through the rows of what it holds, packets and timers; only when its turn
+comes is it sorted. What lies beyond the ring waits in a list, and moves over when the cursor is
+near. The order is that of `switching.network`: time, place, number; timers, whose numbers are
+`TIMER` and up, come after packets at the same time and place. (A calendar queue: Brown, CACM 1988.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from numpy import uint64
+
+from shoal.compiled import compiled, inlined, lowest_bit, prefetch
+from shoal.switching.tables import COLORS, NEVER, QUEUES, Count
+
+if TYPE_CHECKING:
+    from shoal.sim.packet.tables import Window
+    from shoal.switching.tables import Row, State
+
+_COUNTS: Final = COLORS * len(Count)
+_FEW: Final = 32
+"""Entries that are sorted by insertion; more, by a heap."""
+
+
+@inlined
+def push(state: State, window: Window, row: int, at: int, place: int) -> None:
+    """Let `row`, a packet's or a timer's, be due at the time `at`, not before what is due now."""
+    clock, packet = window.clock[0], state.packets[row]
+    packet.at, packet.place = at, place
+    bucket = at >> clock.shift
+    if bucket <= clock.cursor:
+        _insert(state, window, row, at, place)
+    elif bucket < clock.cursor + len(window.heads):
+        _link(state, window, row, bucket)
+    else:
+        packet.next = clock.far
+        clock.far = row
+        clock.far_least = min(clock.far_least, bucket)
+
+
+@inlined
+def next_bucket(window: Window) -> int:
+    """Return the first bucket after the cursor's with something in it; `NEVER` if there is none."""
+    clock, words = window.clock[0], len(window.filled)
+    begin = clock.cursor + 1
+    place = begin & (len(window.heads) - 1)
+    word, below = place >> 6, place & 63
+    bits = window.filled[word] >> uint64(below)
+    if bits != uint64(0):
+        return min(begin + lowest_bit(bits), clock.far_least)
+    begin += 64 - below
+    for _ in range(words):
+        word = (word + 1) & (words - 1)
+        bits = window.filled[word]
+        if bits != uint64(0):
+            return min(begin + lowest_bit(bits), clock.far_least)
+        begin += 64
+    return int(clock.far_least)
+
+
+@inlined
+def gather(state: State, window: Window, bucket: int) -> None:
+    """Move the cursor to `bucket`, the next one, and sort what it holds into `due`, now empty."""
+    clock = window.clock[0]
+    clock.cursor = bucket
+    if bucket >= clock.far_least:
+        _fetch_far(state, window)
+    slot = bucket & (len(window.heads) - 1)
+    row, count = int(window.heads[slot]), 0
+    window.heads[slot] = -1
+    window.filled[slot >> 6] &= ~(uint64(1) << uint64(slot & 63))
+    while row >= 0:
+        packet, entry = state.packets[row], window.due[count]
+        entry.at, entry.place, entry.row = packet.at, packet.place, row
+        count += 1
+        row = int(packet.next)
+        if entry.place < len(state.ports):
+            _expect(state, entry.place, packet.queue)
+    clock.first, clock.last = 0, count
+    if count > _FEW:
+        _sort_many(state, window, count)
+    elif count > 1:
+        _sort_few(state, window, count)
+
+
+@inlined
+def _expect(state: State, port: int, queue: int) -> None:
+    """Let the processor fetch what an arrival at `port` is going to need."""
+    index = port * QUEUES + queue
+    prefetch(state.ports, port)
+    prefetch(state.queues, index)
+    prefetch(state.profiles, index * COLORS)
+    prefetch(state.links, port)
+    prefetch(state.counts, index * _COUNTS)
+
+
+@compiled
+def move(state: State, window: Window, other: Window) -> None:
+    """Push everything that is to come in `window` into `other`, which is empty."""
+    clock = window.clock[0]
+    for index in range(clock.first, clock.last):
+        entry = window.due[index]
+        push(state, other, entry.row, entry.at, entry.place)
+    for slot in range(len(window.heads)):
+        _move_list(state, window.heads[slot], other)
+    _move_list(state, clock.far, other)
+
+
+@compiled
+def _move_list(state: State, row: int, other: Window) -> None:
+    while row >= 0:
+        packet = state.packets[row]
+        after = int(packet.next)
+        push(state, other, row, packet.at, packet.place)
+        row = after
+
+
+@inlined
+def _link(state: State, window: Window, row: int, bucket: int) -> None:
+    slot = bucket & (len(window.heads) - 1)
+    state.packets[row].next = window.heads[slot]
+    window.heads[slot] = row
+    window.filled[slot >> 6] |= uint64(1) << uint64(slot & 63)
+
+
+@compiled
+def _fetch_far(state: State, window: Window) -> None:
+    """Link what the ring spans now; called once for as much time as the ring spans."""
+    clock = window.clock[0]
+    row, end = int(clock.far), clock.cursor + len(window.heads)
+    clock.far, clock.far_least = -1, NEVER
+    while row >= 0:
+        packet = state.packets[row]
+        after, bucket = int(packet.next), packet.at >> clock.shift
+        if bucket < end:
+            _link(state, window, row, bucket)
+        else:
+            packet.next = clock.far
+            clock.far = row
+            clock.far_least = min(clock.far_least, bucket)
+        row = after
+
+
+@inlined
+def _insert(state: State, window: Window, row: int, at: int, place: int) -> None:
+    """Put `row` among those in `due` that are still to come."""
+    clock, due = window.clock[0], window.due
+    if clock.last == len(due):  # what is past makes room
+        for index in range(clock.first, clock.last):
+            due[index - clock.first] = due[index]
+        clock.last -= clock.first
+        clock.first = 0
+    index = int(clock.last)
+    clock.last += 1
+    while index > clock.first and _is_before(state, at, place, row, due[index - 1]):
+        due[index] = due[index - 1]
+        index -= 1
+    entry = due[index]
+    entry.at, entry.place, entry.row = at, place, row
+
+
+@inlined
+def _sort_few(state: State, window: Window, count: int) -> None:
+    due = window.due
+    for start in range(1, count):
+        at, place, row = int(due[start].at), int(due[start].place), int(due[start].row)
+        index = start
+        while index > 0 and _is_before(state, at, place, row, due[index - 1]):
+            due[index] = due[index - 1]
+            index -= 1
+        entry = due[index]
+        entry.at, entry.place, entry.row = at, place, row
+
+
+@compiled
+def _sort_many(state: State, window: Window, count: int) -> None:
+    """Sort by a heap: many packets at the very same time take no longer than others."""
+    due = window.due
+    for start in range(count // 2 - 1, -1, -1):
+        entry = due[start]
+        _sink(state, window, int(entry.at), int(entry.place), int(entry.row), start, count)
+    for last in range(count - 1, 0, -1):
+        at, place, row = int(due[last].at), int(due[last].place), int(due[last].row)
+        due[last] = due[0]
+        _sink(state, window, at, place, row, 0, last)
+
+
+@compiled
+def _sink(
+    state: State, window: Window, at: int, place: int, row: int, index: int, count: int
+) -> None:
+    """Put an entry in at `index` of a heap of `count` whose root is the last in order, or below."""
+    due = window.due
+    while True:
+        below = 2 * index + 1
+        if below >= count:
+            break
+        if below + 1 < count:
+            left = due[below]
+            if _is_before(state, left.at, left.place, left.row, due[below + 1]):
+                below += 1
+        if not _is_before(state, at, place, row, due[below]):
+            break
+        due[index] = due[below]
+        index = below
+    entry = due[index]
+    entry.at, entry.place, entry.row = at, place, row
+
+
+@inlined
+def _is_before(state: State, at: int, place: int, row: int, other: Row) -> bool:
+    """Return whether an event comes before another."""
+    if at != other.at:
+        return at < other.at
+    if place != other.place:
+        return place < other.place
+    return bool(state.packets[row].number < state.packets[other.row].number)

@@ -1,0 +1,126 @@
+"""Flows that send at their own pace whatever becomes of their packets, and what comes of each.
+
+A flow is a timer of the window kernel at its host's port: when it is due, a packet leaves and the
+timer is set anew. Of flows that are due at the same time, the lower port's sends first, then the
+lower flow: so packets have the same numbers in every engine that is given the same packets in that
+order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy import uint64
+
+from shoal.compiled import compiled, inlined
+from shoal.sim.packet.calendar import push
+from shoal.sim.packet.tables import TIMER
+from shoal.sim.packet.window import NOBODY, NONE, inject, next_due
+from shoal.switching.network import free_row, take_row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from shoal.sim.packet.tables import Window
+    from shoal.switching.tables import Row, State
+
+FLOW: Final = np.dtype(
+    [
+        ("left", "<i8"),  # packets still to be sent
+        ("interval", "<i8"),  # picoseconds from packet to packet
+        ("start", "<i8"),  # picoseconds
+        ("key", "<u8"),  # hash by which its packets choose among equal paths
+        ("size", "<i4"),  # bytes
+        ("destination", "<i4"),  # host
+        ("port", "<i4"),  # of the source
+        ("queue", "u1"),
+        ("ecn", "u1"),
+        ("pad", "u1", (2,)),
+        ("delivered", "<i8"),  # packets
+        ("delivered_bytes", "<i8"),
+        ("delay", "<i8"),  # picoseconds from leaving to arrival, all packets together
+        ("longest", "<i8"),  # picoseconds, of one packet
+        ("last_at", "<i8"),  # when a packet arrived last
+    ],
+    align=True,
+)
+
+
+def new_flows(rows: Sequence[tuple[int, ...]]) -> NDArray[np.void]:
+    """Return flows whose first nine fields are `rows`."""
+    flows = np.zeros(len(rows), FLOW)
+    for index, name in enumerate(FLOW.names[:9] if FLOW.names else ()):
+        flows[name] = [row[index] for row in rows]
+    return flows
+
+
+@compiled
+def arm(state: State, window: Window, flows: NDArray[np.void]) -> None:
+    """Set the timers of all flows, each in a row of packets that is free."""
+    for index in range(len(flows)):
+        row, flow = take_row(state), flows[index]
+        timer = state.packets[row]
+        timer.number, timer.size, timer.owner = TIMER + index, 0, index
+        if flow.left > 0:
+            push(state, window, row, flow.start, flow.port)
+
+
+@compiled
+def run(state: State, window: Window, flows: NDArray[np.void], until: int) -> int:
+    """Let everything happen up to `until`, flows sending; return a `Problem`, which ends the run.
+
+    What was put in by hand and is delivered waits in `delivered`.
+    """
+    network = state.network[0]
+    while True:
+        row = next_due(state, window, until)
+        if row == NOBODY:
+            return NONE
+        packet = state.packets[row]
+        if packet.size == 0:
+            problem = _send(state, window, flows[packet.owner], row)
+            if problem != NONE:
+                return problem
+        elif packet.owner >= 0:
+            _receive(flows[packet.owner], packet)
+            free_row(state, row)
+        else:
+            state.delivered[network.waiting] = row
+            network.waiting += 1
+
+
+@inlined
+def _send(state: State, window: Window, flow: Row, timer: int) -> int:
+    at, index, row = int(state.packets[timer].at), state.packets[timer].owner, take_row(state)
+    problem = inject(
+        state,
+        window,
+        row,
+        flow.port,
+        at,
+        flow.size,
+        flow.destination,
+        uint64(flow.key),
+        flow.queue,
+        flow.ecn,
+    )
+    if problem != NONE:
+        return problem
+    state.packets[row].owner = index
+    flow.left -= 1
+    if flow.left > 0:
+        push(state, window, timer, at + flow.interval, flow.port)
+    return NONE
+
+
+@inlined
+def _receive(flow: Row, packet: Row) -> None:
+    delay = packet.at - packet.begun
+    flow.delivered += 1
+    flow.delivered_bytes += packet.size
+    flow.delay += delay
+    flow.longest = max(flow.longest, delay)
+    flow.last_at = packet.at

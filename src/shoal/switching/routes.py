@@ -1,0 +1,114 @@
+"""Routes through a topology: all the shortest paths, so a packet may choose among equal ones.
+
+Hosts at the same switches share them, so the work is that of one search for each such group, not
+for each host. (`forwarding` chooses.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from shoal.switching.tables import State
+    from shoal.switching.topology import Topology
+
+
+def check_paths(topology: Topology) -> None:
+    """Raise `UsageError` if a host cannot reach another."""
+    cables = _Map(topology, ())
+    cut_off: dict[tuple[int, ...], list[int]] = {}
+    for host in range(topology.hosts):
+        nearest = cables.nearest(host)
+        if nearest not in cut_off:
+            distance = cables.distances(nearest)
+            cut_off[nearest] = [other for other in range(topology.hosts) if other not in distance]
+        missing = [other for other in cut_off[nearest] if other != host]
+        if missing:
+            here, there = topology.host_names[missing[0]], topology.host_names[host]
+            message = f"There is no path from {here} to {there}."
+            raise UsageError(message)
+
+
+def set_routes(state: State, topology: Topology, without: Collection[int] = ()) -> None:
+    """Write the shortest paths that avoid the ports `without` into the routes and choices.
+
+    What cannot be reached has no route: packets for it are lost. Equal choices are written once:
+    what every packet looks up should be small.
+    """
+    cables = _Map(topology, without)
+    known: dict[tuple[int, ...], int] = {}
+    used = 0
+    for host in range(topology.hosts):
+        toward = cables.ports_toward(host)
+        for switch, nearer in enumerate(toward):
+            ports = cables.last_ports(switch, host) or nearer
+            first = known.setdefault(ports, used)
+            state.routes[switch, host] = first, len(ports)
+            if first == used:
+                state.choices[used : used + len(ports)] = ports
+                used += len(ports)
+
+
+class _Map:
+    """Cables by where they begin and end, without some; hosts at the same switches share paths."""
+
+    def __init__(self, topology: Topology, without: Collection[int]) -> None:
+        self._into: dict[int, list[int]] = {}
+        self._out: list[list[tuple[int, int]]] = [[] for _ in topology.switches]
+        self._last: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._toward: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+        for number, cable in enumerate(topology.cables):
+            if number in without:
+                continue
+            self._into.setdefault(cable.target, []).append(cable.source)
+            if cable.source < 0:
+                self._out[-1 - cable.source].append((number, cable.target))
+                if cable.target >= 0:
+                    ends = -1 - cable.source, cable.target
+                    self._last[ends] = (*self._last.get(ends, ()), number)
+
+    def last_ports(self, switch: int, host: int) -> tuple[int, ...]:
+        """Return the ports that lead from `switch` to `host` itself."""
+        return self._last.get((switch, host), ())
+
+    def ports_toward(self, host: int) -> list[tuple[int, ...]]:
+        """Return, by switch, the ports that lead to a switch nearer to `host`."""
+        nearest = self.nearest(host)
+        if nearest not in self._toward:
+            distance = self.distances(nearest)
+            self._toward[nearest] = [
+                tuple(
+                    number
+                    for number, target in self._out[switch]
+                    if target < 0
+                    and -1 - switch in distance
+                    and distance.get(target) == distance[-1 - switch] - 1
+                )
+                for switch in range(len(self._out))
+            ]
+        return self._toward[nearest]
+
+    def nearest(self, host: int) -> tuple[int, ...]:
+        """Return what has a cable to `host`."""
+        return tuple(sorted(set(self._into.get(host, ()))))
+
+    def distances(self, nearest: tuple[int, ...]) -> dict[int, int]:
+        """Return how many cables lie between each node and a host with `nearest` before it.
+
+        Of those that can reach it. Nothing passes through a host.
+        """
+        distance = dict.fromkeys(nearest, 1)
+        found = deque(node for node in nearest if node < 0)
+        while found:
+            node = found.popleft()
+            for source in self._into.get(node, ()):
+                if source not in distance:
+                    distance[source] = distance[node] + 1
+                    if source < 0:
+                        found.append(source)
+        return distance
