@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 from shoal.sim.flow.sharing import share_out
 from shoal.sim.flow.tables import COMING, FLOWING, FREE
 from shoal.switching.random_bits import mixed
@@ -115,7 +115,7 @@ def set_capacity(state: State, at: int, link: int, capacity: float) -> None:
     _touch(state, link)
 
 
-@compiled
+@inlined
 def _find_way(state: State, row: int, source: int, target: int, key: int) -> int:
     """Write the links between two hosts into a flow's hops; return what they delay, picoseconds."""
     flow, hops = state.flows[row], state.hops[row]
@@ -142,7 +142,7 @@ def _find_way(state: State, row: int, source: int, target: int, key: int) -> int
     return delay
 
 
-@compiled
+@inlined
 def _begin(state: State, row: int) -> None:
     flow, width = state.flows[row], state.hops.shape[1]
     flow.state, flow.since, flow.rate = FLOWING, state.core[0].now, 0.0
@@ -156,7 +156,7 @@ def _begin(state: State, row: int) -> None:
         _touch(state, hop.link)
 
 
-@compiled
+@inlined
 def _end(state: State, row: int) -> None:
     """Take a flow off its links; its transfer is over if it was the last."""
     core, flow, width = state.core[0], state.flows[row], state.hops.shape[1]
@@ -182,7 +182,7 @@ def _end(state: State, row: int) -> None:
         core.finished += 1
 
 
-@compiled
+@inlined
 def _touch(state: State, number: int) -> None:
     core, link = state.core[0], state.links[number]
     if not link.is_dirty:
@@ -191,7 +191,7 @@ def _touch(state: State, number: int) -> None:
         core.dirty += 1
 
 
-@compiled
+@inlined
 def _settle_changes(state: State) -> None:
     """Work out the rates of every component that has changed, and when its first flow ends."""
     core = state.core[0]
@@ -213,7 +213,7 @@ def _settle_changes(state: State) -> None:
         _expect(state, flows)
 
 
-@compiled
+@inlined
 def _gather(state: State, first: int) -> tuple[int, int]:
     """Find the flows and links that depend on link `first`, and bring what is left up to date."""
     core, width = state.core[0], state.hops.shape[1]
@@ -240,7 +240,7 @@ def _gather(state: State, first: int) -> tuple[int, int]:
     return flows, links
 
 
-@compiled
+@inlined
 def _bring_up_to_date(state: State, row: int) -> None:
     core, flow = state.core[0], state.flows[row]
     came = flow.rate * float(core.now - flow.since)
@@ -251,7 +251,7 @@ def _bring_up_to_date(state: State, row: int) -> None:
     flow.since = core.now
 
 
-@compiled
+@inlined
 def _end_those_done(state: State, flows: int) -> bool:
     """End the flows of a component that have less to go than comes in a picosecond."""
     ended = False
@@ -263,7 +263,7 @@ def _end_those_done(state: State, flows: int) -> bool:
     return ended
 
 
-@compiled
+@inlined
 def _expect(state: State, flows: int) -> None:
     """Let an event say when the first flow of a component ends."""
     core = state.core[0]
@@ -281,7 +281,7 @@ def _expect(state: State, flows: int) -> None:
         _push(state, int(core.now + soonest), first, 0)
 
 
-@compiled
+@inlined
 def _push(state: State, at: int, flow: int, begins: int) -> None:
     core, heap = state.core[0], state.heap
     if core.events == len(heap):
@@ -299,14 +299,14 @@ def _push(state: State, at: int, flow: int, begins: int) -> None:
     event.at, event.number, event.flow, event.begins = at, number, flow, begins
 
 
-@compiled
+@inlined
 def _pop(state: State) -> None:
     core = state.core[0]
     core.events -= 1
     _sink(state, 0, int(core.events), int(core.events))
 
 
-@compiled
+@inlined
 def _sink(state: State, index: int, source: int, count: int) -> None:
     """Put the event at `source` into place `index` of a heap of `count`, or as far below it."""
     heap = state.heap
@@ -328,7 +328,7 @@ def _sink(state: State, index: int, source: int, count: int) -> None:
     event.at, event.number, event.flow, event.begins = at, number, flow, begins
 
 
-@compiled
+@inlined
 def _forget_stale(state: State) -> None:
     """Remove the ends that rates have changed since; what is left is at most half of the heap."""
     core, heap = state.core[0], state.heap
@@ -342,6 +342,6 @@ def _forget_stale(state: State) -> None:
         _sink(state, index, index, kept)
 
 
-@compiled
+@inlined
 def _is_before(at: int, number: int, at2: int, number2: int) -> bool:
     return at < at2 or (at == at2 and number < number2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.compiled import compiled
+from shoal.compiled import inlined
 
 if TYPE_CHECKING:
     from shoal.sim.flow.tables import State
@@ -18,7 +18,7 @@ _EQUAL = 1.0 + 1e-12
 """Shares nearer to each other than this are equal: they are sums in different order."""
 
 
-@compiled
+@inlined
 def share_out(state: State, flows: int, links: int) -> None:
     """Give the first `flows` of `near_flows` their rates; they cross the first `links` links."""
     for each in range(links):
@@ -38,7 +38,7 @@ def share_out(state: State, flows: int, links: int) -> None:
         left -= _settle(state, flows)
 
 
-@compiled
+@inlined
 def _offer(state: State, links: int) -> None:
     """Work out what every flow without a rate would get at each link."""
     for each in range(links):
@@ -48,7 +48,7 @@ def _offer(state: State, links: int) -> None:
             link.is_tight = 1
 
 
-@compiled
+@inlined
 def _find_tight(state: State, flows: int) -> None:
     """Find the links at which no flow is bounded more elsewhere."""
     for each in range(flows):
@@ -61,7 +61,7 @@ def _find_tight(state: State, flows: int) -> None:
                 state.links[hop.link].is_tight = 0
 
 
-@compiled
+@inlined
 def _bound(state: State, number: int) -> float:
     """Return the least that a flow is offered, or the most that it takes."""
     flow = state.flows[number]
@@ -71,7 +71,7 @@ def _bound(state: State, number: int) -> float:
     return float(bound)
 
 
-@compiled
+@inlined
 def _settle(state: State, flows: int) -> int:
     """Give the flows that a tight link or their own limit bounds their rates; return how many."""
     settled = 0
