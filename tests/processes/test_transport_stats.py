@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -11,7 +13,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from test_transport_communicator import connect
-from test_transport_numpy import free_port
 
 from shoal.errors import UsageError
 from shoal.jobs.pool import WorkerPool
@@ -100,10 +101,23 @@ def spec_of(**changes: object) -> RunSpec:
     return RunSpec(**fields)  # type: ignore[arg-type]
 
 
+def two_free_ports() -> int:
+    """Return the lower one, below those that the system gives to connections by itself."""
+    for port in range(20_000 + os.getpid() * 2 % 10_000, 32_000, 2):
+        try:
+            for each in (port, port + 1):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", each))
+        except OSError:
+            continue
+        return port
+    raise AssertionError("no two free ports")
+
+
 def test_a_traced_run_has_a_counter_event_per_step_and_rank_and_serves_metrics(
     tmp_path: Path,
 ) -> None:
-    dataset, port = load_dataset("digits"), free_port()
+    dataset, port = load_dataset("digits"), two_free_ports()
     scraped: list[str] = []
 
     def look(_progress: object) -> None:
