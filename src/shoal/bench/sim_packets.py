@@ -19,7 +19,7 @@ from numpy import uint64
 
 from shoal.bench.plain_network import PlainNetwork, Send
 from shoal.compiled import compiled
-from shoal.sim.packet.simulation import Flow, Simulation
+from shoal.sim.packet.simulation import GONE, Flow, Simulation
 from shoal.switching.network import advance, free_row, inject, take_row
 from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import PICOSECONDS, QUEUES, Count
@@ -45,7 +45,6 @@ SHAPES: Final = {64: (8, 8), 512: (32, 16), 1024: (32, 32)}
 PACKETS: Final = 1 << 18
 ROUNDS: Final = 3
 
-_GONE: Final = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED, Count.LOST]
 _SEND: Final = np.dtype(
     [
         ("at", "<i8"),
@@ -189,7 +188,7 @@ def measure(
             counted.append(counts)
     assert all((counts == counted[0]).all() for counts in counted)
     totals = counted[0].sum(axis=(0, 1, 2))
-    hops, dropped = int(totals[Count.SENT]), int(totals[_GONE].sum())
+    hops, dropped = int(totals[Count.SENT]), int(totals[GONE].sum())
     delivered = sum(flow.packets for flow in scenario.flows) - dropped
     medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
     return [

@@ -1,6 +1,7 @@
 """The groups room of Shoal: who averages with whom, decided without clock, socket or array."""
 
 from shoal.groups.all_schedules import ALL_SCHEDULES as ALL_SCHEDULES
+from shoal.groups.all_schedules import ds_sync_schedule as ds_sync_schedule
 from shoal.groups.all_schedules import make_schedule as make_schedule
 from shoal.groups.all_workers import AllWorkers as AllWorkers
 from shoal.groups.bipartite import Bipartite as Bipartite
@@ -22,6 +23,7 @@ from shoal.groups.schedule import ScheduleOptions as ScheduleOptions
 from shoal.groups.server_clock import ClockAdvance as ClockAdvance
 from shoal.groups.server_clock import ServerClock as ServerClock
 from shoal.groups.server_clock import Update as Update
+from shoal.groups.server_clock import updates_per_round as updates_per_round
 from shoal.groups.topology import Host as Host
 from shoal.groups.topology import Link as Link
 from shoal.groups.topology import LinkKind as LinkKind

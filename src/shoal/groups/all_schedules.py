@@ -32,6 +32,11 @@ ALL_SCHEDULES: dict[str, type[AbstractGroupSchedule]] = {
 """Every schedule by its name; a new one is one file and one line here."""
 
 
+def ds_sync_schedule(shuffle: str) -> str:
+    """Return the name of DS-Sync's schedule that shuffles by "grid", "random" or "topology"."""
+    return "ds-sync" if shuffle == "grid" else f"ds-sync-{shuffle}"
+
+
 def make_schedule(
     name: str,
     world_size: int,

@@ -41,6 +41,14 @@ class ClockAdvance:
     """Ranks whose waiting reads are granted now, ascending."""
 
 
+def updates_per_round(staleness: int | None, workers: int) -> int:
+    """Return how many updates of a server it takes until every worker has contributed one.
+
+    Under BSP one, with the mean of all; otherwise every push is an update by itself.
+    """
+    return 1 if staleness == 0 else workers
+
+
 class ServerClock:
     """Iteration counts of the workers of one parameter server.
 

@@ -13,7 +13,7 @@ import numpy as np
 from shoal.jobs.result import CurvePoint
 from shoal.jobs.snapshots import load_vector, open_moments, open_snapshots
 from shoal.train.flat_parameters import FlatParameters
-from shoal.workloads import better, evaluate, make_model, metric_name
+from shoal.workloads import evaluate, make_model, meets, metric_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ class Evaluator:
 
     def meets(self, value: float, target: float) -> bool:
         """Return whether `value` is at least as good as `target`."""
-        return value == target or better(self._dataset.task, value, target)
+        return meets(self._dataset.task, value, target)
 
     def evaluate(self, vector: np.ndarray, max_samples: int | None = None) -> float | None:
         """Return the metric of the model with these parameters on the test set's first samples.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shoal.scenario.training_spec import Scenario, TrainingSpec
-    from shoal.sim.training.outcome import Outcome
+    from shoal.workloads import Dataset
 
 DATASET: Final = "digits"
 MODEL: Final = "mlp"
@@ -63,19 +63,21 @@ def make_plan(scenario: Scenario, tell: Callable[[str, float], None]) -> Plan:
     assert scenario.training is not None
     workers = scenario.cluster.topology.hosts * scenario.cluster.workers
     found = candidates(workers)
-    predictions = []
+    predictions, dataset = [], load_dataset(DATASET)
     for number, candidate in enumerate(found):
         tell(candidate.name, number / len(found))
-        predictions.append(_predict(scenario, scenario.training, candidate))
+        predictions.append(_predict(scenario, scenario.training, candidate, dataset))
     ranked = tuple(sorted(predictions, key=_order))
     return Plan(ranked, _reason(ranked))
 
 
-def _predict(scenario: Scenario, training: TrainingSpec, candidate: Candidate) -> Prediction:
+def _predict(
+    scenario: Scenario, training: TrainingSpec, candidate: Candidate, dataset: Dataset
+) -> Prediction:
     cluster = scenario.cluster
     workers = cluster.topology.hosts * cluster.workers
     replicas = Replicas(
-        load_dataset(DATASET),
+        dataset,
         MODEL,
         default_recipe(DATASET, MODEL),
         workers,
@@ -83,7 +85,7 @@ def _predict(scenario: Scenario, training: TrainingSpec, candidate: Candidate) -
         look_s=training.compute_s / _LOOKS,
         stop_at=TARGET,
     )
-    outcome: Outcome = simulate(
+    outcome = simulate(
         cluster,
         replace(training, steps=_MOST_STEPS),
         StrategySpec(candidate.strategy, candidate.options, candidate.name),

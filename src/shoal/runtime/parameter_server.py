@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.groups.server_clock import ServerClock
+from shoal.groups.server_clock import ServerClock, updates_per_round
 from shoal.runtime.background import BackgroundThread, Progress
 from shoal.runtime.hyperparameters import spread_over
 from shoal.runtime.parameter_protocol import (
@@ -51,8 +51,8 @@ class UpdateRule:
 
     def options_for(self, groups: ParamGroups, world_size: int) -> ParamGroups:
         """Return the options that an update uses, from those of the user's optimizer."""
-        asynchronous = self.staleness != 0
-        return spread_over(groups, world_size) if asynchronous and self.scale_updates else groups
+        updates = updates_per_round(self.staleness, world_size) if self.scale_updates else 1
+        return groups if updates == 1 else spread_over(groups, updates)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What a lab is to be: hosts, switches, links, queues, and what happens to them as time passes.
+"""What a cluster is to be: hosts, switches, links, queues, and what happens to them as time passes.
 
 Values only, in the units of their names; `spec_file` reads them from TOML.
 """

@@ -1,4 +1,4 @@
-"""How long a worker computes in each step: the same, scattered, slow, slower for a while, as seen.
+"""How long a worker computes in each step: the same, scattered, slow, slower for a while.
 
 Draws are keyed by seed, rank and step, so that a worker's times do not depend on who else there is
 or on the order in which they are asked for. Times are picoseconds.
@@ -7,7 +7,6 @@ or on the order in which they are asked for. Times are picoseconds.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -20,17 +19,9 @@ _BLOCK = 256
 """Steps whose draws are made at once."""
 
 
-class AbstractComputeTimes(ABC):
-    """The time that each step of each worker takes to compute."""
-
-    @abstractmethod
-    def time(self, rank: int, step: int, now: int) -> int:
-        """Return how long `rank` computes in its step number `step`, which begins at `now`."""
-
-
 @final
 @dataclass
-class Drawn(AbstractComputeTimes):
+class ComputeTimes:
     """About `mean` picoseconds; `spread` is the standard deviation of the time's logarithm.
 
     The times are log-normal with that mean; 0 makes them all equal. `slow` is the factor of each
@@ -56,7 +47,7 @@ class Drawn(AbstractComputeTimes):
         self._blocks: dict[int, tuple[int, list[float]]] = {}
 
     def time(self, rank: int, step: int, now: int) -> int:
-        """Return a drawn time."""
+        """Return how long `rank` computes in its step number `step`, which begins at `now`."""
         factor, change = self.slow.get(rank, 1.0), 1.0
         for since, who, other in self.changes:
             if who == rank and since <= now:
@@ -76,24 +67,3 @@ class Drawn(AbstractComputeTimes):
         normal = np.random.Generator(bits).standard_normal(_BLOCK)
         centre = math.log(self.mean) - self.spread**2 / 2
         return [float(each) for each in np.exp(centre + self.spread * normal)]
-
-
-@final
-@dataclass(frozen=True)
-class Replayed(AbstractComputeTimes):
-    """The times of a recorded run: `times[rank]` picoseconds by step, again from its beginning.
-
-    Ranks beyond those recorded take the times of the recorded ones in turn.
-    """
-
-    times: Sequence[Sequence[int]]
-
-    def __post_init__(self) -> None:
-        """Raise `UsageError` if a worker has no times."""
-        if not self.times or any(not each for each in self.times):
-            raise UsageError("The recorded run has a worker without a step.")
-
-    def time(self, rank: int, step: int, now: int) -> int:
-        """Return the recorded time."""
-        mine = self.times[rank % len(self.times)]
-        return mine[step % len(mine)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shoal.errors import ProtocolError
-from shoal.sim.flow.events import NEVER
+from shoal.switching.tables import NEVER
 
 if TYPE_CHECKING:
     from shoal.sim.flow.network import FlowNetwork

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def check_paths(topology: Topology) -> None:
     """Raise `UsageError` if a host cannot reach another."""
-    cables = _Map(topology, ())
+    cables = RouteMap(topology, ())
     cut_off: dict[tuple[int, ...], list[int]] = {}
     for host in range(topology.hosts):
         nearest = cables.nearest(host)
@@ -40,7 +40,7 @@ def set_routes(state: State, topology: Topology, without: Collection[int] = ()) 
     What cannot be reached has no route: packets for it are lost. Equal choices are written once:
     what every packet looks up should be small.
     """
-    cables = _Map(topology, without)
+    cables = RouteMap(topology, without)
     known: dict[tuple[int, ...], int] = {}
     used = 0
     for host in range(topology.hosts):
@@ -54,7 +54,7 @@ def set_routes(state: State, topology: Topology, without: Collection[int] = ()) 
                 used += len(ports)
 
 
-class _Map:
+class RouteMap:
     """Cables by where they begin and end, without some; hosts at the same switches share paths."""
 
     def __init__(self, topology: Topology, without: Collection[int]) -> None:

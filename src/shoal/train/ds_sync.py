@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from shoal.groups import make_schedule
+from shoal.groups import ds_sync_schedule, make_schedule
 from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class DSSync(AbstractScheduledAveraging):
 
     def _schedule_for(self, world_size: int, seed: int) -> AbstractGroupSchedule:
         return make_schedule(
-            "ds-sync" if self._shuffle == "grid" else f"ds-sync-{self._shuffle}",
+            ds_sync_schedule(self._shuffle),
             world_size,
             group_size=self._group_size or None,
             seed=seed,

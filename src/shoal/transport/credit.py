@@ -179,8 +179,8 @@ def note_delay(core: Row, peer: Row, clock: int, arrived: int, packets: int) -> 
 
 
 @compiled
-def _is_overrun(core: Row) -> bool:
-    """Return whether loss says that a port is full: once an interval, a cumulative sum."""
+def _notice_overrun(core: Row) -> bool:
+    """Take an interval's loss into account, a cumulative sum; return whether a port is full."""
     total = core.interval_packets + core.interval_lost
     if core.interval_lost > max(8.0, core.tolerated_loss * total):
         return True
@@ -201,7 +201,7 @@ def adapt_budget(state: State, now: int) -> None:
         return
     delay, target = core.interval_delay, min(core.delay_target, core.full_delay / 2)
     core.full_delay += (2 * core.delay_target - core.full_delay) / FORGETTING
-    if _is_overrun(core):
+    if _notice_overrun(core):
         core.full_delay = max(2.0 * QUEUEING_US, min(core.full_delay, float(delay)))
         core.slow_start = 0
         core.budget *= 1.0 - DECREASE / 2

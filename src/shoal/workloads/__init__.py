@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shoal.workloads.dataset import DATASETS, Dataset, Task, load_dataset
-    from shoal.workloads.metrics import better, evaluate, loss_of, metric_name
+    from shoal.workloads.metrics import better, evaluate, loss_of, meets, metric_name
     from shoal.workloads.models import MODELS, make_model
     from shoal.workloads.recipes import (
         Recipe,
@@ -36,6 +36,7 @@ _HOME = {
     "evaluate": "metrics",
     "load_dataset": "dataset",
     "loss_of": "metrics",
+    "meets": "metrics",
     "make_model": "models",
     "make_optimizer": "recipes",
     "make_optimizer_of": "recipes",
@@ -59,6 +60,7 @@ __all__ = [
     "make_model",
     "make_optimizer",
     "make_optimizer_of",
+    "meets",
     "metric_name",
 ]
 

@@ -38,6 +38,11 @@ def better(task: Task, a: float, b: float) -> bool:
     return a < b if task is Task.LANGUAGE else a > b
 
 
+def meets(task: Task, value: float, target: float) -> bool:
+    """Return whether metric value `value` is at least as good as `target`."""
+    return value == target or better(task, value, target)
+
+
 def loss_of(
     model: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor, task: Task
 ) -> Tensor:

@@ -63,6 +63,13 @@ def test_a_background_flow_takes_its_share(protocol: str) -> None:
     assert seconds(replace(CLUSTER, flows=(ended,))) == pytest.approx(1 + 10 * WHOLE, rel=2e-3)
 
 
+def test_a_flow_in_bursts_takes_its_share_only_then() -> None:
+    """Half of the rate for a tenth of the time: 0.05 of it, wherever it meets an average."""
+    flow = Flow(0, 1, "udp", RATE // 2, burst_s=0.001, period_s=0.01)
+    took = seconds(replace(CLUSTER, flows=(flow,)))
+    assert took == pytest.approx(1 + 10 * WHOLE / 0.95, rel=5e-3)
+
+
 def test_what_flows_know_nothing_of_is_said() -> None:
     lossy = replace(CLUSTER, events=(LinkEvent(1.0, (0,), link=(("loss", 0.01),)),))
     assert not_modelled(CLUSTER) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,13 @@ import pytest
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.training.all_strategies import SIMULATED
 from shoal.sim.training.simulation import simulate
 from shoal.sim.training.world import FRAME_BYTES, PAYLOAD_BYTES
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
-from shoal.train.strategies import STRATEGIES
+from shoal.train.strategies import STRATEGIES, make_strategy
 
 if TYPE_CHECKING:
     from shoal.sim.training.outcome import Outcome
@@ -52,6 +54,17 @@ def seconds(share: float) -> float:
 
 def test_the_words_are_those_of_real_training() -> None:
     assert list(SIMULATED) == list(STRATEGIES)
+
+
+@pytest.mark.parametrize("name", list(SIMULATED))
+def test_options_have_the_defaults_of_real_training(name: str) -> None:
+    real = make_strategy(name).options()
+    parameters = inspect.signature(SIMULATED[name]).parameters.values()
+    named = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    for each in named:
+        if each.name not in real:
+            pytest.fail(f"{name} has no option {each.name}")
+        assert each.default == real[each.name], each.name
 
 
 def test_all_reduce_takes_its_ring() -> None:
@@ -135,6 +148,33 @@ def test_ds_sync_relieves_an_oversubscribed_trunk_half_of_the_time() -> None:
     assert everyone.seconds == pytest.approx(
         20 * (0.1 + seconds(2 * 15 / 16) + 30 * 4 * DELAY_S), rel=1e-6
     )
+
+
+def test_asking_the_generator_takes_time() -> None:
+    """Two workers of one host, 1 Gbit/s between them: each step asks once."""
+    job = training("ripples", control_delay_s=0.001, local_rate=RATE)
+    out = run("ripples", cluster(1, workers=2), job)
+    assert out.seconds == pytest.approx(20 * (0.1 + 0.001 + 2 * seconds(1)), rel=1e-9)
+
+
+def test_a_second_group_is_owed_before_computing_goes_on() -> None:
+    """Without a buffer a request draws a group of its own, and others' have to be met first."""
+    job = training("ripples-random", parameters=1000, spread=0.2)
+    out = run("ripples-random", cluster(8), job)
+    assert out.counters["groups_started"] == 8 * 20
+    assert out.counters["conflicts"] > 0
+    buffered = run("ripples", cluster(8), job, global_division=False)
+    assert out.seconds > 1.2 * buffered.seconds
+
+
+def test_draws_differ_between_workers_and_steps_and_have_their_mean() -> None:
+    times = ComputeTimes(1e11, spread=0.3, seed=7)
+    drawn = {(rank, step): times.time(rank, step, 0) for rank in range(8) for step in range(600)}
+    assert len(set(drawn.values())) == len(drawn)
+    assert sum(drawn.values()) / len(drawn) == pytest.approx(1e11, rel=0.02)
+    again = ComputeTimes(1e11, spread=0.3, seed=7)
+    assert again.time(5, 599, 0) == drawn[5, 599]
+    assert ComputeTimes(1e11, spread=0.3, seed=8).time(5, 599, 0) != drawn[5, 599]
 
 
 def test_the_generator_is_asked_by_everyone() -> None:

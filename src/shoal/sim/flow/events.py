@@ -15,6 +15,7 @@ from shoal.compiled import compiled, inlined
 from shoal.sim.flow.sharing import share_out
 from shoal.sim.flow.tables import COMING, FLOWING, FREE
 from shoal.switching.random_bits import mixed
+from shoal.switching.tables import NEVER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 FULL = -1
 """Returned instead of a transfer: more flows at once than there is room for."""
 
-NEVER = 1 << 62
-_LATEST = float(NEVER)
+_LATEST = float(1 << 62)
 _UINT64 = np.uint64
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from shoal.errors import ResourceError, UsageError
-from shoal.sim.flow.events import FULL, NEVER, run, set_capacity, start, take_finished
+from shoal.errors import ResourceError
+from shoal.sim.flow.events import FULL, run, set_capacity, start, take_finished
 from shoal.sim.flow.tables import ROUTE, TRUNK, State, new_tables
-from shoal.switching.tables import PICOSECONDS
+from shoal.switching.routes import RouteMap, check_paths
+from shoal.switching.tables import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,32 +146,24 @@ class FlowNetwork:
 
 
 class _Ways:
-    """The shortest ways between switches, as rows of hops."""
+    """The shortest ways between switches, as rows of hops; the shortest as `routes` finds them."""
 
     def __init__(self, topology: Topology, *, spray: bool) -> None:
+        check_paths(topology)
         self._topology = topology
-        self._cables: dict[int, list[tuple[int, Cable]]] = defaultdict(list)
-        for number, cable in enumerate(topology.cables):
-            self._cables[cable.source].append((number, cable))
+        self._map = RouteMap(topology, ())
+        self._out = {cable.source: k for k, cable in enumerate(topology.cables)}
         self._rows: list[tuple[float, int]] = []
         switches = len(topology.switches)
         found: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._delay = np.zeros((switches, switches), np.int64)
-        used = sorted({-1 - self._link_out(host)[1].target for host in range(topology.hosts)})
-        for there in used:
-            distance = self._distances(there)
-            for here in used:
-                if here == there:
-                    continue
-                if here not in distance:
-                    message = (
-                        f"There is no path from {topology.switches[here]} to"
-                        f" {topology.switches[there]}."
-                    )
-                    raise UsageError(message)
-                ways = list(self._ways(here, there, distance))
-                self._delay[here, there] = max(self._delay_of(way) for _, way in ways)
-                found[here, there] = self._lay_out(ways, spray=spray)
+        host_at = {self._switch_of(host): host for host in range(topology.hosts)}
+        for there, host in host_at.items():
+            for here in host_at:
+                if here != there:
+                    ways = list(self._ways(here, there, host))
+                    self._delay[here, there] = max(self._delay_of(way) for _, way in ways)
+                    found[here, there] = self._lay_out(ways, spray=spray)
         most = max((len(each) for each in found.values()), default=1)
         self._routes = np.zeros((switches, switches, most), ROUTE)
         self._alternatives = np.zeros((switches, switches), np.int32)
@@ -186,9 +179,9 @@ class _Ways:
         delay = np.zeros((topology.hosts, 2), np.int64)
         into = {each.target: number for number, each in enumerate(topology.cables)}
         for host in range(topology.hosts):
-            out, cable = self._link_out(host)
-            access[host] = out, into[host], len(topology.cables) + host, -1 - cable.target
-            delay[host] = _delay(cable), _delay(topology.cables[into[host]])
+            out = self._out[host]
+            access[host] = out, into[host], len(topology.cables) + host, self._switch_of(host)
+            delay[host] = _delay(topology.cables[out]), _delay(topology.cables[into[host]])
         trunks = np.zeros(max(1, len(self._rows)), TRUNK)
         for row, (weight, link) in enumerate(self._rows):
             trunks[row]["weight"], trunks[row]["link"] = weight, link
@@ -201,39 +194,22 @@ class _Ways:
             "trunks": trunks,
         }
 
-    def _link_out(self, host: int) -> tuple[int, Cable]:
-        return self._cables[host][0]
+    def _switch_of(self, host: int) -> int:
+        return -1 - self._topology.cables[self._out[host]].target
 
     def _delay_of(self, way: list[int]) -> int:
         return sum(_delay(self._topology.cables[number]) for number in way)
 
-    def _distances(self, target: int) -> dict[int, int]:
-        """Return how many cables lie between each switch and `target`."""
-        into: dict[int, list[int]] = defaultdict(list)
-        for cable in self._topology.cables:
-            if cable.source < 0 and cable.target < 0:
-                into[-1 - cable.target].append(-1 - cable.source)
-        distance, found = {target: 0}, [target]
-        for node in found:
-            for before in into[node]:
-                if before not in distance:
-                    distance[before] = distance[node] + 1
-                    found.append(before)
-        return distance
-
-    def _ways(self, here: int, there: int, distance: dict[int, int]) -> Iterator[_Way]:
-        """Yield the shortest ways from switch to switch; each switch spreads its load evenly."""
+    def _ways(self, here: int, there: int, host: int) -> Iterator[_Way]:
+        """Yield the ways to switch `there`, which `host` is at; switches spread load evenly."""
         if here == there:
             yield 1.0, []
             return
-        steps = [
-            (number, -1 - cable.target)
-            for number, cable in self._cables[-1 - here]
-            if cable.target < 0 and distance.get(-1 - cable.target, -1) == distance[here] - 1
-        ]
-        for number, step in steps:
-            for share, rest in self._ways(step, there, distance):
-                yield share / len(steps), [number, *rest]
+        ports = self._map.ports_toward(host)[here]
+        for number in ports:
+            step = -1 - self._topology.cables[number].target
+            for share, rest in self._ways(step, there, host):
+                yield share / len(ports), [number, *rest]
 
     def _lay_out(self, ways: list[_Way], *, spray: bool) -> list[tuple[int, int]]:
         """Write the ways' hops; return where each alternative stands and how many hops it has."""

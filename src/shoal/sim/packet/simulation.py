@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shoal.switching.tables import State
     from shoal.switching.topology import Topology
 
-_GONE: Final = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED, Count.LOST]
+GONE: Final = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED, Count.LOST]
 _ECN_BITS: Final = 3
 
 
@@ -210,7 +210,7 @@ class Simulation:
 
     def _check_conservation(self) -> None:
         core = self.state.network[0]
-        gone = int(self.state.counts[..., _GONE].sum())
+        gone = int(self.state.counts[..., GONE].sum())
         assert core["injected"] == core["delivered"] + gone + core["in_network"]
 
     def _check_flow(self, flow: Flow) -> None:

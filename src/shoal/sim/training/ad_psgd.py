@@ -14,7 +14,8 @@ from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
-    from shoal.sim.training.world import Steps, World
+    from shoal.sim.training.world import World
+    from shoal.sim.virtual_time import Process
 
 
 @final
@@ -31,7 +32,7 @@ class ADPSGD(AbstractSimulatedStrategy):
         self._queues: list[list[Signal]] = [[] for _ in range(world.size)]
         """By passive rank: who is served and who waits, in the order of arrival."""
 
-    def worker(self, rank: int) -> Steps:
+    def worker(self, rank: int) -> Process:
         """Compute; take in what averaging has changed; average on."""
         world = self._world
         times = world.times[rank]
@@ -53,7 +54,7 @@ class ADPSGD(AbstractSimulatedStrategy):
         if exchange is not None:
             yield exchange
 
-    def _exchange(self, rank: int, peer: int, over: Signal) -> Steps:
+    def _exchange(self, rank: int, peer: int, over: Signal) -> Process:
         world, queue = self._world, self._queues[peer]
         begin = world.time.now
         mine = Signal()

@@ -13,7 +13,8 @@ from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
-    from shoal.sim.training.world import Steps, World
+    from shoal.sim.training.world import World
+    from shoal.sim.virtual_time import Process
 
 
 class _Iteration:
@@ -37,7 +38,7 @@ class AllReduce(AbstractSimulatedStrategy):
         self._buckets = world.model.buckets()
         self._iterations: dict[int, _Iteration] = {}
 
-    def worker(self, rank: int) -> Steps:
+    def worker(self, rank: int) -> Process:
         """Forward, backward bucket by bucket, and wait for the sums."""
         world = self._world
         for step in range(world.steps):
@@ -62,7 +63,7 @@ class AllReduce(AbstractSimulatedStrategy):
             self._world.time.begin(self._sum(step, self._iterations[step]))
         return self._iterations[step]
 
-    def _sum(self, step: int, iteration: _Iteration) -> Steps:
+    def _sum(self, step: int, iteration: _Iteration) -> Process:
         """Sum the buckets one after another."""
         world = self._world
         everyone = range(world.size)

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from shoal.errors import UsageError
-from shoal.groups import GeneratorConfig
+from shoal.groups import GeneratorConfig, ds_sync_schedule
+from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
 from shoal.sim.training.ad_psgd import ADPSGD
 from shoal.sim.training.all_reduce import AllReduce
 from shoal.sim.training.generated import Generated
@@ -29,16 +30,19 @@ def _asp(*, scale_updates: bool = True) -> ParameterServer:
 
 
 def _ds_sync(*, shuffle: str = "grid", group_size: int = 0, interval: int = 1) -> Scheduled:
-    name = "ds-sync" if shuffle == "grid" else f"ds-sync-{shuffle}"
-    return Scheduled(name, interval=interval, group_size=group_size)
+    return Scheduled(ds_sync_schedule(shuffle), interval=interval, group_size=group_size)
 
 
 def _ripples(*, interval: int = 1, **config: Any) -> Generated:
     return Generated(GeneratorConfig(**config), interval=interval)
 
 
-def _ripples_random(*, group_size: int = 3, interval: int = 1) -> Generated:
+def _ripples_random(*, group_size: int = DEFAULT_GROUP_SIZE, interval: int = 1) -> Generated:
     return Generated(GeneratorConfig.random_mode(group_size), interval=interval)
+
+
+def _ripples_static(*, interval: int = 1) -> Scheduled:
+    return Scheduled("ripples-static", interval=interval)
 
 
 def _local_sgd(*, interval: int = 8) -> Scheduled:
@@ -52,7 +56,7 @@ SIMULATED: dict[str, Factory] = {
     "ps-asp": _asp,
     "ad-psgd": ADPSGD,
     "ds-sync": _ds_sync,
-    "ripples-static": partial(Scheduled, "ripples-static"),
+    "ripples-static": _ripples_static,
     "ripples-random": _ripples_random,
     "ripples": _ripples,
     "local-sgd": _local_sgd,

@@ -18,7 +18,8 @@ from shoal.sim.virtual_time import Signal
 if TYPE_CHECKING:
     from shoal.groups import GeneratorConfig
     from shoal.groups.generator_events import Assignment
-    from shoal.sim.training.world import Steps, World
+    from shoal.sim.training.world import World
+    from shoal.sim.virtual_time import Process
 
 
 @final
@@ -39,7 +40,7 @@ class Generated(AbstractSimulatedStrategy):
             self._generator.join(rank, host)
         self._over = [Signal() for _ in range(world.size)]
 
-    def worker(self, rank: int) -> Steps:
+    def worker(self, rank: int) -> Process:
         """Step by itself, and average within the groups that the generator hands out."""
         world = self._world
         for step in range(world.steps):
@@ -68,7 +69,7 @@ class Generated(AbstractSimulatedStrategy):
         for each in assignments:
             self._world.time.begin(self._average(each))
 
-    def _average(self, assignment: Assignment) -> Steps:
+    def _average(self, assignment: Assignment) -> Process:
         world, members = self._world, assignment.members
         started = world.time.now
         yield from world.ring_mean(members, world.model.bytes)

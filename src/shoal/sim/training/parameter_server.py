@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from shoal.groups.server_clock import ServerClock
+from shoal.groups.server_clock import ServerClock, updates_per_round
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
-    from shoal.sim.training.world import Steps, World
+    from shoal.sim.training.world import World
+    from shoal.sim.virtual_time import Process
 
 
 @final
@@ -30,7 +31,7 @@ class ParameterServer(AbstractSimulatedStrategy):
         self._clock = ServerClock(range(world.size), self._staleness)
         self._grants = [Signal() for _ in range(world.size)]
 
-    def worker(self, rank: int) -> Steps:
+    def worker(self, rank: int) -> Process:
         """Compute, push, and pull when the clock allows it."""
         world, clock = self._world, self._clock
         times = world.times[rank]
@@ -65,9 +66,9 @@ class ParameterServer(AbstractSimulatedStrategy):
             if advance.apply:
                 world.learner.push([each.rank for each in advance.apply], 1.0)
         else:
-            scale = 1 / world.size if self._scale_updates else 1.0
+            updates = updates_per_round(self._staleness, world.size) if self._scale_updates else 1
             for update in advance.apply:
-                world.learner.push([update.rank], scale)
+                world.learner.push([update.rank], 1 / updates)
         self._release(advance.released)
 
     def _release(self, ranks: tuple[int, ...]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from shoal.sim.training.learning import AbstractLearner
-from shoal.workloads import batches, better, evaluate, loss_of, make_model, make_optimizer
+from shoal.workloads import batches, evaluate, loss_of, make_model, make_optimizer, meets
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -163,10 +163,11 @@ class Replicas(AbstractLearner):
         point = self.look(now, self._samples)
         self.curve.append(point)
         self._next_look = now - now % self._look_every + self._look_every
-        if self.met_at is None and self._stop_at is not None:
-            value, target = point.averaged, self._stop_at
-            if value == target or better(self._dataset.task, value, target):
-                self.met_at = point.seconds
+        target = self._stop_at
+        if target is None or self.met_at is not None:
+            return
+        if meets(self._dataset.task, point.averaged, target):
+            self.met_at = point.seconds
 
     def _evaluate(self, row: Tensor, samples: int | None) -> float:
         self._judge_row[0] = row

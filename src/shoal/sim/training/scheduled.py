@@ -15,7 +15,8 @@ from shoal.sim.training.world import Meeting
 
 if TYPE_CHECKING:
     from shoal.groups.group import Group
-    from shoal.sim.training.world import Steps, World
+    from shoal.sim.training.world import World
+    from shoal.sim.virtual_time import Process
 
 
 @final
@@ -40,7 +41,7 @@ class Scheduled(AbstractSimulatedStrategy):
         )
         self._meetings: dict[tuple[int, int], Meeting] = {}
 
-    def worker(self, rank: int) -> Steps:
+    def worker(self, rank: int) -> Process:
         """Step by itself, and meet its group when a round is due."""
         world = self._world
         for step in range(world.steps):
@@ -53,13 +54,13 @@ class Scheduled(AbstractSimulatedStrategy):
                     yield from self._meet(rank, number, group)
             world.stepped(rank)
 
-    def _meet(self, rank: int, number: int, group: Group) -> Steps:
+    def _meet(self, rank: int, number: int, group: Group) -> Process:
         key = number, group.members[0]
         if key not in self._meetings:
             self._meetings[key] = Meeting(self._world, group.members)
         yield from self._meetings[key].attend(rank, self._average(key, group))
 
-    def _average(self, key: tuple[int, int], group: Group) -> Steps:
+    def _average(self, key: tuple[int, int], group: Group) -> Process:
         world = self._world
         yield from world.ring_mean(group.members, world.model.bytes)
         world.learner.average(group.members, [float(group.share_of(r)) for r in group.members])

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from shoal.sim.compute_times import AbstractComputeTimes, Drawn
+from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.flow.network import FlowNetwork
 from shoal.sim.happenings import processes, slower_hosts
 from shoal.sim.training.all_strategies import make_simulated
@@ -32,14 +32,13 @@ def simulate(
     strategy: StrategySpec,
     *,
     learner: AbstractLearner | None = None,
-    compute: AbstractComputeTimes | None = None,
     tick: Callable[[float], None] | None = None,
 ) -> Outcome:
     """Train in virtual time; calls `tick` with the share of steps made now and then.
 
     Raises `UsageError` for a strategy that does not fit.
     """
-    world = make_world(cluster, training, learner=learner, compute=compute)
+    world = make_world(cluster, training, learner=learner)
     made = make_simulated(strategy.strategy, strategy.options)
     made.prepare(world)
     for rank in range(world.size):
@@ -59,7 +58,6 @@ def make_world(
     training: TrainingSpec,
     *,
     learner: AbstractLearner | None = None,
-    compute: AbstractComputeTimes | None = None,
 ) -> World:
     """Return the cluster with its workers, at the beginning of time."""
     workers = cluster.topology.hosts * cluster.workers
@@ -73,8 +71,7 @@ def make_world(
     return World(
         time=VirtualTime(network),
         host_of=[rank // cluster.workers for rank in range(workers)],
-        compute=compute
-        or Drawn(
+        compute=ComputeTimes(
             training.compute_s * PICOSECONDS,
             training.spread,
             training.slow,

@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shoal.sim.training.world import Steps, World
+    from shoal.sim.training.world import World
+    from shoal.sim.virtual_time import Process
 
 
 class AbstractSimulatedStrategy(ABC):
@@ -21,7 +22,7 @@ class AbstractSimulatedStrategy(ABC):
         """Make what the workers of `world` share. Raises `UsageError` for an impossible size."""
 
     @abstractmethod
-    def worker(self, rank: int) -> Steps:
+    def worker(self, rank: int) -> Process:
         """Train as worker `rank` until its steps are made."""
 
     def finish(self, world: World) -> None:  # noqa: B027 - most have nothing to say

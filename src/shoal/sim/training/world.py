@@ -6,23 +6,22 @@ meet and when is a strategy's to say, what they learn a learner's (`learning`).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
-    from shoal.sim.compute_times import AbstractComputeTimes
+    from shoal.sim.compute_times import ComputeTimes
     from shoal.sim.training.learning import AbstractLearner
     from shoal.sim.training.model import ModelSize
-    from shoal.sim.virtual_time import VirtualTime
+    from shoal.sim.virtual_time import Process, VirtualTime
 
 FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
 """Of a full packet of TCP over Ethernet: what links carry, and what of it is data."""
-
-Steps: TypeAlias = Generator[int | Signal, Any, None]
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ class World:
 
     time: VirtualTime
     host_of: Sequence[int]
-    compute: AbstractComputeTimes
+    compute: ComputeTimes
     model: ModelSize
     learner: AbstractLearner
     steps: int
@@ -67,14 +66,14 @@ class World:
     @property
     def workers_per_host(self) -> int:
         """The most workers that share a host."""
-        return max(list(self.host_of).count(host) for host in set(self.host_of))
+        return max(Counter(self.host_of).values())
 
-    def begin(self, process: Steps) -> None:
+    def begin(self, process: Process) -> None:
         """Let a worker begin; time stops when all that have begun have ended."""
         self._training += 1
         self.time.begin(self._until_end(process))
 
-    def _until_end(self, process: Steps) -> Steps:
+    def _until_end(self, process: Process) -> Process:
         yield from process
         self._training -= 1
         if self._training == 0:
@@ -99,7 +98,7 @@ class World:
         """Add to a counter of the run."""
         self.counters[what] = self.counters.get(what, 0.0) + amount
 
-    def ring_mean(self, members: Sequence[int], size: float) -> Steps:
+    def ring_mean(self, members: Sequence[int], size: float) -> Process:
         """Let the members average `size` bytes around a ring: 2(S-1)/S of it over every hop.
 
         The bytes of all rounds flow at once, each round's delay follows: what a pipelined ring
@@ -141,7 +140,7 @@ class Meeting:
         self._arrived: dict[int, int] = {}
         self._over = Signal()
 
-    def attend(self, rank: int, exchange: Steps) -> Steps:
+    def attend(self, rank: int, exchange: Process) -> Process:
         """Arrive, wait for the others and take part; the last one's `exchange` is carried out."""
         world = self._world
         now = world.time.now

@@ -1,0 +1,79 @@
+"""Replicas by themselves: what each call does to whose parameters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from shoal.sim.training.replicas import Replicas
+from shoal.workloads import default_recipe, load_dataset
+
+WORKERS = 3
+PLAIN = replace(default_recipe("digits", "mlp"), momentum=0.0, weight_decay=0.0)
+
+
+def make(**changes: object) -> Replicas:
+    about: dict[str, object] = {"seed": 1, "look_s": 1.0, "samples": 50, **changes}
+    return Replicas(load_dataset("digits"), "mlp", PLAIN, WORKERS, **about)  # type: ignore[arg-type]
+
+
+def test_all_begin_alike_and_only_who_updates_moves() -> None:
+    replicas = make()
+    before = replicas._rows.clone()
+    assert (before == before[0]).all()
+    replicas.update(1)
+    moved = [bool((now != then).any()) for now, then in zip(replicas._rows, before, strict=True)]
+    assert moved == [False, True, False, False]
+
+
+def test_an_average_replaces_its_members_by_their_weighted_mean() -> None:
+    replicas = make()
+    for rank in range(WORKERS):
+        replicas.update(rank)
+    rows = replicas._rows.clone()
+    replicas.average([0, 2], [0.25, 0.75])
+    torch.testing.assert_close(replicas._rows[0], 0.25 * rows[0] + 0.75 * rows[2])
+    assert (replicas._rows[0] == replicas._rows[2]).all()
+    assert (replicas._rows[1] == rows[1]).all()
+
+
+def test_a_gradient_is_of_the_parameters_that_it_was_computed_on() -> None:
+    """AD-PSGD averages in between: the step goes to what the parameters have become."""
+    replicas, plain = make(), make()
+    plain.update(0)
+    step = plain._rows[0] - plain._rows[1]
+    replicas.compute_gradient(0)
+    replicas._rows[0] += 1.0
+    replicas.update_by_mean([0])
+    torch.testing.assert_close(replicas._rows[0], replicas._rows[1] + 1.0 + step)
+
+
+def test_pushes_at_a_part_of_the_rate_move_as_far_as_one_of_their_mean() -> None:
+    together, apart = make(), make()
+    for rank in range(WORKERS):
+        together.compute_gradient(rank)
+        apart.compute_gradient(rank)
+    together.push(range(WORKERS), 1.0)
+    for rank in range(WORKERS):
+        apart.push([rank], 1 / WORKERS)
+    torch.testing.assert_close(apart._rows[-1], together._rows[-1])
+    assert (together._rows[-1] != together._rows[0]).any()
+    together.pull(1)
+    assert (together._rows[1] == together._rows[-1]).all()
+
+
+def test_the_curve_has_a_point_for_every_look_and_the_target_its_time() -> None:
+    replicas = make(look_s=2.0, stop_at=0.0)
+    assert replicas.met_at == 0.0
+    second = 10**12
+    for moment in (1, 2, 3, 5, 6):
+        replicas.note_step(0, moment * second)
+    assert [each.seconds for each in replicas.curve] == [0.0, 2.0, 5.0, 6.0]
+    assert replicas.curve[-1].mean_step == 5 / WORKERS
+    unmet = make(stop_at=1.1)
+    assert not unmet.is_satisfied
