@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from shoal.compiled.bits import lowest_bit, number_of_bits
 from shoal.compiled.cache import compiled, compiling_once, inlined, is_cold
-from shoal.compiled.memory import F4, F8, I4, I8, U1, U2, U4, U8, copy_bytes, prefetch, rows_at
+from shoal.compiled.memory import (
+    F4,
+    F8,
+    I4,
+    I8,
+    U1,
+    U2,
+    U4,
+    U8,
+    copy_bytes,
+    grid_at,
+    prefetch,
+    rows_at,
+)
 
 __all__ = [
     "F4",
@@ -18,6 +31,7 @@ __all__ = [
     "compiled",
     "compiling_once",
     "copy_bytes",
+    "grid_at",
     "inlined",
     "is_cold",
     "lowest_bit",

@@ -55,6 +55,35 @@ rows_at: Any = intrinsic(_rows_at)
 """`rows_at(address, count, dtype)`: the items of `dtype` that lie at an address, as a 1-d array."""
 
 
+def _grid_at(_typing_context: Any, address: Any, rows: Any, columns: Any, dtype: Any) -> Any:
+    item = dtype.dtype
+    array = types.Array(item, 2, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = arrayobj.make_array(array)(context, builder)
+        data_type = context.get_data_type(item)
+        size = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
+        shape = [
+            context.cast(builder, arguments[place], signature.args[place], types.intp)
+            for place in (1, 2)
+        ]
+        arrayobj.populate_array(
+            view,
+            data=builder.inttoptr(arguments[0], data_type.as_pointer()),
+            shape=cgutils.pack_array(builder, shape),
+            strides=cgutils.pack_array(builder, [builder.mul(shape[1], size), size]),
+            itemsize=size,
+            meminfo=None,
+        )
+        return view._getvalue()  # noqa: SLF001 - how numba's own intrinsics return an array
+
+    return array(address, rows, columns, dtype), generate
+
+
+grid_at: Any = intrinsic(_grid_at)
+"""`grid_at(address, rows, columns, dtype)`: what lies at an address as a 2-d array, row by row."""
+
+
 def _copy_bytes(_typing_context: Any, target: Any, source: Any, count: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointers = [builder.inttoptr(each, cgutils.voidptr_t) for each in arguments[:2]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.compiled import U1, compiled, copy_bytes, rows_at
-from shoal.transport.bitmap import count_bits, count_common
+from shoal.transport.bitmap import count_bits, count_common, set_bit
 from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.operations import (
     find_operation,
@@ -47,6 +47,7 @@ LOSSY_PACKETS: Final = 4_096
 def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
     """Take in what the receiver says of our packets to it, and how many more it grants."""
     peer = state.peers[rank]
+    set_bit(state.candidates.ctypes.data, rank)
     highest = unwrap(peer.reported_highest, int(feedback.highest))
     grant = unwrap(highest, int(feedback.grant))
     if highest > peer.next_number or grant > highest + LARGEST_CREDIT:

@@ -49,7 +49,9 @@ class TransportConfig:
 class Endpoint:
     """The state of `rank` among `world_size`, and what Python does to it."""
 
-    def __init__(self, rank: int, world_size: int, config: TransportConfig) -> None:
+    def __init__(
+        self, rank: int, world_size: int, config: TransportConfig, state: State | None = None
+    ) -> None:
         if config.rate_control not in rates.ALL_RATE_CONTROLS:
             message = (
                 f"Unknown rate control {config.rate_control!r}; choose one of"
@@ -57,7 +59,7 @@ class Endpoint:
             )
             raise UsageError(message)
         self.rank, self.world_size, self.config = rank, world_size, config
-        self.state: State = new_state(world_size)
+        self.state: State = state or new_state(world_size)
         core = self.state.core
         core["rank"], core["segment_bytes"] = rank, config.segment_bytes
         core["spray_unit"] = core["path_left"] = config.spray_unit

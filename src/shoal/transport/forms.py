@@ -27,9 +27,12 @@ FLOAT32_AS_BFLOAT16: Final = 5
 FLOAT32_AS_FLOAT16: Final = 6
 """float32 in memory, float16 on the wire, rounded to nearest even; infinite if too large."""
 
-WIRE_BYTES: Final = (1, 4, 8, 4, 8, 2, 2)
+ABSENT: Final = 7
+"""Elements of four bytes that are in nobody's memory: a simulator moves headers alone."""
+
+WIRE_BYTES: Final = (1, 4, 8, 4, 8, 2, 2, 4)
 """Bytes of an element on the wire, by form."""
-MEMORY_BYTES: Final = (1, 4, 8, 4, 8, 4, 4)
+MEMORY_BYTES: Final = (1, 4, 8, 4, 8, 4, 4, 4)
 
 IN_FLOAT32: Final = (FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16)
 """The forms whose memory holds float32."""
@@ -144,6 +147,8 @@ def take(form: int, message: int, offset: int, payload: int, length: int) -> int
 @compiled
 def put(form: int, mode: int, message: int, offset: int, payload: int, length: int) -> None:
     """Write or add `length` wire bytes at address `payload` to `offset` of the message."""
+    if form == ABSENT:
+        return
     if form == FLOAT32_AS_BFLOAT16:
         _put_bfloat16(mode, message + 2 * offset, payload, length // 2)
     elif form == FLOAT32_AS_FLOAT16:

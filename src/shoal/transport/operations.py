@@ -5,7 +5,7 @@ from __future__ import annotations
 from numpy import uint8
 
 from shoal.compiled import I4, I8, U2, compiled, rows_at
-from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits
+from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits, set_bit
 from shoal.transport.control_queue import queue_control
 from shoal.transport.credit import first_grant, note_expected, note_settled
 from shoal.transport.forms import finish_sum, widening
@@ -220,6 +220,7 @@ def start_sending(state: State, slot: int, index: int) -> None:
     row.next = after
     if before < 0:
         peer.queue = handle
+        set_bit(state.candidates.ctypes.data, int(row.peer))
     else:
         outgoing_at(state, before).next = handle
 

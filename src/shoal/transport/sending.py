@@ -106,15 +106,17 @@ def next_batch(
     if _next_control(state, memory, pieces, clock, transmit):
         return True
     core = state.core[0]
-    world_size = state.peers.size
-    for step in range(world_size):
-        rank = (core.peer_cursor + step) % world_size
-        peer = state.peers[rank]
-        if peer.queue < 0 or peer.lost:
-            continue
-        credit = peer.granted - peer.next_number
-        allowed = min(credit, allowed_packets(core, peer, now)) if credit > 0 else 0
-        if allowed > 0:
+    world_size, candidates = state.peers.size, state.candidates.ctypes.data
+    begin = core.peer_cursor
+    for turn in range(2):  # from the cursor to the last rank, and from the first to the cursor
+        rank, end = (begin - 1, world_size) if turn == 0 else (-1, begin)
+        while True:
+            rank = next_bit(candidates, end, rank + 1)
+            if rank < 0:
+                break
+            allowed = _allowed(state, rank, now)
+            if allowed <= 0:
+                continue
             if not may_send(core, now):
                 return False
             core.peer_cursor = (rank + 1) % world_size
@@ -123,14 +125,30 @@ def next_batch(
             )
             _write_batch(state, rank, room, memory, pieces, clock)
             return _describe(state, rank, now, transmit)
-        if credit <= 0 or waits_for_reports(core):
-            if peer.credit_probe_at == NEVER:
-                peer.credit_probe_at = now + probe_wait(peer, 0)
-            core.timer_at = min(core.timer_at, peer.credit_probe_at)
     # whoever begins anew begins after its own rank, so that not all send to the same one at once
     core.peer_cursor = (core.rank + 1) % world_size
     hold_nothing(core)
     return False
+
+
+@compiled
+def _allowed(state: State, rank: int, now: int) -> int:
+    """Return how many packets may go to `rank` now; if it takes news from it, no look until then.
+
+    Else `core.timer_at` says when.
+    """
+    core, peer = state.core[0], state.peers[rank]
+    if peer.queue < 0 or peer.lost:
+        clear_bit(state.candidates.ctypes.data, rank)
+        return 0
+    credit = peer.granted - peer.next_number
+    allowed = min(credit, allowed_packets(core, peer, now)) if credit > 0 else 0
+    if allowed <= 0 and (credit <= 0 or waits_for_reports(core)):
+        if peer.credit_probe_at == NEVER:
+            peer.credit_probe_at = now + probe_wait(peer, 0)
+        core.timer_at = min(core.timer_at, peer.credit_probe_at)
+        clear_bit(state.candidates.ctypes.data, rank)
+    return allowed
 
 
 @compiled

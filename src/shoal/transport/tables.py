@@ -352,20 +352,33 @@ class State(NamedTuple):
     events: NDArray[np.int32]
     finished: NDArray[np.void]
     early: NDArray[np.void]
+    candidates: NDArray[np.uint64]
+    """A bit for every peer that something might be sent to now: the others need no look."""
 
 
-def new_state(world_size: int, *, operations: int = 256) -> State:
-    """Return the state of an endpoint among `world_size` ranks that has not sent anything."""
+def new_state(
+    world_size: int,
+    *,
+    operations: int = 256,
+    control: int = CONTROL_SLOTS,
+    finished: int = FINISHED_SLOTS,
+    early: int = EARLY_SLOTS,
+) -> State:
+    """Return the state of an endpoint among `world_size` ranks that has not sent anything.
+
+    The others are lengths of its tables.
+    """
     state = State(
         core=np.zeros(1, CORE),
         peers=np.zeros(world_size, PEER),
         counters=np.zeros((world_size + 1, COUNTERS), np.int64),
         seen=np.zeros((world_size, replay.WORDS), np.uint64),
         operations=np.zeros(operations, OPERATION),
-        control=np.zeros(CONTROL_SLOTS, CONTROL),
+        control=np.zeros(control, CONTROL),
         events=np.zeros(operations, np.int32),
-        finished=np.zeros(FINISHED_SLOTS, KEY),
-        early=np.zeros(EARLY_SLOTS, KEY),
+        finished=np.zeros(finished, KEY),
+        early=np.zeros(early, KEY),
+        candidates=np.zeros(-(-world_size // 64), np.uint64),
     )
     state.finished["peer"] = state.early["peer"] = -1
     state.peers["queue"] = -1

@@ -20,23 +20,15 @@ from shoal.errors import UsageError
 from shoal.runtime.udp.engine import Transfer
 from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.runtime.udp.operation_log import SumAccount
-from shoal.transport.forms import RAW, WIRE_BYTES
+from shoal.transport.forms import RAW
+from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
 from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK, ZERO
-from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
-from shoal.transport.tables import ADD, WRITE
 from shoal.transport.tags import LARGE, ImportanceTagger
 
 if TYPE_CHECKING:
     from shoal.collectives.message_graph import MessageGraph
     from shoal.runtime.udp.engine import Carrier
-
-PIECE_BYTES: Final = 256 << 10
-"""About how much of a large shard is one message: large enough for what is done for each message to
-count little; a message has at most 1,024 segments."""
-
-PIECES_OF_A_SHARD: Final = 8
-"""So many messages make a smaller shard, if that makes whole batches (half ones in a ring): what
-has come of it is passed on, or asked for again, while the rest is under way."""
+    from shoal.transport.messages import MessageTables
 
 KEPT_TABLES: Final = 32
 """Shapes whose tables are kept."""
@@ -297,17 +289,17 @@ class TransportGroup:
     def _piece_length(self, memory: Memory, shards: int = 1, *, ring: bool = False) -> int:
         """Return how many elements a message has: whole packets, in one that is not the last.
 
-        `shards` is into how many parts `memory` is cut. In a ring a lost packet should be there
-        again while other messages of its shard pass: so small shards are cut into more of them.
+        `shards` is into how many parts `memory` is cut.
         """
         config = self.engine.endpoint.config
-        element, batch = WIRE_BYTES[memory.form], config.largest_batch
-        segments = max(1, PIECE_BYTES // config.segment_bytes)
-        some = memory.count * element // config.segment_bytes // (shards * PIECES_OF_A_SHARD)
-        segments = min(segments, max(some, batch // 2 if ring else batch))
-        if segments > batch:
-            segments -= segments % batch
-        return segments * config.segment_bytes // element
+        return piece_length(
+            memory.count,
+            memory.form,
+            config.segment_bytes,
+            config.largest_batch,
+            shards=shards,
+            ring=ring,
+        )
 
     def _start(
         self,
@@ -369,49 +361,20 @@ class TransportGroup:
     def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
         bound = 0.0 if form == RAW and not options.renews else options.loss_bound
         bound /= graphs.lossy_hops(options.algorithm, self.size, options.per_host)
-        adders = [0] * len(graph.gates)
-        for message in graph.incoming:
-            if message.adds:
-                adders[message.gate] += 1
-        tables = MessageTables(
+        tables = tables_of(
+            graph,
+            self.ranks,
             self.engine.endpoint.world_size,
             self.engine.endpoint.config.segment_bytes,
             form,
-            sending=[
-                Sending(
-                    self.ranks[message.peer],
-                    message.piece.start,
-                    len(message.piece),
-                    message.after,
-                    options.layer_class,
-                    bound if message.lossy else 0.0,
-                )
-                for message in graph.outgoing
-            ],
-            receiving=[
-                Receiving(
-                    self.ranks[message.peer],
-                    message.piece.start,
-                    len(message.piece),
-                    ADD if message.adds else WRITE,
-                    message.gate,
-                    bound if message.may_lose else 0.0,
-                    message.contributions,
-                )
-                for message in graph.incoming
-            ],
-            gates=[
-                Joining(
-                    gate.piece.start,
-                    len(gate.piece),
-                    options.scale if gate.finish else 1.0,
-                    1 + adders[number],
-                    options.policy if gate.finish else ZERO,
-                )
-                for number, gate in enumerate(graph.gates)
-            ],
-            keeps_missing=options.keeps_missing and bound > 0,
-            tagged=options.tensor is not None,
+            GraphOptions(
+                options.scale,
+                bound,
+                options.policy,
+                options.layer_class,
+                options.keeps_missing,
+                options.tensor is not None,
+            ),
         )
         if bound > 0:
             self._accounts[tables] = SumAccount.of(

@@ -112,6 +112,16 @@ def advance(state: State, window: Window, until: int) -> None:
         network.waiting += 1
 
 
+@inlined
+def backlog(state: State, window: Window, number: int, at: int) -> int:
+    """Return the bytes that wait at port `number` at the time `at`, when something is due.
+
+    What is put in at that very time is not there yet.
+    """
+    _serve(state, window, number, at)
+    return int(state.ports[number].bytes)
+
+
 @compiled
 def take_over(state: State, window: Window, other: Window) -> None:
     """Let `other`, made anew for what links are like now, go on where `window` is."""

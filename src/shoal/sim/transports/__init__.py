@@ -1,0 +1,1 @@
+"""Transports over simulated packets: state machines that react to arrivals and timers."""

@@ -1,0 +1,162 @@
+"""The bounded-loss transport on simulated hosts: what `runtime.udp.pump` does, in virtual time.
+
+The decisions are those of `shoal.transport`, called with virtual clocks and with packets of the
+window kernel in place of datagrams; nothing is decided here. A host takes its turn when a packet
+has come or its timer goes off. What it sends it hands to its own port, whose backlog it sees as a
+real host sees what its kernel still holds. Payloads are carried where there is room for them, else
+elements must be `ABSENT`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from numpy import uint64
+
+from shoal.compiled import compiled, copy_bytes, inlined, rows_at
+from shoal.sim.packet.calendar import push
+from shoal.sim.packet.tables import TIMER, Problem
+from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
+from shoal.sim.transports.endpoints import endpoint_of
+from shoal.switching.network import free_row, take_row
+from shoal.switching.tables import NEVER
+from shoal.transport.credit import adapt_budget
+from shoal.transport.receiving import on_datagrams
+from shoal.transport.sending import PIECE, PIECES, next_batch
+from shoal.transport.timers import on_timer
+from shoal.transport.wire import HEADER_BYTES, IP_UDP_BYTES
+
+if TYPE_CHECKING:
+    from shoal.sim.packet.tables import Window
+    from shoal.sim.transports.endpoints import Hosts
+    from shoal.switching.tables import State
+    from shoal.transport.tables import State as Endpoint
+
+ETHERNET_BYTES: Final = 14
+FRAME_BYTES: Final = IP_UDP_BYTES + ETHERNET_BYTES
+"""What a link carries of a datagram beside itself."""
+
+QUIET: Final = -1
+"""In place of a host: the time given has passed."""
+
+_FULL = int(Problem.FULL)
+
+
+@compiled
+def run(state: State, window: Window, hosts: Hosts, until: int) -> int:
+    """Let everything happen up to `until`, or until operations of a host have finished.
+
+    Returns that host, or `QUIET`; -1 less a `Problem`, which ends the run.
+    """
+    while True:
+        row = next_due(state, window, until)
+        if row == NOBODY:
+            return QUIET
+        packet = state.packets[row]
+        at, is_timer = int(packet.at), packet.size == 0
+        host = int(packet.owner) if is_timer else int(packet.destination)
+        if is_timer and hosts.rows[host].armed_at != at:  # an earlier one has been set since
+            free_row(state, row)
+            continue
+        if is_timer:
+            hosts.rows[host].armed_at = NEVER
+        else:
+            _take_in(state, hosts, host, row, at)
+        free_row(state, row)
+        problem = take_turn(state, window, hosts, host, at)
+        if problem != NONE:
+            return QUIET - problem
+        core = endpoint_of(hosts, host).core[0]
+        if core.event_head < core.event_tail:
+            return host
+
+
+@compiled
+def take_turn(state: State, window: Window, hosts: Hosts, host: int, at: int) -> int:
+    """Let `host` send what it may at the time `at`, and set its timer; return a `Problem`."""
+    endpoint, now = endpoint_of(hosts, host), _ticks(hosts, at)
+    core, port = endpoint.core[0], int(hosts.rows[host].port)
+    adapt_budget(endpoint, now)
+    if now >= core.timer_at:
+        on_timer(endpoint, now)
+    core.waiting = backlog(state, window, port, at)
+    transmit = hosts.transmit[0]
+    memory, pieces = hosts.batch.ctypes.data, hosts.pieces.ctypes.data
+    while next_batch(endpoint, memory, len(hosts.batch), pieces, now, now, transmit):
+        problem = _send(state, window, hosts, host, endpoint, at)
+        if problem != NONE:
+            return problem
+    return _set_timer(state, window, hosts, host, min(core.timer_at, core.look_at), at)
+
+
+@inlined
+def _ticks(hosts: Hosts, at: int) -> int:
+    """Return the transport's time; it begins with 1, as 0 means never there."""
+    return at // hosts.tick[0] + 1
+
+
+@inlined
+def _take_in(state: State, hosts: Hosts, host: int, row: int, at: int) -> None:
+    packet, now = state.packets[row], _ticks(hosts, at)
+    length = packet.size - FRAME_BYTES
+    tos = int(hosts.tos[row]) | packet.ecn
+    address = hosts.slots.ctypes.data + row * hosts.slots.shape[1]
+    on_datagrams(endpoint_of(hosts, host), address, length, length, now, tos, now)
+
+
+@inlined
+def _send(
+    state: State, window: Window, hosts: Hosts, host: int, endpoint: Endpoint, at: int
+) -> int:
+    """Put the batch that `next_batch` has described into the host's port; return a `Problem`."""
+    transmit, core, port = hosts.transmit[0], endpoint.core[0], int(hosts.rows[host].port)
+    count, tos = int(transmit.packets), int(transmit.tos)
+    carries = hosts.slots.shape[1] >= HEADER_BYTES + core.segment_bytes
+    key = ((host << 20 | int(transmit.peer)) << 8 | int(transmit.path)) << 8 | tos
+    pieces = rows_at(hosts.pieces.ctypes.data, count * PIECES, PIECE)
+    for index in range(count):
+        header = pieces[index * int(transmit.pieces)]
+        size = FRAME_BYTES + int(header.length)
+        if transmit.pieces == PIECES:
+            size += int(pieces[index * PIECES + 1].length)
+        row = take_row(state)
+        problem = inject(
+            state,
+            window,
+            row,
+            port,
+            at,
+            size,
+            int(transmit.peer),
+            uint64(key),
+            int(hosts.queues[tos >> 2]),
+            tos & 3,
+        )
+        if problem != NONE:
+            return problem
+        slot = hosts.slots.ctypes.data + row * hosts.slots.shape[1]
+        copy_bytes(slot, header.address, header.length)
+        if carries and transmit.pieces == PIECES:
+            payload = pieces[index * PIECES + 1]
+            copy_bytes(slot + HEADER_BYTES, payload.address, payload.length)
+        hosts.tos[row] = tos & 0xFC
+        core.waiting += size
+    return NONE
+
+
+@inlined
+def _set_timer(state: State, window: Window, hosts: Hosts, host: int, wake: int, at: int) -> int:
+    """Let the host's timer go off at `wake` (ticks), unless it does before; return a `Problem`."""
+    if wake == NEVER:
+        return NONE
+    due = max((wake - 1) * hosts.tick[0], at + hosts.tick[0])
+    if due >= hosts.rows[host].armed_at:
+        return NONE
+    row = take_row(state)
+    if row < 0:
+        return _FULL
+    hosts.rows[host].armed_at = due
+    timer = state.packets[row]
+    timer.number, timer.size, timer.owner = TIMER + host, 0, host
+    push(state, window, row, due, int(hosts.rows[host].port))
+    return NONE

@@ -1,0 +1,373 @@
+"""A network of packets under the bounded-loss transport, as Python sees it: transfers and sums.
+
+Every transfer is an operation of the transport at each host that has a part in it, as in real jobs:
+it is over when all of these have finished. Owns the endpoints and who waits for what; the packets
+are the window kernel's. Times are picoseconds, sizes bytes of payload.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shoal.collectives import graphs
+from shoal.errors import UsageError
+from shoal.sim.packet.tables import Problem, new_window
+from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, run, take_turn
+from shoal.sim.transports.endpoints import new_endpoint_state, new_hosts
+from shoal.switching.settings import CLASS_SELECTORS
+from shoal.switching.tables import PICOSECONDS
+from shoal.switching.topology import USUAL_PACKETS, make_state
+from shoal.transport.bitmap import flags_at, set_flags
+from shoal.transport.endpoint import Endpoint, TransportConfig
+from shoal.transport.forms import ABSENT, FLOAT32, WIRE_BYTES
+from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
+from shoal.transport.holes import ERROR_FEEDBACK, ZERO
+from shoal.transport.messages import MessageTables, Receiving, Sending
+from shoal.transport.tables import WRITE
+from shoal.transport.tags import ImportanceTagger
+from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shoal.switching.topology import Topology
+
+ELEMENT_BYTES: Final = WIRE_BYTES[ABSENT]
+
+LEAST_BYTES: Final = FRAME_BYTES + HEADER_BYTES + min(FEEDBACK_BYTES, ELEMENT_BYTES)
+"""Of the smallest packet that a host may send."""
+
+_MICROSECOND: Final = PICOSECONDS // 1_000_000
+_STREAM: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Bytes `start` to `stop` of what `source` sent to `target` never arrived; they may not."""
+
+    source: int
+    target: int
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """What has to finish before it is over."""
+
+    awaited: int
+    tables: dict[int, MessageTables] = field(default_factory=dict)
+    """By host."""
+
+
+class BoundedLossNetwork:
+    """Transfers over simulated packets, each as exact as its bound asks for.
+
+    `tick_ps` picoseconds of the network are a microsecond for the transport: less than a million
+    stands for hosts whose clocks and timers are finer than a kernel's. `local_rate` is how fast
+    what stays on one host moves, one transfer after another, bits per second. `shared_buffers` are
+    those of the switches. `carries_payload` makes room for values in packets. Raises `UsageError`
+    if more than `packets` are under way at once.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        local_rate: float = 80e9,
+        spray: bool = True,
+        seed: int = 0,
+        shared_buffers: Sequence[int] = (),
+        queues: Sequence[int] = CLASS_SELECTORS,
+        config: TransportConfig | None = None,
+        tick_ps: int = _MICROSECOND,
+        packets: int | None = None,
+        carries_payload: bool = False,
+    ) -> None:
+        self.topology, self.config = topology, config or TransportConfig()
+        hosts = topology.hosts
+        room = packets or USUAL_PACKETS + hosts * (self.config.budget_packets + hosts)
+        self.state = make_state(
+            topology, seed=seed, packets=room, spray=spray, shared_buffers=shared_buffers
+        )
+        self._window = new_window(self.state, least_size=LEAST_BYTES)
+        self.endpoints = [
+            Endpoint(rank, hosts, self.config, new_endpoint_state(hosts)) for rank in range(hosts)
+        ]
+        for endpoint in self.endpoints:
+            peers = endpoint.state.peers
+            peers["tag_out"] = endpoint.rank * hosts + np.arange(hosts)
+            peers["tag_in"] = np.arange(hosts) * hosts + endpoint.rank
+            peers["known"] = np.arange(hosts) != endpoint.rank
+        ports = {cable.source: number for number, cable in enumerate(topology.cables)}
+        self._hosts = new_hosts(
+            [each.state for each in self.endpoints],
+            [ports[host] for host in range(hosts)],
+            packets=room,
+            segment_bytes=self.config.segment_bytes,
+            carries_payload=carries_payload,
+            queues=queues,
+            tick_ps=tick_ps,
+        )
+        self._room, self._local_rate, self._tick = room, local_rate, tick_ps
+        self._seed = seed
+        self._taggers = [ImportanceTagger() for _ in range(hosts)]
+        self._kept: dict[tuple[int, Hashable], MessageTables] = {}
+        """What hosts keep of tensors until they are sent again."""
+        self._transfers: dict[int, _Transfer] = {}
+        self._running: dict[tuple[int, int], int] = {}
+        """Transfers by host and slot."""
+        self._local: list[tuple[int, int]] = []
+        """When what stays on a host has moved, and whose it is."""
+        self._local_free = [0] * hosts
+        self._waiting: list[int] = []
+        """Transfers that were over when another one was started."""
+        self._started = self._over = self._now = 0
+
+    @property
+    def now(self) -> int:
+        """When something has last happened."""
+        return self._now
+
+    @property
+    def flows_ended(self) -> int:
+        """Transfers that have come to their end since the beginning."""
+        return self._over
+
+    def start(
+        self,
+        at: int,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        sizes: Sequence[float],
+        *,
+        loss_bound: float = 0.0,
+        layer_class: int = 0,
+        important: float = 1.0,
+    ) -> int:
+        """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
+
+        A share of `loss_bound` of each may get lost; `important` is the share of packets that bear
+        that tag, taken at random. No payload is carried.
+        """
+        sending: dict[int, list[Sending]] = defaultdict(list)
+        receiving: dict[int, list[Receiving]] = defaultdict(list)
+        number, awaited = self._new_number(), 0
+        for source, target, size in zip(sources, targets, sizes, strict=True):
+            if source == target:
+                self._move(at, source, size, number)
+                awaited += 1
+                continue
+            count = max(1, round(size) // ELEMENT_BYTES)
+            most = self._piece(count)
+            for start in range(0, count, most):
+                length = min(most, count - start)
+                sending[source].append(
+                    Sending(target, start, length, layer_class=layer_class, loss_bound=loss_bound)
+                )
+                receiving[target].append(
+                    Receiving(source, start, length, WRITE, loss_bound=loss_bound)
+                )
+        tables = {
+            host: MessageTables(
+                len(self.endpoints),
+                self.config.segment_bytes,
+                ABSENT,
+                sending=sending[host],
+                receiving=receiving[host],
+                tagged=important < 1,
+            )
+            for host in sorted(sending.keys() | receiving.keys())
+        }
+        self._tag(tables, important, number)
+        return self._post(at, number, tables, awaited)
+
+    def all_reduce(
+        self,
+        at: int,
+        hosts: Sequence[int],
+        size: float,
+        *,
+        algorithm: str = "direct",
+        loss_bound: float = 0.0,
+        layer_class: int = 0,
+        important: float = 1.0,
+    ) -> int:
+        """Let `hosts` sum `size` bytes from `at` on; return the transfer's number.
+
+        A share of `loss_bound` of every contribution may get lost, of the sums nothing. `important`
+        as for `start`.
+        """
+        count = max(len(hosts), round(size) // ELEMENT_BYTES)
+        bound = loss_bound / graphs.lossy_hops(algorithm, len(hosts))
+        options = GraphOptions(loss_bound=bound, layer_class=layer_class, tagged=important < 1)
+        number, tables = self._new_number(), self._sums(hosts, count, ABSENT, algorithm, options)
+        self._tag(tables, important, number)
+        return self._post(at, number, tables, 0)
+
+    def mean(
+        self,
+        at: int,
+        hosts: Sequence[int],
+        arrays: Sequence[NDArray[np.float32]],
+        *,
+        tensor: Hashable,
+        algorithm: str = "direct",
+        loss_bound: float = 0.0,
+        policy: int = ZERO,
+        layer_class: int = 0,
+    ) -> int:
+        """Let `hosts` replace their arrays by the mean of what arrives; return the number.
+
+        The values travel in the packets and lie where they should when it is over; until then the
+        arrays must stay. Packets are tagged by the magnitudes of `tensor` in its last iteration.
+        `policy` is one of `transport.holes`.
+        """
+        keeps = policy == ERROR_FEEDBACK and loss_bound > 0
+        options = GraphOptions(
+            1 / len(hosts),
+            loss_bound / graphs.lossy_hops(algorithm, len(hosts)),
+            policy,
+            layer_class,
+            keeps_missing=keeps,
+            tagged=True,
+        )
+        number = self._new_number()
+        tables = self._sums(hosts, len(arrays[0]), FLOAT32, algorithm, options)
+        for host, array in zip(hosts, arrays, strict=True):
+            kept = self._kept.pop((host, tensor), None)
+            if kept is not None:
+                kept.add_kept(array.ctypes.data)
+            tables[host].place(array.ctypes.data)
+            self._taggers[host].tag(tables[host], tensor)
+            if keeps:
+                self._kept[host, tensor] = tables[host]
+        return self._post(at, number, tables, 0)
+
+    def _sums(
+        self,
+        hosts: Sequence[int],
+        count: int,
+        form: int,
+        algorithm: str,
+        options: GraphOptions,
+    ) -> dict[int, MessageTables]:
+        """Return the rows of each host's part in a sum of `count` elements."""
+        piece = self._piece(count, form, shards=len(hosts), ring=algorithm == "ring")
+        return {
+            host: tables_of(
+                graphs.all_reduce(len(hosts), place, count, piece, algorithm=algorithm),
+                hosts,
+                len(self.endpoints),
+                self.config.segment_bytes,
+                form,
+                options,
+            )
+            for place, host in enumerate(hosts)
+        }
+
+    def run(self, until: int) -> list[int]:
+        """Let time pass up to `until`, or to when the next transfers are over; return those."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            return waiting
+        while True:
+            local = self._local[0][0] if self._local else until + 1
+            host = int(run(self.state, self._window, self._hosts, min(until, local)))
+            if host >= 0:
+                self._now = int(self._window.clock[0]["now"])
+                finished = [self._running.pop((host, k)) for k in self.endpoints[host].finished()]
+            elif host != QUIET:
+                self._raise(QUIET - host)
+            elif local <= until:
+                self._now = local
+                finished = []
+                while self._local and self._local[0][0] == local:
+                    finished.append(heapq.heappop(self._local)[1])
+            else:
+                return []
+            over = [number for number in finished if self._is_over(number)]
+            if over:
+                return over
+
+    def missing(self, number: int) -> list[Missing]:
+        """Return what got lost for good of a transfer that is over; forget the transfer."""
+        transfer = self._transfers.pop(number)
+        found = []
+        for host, tables in transfer.tables.items():
+            for row in tables.incoming[tables.incoming["received"] < tables.incoming["size"]]:
+                flags = flags_at(int(row["seen"]), int(row["segments"]))
+                for segment in np.flatnonzero(flags).tolist():
+                    start = int(row["start"]) + segment * self.config.segment_bytes
+                    end = int(row["start"] + row["size"])
+                    stop = min(end, start + self.config.segment_bytes)
+                    found.append(Missing(int(row["peer"]), host, start, stop))
+        return found
+
+    def completion_times(self, number: int) -> dict[tuple[int, int], int]:
+        """Return when enough of all messages between two hosts had arrived, of a transfer."""
+        ends: dict[tuple[int, int], int] = {}
+        for host, tables in self._transfers[number].tables.items():
+            for row in tables.incoming:
+                pair = int(row["peer"]), host
+                ends[pair] = max(ends.get(pair, 0), (int(row["last_at"]) - 1) * self._tick)
+        return ends
+
+    def _new_number(self) -> int:
+        self._started += 1
+        return self._started
+
+    def _piece(self, count: int, form: int = ABSENT, *, shards: int = 1, ring: bool = False) -> int:
+        config = self.config
+        return piece_length(
+            count, form, config.segment_bytes, config.largest_batch, shards=shards, ring=ring
+        )
+
+    def _tag(self, tables: dict[int, MessageTables], important: float, number: int) -> None:
+        """Tag a share of all packets as important, the same ones with the same seed."""
+        for host, each in tables.items():
+            random = np.random.default_rng([self._seed, number, host])
+            for row in each.outgoing[each.outgoing["important"] != 0]:
+                set_flags(int(row["important"]), random.random(int(row["segments"])) < important)
+
+    def _move(self, at: int, host: int, size: float, number: int) -> None:
+        """Let `size` bytes move within `host`, after what moves there already."""
+        took = round(size * 8 * PICOSECONDS / self._local_rate)
+        self._local_free[host] = max(self._local_free[host], at) + took
+        heapq.heappush(self._local, (self._local_free[host], number))
+
+    def _post(self, at: int, number: int, tables: dict[int, MessageTables], awaited: int) -> int:
+        tables = {host: each for host, each in tables.items() if not each.is_empty}
+        self._transfers[number] = _Transfer(len(tables) + awaited, tables)
+        if not tables:
+            return number
+        if self._window.clock[0]["now"] < at:
+            self._waiting += self.run(at)
+        for host, each in tables.items():
+            slot = self.endpoints[host].post(each, _STREAM, number, at // self._tick + 1)
+            self._running[host, slot] = number
+        for host in tables:
+            problem = take_turn(self.state, self._window, self._hosts, host, at)
+            self._raise(problem)
+        return number
+
+    def _is_over(self, number: int) -> bool:
+        transfer = self._transfers[number]
+        transfer.awaited -= 1
+        if transfer.awaited == 0:
+            self._over += 1
+        return transfer.awaited == 0
+
+    def _raise(self, problem: int) -> None:
+        if problem == Problem.NONE:
+            return
+        if problem == Problem.FULL:
+            message = f"More than {self._room} packets are under way: ask for room for more."
+            raise UsageError(message)
+        raise AssertionError(Problem(problem).name)

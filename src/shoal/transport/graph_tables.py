@@ -1,0 +1,114 @@
+"""A collective's message graph as the rows of an operation, and into how many messages it is cut.
+
+The graphs are `shoal.collectives.graphs`'; positions in a group become ranks here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from shoal.transport.forms import WIRE_BYTES
+from shoal.transport.holes import ZERO
+from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
+from shoal.transport.tables import ADD, WRITE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shoal.collectives.message_graph import MessageGraph
+
+PIECE_BYTES: Final = 256 << 10
+"""About how much of a large shard is one message: large enough for what is done for each message to
+count little; a message has at most 1,024 segments."""
+
+PIECES_OF_A_SHARD: Final = 8
+"""So many messages make a smaller shard, if that makes whole batches (half ones in a ring): what
+has come of it is passed on, or asked for again, while the rest is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """How a graph is carried out: its sums' factor, what may get lost, and what a hole means."""
+
+    scale: float = 1.0
+    loss_bound: float = 0.0
+    """For every hop on which something may get lost."""
+    policy: int = ZERO
+    layer_class: int = 0
+    keeps_missing: bool = False
+    tagged: bool = False
+
+
+def piece_length(
+    count: int, form: int, segment_bytes: int, batch: int, *, shards: int = 1, ring: bool = False
+) -> int:
+    """Return how many elements a message has: whole packets, in one that is not the last.
+
+    `count` elements are cut into `shards` parts; `batch` packets go to the network together. In a
+    ring a lost packet should be there again while other messages of its shard pass: so small shards
+    are cut into more of them.
+    """
+    element = WIRE_BYTES[form]
+    segments = max(1, PIECE_BYTES // segment_bytes)
+    some = count * element // segment_bytes // (shards * PIECES_OF_A_SHARD)
+    segments = min(segments, max(some, batch // 2 if ring else batch))
+    if segments > batch:
+        segments -= segments % batch
+    return segments * segment_bytes // element
+
+
+def tables_of(
+    graph: MessageGraph,
+    ranks: Sequence[int],
+    world_size: int,
+    segment_bytes: int,
+    form: int,
+    options: GraphOptions,
+) -> MessageTables:
+    """Return the rows of `graph` among the group `ranks`, for elements of `form`."""
+    bound = options.loss_bound
+    adders = [0] * len(graph.gates)
+    for message in graph.incoming:
+        if message.adds:
+            adders[message.gate] += 1
+    return MessageTables(
+        world_size,
+        segment_bytes,
+        form,
+        sending=[
+            Sending(
+                ranks[message.peer],
+                message.piece.start,
+                len(message.piece),
+                message.after,
+                options.layer_class,
+                bound if message.lossy else 0.0,
+            )
+            for message in graph.outgoing
+        ],
+        receiving=[
+            Receiving(
+                ranks[message.peer],
+                message.piece.start,
+                len(message.piece),
+                ADD if message.adds else WRITE,
+                message.gate,
+                bound if message.may_lose else 0.0,
+                message.contributions,
+            )
+            for message in graph.incoming
+        ],
+        gates=[
+            Joining(
+                gate.piece.start,
+                len(gate.piece),
+                options.scale if gate.finish else 1.0,
+                1 + adders[number],
+                options.policy if gate.finish else ZERO,
+            )
+            for number, gate in enumerate(graph.gates)
+        ],
+        keeps_missing=options.keeps_missing and bound > 0,
+        tagged=options.tagged,
+    )

@@ -1,0 +1,268 @@
+"""The bounded-loss transport over simulated packets: closed forms, and what must hold whatever
+happens to packets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.errors import UsageError
+from shoal.sim.transports.bounded_loss import FRAME_BYTES
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork, Missing
+from shoal.switching.port import transmission_time
+from shoal.switching.settings import Link, Port, Profile, Queue
+from shoal.switching.tables import NEVER, PICOSECONDS, QUEUES, Count
+from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, star
+from shoal.transport.endpoint import TransportConfig
+from shoal.transport.holes import ERROR_FEEDBACK
+from shoal.transport.tables import Counter
+from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RATE = 10**10
+DELAY_S = 5e-6
+SEGMENT = TransportConfig().segment_bytes
+FULL = FRAME_BYTES + HEADER_BYTES + SEGMENT
+CONTROL = FRAME_BYTES + HEADER_BYTES + FEEDBACK_BYTES
+GONE = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED, Count.LOST]
+
+
+def around(hosts: int, *, port: Port | None = None, link: Link | None = None) -> Topology:
+    port, link = port or Port(RATE), link or Link(DELAY_S)
+    return star(host_names(hosts), Materials(Port(RATE), port, link))
+
+
+def on_two_spines(port: Port, link: Link) -> Topology:
+    return leaf_spine(host_names(6), 3, 2, Materials(Port(RATE), port, Link(DELAY_S), port, link))
+
+
+def over_one_switch(size: int) -> int:
+    """How long a packet of `size` bytes takes from host to host where nobody else sends."""
+    return 2 * (transmission_time(size, RATE) + round(DELAY_S * PICOSECONDS))
+
+
+def lost_packets(network: BoundedLossNetwork) -> int:
+    return int(network.state.counts[..., GONE].sum())
+
+
+def check_conservation(network: BoundedLossNetwork) -> None:
+    core = network.state.network[0]
+    assert core["injected"] == core["delivered"] + lost_packets(network) + core["in_network"]
+    counts = [endpoint.counts() for endpoint in network.endpoints]
+    sent = sum(c[Counter.SENT] + c[Counter.CONTROL_SENT] for c in counts)
+    assert core["injected"] == sent
+    refusals = [Counter.FOREIGN, Counter.TRUNCATED, Counter.OTHER_VERSION, Counter.UNKNOWN_KIND]
+    assert all(c[each] == 0 for c in counts for each in (*refusals, Counter.MISPLACED))
+
+
+@pytest.mark.parametrize("packets", [1, 7, 30])
+def test_a_lone_transfer_takes_a_ready_and_its_bytes(packets: int) -> None:
+    network = BoundedLossNetwork(around(2))
+    number = network.start(0, [0], [1], [packets * SEGMENT])
+    assert network.run(NEVER) == [number]
+    ready = over_one_switch(CONTROL)
+    arrived = ready + over_one_switch(FULL) + (packets - 1) * transmission_time(FULL, RATE)
+    tick = PICOSECONDS // 1_000_000
+    assert network.completion_times(number)[0, 1] == arrived // tick * tick
+    assert network.now == arrived + over_one_switch(CONTROL)
+    assert network.missing(number) == []
+
+
+def test_what_stays_on_a_host_takes_its_turn() -> None:
+    network = BoundedLossNetwork(around(2), local_rate=8e9)
+    first = network.start(0, [0], [0], [1_000])
+    second = network.start(0, [0, 1], [0, 1], [1_000, 500])
+    assert network.run(NEVER) == [first]
+    assert network.now == PICOSECONDS // 1_000_000
+    assert network.run(NEVER) == [second]
+    assert network.now == 2 * PICOSECONDS // 1_000_000
+    assert network.run(NEVER) == []
+
+
+@dataclass(frozen=True)
+class Case:
+    loss: float
+    room: int
+    jitter_s: float
+    spray: bool
+    bound: float
+    seed: int
+
+
+cases = st.builds(
+    Case,
+    loss=st.sampled_from([0.0, 0.01, 0.2]),
+    room=st.sampled_from([4_000, 15_000, 10**7]),
+    jitter_s=st.sampled_from([0.0, 2e-5]),
+    spray=st.booleans(),
+    bound=st.sampled_from([0.0, 0.1, 0.3]),
+    seed=st.integers(0, 5),
+)
+flows = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(4, 400_000)), min_size=1, max_size=8
+)
+
+
+def lossy(case: Case, *, carries_payload: bool = False) -> BoundedLossNetwork:
+    port = Port(RATE // 4, limit_bytes=case.room)
+    link = Link(DELAY_S, jitter_s=case.jitter_s, loss=case.loss)
+    return BoundedLossNetwork(
+        on_two_spines(port, link),
+        spray=case.spray,
+        seed=case.seed,
+        carries_payload=carries_payload,
+    )
+
+
+@given(case=cases, flows=flows)
+@settings(max_examples=60)
+def test_all_comes_to_an_end_within_its_bound(
+    case: Case, flows: list[tuple[int, int, int]]
+) -> None:
+    network = lossy(case)
+    sources, targets, sizes = zip(*flows, strict=True)
+    number = network.start(0, sources, targets, sizes, loss_bound=case.bound)
+    assert network.run(NEVER) == [number]
+    check_conservation(network)
+    gone: dict[tuple[int, int], int] = {}
+    for each in network.missing(number):
+        assert each.start < each.stop
+        pair = each.source, each.target
+        gone[pair] = gone.get(pair, 0) + each.stop - each.start
+    for pair, missing in gone.items():
+        sent = sum(size for source, target, size in flows if (source, target) == pair)
+        assert missing <= case.bound * sent
+    assert case.bound > 0 or not gone
+
+
+def test_loss_is_met_and_seeds_repeat() -> None:
+    case = Case(loss=0.2, room=15_000, jitter_s=2e-5, spray=True, bound=0.1, seed=3)
+
+    def outcome() -> tuple[int, int, list[Missing], int]:
+        network = lossy(case)
+        number = network.start(0, [0, 1, 2], [5, 5, 5], [300_000.0] * 3, loss_bound=case.bound)
+        network.run(NEVER)
+        again = sum(each.counts()[Counter.SENT_AGAIN] for each in network.endpoints)
+        return network.now, lost_packets(network), network.missing(number), again
+
+    first = outcome()
+    assert first == outcome()
+    assert first[1] > 50
+    assert first[2]
+    assert first[3] > 10
+
+
+def test_front_layers_overtake() -> None:
+    network = BoundedLossNetwork(around(3))
+    late = network.start(0, [0], [2], [500_000], layer_class=7)
+    urgent = network.start(0, [1], [2], [500_000], layer_class=0)
+    assert network.run(NEVER) == [urgent]
+    assert network.run(NEVER) == [late]
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "ring"])
+@pytest.mark.parametrize("hosts", [1, 2, 5])
+def test_a_sum_moves_what_it_must(algorithm: str, hosts: int) -> None:
+    network = BoundedLossNetwork(around(6))
+    size = 4 * 30_000
+    number = network.all_reduce(0, range(hosts), size, algorithm=algorithm)
+    assert network.run(NEVER) == ([number] if hosts > 1 else [])
+    counts = [endpoint.counts() for endpoint in network.endpoints]
+    assert sum(c[Counter.RECEIVED_BYTES] for c in counts) == 2 * (hosts - 1) * size
+    check_conservation(network)
+
+
+def test_contributions_get_lost_and_sums_do_not() -> None:
+    case = Case(loss=0.05, room=10**7, jitter_s=0.0, spray=False, bound=0.1, seed=1)
+    network = lossy(case)
+    number = network.all_reduce(0, range(6), 3_000_000, loss_bound=case.bound)
+    assert network.run(NEVER) == [number]
+    shard = 3_000_000 // 6
+    missing = network.missing(number)
+    assert missing
+    for each in missing:
+        assert each.target * shard <= each.start < each.stop <= (each.target + 1) * shard
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "ring"])
+def test_values_travel_in_the_packets(algorithm: str) -> None:
+    case = Case(loss=0.02, room=10**7, jitter_s=1e-5, spray=True, bound=0.0, seed=1)
+    network = lossy(case, carries_payload=True)
+    arrays = some_values()
+    expected = np.mean(arrays, axis=0)
+    number = network.mean(0, range(6), arrays, tensor="layer", algorithm=algorithm)
+    assert network.run(NEVER) == [number]
+    for array in arrays:
+        np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_lost_packet_is_a_hole_in_the_gradient() -> None:
+    case = Case(loss=0.05, room=10**7, jitter_s=0.0, spray=False, bound=0.1, seed=2)
+    network = lossy(case, carries_payload=True)
+    arrays = some_values()
+    values = np.array(arrays)
+    number = network.mean(0, range(6), arrays, tensor="layer", loss_bound=0.1)
+    network.run(NEVER)
+    holes = network.missing(number)
+    assert holes
+    for each in holes:
+        values[each.source, each.start // 4 : each.stop // 4] = 0
+    np.testing.assert_allclose(arrays[0], values.mean(axis=0), rtol=1e-5, atol=1e-7)
+    for array in arrays[1:]:
+        np.testing.assert_array_equal(array, arrays[0])
+
+
+def test_what_was_lost_is_added_to_the_next_one() -> None:
+    case = Case(loss=0.05, room=10**7, jitter_s=0.0, spray=False, bound=0.1, seed=2)
+    network = lossy(case, carries_payload=True)
+    total, sent = np.zeros(60_000), np.zeros(60_000)
+    for iteration in range(6):
+        arrays = some_values(iteration)
+        sent += np.mean(arrays, axis=0)
+        bound = 0.1 if iteration < 5 else 0.0
+        network.mean(
+            network.now,
+            range(6),
+            arrays,
+            tensor="layer",
+            loss_bound=bound,
+            policy=ERROR_FEEDBACK,
+        )
+        network.run(NEVER)
+        total += arrays[0]
+        assert iteration == 5 or not np.allclose(total, sent, atol=1e-3)
+    np.testing.assert_allclose(total, sent, atol=1e-5)
+
+
+def some_values(seed: int = 0) -> list[NDArray[np.float32]]:
+    random = np.random.default_rng(seed)
+    return [random.standard_normal(60_000).astype(np.float32) for _ in range(6)]
+
+
+def test_shallow_ports_with_tags_keep_what_is_important() -> None:
+    early = Queue(plain=Profile(10_000, 10_000, 1.0), capable=Profile(10_000, 10_000, 1.0))
+    port = Port(RATE, (early,) * QUEUES, limit_bytes=200_000)
+    network = BoundedLossNetwork(around(8, port=port), seed=2)
+    number = network.start(0, range(7), [7] * 7, [200 * SEGMENT] * 7, loss_bound=0.2, important=0.5)
+    assert network.run(NEVER) == [number]
+    counts = network.state.counts.sum(axis=(0, 1))
+    plain, capable = counts[0], counts[1]
+    assert plain[Count.DROPPED_EARLY] > 0
+    assert capable[Count.DROPPED_EARLY] == 0
+    assert capable[Count.MARKED] > 0
+    sent = sum(each.counts()[Counter.IMPORTANT_SENT] for each in network.endpoints)
+    assert np.isclose(sent, 700, rtol=0.3)
+
+
+def test_too_little_room_is_said() -> None:
+    network = BoundedLossNetwork(around(2), packets=20)
+    network.start(0, [0], [1], [10**6])
+    with pytest.raises(UsageError, match="More than 20 packets"):
+        network.run(NEVER)
