@@ -1,0 +1,1 @@
+"""Transports of the simulated network: TCP and its like, as state machines over packets."""
