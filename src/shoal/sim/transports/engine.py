@@ -89,7 +89,7 @@ def _fill(ends: Ends, flow: Row, record: Row, number: int) -> None:
     flow.una = flow.nxt = flow.lost_to = flow.again = flow.highest = flow.recover = 0
     flow.above = flow.again_out = flow.backoff = flow.expected = 0
     flow.echoes = flow.marked = flow.observed_to = flow.reduced_to = 0
-    flow.paced_at = flow.is_limited = flow.is_over = 0
+    flow.paced_at = flow.is_limited = flow.is_over = flow.is_urgent = 0
     flow.peak = flow.rise_s = flow.reno = flow.prior = 0.0
     flow.reordering, flow.due = ends.rules[0].reordering, NEVER
 

@@ -50,6 +50,7 @@ def note_answer(ends: Ends, index: int, packet: Row, segment: Row) -> None:
     if flow.mode == OPEN and flow.lost_to > flow.una:
         controls.note_loss(rules, flow)
         flow.mode, flow.recover = RECOVERY, flow.nxt
+        flow.is_urgent = 1  # the first of what is lost is sent at once (RFC 6675, section 5, 4.3)
         ends.records[flow.record].recoveries += 1
 
 
@@ -75,7 +76,7 @@ def send(state: State, window: Window, ends: Ends, index: int, now: int) -> int:
     is_held_back = False
     while True:
         flow.is_limited = scoreboard.under_way(flow) >= int(flow.window)
-        if flow.is_limited:
+        if flow.is_limited and not flow.is_urgent:
             break
         sequence = scoreboard.next_lost(flow, ring)
         is_new = sequence < 0
@@ -89,8 +90,8 @@ def send(state: State, window: Window, ends: Ends, index: int, now: int) -> int:
         problem = _send_packet(state, window, ends, index, sequence, now)
         if problem != NONE:
             return problem
+        flow.is_urgent = 0
         if is_new:
-            # An acknowledgement cannot come before what it acknowledges: lost_to stays below.
             flow.nxt += 1
         else:
             flow.again += 1

@@ -72,7 +72,7 @@ FLOW: Final = np.dtype(
         ("mode", "u1"),
         ("is_limited", "u1"),  # by its window, not by what there is to send
         ("is_over", "u1"),  # everything has arrived
-        ("pad", "u1"),
+        ("is_urgent", "u1"),  # a packet may leave whatever the window says
         ("expected", "<i4"),  # the receiver has every packet before it
         ("bdp", "<f8"),  # packets that fill its path when nobody else is there
         # What congestion controls need for themselves.
