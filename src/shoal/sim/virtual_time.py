@@ -17,7 +17,7 @@ from shoal.errors import ProtocolError
 from shoal.switching.tables import NEVER
 
 if TYPE_CHECKING:
-    from shoal.sim.flow.network import FlowNetwork
+    from shoal.sim.network import Network
 
 _TURNS_PER_TICK = 4096
 
@@ -37,9 +37,9 @@ Process: TypeAlias = Generator[int | Signal, Any, None]
 
 
 class VirtualTime:
-    """Runs processes over a network of flows. Times are picoseconds."""
+    """Runs processes over a network. Times are picoseconds."""
 
-    def __init__(self, network: FlowNetwork) -> None:
+    def __init__(self, network: Network) -> None:
         self.now = 0
         self.network = network
         self._ready: deque[tuple[Process, Any]] = deque()

@@ -230,6 +230,23 @@ def new_state(
     return state
 
 
+def with_packets(state: State, packets: int) -> State:
+    """Return `state` with room for more packets, `packets` of them; what is in it stays."""
+    had, network = len(state.packets), state.network[0]
+    grown = state._replace(
+        packets=_rows(packets, PACKET),
+        heap=np.zeros(packets + len(state.ports), EVENT),
+        delivered=np.zeros(packets, np.int32),
+    )
+    for name in ("packets", "heap", "delivered"):
+        before = getattr(state, name)
+        getattr(grown, name)[: len(before)] = before
+    grown.packets["next"][had:] = np.arange(had + 1, packets + 1)
+    grown.packets["next"][-1] = network["free"]
+    network["free"] = had
+    return grown
+
+
 def _rows(count: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
     """Return rows of zeros that begin where a line of the processor's cache does."""
     memory = np.zeros(count * dtype.itemsize + _LINE, np.uint8)

@@ -14,6 +14,7 @@ import numpy as np
 from shoal.errors import ResourceError
 from shoal.sim.flow.events import FULL, run, set_capacity, start, take_finished
 from shoal.sim.flow.tables import ROUTE, TRUNK, State, new_tables
+from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.routes import RouteMap, check_paths
 from shoal.switching.tables import NEVER, PICOSECONDS
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching.topology import Topology
 
 FLOWS = 1 << 14
 """That may be under way at once where nothing asks for more."""
@@ -66,9 +67,7 @@ class FlowNetwork:
         self._ends = np.zeros((2, flows), np.int64)
         self._sizes = np.zeros(flows, np.float64)
         self._next_event = NEVER
-        self._switch = [int(each) for each in self._state.access[:, 3]]
-        self._access = [(int(out), int(into)) for out, into in self._state.access_delay]
-        self._between = self._state.route_delay.tolist()
+        self._delays = ways.delays
 
     @property
     def now(self) -> int:
@@ -82,10 +81,7 @@ class FlowNetwork:
 
     def delay(self, source: int, target: int) -> int:
         """Return how long a bit takes from host to host, picoseconds."""
-        if source == target:
-            return 0
-        between: int = self._between[self._switch[source]][self._switch[target]]
-        return self._access[source][0] + between + self._access[target][1]
+        return self._delays.between(source, target)
 
     def start(
         self,
@@ -156,13 +152,12 @@ class _Ways:
         self._rows: list[tuple[float, int]] = []
         switches = len(topology.switches)
         found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self._delay = np.zeros((switches, switches), np.int64)
+        self.delays = WayLengths(topology, delay_of)
         host_at = {self._switch_of(host): host for host in range(topology.hosts)}
         for there, host in host_at.items():
             for here in host_at:
                 if here != there:
                     ways = list(self._ways(here, there, host))
-                    self._delay[here, there] = max(self._delay_of(way) for _, way in ways)
                     found[here, there] = self._lay_out(ways, spray=spray)
         most = max((len(each) for each in found.values()), default=1)
         self._routes = np.zeros((switches, switches, most), ROUTE)
@@ -181,7 +176,7 @@ class _Ways:
         for host in range(topology.hosts):
             out = self._out[host]
             access[host] = out, into[host], len(topology.cables) + host, self._switch_of(host)
-            delay[host] = _delay(topology.cables[out]), _delay(topology.cables[into[host]])
+            delay[host] = self.delays.out[host], self.delays.into[host]
         trunks = np.zeros(max(1, len(self._rows)), TRUNK)
         for row, (weight, link) in enumerate(self._rows):
             trunks[row]["weight"], trunks[row]["link"] = weight, link
@@ -190,15 +185,12 @@ class _Ways:
             "access_delay": delay,
             "routes": self._routes,
             "alternatives": self._alternatives,
-            "route_delay": self._delay,
+            "route_delay": self.delays.between_switches,
             "trunks": trunks,
         }
 
     def _switch_of(self, host: int) -> int:
         return -1 - self._topology.cables[self._out[host]].target
-
-    def _delay_of(self, way: list[int]) -> int:
-        return sum(_delay(self._topology.cables[number]) for number in way)
 
     def _ways(self, here: int, there: int, host: int) -> Iterator[_Way]:
         """Yield the ways to switch `there`, which `host` is at; switches spread load evenly."""
@@ -224,7 +216,3 @@ class _Ways:
     def _append(self, hops: list[tuple[float, int]]) -> tuple[int, int]:
         self._rows += hops
         return len(self._rows) - len(hops), len(hops)
-
-
-def _delay(cable: Cable) -> int:
-    return round(cable.link.delay_s * PICOSECONDS)

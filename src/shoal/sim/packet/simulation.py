@@ -96,22 +96,8 @@ class Simulation:
         for number, cable in enumerate(topology.cables):
             self._ports.setdefault(cable.source, number)
         for flow in flows:
-            self._check_flow(flow)
-        rows = [
-            (
-                flow.packets,
-                flow.interval_ps,
-                flow.start_ps,
-                flow.key,
-                flow.size,
-                flow.destination,
-                self._ports[flow.source],
-                flow.queue,
-                flow.ecn,
-            )
-            for flow in flows
-        ]
-        self._flows = new_flows(rows)
+            check_flow(flow, topology.hosts, least_size)
+        self._flows = new_flows(flow_rows(flows, self._ports))
         self._window = self._new_window()
         arm(self.state, self._window, self._flows)
 
@@ -145,7 +131,7 @@ class Simulation:
 
         Raises `UsageError` if it is too small, too late, or the network has no room for it.
         """
-        self._check_ends(source, destination, queue, ecn)
+        _check_ends(source, destination, queue, ecn, self.topology.hosts)
         row = take_row(self.state)
         problem = inject(
             self.state,
@@ -213,34 +199,62 @@ class Simulation:
         gone = int(self.state.counts[..., GONE].sum())
         assert core["injected"] == core["delivered"] + gone + core["in_network"]
 
-    def _check_flow(self, flow: Flow) -> None:
-        self._check_ends(flow.source, flow.destination, flow.queue, flow.ecn)
-        if flow.size < self._least_size:
-            self._raise(Problem.SMALL)
-        if flow.interval_ps < 1 or flow.start_ps < 0 or flow.packets < 0:
-            message = (
-                "A flow begins at 0 ps or later, has 0 packets or more and at least 1 ps between"
-                f" them, not {flow.start_ps} ps, {flow.packets} and {flow.interval_ps} ps."
-            )
-            raise UsageError(message)
-
-    def _check_ends(self, source: int, destination: int, queue: int, ecn: int) -> None:
-        hosts = self.topology.hosts
-        if not (0 <= source < hosts and 0 <= destination < hosts):
-            message = f"Hosts are 0 to {hosts - 1}, not {source} and {destination}."
-            raise UsageError(message)
-        if not (0 <= queue < QUEUES and 0 <= ecn <= _ECN_BITS):
-            message = f"Queues are 0 to 7 and ECN bits 0 to 3, not {queue} and {ecn}."
-            raise UsageError(message)
-
     def _raise(self, problem: int) -> None:
         if problem == Problem.NONE:
             return
+        full = (
+            f"More than {self._room} packets are in the network at once: ask for room for more"
+            " (packets=)."
+        )
         said = {
-            Problem.FULL: f"More than {self._room} packets are in the network at"
-            " once: ask for room for more (packets=).",
-            Problem.SMALL: f"No packet may be smaller than {self._least_size} bytes here"
-            " (least_size=).",
+            Problem.FULL: full,
+            Problem.SMALL: _too_small(self._least_size),
             Problem.PAST: "Time has passed beyond that: a packet leaves now or later.",
         }
         raise UsageError(said[Problem(problem)])
+
+
+def flow_rows(
+    flows: Sequence[Flow], ports: Sequence[int] | dict[int, int]
+) -> list[tuple[int, ...]]:
+    """Return what `new_flows` takes; `ports` are those that hosts send by."""
+    return [
+        (
+            flow.packets,
+            flow.interval_ps,
+            flow.start_ps,
+            flow.key,
+            flow.size,
+            flow.destination,
+            ports[flow.source],
+            flow.queue,
+            flow.ecn,
+        )
+        for flow in flows
+    ]
+
+
+def check_flow(flow: Flow, hosts: int, least_size: int) -> None:
+    """Raise `UsageError` for a flow that cannot be among so many hosts."""
+    _check_ends(flow.source, flow.destination, flow.queue, flow.ecn, hosts)
+    if flow.size < least_size:
+        raise UsageError(_too_small(least_size))
+    if flow.interval_ps < 1 or flow.start_ps < 0 or flow.packets < 0:
+        message = (
+            "A flow begins at 0 ps or later, has 0 packets or more and at least 1 ps between"
+            f" them, not {flow.start_ps} ps, {flow.packets} and {flow.interval_ps} ps."
+        )
+        raise UsageError(message)
+
+
+def _check_ends(source: int, destination: int, queue: int, ecn: int, hosts: int) -> None:
+    if not (0 <= source < hosts and 0 <= destination < hosts):
+        message = f"Hosts are 0 to {hosts - 1}, not {source} and {destination}."
+        raise UsageError(message)
+    if not (0 <= queue < QUEUES and 0 <= ecn <= _ECN_BITS):
+        message = f"Queues are 0 to 7 and ECN bits 0 to 3, not {queue} and {ecn}."
+        raise UsageError(message)
+
+
+def _too_small(least_size: int) -> str:
+    return f"No packet may be smaller than {least_size} bytes here (least_size=)."

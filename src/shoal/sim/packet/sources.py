@@ -81,11 +81,11 @@ def run(state: State, window: Window, flows: NDArray[np.void], until: int) -> in
             return NONE
         packet = state.packets[row]
         if packet.size == 0:
-            problem = _send(state, window, flows[packet.owner], row)
+            problem = send(state, window, flows[packet.owner], row)
             if problem != NONE:
                 return problem
         elif packet.owner >= 0:
-            _receive(flows[packet.owner], packet)
+            receive(flows[packet.owner], packet)
             free_row(state, row)
         else:
             state.delivered[network.waiting] = row
@@ -93,7 +93,11 @@ def run(state: State, window: Window, flows: NDArray[np.void], until: int) -> in
 
 
 @inlined
-def _send(state: State, window: Window, flow: Row, timer: int) -> int:
+def send(state: State, window: Window, flow: Row, timer: int) -> int:
+    """Let the flow send the packet that its timer, now due, was set for; return a `Problem`.
+
+    If there is one, the timer is not set anew.
+    """
     at, index, row = int(state.packets[timer].at), state.packets[timer].owner, take_row(state)
     problem = inject(
         state,
@@ -117,7 +121,8 @@ def _send(state: State, window: Window, flow: Row, timer: int) -> int:
 
 
 @inlined
-def _receive(flow: Row, packet: Row) -> None:
+def receive(flow: Row, packet: Row) -> None:
+    """Count a packet of the flow that has come to its host."""
     delay = packet.at - packet.begun
     flow.delivered += 1
     flow.delivered_bytes += packet.size

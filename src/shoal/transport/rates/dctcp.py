@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.compiled import compiled
+from shoal.compiled import compiled, inlined
 
 if TYPE_CHECKING:
     from shoal.transport.tables import Row
@@ -30,6 +30,18 @@ def report_interval(peer: Row) -> int:
     return max(1, int(peer.window) // 2)
 
 
+@inlined
+def next_fraction(fraction: float, marked: int, received: int) -> float:
+    """Return the running share of marked packets after a window with so many of them."""
+    return fraction + GAIN * (marked / max(1, received) - fraction)
+
+
+@inlined
+def reduced(window: float, fraction: float) -> float:
+    """Return the window that follows on marks: half the running share of them smaller."""
+    return window * (1.0 - fraction / 2)
+
+
 @compiled
 def note_feedback(peer: Row, received: int, marked: int) -> None:
     """Count marks, and once a window has been reported on, adapt it."""
@@ -37,10 +49,11 @@ def note_feedback(peer: Row, received: int, marked: int) -> None:
     peer.window_marked += marked
     if peer.reported_highest < peer.window_end:
         return
-    share = peer.window_marked / max(1, peer.window_start)
-    peer.mark_fraction += GAIN * (share - peer.mark_fraction)
+    peer.mark_fraction = next_fraction(
+        peer.mark_fraction, int(peer.window_marked), int(peer.window_start)
+    )
     if peer.window_marked > 0:
-        peer.window *= 1.0 - peer.mark_fraction / 2
+        peer.window = reduced(peer.window, peer.mark_fraction)
         peer.increases = 1
     elif peer.increases == 0:
         peer.window *= 2

@@ -1,0 +1,58 @@
+"""What training in virtual time asks of a network, whether it is made of flows or of packets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+class Network(Protocol):
+    """Transfers between the hosts of a topology. Times are picoseconds, rates bits per second.
+
+    A transfer is one or more flows that begin together; it is over when the last byte of the last
+    of them has arrived. Bytes are those that links carry, headers included.
+    """
+
+    @property
+    def now(self) -> int:
+        """When something has last happened."""
+        ...
+
+    @property
+    def flows_ended(self) -> int:
+        """Flows that have come to their end since the beginning."""
+        ...
+
+    def delay(self, source: int, target: int) -> int:
+        """Return how long a bit takes from host to host."""
+        ...
+
+    def start(
+        self,
+        at: int,
+        sources: Sequence[int] | NDArray[Any],
+        targets: Sequence[int] | NDArray[Any],
+        sizes: Sequence[float] | NDArray[Any],
+        *,
+        most: float = float("inf"),
+    ) -> int:
+        """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
+
+        None exceeds the rate `most`. Numbers of transfers that are over are used again.
+        """
+        ...
+
+    def run(self, until: int) -> list[int]:
+        """Let time pass up to `until`, or to when the next transfers are over; return those."""
+        ...
+
+    def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
+        """Let the cable of this number carry so much from `at` on; 0: it is down.
+
+        Everything up to `at` has happened.
+        """
+        ...

@@ -1,0 +1,244 @@
+"""Flows over the window kernel: from one delivery or timer to the next, each end doing its part.
+
+Owns the rows of flows and transfers. A packet belongs to a flow if it carries the flow's key, which
+no other ever has: what arrives after its flow has ended is thrown away. Beside them sources send at
+their own pace (`packet.sources`); owners of packets are first the sources, then the flows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from numpy import uint64
+
+from shoal.compiled import compiled, inlined
+from shoal.sim.packet import sources
+from shoal.sim.packet.calendar import push
+from shoal.sim.packet.window import FULL, NOBODY, NONE, inject, next_due
+from shoal.sim.transports import controls, receiving, round_trips, senders
+from shoal.sim.transports.tables import Mode
+from shoal.switching.network import free_row
+from shoal.switching.random_bits import mixed
+from shoal.switching.tables import NEVER, PICOSECONDS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shoal.sim.packet.tables import Window
+    from shoal.sim.transports.tables import Ends, Row
+    from shoal.switching.tables import State
+
+FREE, COMING, LOCAL, OPEN = (
+    int(Mode.FREE),
+    int(Mode.COMING),
+    int(Mode.LOCAL),
+    int(Mode.OPEN),
+)
+TOO_MANY: Final = -1
+"""In place of a transfer's number: not so many flows at once."""
+
+
+@compiled
+def start(
+    state: State,
+    window: Window,
+    ends: Ends,
+    at: int,
+    first: int,
+    count: int,
+    interval: int,
+    ports: NDArray,
+    trips: NDArray,
+) -> int:
+    """Let the flows of `count` records from `first` on begin at `at`; return their transfer.
+
+    `ports` are those of hosts, `trips` the round trips of an idle path. There is a row of packets
+    for each of them. Returns `TOO_MANY` and does nothing if they are too many.
+    """
+    core = ends.core[0]
+    if core.flows + count > len(ends.flows):
+        return TOO_MANY
+    transfer = int(core.free_transfer)
+    core.free_transfer = ends.transfers[transfer].next
+    ends.transfers[transfer].flows = count
+    for number in range(count):
+        record = ends.records[first + number]
+        index = int(core.free_flow)
+        flow = ends.flows[index]
+        core.free_flow = flow.next
+        core.flows += 1
+        core.started += 1
+        _fill(ends, flow, record, first + number)
+        flow.transfer, flow.interval = transfer, interval
+        flow.port, flow.back_port = ports[record.source], ports[record.target]
+        round_trips.note_first(flow, trips[number])
+        bits = 8.0 * ends.rules[0].frame_bytes * PICOSECONDS
+        path = trips[number] * float(state.ports[flow.port].rate) / bits
+        flow.bdp = min(max(1.0, float(int(path) + 1)), ends.rules[0].most_window)
+        senders.set_timer(state, window, ends, index, at)
+    return transfer
+
+
+@inlined
+def _fill(ends: Ends, flow: Row, record: Row, number: int) -> None:
+    """Let `flow` be new, and what its record says."""
+    flow.key = mixed(uint64(ends.core[0].seed) + uint64(number))
+    flow.record, flow.mode = number, COMING
+    flow.source, flow.target, flow.packets = record.source, record.target, record.packets
+    flow.last_size = record.size - (record.packets - 1) * int(ends.rules[0].frame_bytes)
+    flow.una = flow.nxt = flow.lost_to = flow.again = flow.highest = flow.recover = 0
+    flow.above = flow.again_out = flow.backoff = flow.expected = 0
+    flow.echoes = flow.marked = flow.observed_to = flow.reduced_to = 0
+    flow.paced_at = flow.is_limited = flow.is_over = flow.is_urgent = 0
+    flow.peak = flow.rise_s = flow.reno = flow.prior = 0.0
+    flow.reordering, flow.due = ends.rules[0].reordering, NEVER
+
+
+@compiled
+def run(
+    state: State, window: Window, ends: Ends, others: NDArray, stalled: int, until: int
+) -> tuple[int, int]:
+    """Let everything happen up to `until`, or until a transfer is over.
+
+    Returns a `Problem`, and if rows of packets have run out, the flow that could not send: run on
+    with it as `stalled` when there are more; -1: none.
+    """
+    core, now = ends.core[0], int(window.clock[0].now)
+    index = stalled
+    while True:
+        if index >= 0:
+            problem = senders.send(state, window, ends, index, now)
+            if problem != NONE:
+                return problem, index
+        if core.finished > 0:
+            return NONE, -1
+        row = next_due(state, window, until)
+        if row == NOBODY:
+            return NONE, -1
+        packet = state.packets[row]
+        now, index = int(packet.at), int(packet.owner - core.first_owner)
+        if index < 0:
+            if not _react_as_source(state, window, others[packet.owner], row):
+                return FULL, -1
+        elif packet.size == 0:
+            index = _wake(state, ends, index, row, now)
+        elif packet.flow != ends.flows[index].key:
+            free_row(state, row)
+            index = -1
+        elif packet.destination == ends.flows[index].target:
+            _receive(state, window, ends, index, row)
+            index = -1
+        else:
+            senders.note_answer(ends, index, packet, ends.segments[row])
+            free_row(state, row)
+            if ends.flows[index].una == ends.flows[index].packets:
+                _free(ends, index)
+                index = -1
+
+
+@inlined
+def _react_as_source(state: State, window: Window, source: Row, row: int) -> bool:
+    """Let a source send, or count what it sent; return False if there is no row for a packet."""
+    packet = state.packets[row]
+    if packet.size > 0:
+        sources.receive(source, packet)
+        free_row(state, row)
+    elif sources.send(state, window, source, row) != NONE:
+        push(state, window, row, packet.at, source.port)  # to be tried again
+        return False
+    return True
+
+
+@inlined
+def _wake(state: State, ends: Ends, index: int, row: int, now: int) -> int:
+    """React to a timer in `row`; return the flow that may send something now, -1: none."""
+    flow = ends.flows[index]
+    free_row(state, row)
+    ends.core[0].timers -= 1
+    if row != flow.timer:
+        return -1
+    flow.timer, flow.timer_at = -1, NEVER
+    if flow.mode == COMING:
+        _begin(ends, flow, now)
+    elif flow.due <= now:
+        if flow.mode == LOCAL:
+            _end(ends, flow, now)
+            _free(ends, index)
+            return -1
+        if not senders.note_silence(ends, index, now):
+            ends.core[0].given_up += 1
+            ends.acknowledged[index, :] = 0
+            ends.arrived[index, :] = 0
+            _free(ends, index)
+            return -1
+    return index
+
+
+@inlined
+def _begin(ends: Ends, flow: Row, now: int) -> None:
+    flow.begun, flow.mode = now, OPEN
+    controls.begin(ends.rules[0], flow)
+    if flow.source == flow.target:  # one after the other
+        size, host = ends.records[flow.record].size, flow.source
+        took = int(size * 8.0 * PICOSECONDS / ends.rules[0].local_rate)
+        flow.due = max(now, ends.local_free_at[host]) + took
+        ends.local_free_at[host] = flow.due
+        flow.mode, flow.packets = LOCAL, 0
+
+
+@inlined
+def _receive(state: State, window: Window, ends: Ends, index: int, row: int) -> None:
+    """Let the receiver answer the packet in `row`, in the same row."""
+    rules, flow = ends.rules[0], ends.flows[index]
+    packet, segment = state.packets[row], ends.segments[row]
+    begun, owner = packet.begun, packet.owner
+    receiving.note_arrival(flow, ends.records[flow.record], ends.arrived[index], packet, segment)
+    if flow.expected == flow.packets and not flow.is_over:
+        flow.is_over = 1
+        _end(ends, flow, packet.at)
+    inject(
+        state,
+        window,
+        row,
+        flow.back_port,
+        packet.at,
+        rules.ack_bytes,
+        flow.source,
+        uint64(flow.key),
+        rules.ack_queue,
+        rules.ecn,
+    )
+    packet.owner, packet.begun = owner, begun  # the timestamp is sent back (RFC 7323)
+
+
+@inlined
+def _end(ends: Ends, flow: Row, now: int) -> None:
+    """Note that everything has arrived."""
+    core, record, transfer = ends.core[0], ends.records[flow.record], ends.transfers[flow.transfer]
+    record.end = now
+    core.ended += 1
+    transfer.flows -= 1
+    if transfer.flows == 0:
+        ends.finished[core.finished] = flow.transfer
+        core.finished += 1
+
+
+@inlined
+def _free(ends: Ends, index: int) -> None:
+    """Let the row be used again; what is under way is nobody's now."""
+    core, flow = ends.core[0], ends.flows[index]
+    flow.key, flow.mode, flow.timer, flow.timer_at = uint64(0), FREE, -1, NEVER
+    flow.next = core.free_flow
+    core.free_flow = index
+    core.flows -= 1
+
+
+def take_finished(ends: Ends) -> list[int]:
+    """Return the transfers that are over since this was called last; their numbers are free."""
+    core = ends.core[0]
+    taken: list[int] = ends.finished[: core["finished"]].tolist()
+    for transfer in taken:
+        ends.transfers[transfer]["next"] = core["free_transfer"]
+        core["free_transfer"] = transfer
+    core["finished"] = 0
+    return taken

@@ -1,0 +1,294 @@
+"""A network of packets as training sees it: transfers between hosts, and when they are over.
+
+Owns the tables, how large they are, and how messages become flows of packets; the compiled rooms
+decide. The counterpart of `flow.network`, with loss, queues, marks and reordering in it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from shoal.errors import ResourceError, UsageError
+from shoal.sim.packet.simulation import GONE, check_flow, flow_rows
+from shoal.sim.packet.sources import arm, new_flows
+from shoal.sim.packet.tables import LEAST_BYTES, Problem, new_window
+from shoal.sim.packet.window import take_over
+from shoal.sim.transports.engine import TOO_MANY, run, start, take_finished
+from shoal.sim.transports.settings import Transport, write_rules
+from shoal.sim.transports.tables import SEGMENT, new_ends, with_room
+from shoal.sim.way_lengths import WayLengths, delay_of
+from shoal.switching.port import transmission_time
+from shoal.switching.tables import PICOSECONDS, Count, with_packets
+from shoal.switching.topology import USUAL_PACKETS, make_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from shoal.sim.packet.simulation import Flow
+    from shoal.switching.tables import State
+    from shoal.switching.topology import Cable, Topology
+
+FLOWS: Final = 1 << 12
+"""That may be under way at once where nothing asks for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What has happened so far, all flows together; the counts are of packets."""
+
+    flows: int
+    """That have come to their end."""
+    given_up: int
+    """Flows whose sender has stopped trying."""
+    retransmitted: int
+    recoveries: int
+    """Fast recoveries."""
+    timeouts: int
+    marked: int
+    """That arrived with a congestion mark."""
+    duplicates: int
+    """That arrived though they had before."""
+    hops: int
+    """Sent over a link, acknowledgements and sources' included."""
+    dropped: int
+    """By a port, for whatever reason."""
+    lost: int
+    """On a link."""
+
+
+class PacketNetwork:
+    """Transfers over `topology`, each message by packets of a `transport`; a `sim.network.Network`.
+
+    Connections are there from the beginning: no handshakes, and the first timeout is that of a
+    connection which has seen its path idle. Messages within a host move at `local_rate`, bits per
+    second, one after the other. `others` send at their own pace beside them (UDP). `flows` may be
+    under way at once. The same `seed` gives the same run. Raises `UsageError` if a host cannot
+    reach another.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        transport: Transport | None = None,
+        *,
+        local_rate: float,
+        spray: bool = False,
+        shared_buffers: Sequence[int] = (),
+        others: Sequence[Flow] = (),
+        flows: int = FLOWS,
+        seed: int = 1,
+    ) -> None:
+        self.topology, self.transport = topology, transport or Transport()
+        self._state = make_state(
+            topology,
+            seed=seed,
+            packets=max(USUAL_PACKETS, 2 * (flows + len(others))),
+            spray=spray,
+            shared_buffers=shared_buffers,
+        )
+        self._window = new_window(self._state, least_size=LEAST_BYTES)
+        self._ends = new_ends(
+            self._state.packets,
+            flows=flows,
+            hosts=topology.hosts,
+            most_window=self.transport.most_window,
+            seed=seed << 32,
+        )
+        write_rules(self._ends.rules[0], self.transport, local_rate=local_rate)
+        self._ports = np.array([topology.access_port(k) for k in range(topology.hosts)], np.int32)
+        for flow in others:
+            check_flow(flow, topology.hosts, LEAST_BYTES)
+        self._others = new_flows(flow_rows(others, self._ports.tolist()))
+        self._ends.core[0]["first_owner"] = len(others)
+        arm(self._state, self._window, self._others)
+        self._delays = WayLengths(topology, delay_of)
+        self._there = WayLengths(topology, _time_of(self.transport.frame_bytes))
+        self._back = WayLengths(topology, _time_of(self.transport.ack_bytes))
+        self._over: deque[int] = deque()
+
+    @property
+    def now(self) -> int:
+        """How far time has passed, picoseconds."""
+        return int(self._window.clock[0]["now"])
+
+    @property
+    def flows_ended(self) -> int:
+        """Flows that have come to their end since the beginning."""
+        return int(self._ends.core[0]["ended"])
+
+    @property
+    def state(self) -> State:
+        """The tables of the network itself, to look at."""
+        return self._state
+
+    @property
+    def flows(self) -> NDArray[np.void]:
+        """The flows' rows (`FLOW`), to look at; those of flows that have ended are used again."""
+        return self._ends.flows
+
+    @property
+    def records(self) -> NDArray[np.void]:
+        """What has become of every flow so far, in the order of their start: rows of `RECORD`."""
+        return self._ends.records[: self._ends.core[0]["started"]].copy()
+
+    @property
+    def others(self) -> NDArray[np.void]:
+        """What has become of each of the others: rows of `packet.sources.FLOW`."""
+        return self._others.copy()
+
+    def delay(self, source: int, target: int) -> int:
+        """Return how long a bit takes from host to host, picoseconds."""
+        return self._delays.between(source, target)
+
+    def idle_round_trip(self, source: int, target: int) -> int:
+        """Return when a full packet is acknowledged if nobody else is there, picoseconds."""
+        return self._there.between(source, target) + self._back.between(target, source)
+
+    def start(
+        self,
+        at: int,
+        sources: Sequence[int] | NDArray[Any],
+        targets: Sequence[int] | NDArray[Any],
+        sizes: Sequence[float] | NDArray[Any],
+        *,
+        most: float = float("inf"),
+    ) -> int:
+        """Let messages of `sizes` bytes leave their sources at `at`; return the transfer's number.
+
+        Each is one flow, of at least one packet of the smallest size. None exceeds `most` bits per
+        second. Numbers of transfers that are over are used again. Raises `UsageError` if `at` has
+        passed, `ResourceError` if more flows are under way than there is room for.
+        """
+        if at < self.now:
+            message = f"Time has passed beyond {at} ps: a transfer begins now or later."
+            raise UsageError(message)
+        count, frame = len(sizes), self.transport.frame_bytes
+        self._ends = with_room(self._ends, count)
+        first = int(self._ends.core[0]["started"])
+        rows = self._ends.records[first : first + count]
+        rows["start"], rows["end"] = at, -1
+        rows["source"], rows["target"] = sources, targets
+        rows["size"] = np.maximum(1, np.ceil(sizes))
+        rows["packets"] = -(-rows["size"] // frame)
+        rows["size"] += np.maximum(0, LEAST_BYTES - 1 - (rows["size"] - 1) % frame)
+        trips = [self.idle_round_trip(a, b) for a, b in zip(sources, targets, strict=True)]
+        while count > self._free_rows():
+            self._grow()
+        transfer = start(
+            self._state,
+            self._window,
+            self._ends,
+            at,
+            first,
+            count,
+            round(8.0 * PICOSECONDS * frame / most),
+            self._ports,
+            np.array(trips, np.int64),
+        )
+        if transfer == TOO_MANY:
+            message = (
+                f"More than {len(self._ends.flows)} flows at once; make room for more (flows=)."
+            )
+            raise ResourceError(message)
+        return int(transfer)
+
+    def run(self, until: int) -> list[int]:
+        """Let time pass up to `until`, or to when the next transfers are over; return those."""
+        if not self._over:
+            self._advance(until)
+        over = list(self._over)
+        self._over.clear()
+        return over
+
+    def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
+        """Let the cable of this number carry so much from `at` on; 0: it is down."""
+
+        def write(state: State) -> None:
+            state.links[cable]["down"] = bits_per_second <= 0
+            if bits_per_second > 0:
+                state.ports[cable]["rate"] = round(bits_per_second)
+
+        self.change(at, write)
+
+    def change(self, at: int, write: Callable[[State], None]) -> None:
+        """Let `write` change settings of ports, links and routes from `at` on."""
+        while self.now < at:
+            self._advance(at)
+        write(self._state)
+        before = self._window
+        self._window = new_window(self._state, least_size=LEAST_BYTES)
+        take_over(self._state, before, self._window)
+
+    def figures(self) -> Figures:
+        """Return what has happened so far; raise `AssertionError` if something has got lost."""
+        self.check_conservation()
+        records, core = self.records, self._ends.core[0]
+        sums = {name: int(records[name].sum()) for name in _SUMMED}
+        totals = self._state.counts.sum(axis=(0, 1, 2))
+        lost = int(totals[Count.LOST])
+        return Figures(
+            flows=self.flows_ended,
+            given_up=int(core["given_up"]),
+            hops=int(totals[Count.SENT]),
+            dropped=int(totals[GONE].sum()) - lost,
+            lost=lost,
+            **sums,
+        )
+
+    def check_conservation(self) -> None:
+        """Raise `AssertionError` unless every packet is somewhere, and every byte came once."""
+        core = self._state.network[0]
+        gone = int(self._state.counts[..., GONE].sum())
+        assert core["injected"] == core["delivered"] + gone + core["in_network"]
+        assert core["waiting"] == 0
+        records = self.records
+        through = records[(records["end"] >= 0) & (records["source"] != records["target"])]
+        assert (through["received"] == through["size"]).all()
+
+    def digest(self) -> str:
+        """Return a hash of all that was counted, of what arrived when, and of every flow."""
+        summary = blake2b(self._state.counts.tobytes(), digest_size=16)
+        summary.update(self._window.clock["digest"].tobytes())
+        summary.update(self.records.tobytes())
+        for name in ("next_number", "injected", "delivered", "delivered_bytes", "draws"):
+            summary.update(self._state.network[name].tobytes())
+        return summary.hexdigest()
+
+    def _advance(self, until: int) -> None:
+        """Let time pass, and make room for packets whenever there is none."""
+        problem, stalled = int(Problem.FULL), -1
+        while problem == Problem.FULL:
+            problem, stalled = run(
+                self._state, self._window, self._ends, self._others, stalled, until
+            )
+            if problem == Problem.FULL:
+                self._grow()
+        assert problem == Problem.NONE
+        self._over.extend(take_finished(self._ends))
+
+    def _free_rows(self) -> int:
+        taken = self._state.network[0]["in_network"] + self._ends.core[0]["timers"]
+        return len(self._state.packets) - len(self._others) - int(taken)
+
+    def _grow(self) -> None:
+        """Make room for twice as many packets and timers."""
+        self._state = with_packets(self._state, 2 * len(self._state.packets))
+        due = np.zeros(len(self._state.packets), self._window.due.dtype)
+        due[: len(self._window.due)] = self._window.due
+        self._window = self._window._replace(due=due)
+        self._ends = self._ends._replace(segments=self._state.packets.view(SEGMENT))
+
+
+_SUMMED: Final = ("retransmitted", "recoveries", "timeouts", "marked", "duplicates")
+
+
+def _time_of(size: int) -> Callable[[Cable], int]:
+    """Return how long an idle cable takes with a packet of `size` bytes."""
+    return lambda cable: delay_of(cable) + transmission_time(size, cable.port.rate)

@@ -1,0 +1,231 @@
+"""The rows that flows, transfers and records are made of, and what a packet says to their ends.
+
+A flow is a message from host to host: `packets` packets, numbered from 0, all but the last of full
+size. Its row holds both ends: the sender's windows, scoreboard and timer, and what the receiver
+has. Times are picoseconds, sizes bytes on the link, windows packets.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from shoal.switching.tables import NEVER, PACKET
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@unique
+class Mode(IntEnum):
+    """What a flow is doing."""
+
+    FREE = 0
+    COMING = 1
+    """It begins later."""
+    LOCAL = 2
+    """It stays on its host."""
+    OPEN = 3
+    """Nothing is known to be lost."""
+    RECOVERY = 4
+    """Fast recovery: what is known to be lost is sent again, the window has shrunk."""
+    TIMED_OUT = 5
+    """Everything is taken for lost, the window begins anew."""
+
+
+FLOW: Final = np.dtype(
+    [
+        ("key", "<u8"),  # what its packets choose among equal paths by, and are known by
+        ("window", "<f8"),  # congestion window
+        ("threshold", "<f8"),  # below it the window grows by slow start
+        ("una", "<i4"),  # every packet before it is acknowledged
+        ("nxt", "<i4"),  # the first that was never sent
+        ("lost_to", "<i4"),  # of those before it, what is not acknowledged is taken for lost
+        ("again", "<i4"),  # of those before it, what is not acknowledged has been sent again
+        ("highest", "<i4"),  # after the highest acknowledged
+        ("above", "<i4"),  # acknowledged, from lost_to on
+        ("again_out", "<i4"),  # sent again and not acknowledged yet
+        ("recover", "<i4"),  # recovery ends when everything before it is acknowledged
+        ("due", "<i8"),  # when the retransmission timer runs out; NEVER: it does not run
+        # A line of the processor's cache ends here.
+        ("timer_at", "<i8"),  # when the row `timer` is due; NEVER: there is none
+        ("smoothed", "<i8"),  # round trip (RFC 6298), picoseconds
+        ("variation", "<i8"),  # of it
+        ("begun", "<i8"),  # when something was acknowledged last, or the flow began
+        ("paced_at", "<i8"),  # no packet may leave before
+        ("interval", "<i8"),  # picoseconds from packet to packet at least; 0: as the window says
+        ("packets", "<i4"),
+        ("timer", "<i4"),  # row of packets; -1: none
+        # Another one ends here.
+        ("source", "<i4"),
+        ("target", "<i4"),
+        ("port", "<i4"),  # of the source
+        ("back_port", "<i4"),  # of the target
+        ("last_size", "<i4"),  # bytes of the last packet
+        ("backoff", "<i4"),  # timeouts since something was acknowledged
+        ("reordering", "<i4"),  # packets acknowledged beyond one before it is taken for lost
+        ("transfer", "<i4"),
+        ("record", "<i4"),
+        ("next", "<i4"),  # free row
+        ("mode", "u1"),
+        ("is_limited", "u1"),  # by its window, not by what there is to send
+        ("is_over", "u1"),  # everything has arrived
+        ("is_urgent", "u1"),  # a packet may leave whatever the window says
+        ("expected", "<i4"),  # the receiver has every packet before it
+        ("bdp", "<f8"),  # packets that fill its path when nobody else is there
+        # What congestion controls need for themselves.
+        ("fraction", "<f8"),  # DCTCP: running share of marked packets (alpha)
+        ("echoes", "<i4"),  # acknowledgements since the last update of it
+        ("marked", "<i4"),  # of them, those that told of a mark
+        ("observed_to", "<i4"),  # the update comes when everything before it is acknowledged
+        ("reduced_to", "<i4"),  # no further reduction before that, likewise
+        ("epoch", "<i8"),  # CUBIC: when congestion avoidance began; -1: it has not
+        ("peak", "<f8"),  # window before the last reduction (W_max)
+        ("rise_s", "<f8"),  # seconds until the window is there again (K)
+        ("reno", "<f8"),  # window that Reno would have (W_est)
+        ("prior", "<f8"),  # window when the epoch's reduction came (cwnd_prior)
+        ("line", "u1", (16,)),
+    ],
+    align=True,
+)
+
+RECORD: Final = np.dtype(
+    [
+        ("start", "<i8"),
+        ("end", "<i8"),  # when its last byte had arrived; -1: it has not yet
+        ("size", "<i8"),  # bytes
+        ("received", "<i8"),  # bytes, each packet's counted once
+        ("source", "<i4"),
+        ("target", "<i4"),
+        ("packets", "<i4"),
+        ("retransmitted", "<i4"),  # packets
+        ("timeouts", "<i4"),
+        ("recoveries", "<i4"),  # fast recoveries
+        ("marked", "<i4"),  # packets that arrived with a congestion mark
+        ("duplicates", "<i4"),  # packets that arrived though they had before
+    ],
+    align=True,
+)
+"""What has become of a flow, kept when its row is used again."""
+
+TRANSFER: Final = np.dtype([("flows", "<i4"), ("next", "<i4")], align=True)
+
+CORE: Final = np.dtype(
+    [
+        ("free_flow", "<i4"),
+        ("free_transfer", "<i4"),
+        ("flows", "<i4"),  # rows in use
+        ("timers", "<i4"),  # rows of packets that are theirs
+        ("finished", "<i4"),  # transfers that nobody has taken yet
+        ("ended", "<i8"),  # flows
+        ("given_up", "<i8"),  # flows whose sender has stopped trying
+        ("started", "<i8"),  # flows, ever: the number of records
+        ("seed", "<i8"),  # their keys are the mixed numbers from here on
+        ("first_owner", "<i8"),  # of packets, that is the first row of flows
+    ],
+    align=True,
+)
+
+RULES: Final = np.dtype(
+    [
+        ("control", "<i4"),
+        ("frame_bytes", "<i4"),
+        ("ack_bytes", "<i4"),
+        ("reordering", "<i4"),
+        ("most_reordering", "<i4"),
+        ("local_rate", "<i8"),  # bits per second
+        ("first_window", "<f8"),
+        ("most_window", "<f8"),
+        ("fixed_window", "<f8"),  # of controls that are given one; 0: the path's own
+        ("least_timeout", "<i8"),
+        ("most_timeout", "<i8"),
+        ("give_up", "<i8"),
+        ("queue", "u1"),
+        ("ack_queue", "u1"),
+        ("ecn", "u1"),  # bits of every packet sent
+        ("backs_off", "u1"),  # a timeout that follows on another comes twice as late
+        ("recovers_fast", "u1"),  # what is overtaken by others is taken for lost
+        ("pad", "u1", (3,)),
+    ],
+    align=True,
+)
+
+_ENDS: Final = PACKET.fields["line"][1] if PACKET.fields else 0
+_PAD: Final = PACKET.fields["pad"][1] if PACKET.fields else 0
+
+SEGMENT: Final = np.dtype(
+    {
+        "names": ["echo", "run", "sequence", "ack"],
+        "formats": ["u1", "u1", "<i4", "<i4"],
+        "offsets": [_PAD, _PAD + 1, _ENDS, _ENDS + 4],
+        "itemsize": PACKET.itemsize,
+    }
+)
+"""What a row of packets holds that only its ends look at, in bytes that the network leaves alone.
+
+`sequence` is the packet's, or of an acknowledgement that of the packet that it answers; `run` says
+how many just before that have arrived as well (the first SACK block, RFC 2018), `ack` which packet
+the receiver is waiting for, `echo` whether the packet came with a congestion mark.
+"""
+
+Row: TypeAlias = Any
+
+
+class Ends(NamedTuple):
+    """Everything the ends of flows know. Compiled functions take it whole."""
+
+    core: NDArray[np.void]
+    rules: NDArray[np.void]
+    flows: NDArray[np.void]
+    acknowledged: NDArray[np.uint64]
+    """By flow: a bit for every packet from `una` on that is acknowledged, in a ring."""
+    arrived: NDArray[np.uint64]
+    """By flow: a bit for every packet after `expected` that the receiver has, in a ring."""
+    transfers: NDArray[np.void]
+    finished: NDArray[np.int32]
+    records: NDArray[np.void]
+    local_free_at: NDArray[np.int64]
+    """By host: when what has been sent within it is through."""
+    segments: NDArray[np.void]
+    """The packets' rows, as `SEGMENT`."""
+
+
+def new_ends(
+    packets: NDArray[np.void], *, flows: int, hosts: int, most_window: int, seed: int
+) -> Ends:
+    """Return the tables of flows whose packets lie in `packets`; the rules are not written yet.
+
+    `flows` is how many there may be at once, `most_window`, a power of two of 64 or more, how many
+    packets may lie between the first that has not arrived and the last that was sent.
+    """
+    ends = Ends(
+        core=np.zeros(1, CORE),
+        rules=np.zeros(1, RULES),
+        flows=np.zeros(flows, FLOW),
+        acknowledged=np.zeros((flows, most_window // 64), np.uint64),
+        arrived=np.zeros((flows, most_window // 64), np.uint64),
+        transfers=np.zeros(flows, TRANSFER),
+        finished=np.zeros(flows, np.int32),
+        records=np.zeros(0, RECORD),
+        local_free_at=np.zeros(hosts, np.int64),
+        segments=packets.view(SEGMENT),
+    )
+    ends.core["seed"] = seed
+    ends.rules["most_window"] = most_window
+    for table in (ends.flows, ends.transfers):
+        table["next"] = np.arange(1, flows + 1)
+        table["next"][-1] = -1
+    ends.flows["due"] = ends.flows["timer_at"] = NEVER
+    return ends
+
+
+def with_room(ends: Ends, records: int) -> Ends:
+    """Return `ends` with room for so many records more than have been begun."""
+    needed = int(ends.core[0]["started"]) + records
+    if needed <= len(ends.records):
+        return ends
+    grown = np.zeros(max(needed, 2 * len(ends.records)), RECORD)
+    grown[: len(ends.records)] = ends.records
+    return ends._replace(records=grown)
