@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from scenario_texts import SMALL
@@ -19,13 +20,24 @@ from shoal.errors import UsageError
 from shoal.plan import ranking
 from shoal.plan.candidates import candidates
 from shoal.scenario.spec_file import parse_scenario
+from shoal.sweeps import make_runs
 from shoal.train.strategies import make_strategy
+
+if TYPE_CHECKING:
+    from shoal.scenario.training_spec import Scenario
 
 
 def command(*arguments: str) -> Result:
     app = Typer()
     app.command()(plan)
     return CliRunner().invoke(app, arguments)
+
+
+def plan_of(scenario: Scenario) -> ranking.Plan:
+    runs = ranking.runs_of(scenario)
+    return ranking.make_plan(
+        [each.result for each in make_runs(runs, ranking.Prediction, lambda _, __: None)]
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2, 16])
@@ -46,7 +58,8 @@ def test_the_plan_is_ranked_by_time_and_says_why(
 ) -> None:
     monkeypatch.setattr(ranking, "TARGET", 0.3)
     (tmp_path / "cluster.toml").write_text(SMALL[: SMALL.index("[[training.strategy]]")])
-    result = command(str(tmp_path / "cluster.toml"), "--json", str(tmp_path / "plan.json"))
+    kept = "--jobs", "1", "--runs", str(tmp_path / "runs.jsonl")
+    result = command(str(tmp_path / "cluster.toml"), "--json", str(tmp_path / "plan.json"), *kept)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "plan.json").read_text())["plan"]
     times = [each["seconds_to_target"] for each in found["ranked"]]
@@ -63,7 +76,7 @@ def test_the_plan_is_ranked_by_time_and_says_why(
 def test_a_target_that_nobody_meets_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "_MOST_STEPS", 2)
     monkeypatch.setattr(ranking, "candidates", lambda workers: candidates(workers)[:3])
-    found = ranking.make_plan(parse_scenario(SMALL), lambda _, __: None)
+    found = plan_of(parse_scenario(SMALL))
     assert found.reason.startswith("No strategy met the target")
     assert all(each.seconds_to_target is None for each in found.ranked)
     times = [each.step_ms for each in found.ranked]
@@ -77,7 +90,7 @@ def test_where_a_worker_is_slow_nobody_waits_for_it(monkeypatch: pytest.MonkeyPa
     scenario = parse_scenario(SMALL.replace("workers = 2", "workers = 4"))
     assert scenario.training is not None
     slow = replace(scenario, training=replace(scenario.training, slow={1: 5.0}))
-    found = ranking.make_plan(slow, lambda _, __: None)
+    found = plan_of(slow)
     best = found.ranked[0]
     assert best.name.startswith(("ripples", "ad-psgd", "ps-asp"))
     assert best.wait_share < 0.3

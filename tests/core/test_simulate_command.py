@@ -16,6 +16,7 @@ from shoal.errors import UsageError
 from shoal.reproduce import ripples as paper
 from shoal.scenario.spec_file import parse_scenario, read_scenario
 from shoal.sim.training.simulation import simulate as run
+from shoal.sweeps import spread_of
 
 
 def command(*arguments: str) -> Result:
@@ -24,9 +25,15 @@ def command(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
+def simulate_once(folder: Path, *arguments: str) -> Result:
+    """Simulate job.toml in this process; runs are kept in the same folder."""
+    kept = str(folder / "runs.jsonl")
+    return command(str(folder / "job.toml"), "--runs", kept, "--jobs", "1", *arguments)
+
+
 def test_the_table_and_the_file_hold_every_strategy(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(SMALL)
-    result = command(str(tmp_path / "job.toml"), "--json", str(tmp_path / "out.json"))
+    result = simulate_once(tmp_path, "--json", str(tmp_path / "out.json"))
     assert result.exit_code == 0, result.output
     assert [line.split()[0] for line in result.stdout.splitlines()] == [
         "strategy",
@@ -34,12 +41,36 @@ def test_the_table_and_the_file_hold_every_strategy(tmp_path: Path) -> None:
         "pairs",
     ]
     report = json.loads((tmp_path / "out.json").read_text())
-    assert report["seed"] == 3
+    assert report["seeds"] == [3]
     read = parse_scenario(SMALL)
     assert read.training is not None
     for found, strategy in zip(report["outcomes"], read.training.strategies, strict=True):
         assert found["digest"] == run(read.cluster, read.training, strategy).digest
         assert found["steps"] == 4 * 12
+
+
+def test_seeds_are_repeats_with_their_interval(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(SMALL)
+    result = simulate_once(tmp_path, "--seeds", "3,5-6", "--json", str(tmp_path / "out.json"))
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["seeds"] == [3, 5, 6]
+    found = [each["step_ms"] for each in report["outcomes"] if each["name"] == "pairs"]
+    assert len(set(found)) == 3
+    assert f"{spread_of(found).mean:.1f} ± {spread_of(found).half_width:.1f}" in result.stdout
+    assert "Mean over 3 seeds, and half of its 95 % interval." in result.stdout
+    # the first seed is the file's: what it came to is what one run comes to
+    once = simulate_once(tmp_path, "--json", str(tmp_path / "once.json"))
+    assert once.exit_code == 0
+    assert json.loads((tmp_path / "once.json").read_text())["outcomes"] == report["outcomes"][:2]
+
+
+@pytest.mark.parametrize("text", ["", "x", "5-1", "1,", "-3", "1-99999999"])
+def test_seeds_that_are_none_are_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.toml").write_text(SMALL)
+    result = simulate_once(tmp_path, "--seeds", text)
+    assert isinstance(result.exception, UsageError)
+    assert f"--seeds takes numbers such as 1-5 or 1,3,7-9, not {text!r}." in str(result.exception)
 
 
 def test_a_scenario_without_training_is_one_sentence(tmp_path: Path) -> None:
@@ -52,7 +83,7 @@ def test_a_scenario_without_training_is_one_sentence(tmp_path: Path) -> None:
 def test_what_is_not_modelled_is_said(tmp_path: Path) -> None:
     lossy = SMALL.replace('delay = "10 us"', 'delay = "10 us"\nloss = "1 %"')
     (tmp_path / "job.toml").write_text(lossy)
-    assert "note: Flows lose nothing" in command(str(tmp_path / "job.toml")).stderr
+    assert "note: Flows lose nothing" in simulate_once(tmp_path).stderr
 
 
 def test_the_examples_can_be_simulated() -> None:

@@ -1,4 +1,4 @@
-"""`shoal plan`: which strategy to use on a cluster. Owns the wording and the progress."""
+"""`shoal plan`: which strategy to use on a cluster. Owns the wording and the files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import typer
 from rich.table import Table
 
 from shoal.cli.display import output_console
-from shoal.cli.simulation_progress import SimulationProgress
+from shoal.cli.options import require_writable
+from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, Sweeping
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
@@ -37,11 +38,12 @@ class PlanReport(msgspec.Struct, frozen=True):
 
 def plan(
     cluster: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    jobs: JobsOption = None,
+    ray: RayOption = False,
+    runs: RunsOption = None,
     json: Annotated[Path | None, typer.Option(help="Write all candidates here.")] = None,
 ) -> None:
     """Simulate every strategy on your cluster and rank them by the time to a target."""
-    import torch
-
     from shoal.plan import ranking
     from shoal.sim.happenings import not_modelled
 
@@ -52,11 +54,11 @@ def plan(
             " parameters, and compute, the time of a step."
         )
         raise UsageError(message)
-    torch.set_num_threads(1)
+    require_writable(json)
     for sentence in not_modelled(read.cluster):
         sys.stderr.write(f"note: {sentence}\n")
-    with SimulationProgress() as progress:
-        found = ranking.make_plan(read, progress.tell)
+    finished = Sweeping(jobs, ray, runs).make(ranking.runs_of(read), ranking.Prediction)
+    found = ranking.make_plan([each.result for each in finished])
     console = output_console()
     console.print(_table(found))
     console.print(f"\n{found.reason}\n")

@@ -1,12 +1,13 @@
 """`shoal simulate`: a scenario's job in virtual time, under each of its strategies.
 
-Owns the wording and the progress; everything shown is computed in `sim`.
+Owns the wording and the files; everything shown is computed in `sim`.
 """
 
 from __future__ import annotations
 
 import sys
-import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,13 +16,22 @@ import typer
 from rich.table import Table
 
 from shoal.cli.display import output_console
-from shoal.cli.simulation_progress import SimulationProgress
+from shoal.cli.options import require_writable
+from shoal.cli.sweeping import (
+    JobsOption,
+    RayOption,
+    RunsOption,
+    SeedsOption,
+    Sweeping,
+    parse_seeds,
+)
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.scenario.spec_file import read_scenario
 from shoal.sim.training.outcome import Outcome
+from shoal.sweeps import Run, spread_of
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
@@ -33,15 +43,21 @@ class SimulationReport(msgspec.Struct, frozen=True):
     scenario: str
     """The file's name."""
 
-    seed: int
+    seeds: tuple[int, ...]
     environment: Environment
     outcomes: list[Outcome]
+    """Of every strategy with the first seed, then with the next."""
+
     real_seconds: list[float]
-    """How long each simulation took."""
+    """How long each simulation took when it was made."""
 
 
 def simulate(
     scenario: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    seeds: SeedsOption = None,
+    jobs: JobsOption = None,
+    ray: RayOption = False,
+    runs: RunsOption = None,
     json: Annotated[Path | None, typer.Option(help="Write the outcomes here.")] = None,
 ) -> None:
     """Train in virtual time on a cluster that a file describes, under each of its strategies."""
@@ -54,54 +70,66 @@ def simulate(
         raise UsageError(message)
     from shoal.sim.happenings import not_modelled
 
+    repeats = (read.cluster.seed,) if seeds is None else parse_seeds(seeds)
+    require_writable(json)
     for sentence in not_modelled(read.cluster):
         sys.stderr.write(f"note: {sentence}\n")
-    outcomes, took = _simulate_all(read)
-    output_console().print(_table(outcomes))
+    finished = Sweeping(jobs, ray, runs).make(_runs(read, repeats), Outcome)
+    outcomes = [each.result for each in finished]
+    names = [each.name for each in read.training.strategies]
+    console = output_console()
+    console.print(_table([outcomes[place :: len(names)] for place in range(len(names))]))
+    if len(repeats) > 1:
+        console.print(f"Mean over {len(repeats)} seeds, and half of its 95 % interval.")
     if json is not None:
-        report = SimulationReport(
-            scenario.name, read.cluster.seed, describe_environment(), outcomes, took
-        )
+        took = [each.seconds for each in finished]
+        report = SimulationReport(scenario.name, repeats, describe_environment(), outcomes, took)
         write_whole(json, indented_json(report))
 
 
-def _simulate_all(scenario: Scenario) -> tuple[list[Outcome], list[float]]:
-    from shoal.sim.training.simulation import simulate as run
+def _runs(scenario: Scenario, seeds: Sequence[int]) -> list[Run]:
+    from shoal.sim.training.simulation import simulate as work
 
     assert scenario.training is not None
-    outcomes, took = [], []
-    strategies = scenario.training.strategies
-    with SimulationProgress() as progress:
-        for number, strategy in enumerate(strategies):
-            progress.tell(strategy.name, number / len(strategies))
-            begin = time.monotonic()
-            outcomes.append(
-                run(
-                    scenario.cluster,
-                    scenario.training,
-                    strategy,
-                    tick=lambda share, number=number: progress.move(  # type: ignore[misc]
-                        (number + share) / len(strategies)
-                    ),
-                )
-            )
-            took.append(time.monotonic() - begin)
-    return outcomes, took
+    return [
+        Run(
+            f"{strategy.name}, seed {seed}",
+            work,
+            {
+                "cluster": replace(scenario.cluster, seed=seed),
+                # strategies that this run has not would make it another run
+                "training": replace(scenario.training, strategies=()),
+                "strategy": strategy,
+            },
+        )
+        for seed in seeds
+        for strategy in scenario.training.strategies
+    ]
 
 
-def _table(outcomes: list[Outcome]) -> Table:
+def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
-    for name in ("steps/s", "ms/step", "compute", "wait", "exchange", "virtual s"):
+    columns: dict[str, tuple[Callable[[Outcome], float], str]] = {
+        "steps/s": (lambda each: each.steps / each.seconds, ".1f"),
+        "ms/step": (lambda each: each.step_ms, ".1f"),
+        "compute": (lambda each: each.compute_share, ".0%"),
+        "wait": (lambda each: each.wait_share, ".0%"),
+        "exchange": (lambda each: each.exchange_share, ".0%"),
+        "virtual s": (lambda each: each.seconds, ".1f"),
+    }
+    for name in columns:
         table.add_column(name, justify="right")
-    for each in outcomes:
-        table.add_row(
-            each.name,
-            f"{each.steps / each.seconds:.1f}",
-            f"{each.step_ms:.1f}",
-            f"{each.compute_share:.0%}",
-            f"{each.wait_share:.0%}",
-            f"{each.exchange_share:.0%}",
-            f"{each.seconds:.1f}",
-        )
+    for outcomes in by_strategy:
+        cells = [
+            _cell([value(each) for each in outcomes], form) for value, form in columns.values()
+        ]
+        table.add_row(outcomes[0].name, *cells)
     return table
+
+
+def _cell(values: Sequence[float], form: str) -> str:
+    """Return the mean and, with several values, half of its 95 % interval."""
+    spread = spread_of(values)
+    width = "" if spread.half_width is None else f" ± {spread.half_width:{form}}"
+    return f"{spread.mean:{form}}{width}"

@@ -1,4 +1,4 @@
-"""What a person sees while simulations run: a bar in a terminal, a line for each in a log."""
+"""What a person sees while simulations run: a bar in a terminal, now and then a line in a log."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+_LOG_SECONDS = 5.0
+
 
 class SimulationProgress:
-    """A bar on a terminal, a line for every run in a log; a context manager."""
+    """A bar on a terminal, at most a line in five seconds in a log; a context manager."""
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)
@@ -25,6 +27,7 @@ class SimulationProgress:
         self._bar = Progress(*columns, console=console, transient=True, disable=self._is_log)
         self._task = self._bar.add_task("", total=1.0)
         self._began = time.monotonic()
+        self._logged = -_LOG_SECONDS
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -36,11 +39,8 @@ class SimulationProgress:
     def tell(self, what: str, share: float) -> None:
         """Show what runs now, and how much is done."""
         self._bar.update(self._task, description=what, completed=share)
-        if self._is_log:
-            took = time.monotonic() - self._began
+        took = time.monotonic() - self._began
+        if self._is_log and (took - self._logged >= _LOG_SECONDS or share >= 1):
+            self._logged = took
             left = f"; about {took / share * (1 - share):.0f} s left" if share else ""
             sys.stderr.write(f"{what}{left}\n")
-
-    def move(self, share: float) -> None:
-        """Show how much is done."""
-        self._bar.update(self._task, completed=share)

@@ -10,17 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import torch
+
 from shoal.plan.candidates import Candidate, candidates
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.replicas import Replicas
 from shoal.sim.training.simulation import simulate
+from shoal.sweeps import Run
 from shoal.workloads import default_recipe, load_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import Scenario, TrainingSpec
-    from shoal.workloads import Dataset
 
 DATASET: Final = "digits"
 MODEL: Final = "mlp"
@@ -58,38 +61,58 @@ class Plan:
     reason: str
 
 
-def make_plan(scenario: Scenario, tell: Callable[[str, float], None]) -> Plan:
-    """Simulate every candidate; `tell` is given what runs now and the share that is done."""
+def runs_of(scenario: Scenario) -> list[Run]:
+    """Return the simulation of every candidate; each comes to a `Prediction`."""
     assert scenario.training is not None
     workers = scenario.cluster.topology.hosts * scenario.cluster.workers
-    found = candidates(workers)
-    predictions, dataset = [], load_dataset(DATASET)
-    for number, candidate in enumerate(found):
-        tell(candidate.name, number / len(found))
-        predictions.append(_predict(scenario, scenario.training, candidate, dataset))
+    training = replace(scenario.training, steps=_MOST_STEPS, strategies=())
+    return [
+        Run(
+            each.name,
+            predict,
+            {
+                "cluster": scenario.cluster,
+                "training": training,
+                "candidate": each,
+                "target": TARGET,
+            },
+        )
+        for each in candidates(workers)
+    ]
+
+
+def make_plan(predictions: Sequence[Prediction]) -> Plan:
+    """Rank what the candidates have come to."""
     ranked = tuple(sorted(predictions, key=_order))
     return Plan(ranked, _reason(ranked))
 
 
-def _predict(
-    scenario: Scenario, training: TrainingSpec, candidate: Candidate, dataset: Dataset
+def predict(
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    candidate: Candidate,
+    target: float,
+    *,
+    tick: Callable[[float], None] | None = None,
 ) -> Prediction:
-    cluster = scenario.cluster
+    """Simulate a candidate until the stand-in meets `target`, or for as many steps as are set."""
+    torch.set_num_threads(1)  # of models this small, sharing one out takes longer than computing it
     workers = cluster.topology.hosts * cluster.workers
     replicas = Replicas(
-        dataset,
+        load_dataset(DATASET),
         MODEL,
         default_recipe(DATASET, MODEL),
         workers,
         seed=cluster.seed,
         look_s=training.compute_s / _LOOKS,
-        stop_at=TARGET,
+        stop_at=target,
     )
     outcome = simulate(
         cluster,
-        replace(training, steps=_MOST_STEPS),
+        training,
         StrategySpec(candidate.strategy, candidate.options, candidate.name),
         learner=replicas,
+        tick=tick,
     )
     last, met = replicas.curve[-1], replicas.met_at
     return Prediction(

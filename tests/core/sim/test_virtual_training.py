@@ -27,6 +27,10 @@ DELAY_S = 10e-6
 PLAIN = Materials(Port(RATE), Port(RATE), Link(delay_s=DELAY_S))
 
 
+OF_THE_TRANSPORT = {("all-reduce", "algorithm"), ("all-reduce", "per_host")}
+"""What real training takes from SHOAL_ALL_REDUCE and LOCAL_WORLD_SIZE, not from its strategy."""
+
+
 def cluster(hosts: int, workers: int = 1) -> ClusterSpec:
     return ClusterSpec(star(host_names(hosts), PLAIN), workers=workers, spray=True)
 
@@ -62,6 +66,8 @@ def test_options_have_the_defaults_of_real_training(name: str) -> None:
     parameters = inspect.signature(SIMULATED[name]).parameters.values()
     named = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
     for each in named:
+        if (name, each.name) in OF_THE_TRANSPORT:
+            continue
         if each.name not in real:
             pytest.fail(f"{name} has no option {each.name}")
         assert each.default == real[each.name], each.name
@@ -150,6 +156,48 @@ def test_ds_sync_relieves_an_oversubscribed_trunk_half_of_the_time() -> None:
     )
 
 
+def test_ds_sync_that_knows_the_racks_never_shares_an_uplink() -> None:
+    """A phase within racks, then four in which one group of four crosses and the rest are alone."""
+    materials = replace(PLAIN, trunk_port=Port(RATE // 2))
+    where = ClusterSpec(leaf_spine(host_names(16), 4, 2, materials), spray=True)
+    out = run("ds-sync", where, training("ds-sync"), shuffle="topology")
+    ring = seconds(2 * 3 / 4)
+    within, across = ring + 6 * 2 * DELAY_S, ring + 6 * 4 * DELAY_S
+    assert out.seconds == pytest.approx(20 * 0.1 + 20 // 5 * (within + across), rel=1e-6)
+    assert out.counters == {"group_size.4": 4 * (4 + 4)}
+
+
+def test_a_direct_all_reduce_carries_as_much_as_a_ring_in_fewer_rounds() -> None:
+    out = run("all-reduce", cluster(8), training("all-reduce"), algorithm="direct")
+    assert out.seconds == pytest.approx(20 * (0.1 + seconds(2 * 7 / 8) + 4 * 2 * DELAY_S), rel=1e-9)
+
+
+def test_a_hierarchical_all_reduce_sends_a_hosts_sum_once() -> None:
+    """Four hosts of four: as much through each card as with a worker each, if hosts are fast."""
+    job = training("all-reduce", local_rate=100 * RATE)
+    out = run("all-reduce", cluster(4, workers=4), job, algorithm="hierarchical")
+    between = seconds(2 * 3 / 4)
+    assert out.seconds == pytest.approx(20 * (0.1 + between + 4 * 2 * DELAY_S), rel=1e-9)
+    slow = replace(job, local_rate=RATE)
+    out = run("all-reduce", cluster(4, workers=4), slow, algorithm="hierarchical")
+    within = 4 * seconds(2 * 3 / 4)
+    assert out.seconds == pytest.approx(20 * (0.1 + within + 3 * 2 * DELAY_S), rel=1e-9)
+
+
+def test_a_hierarchy_of_racks_relieves_their_uplinks() -> None:
+    materials = replace(PLAIN, trunk_port=Port(RATE // 4))
+    where = ClusterSpec(leaf_spine(host_names(16), 4, 2, materials), spray=True)
+    job = training("all-reduce")
+    out = run("all-reduce", where, job, algorithm="hierarchical", per_host=4)
+    across = 2 * seconds(2 * 3 / 4)  # a rack's sum, over an uplink of half a card's rate
+    assert out.seconds == pytest.approx(20 * (0.1 + across + 4 * 4 * DELAY_S), rel=1e-6)
+    direct = run("all-reduce", where, job, algorithm="direct")
+    # each of a rack's four sends to twelve others, and as much comes back
+    assert direct.seconds == pytest.approx(
+        20 * (0.1 + 2 * seconds(4 * 2 * 12 / 16) + 4 * 4 * DELAY_S), rel=1e-6
+    )
+
+
 def test_asking_the_generator_takes_time() -> None:
     """Two workers of one host, 1 Gbit/s between them: each step asks once."""
     job = training("ripples", control_delay_s=0.001, local_rate=RATE)
@@ -193,6 +241,8 @@ def test_the_generator_is_asked_by_everyone() -> None:
         ("ripples", {"size": 3}, "unexpected keyword argument 'size'"),
         ("local-sgd", {"interval": 0}, "An interval is at least 1 step"),
         ("ds-sync", {"shuffle": "nothing"}, "no schedule 'ds-sync-nothing'"),
+        ("all-reduce", {"algorithm": "tree"}, "An all-reduce is one of direct, ring, hierarchical"),
+        ("all-reduce", {"algorithm": "hierarchical", "per_host": 3}, "do not make whole hosts of"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from shoal.collectives.graphs import ALGORITHMS
+from shoal.errors import UsageError
+from shoal.sim.training.hierarchy import traffic_of
 from shoal.sim.training.model import FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.virtual_time import Signal
@@ -30,11 +33,26 @@ class _Iteration:
 
 @final
 class AllReduce(AbstractSimulatedStrategy):
-    """Every worker's gradients, every step."""
+    """Every worker's gradients, every step.
+
+    `algorithm` is "ring", "direct" or "hierarchical"; in the last, `per_host` workers that follow
+    each other sum first (0: those of a host; it may as well be those of a rack).
+    """
+
+    def __init__(self, *, algorithm: str = "ring", per_host: int = 0) -> None:
+        if algorithm not in ALGORITHMS:
+            message = f"An all-reduce is one of {', '.join(ALGORITHMS)}, not {algorithm!r}."
+            raise UsageError(message)
+        self._algorithm, self._per_host = algorithm, per_host
 
     def prepare(self, world: World) -> None:
         """Lay out the buckets."""
         self._world = world
+        self._near = 1
+        if self._algorithm == "hierarchical":
+            self._near = self._per_host or world.workers_per_host
+        if self._algorithm != "ring":
+            traffic_of(world.size, self._near)  # whether there is such a sum
         self._buckets = world.model.buckets()
         self._iterations: dict[int, _Iteration] = {}
 
@@ -69,7 +87,10 @@ class AllReduce(AbstractSimulatedStrategy):
         everyone = range(world.size)
         for complete, (_, size) in zip(iteration.complete, self._buckets, strict=True):
             yield complete
-            yield from world.ring_mean(everyone, size)
+            if self._algorithm == "ring":
+                yield from world.ring_mean(everyone, size)
+            else:
+                yield from world.hierarchical_mean(self._near, size)
         world.learner.update_by_mean(everyone)
         del self._iterations[step]
         world.time.give(iteration.over)

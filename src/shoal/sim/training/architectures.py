@@ -143,6 +143,16 @@ def _bert_large() -> list[Counted]:
     return [layers[0], positions, *layers[1:], _dense("pooler", 1024, 1024)]
 
 
+def _deepfm() -> list[Counted]:
+    """Guo et al. 2017 on Criteo's 39 fields: embeddings of 10 and a weight, three layers of 400.
+
+    How many values the fields have depends on how rare ones are merged; a million is assumed.
+    """
+    rows, fields, width, inner = 1_000_000, 39, 10, 400
+    hidden = [_dense(f"mlp{k}", inner if k else fields * width, inner) for k in range(3)]
+    return [Counted("embedding", rows * (width + 1), 0), *hidden, _dense("out", inner, 1)]
+
+
 _ARCHITECTURES: Final[dict[str, Callable[[], Sequence[Counted]]]] = {
     "vgg16": _vgg16,
     "vgg16-cifar": _vgg16_cifar,
@@ -150,6 +160,7 @@ _ARCHITECTURES: Final[dict[str, Callable[[], Sequence[Counted]]]] = {
     "wrn-26-10": lambda: _wide_resnet(26 + 2, 10, 10),
     "transformer": lambda: _transformer(6, 512, 2048, 37_000, decoder=True, tokens=32),
     "bert-large": _bert_large,
+    "deepfm": _deepfm,
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from shoal.errors import UsageError
 from shoal.groups import make_schedule
+from shoal.sim.training.racks import racks_of
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.training.world import Meeting
 
@@ -38,6 +39,7 @@ class Scheduled(AbstractSimulatedStrategy):
             workers_per_host=world.workers_per_host,
             group_size=self._group_size or None,
             seed=world.seed,
+            topology=racks_of(world.time.network.topology, world.host_of),
         )
         self._meetings: dict[tuple[int, int], Meeting] = {}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
 from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
@@ -113,6 +114,22 @@ class World:
         yield self.time.transfer([a for a, _ in ring], [b for _, b in ring], [each] * count)
         longest = max(self.time.network.delay(a, b) for a, b in ring)
         yield (2 * (count - 1) - 1) * longest
+
+    def hierarchical_mean(self, per_host: int, size: float) -> Process:
+        """Let all workers average `size` bytes, first `per_host` that follow each other.
+
+        As with a ring, the bytes of all stages flow at once and each stage's delay follows.
+        """
+        if self.size < 2:
+            return
+        traffic = traffic_of(self.size, per_host)
+        wire = size * FRAME_BYTES / PAYLOAD_BYTES
+        sources = [self.host_of[rank] for rank in traffic.sources]
+        targets = [self.host_of[rank] for rank in traffic.targets]
+        yield self.time.transfer(sources, targets, [share * wire for share in traffic.shares])
+        ways = set(zip(sources, targets, strict=True))
+        longest = max(self.time.network.delay(source, target) for source, target in ways)
+        yield (ONE_WAY_DELAYS - 1) * longest
 
     def send(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
         """Start sending from a rank to others; the signal is given when all has arrived."""

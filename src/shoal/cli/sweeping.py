@@ -1,0 +1,70 @@
+"""The options of commands that make many runs: which seeds, how many at a time, what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from shoal.cli.options import data_directory
+from shoal.cli.simulation_progress import SimulationProgress
+from shoal.errors import UsageError
+from shoal.sweeps import Finished, Journal, Run, make_runs, usable_cores
+from shoal.sweeps.run import code_version
+
+T = TypeVar("T")
+
+_MOST_SEEDS = 10_000
+
+SeedsOption = Annotated[
+    str | None, typer.Option(help="Repeat with these seeds, such as 1-5 or 1,3,7-9.")
+]
+JobsOption = Annotated[int | None, typer.Option(help="Runs at a time; default: one on each core.")]
+RayOption = Annotated[bool, typer.Option("--ray", help="Make the runs on Ray.")]
+RunsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep every finished run here; those that it has are not made again."
+        " Default: a file in the cache folder."
+    ),
+]
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds of a text such as "1-5" or "1,3,7-9"; raise `UsageError` for another."""
+    seeds: list[int] = []
+    for word in text.split(","):
+        first, _, last = word.strip().partition("-")
+        whole = first.isdecimal() and (last or first).isdecimal()
+        low, high = (int(first), int(last or first)) if whole else (1, 0)
+        if not low <= high < 2**63 or len(seeds) + high - low >= _MOST_SEEDS:
+            message = f"--seeds takes numbers such as 1-5 or 1,3,7-9, not {text!r}."
+            raise UsageError(message)
+        seeds += range(low, high + 1)
+    return tuple(dict.fromkeys(seeds))
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeping:
+    """How a command makes its runs."""
+
+    jobs: int | None
+    ray: bool
+    runs: Path | None
+
+    def make(self, runs: list[Run], result: type[T]) -> list[Finished[T]]:
+        """Make the runs with a bar that says how long the rest will take."""
+        jobs = usable_cores() if self.jobs is None else self.jobs
+        with SimulationProgress() as bar:
+            return make_runs(
+                runs, result, bar.tell, jobs=jobs, ray=self.ray, journal=Journal(self._file())
+            )
+
+    def _file(self) -> Path:
+        if self.runs is not None:
+            return self.runs
+        from shoal.workloads.cache import default_cache_dir
+
+        return (data_directory() or default_cache_dir()) / "runs" / f"{code_version()}.jsonl"

@@ -1,0 +1,38 @@
+"""How one run is made, wherever it is: its result or its failure as a value that can travel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.errors import ShoalError
+
+if TYPE_CHECKING:
+    from shoal.sweeps.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of a run: its result as JSON, or the sentence and exit code of its failure."""
+
+    seconds: float
+    result: bytes = b""
+    failure: str = ""
+    exit_code: int = 0
+
+
+def make(run: Run, tick: Callable[[float], None]) -> Made:
+    """Make `run`; whatever it raises becomes a sentence."""
+    begin = time.monotonic()
+    try:
+        result = msgspec.json.encode(run.work(**run.arguments, tick=tick))
+    except ShoalError as error:
+        return Made(time.monotonic() - begin, failure=str(error), exit_code=error.exit_code)
+    except Exception as error:  # noqa: BLE001 - it is raised again where the sweep was started
+        sentence = f"{type(error).__name__}: {error}"
+        return Made(time.monotonic() - begin, failure=sentence, exit_code=1)
+    return Made(time.monotonic() - begin, result)

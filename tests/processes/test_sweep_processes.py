@@ -1,0 +1,149 @@
+"""Sweeps in several processes: the same results, nothing left of them, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from process_table import marked_environment, processes_of, wait_for_end
+from shoal.errors import ProtocolError, ResourceError
+from shoal.sweeps import Journal, Run, make_runs
+
+DEADLINE_S = 60
+ENDS_S = 10
+JOB = """\
+seed = 1
+[hosts]
+count = 2
+workers = 2
+[access]
+rate = "1 Gbit/s"
+delay = "10 us"
+[training]
+parameters = 100_000
+compute = "20 ms"
+spread = 0.1
+steps = {steps}
+[[training.strategy]]
+sync = "ripples"
+"""
+
+
+def work(number: int, *, tick: Callable[[float], None]) -> tuple[int, int]:
+    """Return a number and who made it; 13 fails, 99 dies, and 50 says how far it is."""
+    if number == 13:
+        raise ProtocolError("Thirteen is no number.")
+    if number == 99:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 50:
+        for part in range(5):
+            time.sleep(0.3)
+            tick(part / 5)
+    return number, os.getpid()
+
+
+def runs_of(*numbers: int) -> list[Run]:
+    return [Run(f"run {number}", work, {"number": number}) for number in numbers]
+
+
+def children() -> set[int]:
+    here = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in here}
+    return {pid for pid, line in commands.items() if b"spawn_main" in line}
+
+
+def test_processes_share_the_runs_and_end(tmp_path: Path) -> None:
+    told: list[float] = []
+    found = make_runs(
+        runs_of(1, 50, 2, 51, 3),
+        tuple[int, int],
+        lambda _, share: told.append(share),
+        jobs=2,
+        journal=Journal(tmp_path / "runs.jsonl"),
+    )
+    assert [each.result[0] for each in found] == [1, 50, 2, 51, 3]
+    makers = {each.result[1] for each in found}
+    assert os.getpid() not in makers
+    assert len(makers) == 2
+    assert children() == set()
+    assert told == sorted(told)
+    assert len(set(told)) > 6  # what a run says on its way is told as well
+
+
+def test_a_failure_elsewhere_is_the_same_sentence_here(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "runs.jsonl")
+    with pytest.raises(ProtocolError, match=r"^run 13: Thirteen is no number\.$"):
+        make_runs(runs_of(1, 13), tuple[int, int], lambda *_: None, jobs=2, journal=journal)
+    assert children() == set()
+
+
+def test_a_worker_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="was killed, perhaps for want of memory"):
+        make_runs(runs_of(99, 1), tuple[int, int], lambda *_: None, jobs=2)
+    assert children() == set()
+
+
+class Sweep:
+    """`shoal simulate` of many seeds in two processes, as a command."""
+
+    def __init__(self, folder: Path, steps: int, seeds: str) -> None:
+        self.kept, self.out = folder / "runs.jsonl", folder / "out.json"
+        (folder / "job.toml").write_text(JOB.format(steps=steps))
+        self.environment = marked_environment()
+        command = [sys.executable, "-m", "shoal.cli", "simulate", str(folder / "job.toml")]
+        command += ["--seeds", seeds, "--jobs", "2"]
+        command += ["--runs", str(self.kept), "--json", str(self.out)]
+        self.process = subprocess.Popen(
+            command, env=self.environment, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+
+    def wait_for_runs(self, count: int) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while len(self.lines()) < count:
+            assert time.monotonic() < deadline
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.05)
+
+    def lines(self) -> list[str]:
+        return self.kept.read_text().splitlines() if self.kept.exists() else []
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("how", ["Ctrl-C", "launcher killed"])
+def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(tmp_path: Path, how: str) -> None:
+    first = Sweep(tmp_path, 4000, "1-30")
+    first.wait_for_runs(3)
+    if how == "Ctrl-C":
+        os.killpg(first.process.pid, signal.SIGINT)  # a terminal sends it to everyone
+    else:
+        first.process.kill()
+    _, errors = first.process.communicate(timeout=ENDS_S)
+    assert wait_for_end(first.environment, ENDS_S) == {}
+    if how == "Ctrl-C":
+        assert first.process.returncode == 130
+        assert errors.endswith("interrupted\n")
+        assert "Traceback" not in errors
+    before = first.lines()
+    assert 3 <= len(before) < 30
+    assert not first.out.exists()
+    again = Sweep(tmp_path, 4000, f"1-{len(before) + 2}")
+    _, errors = again.process.communicate(timeout=DEADLINE_S)
+    assert again.process.returncode == 0, errors
+    after = again.lines()
+    assert after[: len(before)] == before
+    keys = [json.loads(line)["key"] for line in after]
+    assert len(set(keys)) == len(keys)
+    assert "0 of" in errors  # and of those only what was missing
+    assert f"0 of {len(after) - len(before)} runs" in errors
+    report = json.loads(again.out.read_text())
+    assert len(report["outcomes"]) == len(before) + 2
+    assert processes_of(again.environment) == {}
