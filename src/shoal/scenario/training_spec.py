@@ -18,6 +18,10 @@ class StrategySpec:
     strategy: str
     options: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
+    transport: str = ""
+    """What carries it, packet by packet; "": the job's."""
+    loss_bound: float = 0.0
+    """Share of a contribution to a sum that its transport, if it can, may let go missing."""
 
     @property
     def name(self) -> str:
@@ -46,6 +50,10 @@ class TrainingSpec:
     """Bits per second between workers of one host."""
     control_delay_s: float = 100e-6
     """From asking the group generator to its answer, however soon it knows it."""
+    transport: str = ""
+    """What carries strategies that name none; "": flows that share links, not packets."""
+    tick_s: float = 1e-6
+    """How fine the clocks and timers of Shoal's transport are; a kernel's are a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)

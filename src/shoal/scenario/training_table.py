@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _MOST_STEPS: Final = 10_000_000
 _MOST_SPREAD: Final = 3.0
+_LEAST_TICK_S: Final = 1e-9
+_MOST_TICK_S: Final = 1e-3
 _ELEMENT_BYTES: Final = 4
 
 
@@ -33,6 +35,8 @@ def read_training(table: Table, workers: int) -> TrainingSpec:
         slow=_slow(table, workers),
         local_rate=table.take("local_rate", parse_rate, 80_000_000_000),
         control_delay_s=table.take("control_delay", parse_duration, 100e-6),
+        transport=table.take("transport", _word, ""),
+        tick_s=table.take("tick", _tick, 1e-6),
         strategies=tuple(_strategy(each) for each in table.tables("strategy")),
     )
     names = [each.name for each in spec.strategies]
@@ -47,9 +51,15 @@ def _strategy(table: Table) -> StrategySpec:
     options = {
         key: table.take(key, _option)
         for key in table.keys()  # noqa: SIM118 - not a dictionary
-        if key not in ("sync", "label")
+        if key not in ("sync", "label", "transport", "loss_bound")
     }
-    spec = StrategySpec(table.take("sync", _word), options, table.take("label", _word, ""))
+    spec = StrategySpec(
+        table.take("sync", _word),
+        options,
+        table.take("label", _word, ""),
+        table.take("transport", _word, ""),
+        table.take("loss_bound", _bound, 0.0),
+    )
     table.end()
     return spec
 
@@ -67,6 +77,22 @@ def _compute(value: object) -> float:
     seconds = parse_duration(value)
     if not 0 < seconds < 1e6:
         message = f"A step computes for more than nothing, not {value!r}."
+        raise UsageError(message)
+    return seconds
+
+
+def _bound(value: object) -> float:
+    bound = parse_number(value)
+    if not 0 <= bound < 1:
+        message = f"A loss bound is a share of at least 0 and less than 1, not {bound:g}."
+        raise UsageError(message)
+    return bound
+
+
+def _tick(value: object) -> float:
+    seconds = parse_duration(value)
+    if not _LEAST_TICK_S <= seconds <= _MOST_TICK_S:
+        message = f"A tick is 1 ns to 1 ms, not {value!r}."
         raise UsageError(message)
     return seconds
 

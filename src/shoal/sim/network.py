@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from shoal.switching.topology import Topology
+
+
+TCP_HEADERS: Final = 1514 / 1448
+"""What links carry for a byte of payload: full packets of TCP over Ethernet, with timestamps."""
+
 
 class Network(Protocol):
     """Transfers between the hosts of a topology. Times are picoseconds, rates bits per second.
 
     A transfer is one or more flows that begin together; it is over when the last byte of the last
-    of them has arrived. Bytes are those that links carry, headers included.
+    of them has arrived.
     """
+
+    @property
+    def topology(self) -> Topology:
+        """Hosts, switches and cables."""
+        ...
+
+    @property
+    def header_factor(self) -> float:
+        """What sizes must be multiplied by to count headers; 1 where they are added anyway."""
+        ...
 
     @property
     def now(self) -> int:

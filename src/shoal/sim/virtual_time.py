@@ -74,9 +74,11 @@ class VirtualTime:
 
         None of them exceeds `most` bits per second.
         """
-        signal = Signal()
-        number = self.network.start(self.now, sources, targets, sizes, most=most)
-        self._transfers[number] = signal
+        return self.over(self.network.start(self.now, sources, targets, sizes, most=most))
+
+    def over(self, transfer: int) -> Signal:
+        """Return the signal that is given when a transfer of the network is over."""
+        signal = self._transfers[transfer] = Signal()
         return signal
 
     def run(self, until: int = NEVER, *, tick: Callable[[], None] | None = None) -> None:

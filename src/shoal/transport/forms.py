@@ -129,8 +129,10 @@ def take(form: int, message: int, offset: int, payload: int, length: int) -> int
     """Return where the `length` wire bytes at `offset` of the message are.
 
     That is where they lie in the message if they look the same on the wire, else `payload`, an
-    address to which they are converted.
+    address to which they are converted; 0 if they are nowhere.
     """
+    if form == ABSENT:
+        return 0
     if widening(form) == 1:
         return message + offset
     count = length // 2

@@ -10,15 +10,15 @@ from shoal.errors import ProtocolError
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, HostEvent, LinkEvent
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.happenings import not_modelled
+from shoal.sim.network import TCP_HEADERS
 from shoal.sim.training.simulation import simulate
-from shoal.sim.training.world import FRAME_BYTES, PAYLOAD_BYTES
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
 
 RATE = 1_000_000_000
 CLUSTER = ClusterSpec(star(host_names(2), Materials(Port(RATE), Port(RATE), Link())))
 JOB = TrainingSpec(parameters=1_000_000, compute_s=0.1, steps=10, strategies=(), layers=1)
-WHOLE = 4e6 * FRAME_BYTES / PAYLOAD_BYTES * 8 / RATE
+WHOLE = 4e6 * TCP_HEADERS * 8 / RATE
 
 
 def seconds(cluster: ClusterSpec, name: str = "all-reduce") -> float:

@@ -12,9 +12,9 @@ from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.compute_times import ComputeTimes
+from shoal.sim.network import TCP_HEADERS
 from shoal.sim.training.all_strategies import SIMULATED
 from shoal.sim.training.simulation import simulate
-from shoal.sim.training.world import FRAME_BYTES, PAYLOAD_BYTES
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
 from shoal.train.strategies import STRATEGIES, make_strategy
@@ -53,7 +53,7 @@ def run(name: str, where: ClusterSpec, job: TrainingSpec, **options: object) -> 
 
 def seconds(share: float) -> float:
     """Return how long this share of the model takes through a port."""
-    return share * 4e6 * FRAME_BYTES / PAYLOAD_BYTES * 8 / RATE
+    return share * 4e6 * TCP_HEADERS * 8 / RATE
 
 
 def test_the_words_are_those_of_real_training() -> None:

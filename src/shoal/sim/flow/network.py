@@ -14,6 +14,7 @@ import numpy as np
 from shoal.errors import ResourceError
 from shoal.sim.flow.events import FULL, run, set_capacity, start, take_finished
 from shoal.sim.flow.tables import ROUTE, TRUNK, State, new_tables
+from shoal.sim.network import TCP_HEADERS
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.routes import RouteMap, check_paths
 from shoal.switching.tables import NEVER, PICOSECONDS
@@ -68,6 +69,11 @@ class FlowNetwork:
         self._sizes = np.zeros(flows, np.float64)
         self._next_event = NEVER
         self._delays = ways.delays
+
+    @property
+    def header_factor(self) -> float:
+        """What payload must be multiplied by: sizes are what links carry."""
+        return TCP_HEADERS
 
     @property
     def now(self) -> int:

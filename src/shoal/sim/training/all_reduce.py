@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, final
 from shoal.collectives.graphs import ALGORITHMS
 from shoal.errors import UsageError
 from shoal.sim.training.hierarchy import traffic_of
-from shoal.sim.training.model import FORWARD
+from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
+from shoal.sim.training.summing import Summand
 from shoal.sim.virtual_time import Signal
+from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
 
@@ -26,6 +33,9 @@ class _Iteration:
     def __init__(self, buckets: int) -> None:
         self.arrived = [0] * buckets
         self.complete = [Signal() for _ in range(buckets)]
+        self.summed = [Signal() for _ in range(buckets)]
+        self.gradients: list[NDArray[np.float32]] = []
+        """By rank, if they travel."""
         self.over = Signal()
         self.all_computed = 0
         """When the last worker had its last bucket."""
@@ -36,11 +46,12 @@ class AllReduce(AbstractSimulatedStrategy):
     """Every worker's gradients, every step.
 
     `algorithm` is "ring", "direct" or "hierarchical"; in the last, `per_host` workers that follow
-    each other sum first (0: those of a host; it may as well be those of a rack).
+    each other sum first (0: those of a host; it may as well be those of a rack). None is what the
+    network's transport does unasked.
     """
 
-    def __init__(self, *, algorithm: str = "ring", per_host: int = 0) -> None:
-        if algorithm not in ALGORITHMS:
+    def __init__(self, *, algorithm: str | None = None, per_host: int = 0) -> None:
+        if algorithm not in (None, *ALGORITHMS):
             message = f"An all-reduce is one of {', '.join(ALGORITHMS)}, not {algorithm!r}."
             raise UsageError(message)
         self._algorithm, self._per_host = algorithm, per_host
@@ -51,9 +62,10 @@ class AllReduce(AbstractSimulatedStrategy):
         self._near = 1
         if self._algorithm == "hierarchical":
             self._near = self._per_host or world.workers_per_host
-        if self._algorithm != "ring":
+        if self._algorithm in ("direct", "hierarchical"):
             traffic_of(world.size, self._near)  # whether there is such a sum
         self._buckets = world.model.buckets()
+        self._parts = _parts([int(size) // ELEMENT_BYTES for _, size in self._buckets])
         self._iterations: dict[int, _Iteration] = {}
 
     def worker(self, rank: int) -> Process:
@@ -82,15 +94,41 @@ class AllReduce(AbstractSimulatedStrategy):
         return self._iterations[step]
 
     def _sum(self, step: int, iteration: _Iteration) -> Process:
-        """Sum the buckets one after another."""
+        """Sum the buckets: one after another, or each when it is there if the network can."""
         world = self._world
-        everyone = range(world.size)
-        for complete, (_, size) in zip(iteration.complete, self._buckets, strict=True):
-            yield complete
-            if self._algorithm == "ring":
-                yield from world.ring_mean(everyone, size)
+        for number, (_, size) in enumerate(self._buckets):
+            yield iteration.complete[number]
+            if world.sums_overlap:
+                world.time.begin(self._sum_bucket(iteration, number, size))
             else:
-                yield from world.hierarchical_mean(self._near, size)
-        world.learner.update_by_mean(everyone)
+                yield from self._sum_bucket(iteration, number, size)
+        yield from iteration.summed
+        world.learner.update_by_mean(range(world.size), iteration.gradients)
         del self._iterations[step]
         world.time.give(iteration.over)
+
+    def _sum_bucket(self, iteration: _Iteration, number: int, size: float) -> Process:
+        world, everyone = self._world, range(self._world.size)
+        if world.carries_values and not iteration.gradients:  # with one bucket, all are computed
+            iteration.gradients = [world.learner.gradient(rank) for rank in everyone]
+        if self._algorithm == "hierarchical":
+            yield from world.hierarchical_mean(self._near, size)
+        else:
+            part = self._parts[number]
+            summand = Summand(
+                size,
+                [each[part.start : part.stop] for each in iteration.gradients],
+                tensor=number,
+                layer_class=layer_class(len(self._buckets) - 1 - number, len(self._buckets)),
+            )
+            yield from world.mean(everyone, summand, algorithm=self._algorithm)
+        world.time.give(iteration.summed[number])
+
+
+def _parts(lengths: Sequence[int]) -> list[range]:
+    """Return where buckets of so many elements lie among all: the first one at the end."""
+    end, parts = sum(lengths), []
+    for length in lengths:
+        parts.append(range(end - length, end))
+        end -= length
+    return parts

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from shoal.errors import UsageError
 from shoal.groups import GroupGenerator
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
+from shoal.sim.training.summing import Summand
 from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Generated(AbstractSimulatedStrategy):
     def _average(self, assignment: Assignment) -> Process:
         world, members = self._world, assignment.members
         started = world.time.now
-        yield from world.ring_mean(members, world.model.bytes)
+        yield from world.mean(members, Summand(world.model.bytes))
         if len(members) > 1:
             world.learner.average(members, [1 / len(members)] * len(members))
         for member in members:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
+
+from shoal.errors import ProtocolError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class AbstractLearner(ABC):
@@ -18,6 +24,11 @@ class AbstractLearner(ABC):
     def is_satisfied(self) -> bool:
         """Whether the run may end because what it was for has been reached."""
         return False
+
+    @property
+    def gradient_elements(self) -> int:
+        """How many a worker's gradient has; 0 where only time counts."""
+        return 0
 
     @abstractmethod
     def update(self, rank: int) -> None:
@@ -31,9 +42,22 @@ class AbstractLearner(ABC):
     def compute_gradient(self, rank: int) -> None:
         """Let a worker compute a gradient on its next batch, of the parameters it has now."""
 
+    def gradient(self, rank: int) -> NDArray[np.float32]:
+        """Return what a worker has computed, as one array of its own, layer after layer.
+
+        Raises `ProtocolError` where only time counts.
+        """
+        message = f"Worker {rank} has computed nothing."
+        raise ProtocolError(message)
+
     @abstractmethod
-    def update_by_mean(self, members: Sequence[int]) -> None:
-        """Update the members' replicas by the mean of the gradients that they computed."""
+    def update_by_mean(
+        self, members: Sequence[int], gradients: Sequence[NDArray[np.float32]] = ()
+    ) -> None:
+        """Update the members' replicas by the mean of the gradients that they computed.
+
+        `gradients` are what has become of them on their way, where they travelled.
+        """
 
     @abstractmethod
     def push(self, ranks: Sequence[int], scale: float) -> None:
@@ -61,7 +85,9 @@ class NothingLearned(AbstractLearner):
     def compute_gradient(self, rank: int) -> None:
         """Do nothing."""
 
-    def update_by_mean(self, members: Sequence[int]) -> None:
+    def update_by_mean(
+        self, members: Sequence[int], gradients: Sequence[NDArray[np.float32]] = ()
+    ) -> None:
         """Do nothing."""
 
     def push(self, ranks: Sequence[int], scale: float) -> None:

@@ -43,7 +43,7 @@ class ParameterServer(AbstractSimulatedStrategy):
             yield world.computes(rank, step)
             begin = world.time.now
             if others:
-                yield world.send(rank, others, parts)
+                yield world.push(rank, others, parts)
             times.exchange += world.time.now - begin
             self._push(rank)
             begin = world.time.now

@@ -17,6 +17,8 @@ from shoal.sim.training.learning import AbstractLearner
 from shoal.workloads import batches, evaluate, loss_of, make_model, make_optimizer, meets
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
@@ -91,6 +93,11 @@ class Replicas(AbstractLearner):
         """Elements of the model that are averaged, batch-norm statistics included."""
         return int(self._rows.shape[1])
 
+    @property
+    def gradient_elements(self) -> int:
+        """Of the model's trained parameters."""
+        return self._trained
+
     def update(self, rank: int) -> None:
         """Compute a gradient and make a local step."""
         self.compute_gradient(rank)
@@ -109,9 +116,24 @@ class Replicas(AbstractLearner):
         rows = self._rows[list(members)]
         self._rows[list(members)] = torch.tensor(shares).to(rows.dtype) @ rows
 
-    def update_by_mean(self, members: Sequence[int]) -> None:
+    def gradient(self, rank: int) -> NDArray[np.float32]:
+        """Return the latest gradient of a worker; what has none counts as zero."""
+        parts = [
+            torch.zeros_like(each) if each.grad is None else each.grad
+            for each in self._models[rank].parameters()
+        ]
+        return torch.cat([part.detach().flatten() for part in parts]).numpy()
+
+    def update_by_mean(
+        self, members: Sequence[int], gradients: Sequence[NDArray[np.float32]] = ()
+    ) -> None:
         """Let the members step by the mean of their gradients, and average their statistics."""
-        if len(members) > 1:
+        for rank, gradient in zip(members, gradients, strict=False):
+            parameters = list(self._models[rank].parameters())
+            parts = torch.split(torch.from_numpy(gradient), [p.numel() for p in parameters])
+            for parameter, part in zip(parameters, parts, strict=True):
+                parameter.grad = part.view_as(parameter)
+        if len(members) > 1 and not gradients:
             means = self._mean_gradients(members)
             for rank in members:
                 for parameter, mean in zip(self._models[rank].parameters(), means, strict=True):

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shoal.sim.compute_times import ComputeTimes
-from shoal.sim.flow.network import FlowNetwork
 from shoal.sim.happenings import processes, slower_hosts
 from shoal.sim.training.all_strategies import make_simulated
 from shoal.sim.training.architectures import architecture
 from shoal.sim.training.learning import AbstractLearner, NothingLearned
-from shoal.sim.training.model import ModelSize, even
+from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
+from shoal.sim.training.networks import make_network
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.world import World
 from shoal.sim.virtual_time import VirtualTime
@@ -21,9 +21,6 @@ from shoal.switching.tables import PICOSECONDS
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import StrategySpec, TrainingSpec
-
-_FLOWS_PER_WORKER = 64
-"""Room for flows: enough for pushes to every shard among 64 workers; more is added for more."""
 
 
 def simulate(
@@ -38,7 +35,7 @@ def simulate(
 
     Raises `UsageError` for a strategy that does not fit.
     """
-    world = make_world(cluster, training, learner=learner)
+    world = make_world(cluster, training, strategy, learner=learner)
     made = make_simulated(strategy.strategy, strategy.options)
     made.prepare(world)
     for rank in range(world.size):
@@ -56,17 +53,18 @@ def simulate(
 def make_world(
     cluster: ClusterSpec,
     training: TrainingSpec,
+    strategy: StrategySpec,
     *,
     learner: AbstractLearner | None = None,
 ) -> World:
     """Return the cluster with its workers, at the beginning of time."""
     workers = cluster.topology.hosts * cluster.workers
-    network = FlowNetwork(
-        cluster.topology,
-        local_rate=training.local_rate,
-        spray=cluster.spray,
-        flows=workers * max(_FLOWS_PER_WORKER, 2 * workers if workers <= 256 else 0),
-        seed=cluster.seed,
+    model, learner = _model(training), learner or NothingLearned()
+    network = make_network(
+        cluster,
+        training,
+        strategy,
+        carries_values=learner.gradient_elements * ELEMENT_BYTES == model.bytes,
     )
     return World(
         time=VirtualTime(network),
@@ -78,8 +76,8 @@ def make_world(
             _changes(cluster),
             seed=cluster.seed,
         ),
-        model=_model(training),
-        learner=learner or NothingLearned(),
+        model=model,
+        learner=learner,
         steps=training.steps,
         seed=cluster.seed,
         control_delay=round(training.control_delay_s * PICOSECONDS),

@@ -13,6 +13,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
+from shoal.sim.training.summing import Summand, sum_over_hosts
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
@@ -20,9 +22,6 @@ if TYPE_CHECKING:
     from shoal.sim.training.learning import AbstractLearner
     from shoal.sim.training.model import ModelSize
     from shoal.sim.virtual_time import Process, VirtualTime
-
-FRAME_BYTES, PAYLOAD_BYTES = 1514, 1448
-"""Of a full packet of TCP over Ethernet: what links carry, and what of it is data."""
 
 
 @dataclass(slots=True)
@@ -69,6 +68,17 @@ class World:
         """The most workers that share a host."""
         return max(Counter(self.host_of).values())
 
+    @property
+    def sums_overlap(self) -> bool:
+        """Whether several sums may be under way at once."""
+        return isinstance(self.time.network, BoundedLossNetwork)
+
+    @property
+    def carries_values(self) -> bool:
+        """Whether gradients travel in the network's packets."""
+        network = self.time.network
+        return isinstance(network, BoundedLossNetwork) and network.carries_payload
+
     def begin(self, process: Process) -> None:
         """Let a worker begin; time stops when all that have begun have ended."""
         self._training += 1
@@ -99,18 +109,34 @@ class World:
         """Add to a counter of the run."""
         self.counters[what] = self.counters.get(what, 0.0) + amount
 
-    def ring_mean(self, members: Sequence[int], size: float) -> Process:
-        """Let the members average `size` bytes around a ring: 2(S-1)/S of it over every hop.
+    def mean(
+        self, members: Sequence[int], summand: Summand, *, algorithm: str | None = None
+    ) -> Process:
+        """Let the members average something; a member that is alone exchanges nothing.
+
+        A network that makes sums itself makes this one, directly unless `algorithm` says "ring";
+        otherwise they exchange it around a ring, unless it says "direct".
+        """
+        if len(members) < 2:
+            return
+        network = self.time.network
+        if isinstance(network, BoundedLossNetwork):
+            yield from sum_over_hosts(self, network, members, summand, algorithm or "direct")
+        elif algorithm == "direct":
+            yield from self.hierarchical_mean(1, summand.size)
+        else:
+            yield from self._ring(members, summand.size)
+
+    def _ring(self, members: Sequence[int], size: float) -> Process:
+        """2(S-1)/S of it over every hop.
 
         The bytes of all rounds flow at once, each round's delay follows: what a pipelined ring
-        takes. A member that is alone exchanges nothing.
+        takes.
         """
         count = len(members)
-        if count < 2:
-            return
         hosts = [self.host_of[rank] for rank in members]
         ring = list(pairwise([*hosts, hosts[0]]))
-        each = 2 * (count - 1) / count * size * FRAME_BYTES / PAYLOAD_BYTES
+        each = 2 * (count - 1) / count * size * self.time.network.header_factor
         yield self.time.transfer([a for a, _ in ring], [b for _, b in ring], [each] * count)
         longest = max(self.time.network.delay(a, b) for a, b in ring)
         yield (2 * (count - 1) - 1) * longest
@@ -123,7 +149,7 @@ class World:
         if self.size < 2:
             return
         traffic = traffic_of(self.size, per_host)
-        wire = size * FRAME_BYTES / PAYLOAD_BYTES
+        wire = size * self.time.network.header_factor
         sources = [self.host_of[rank] for rank in traffic.sources]
         targets = [self.host_of[rank] for rank in traffic.targets]
         yield self.time.transfer(sources, targets, [share * wire for share in traffic.shares])
@@ -131,21 +157,36 @@ class World:
         longest = max(self.time.network.delay(source, target) for source, target in ways)
         yield (ONE_WAY_DELAYS - 1) * longest
 
+    def push(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
+        """As `send`, of contributions to sums: a bounded share of them may get lost."""
+        network = self.time.network
+        if not isinstance(network, BoundedLossNetwork):
+            return self.send(source, targets, sizes)
+        hosts = [self.host_of[rank] for rank in targets]
+        number = network.start(
+            self.time.now,
+            [self.host_of[source]] * len(hosts),
+            hosts,
+            sizes,
+            loss_bound=network.loss_bound,
+        )
+        return self.time.over(number)
+
     def send(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
         """Start sending from a rank to others; the signal is given when all has arrived."""
         host = self.host_of[source]
-        wire = [size * FRAME_BYTES / PAYLOAD_BYTES for size in sizes]
+        wire = [size * self.time.network.header_factor for size in sizes]
         return self.time.transfer([host] * len(wire), [self.host_of[r] for r in targets], wire)
 
     def exchange(self, rank: int, other: int, size: float) -> Signal:
         """Start sending `size` bytes both ways; the signal is given when all has arrived."""
         a, b = self.host_of[rank], self.host_of[other]
-        return self.time.transfer([a, b], [b, a], [size * FRAME_BYTES / PAYLOAD_BYTES] * 2)
+        return self.time.transfer([a, b], [b, a], [size * self.time.network.header_factor] * 2)
 
     def gather(self, target: int, sources: Sequence[int], sizes: Sequence[float]) -> Signal:
         """Start sending from ranks to another; the signal is given when all has arrived."""
         host = self.host_of[target]
-        wire = [size * FRAME_BYTES / PAYLOAD_BYTES for size in sizes]
+        wire = [size * self.time.network.header_factor for size in sizes]
         return self.time.transfer([self.host_of[r] for r in sources], [host] * len(wire), wire)
 
 

@@ -3,8 +3,8 @@
 The decisions are those of `shoal.transport`, called with virtual clocks and with packets of the
 window kernel in place of datagrams; nothing is decided here. A host takes its turn when a packet
 has come or its timer goes off. What it sends it hands to its own port, whose backlog it sees as a
-real host sees what its kernel still holds. Payloads are carried where there is room for them, else
-elements must be `ABSENT`.
+real host sees what its kernel still holds. Payloads that are somewhere are carried: there must be
+room for them, or elements be `ABSENT`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,6 @@ def _send(
     """Put the batch that `next_batch` has described into the host's port; return a `Problem`."""
     transmit, core, port = hosts.transmit[0], endpoint.core[0], int(hosts.rows[host].port)
     count, tos = int(transmit.packets), int(transmit.tos)
-    carries = hosts.slots.shape[1] >= HEADER_BYTES + core.segment_bytes
     key = ((host << 20 | int(transmit.peer)) << 8 | int(transmit.path)) << 8 | tos
     pieces = rows_at(hosts.pieces.ctypes.data, count * PIECES, PIECE)
     for index in range(count):
@@ -136,9 +135,10 @@ def _send(
             return problem
         slot = hosts.slots.ctypes.data + row * hosts.slots.shape[1]
         copy_bytes(slot, header.address, header.length)
-        if carries and transmit.pieces == PIECES:
+        if transmit.pieces == PIECES:
             payload = pieces[index * PIECES + 1]
-            copy_bytes(slot + HEADER_BYTES, payload.address, payload.length)
+            if payload.address != 0:
+                copy_bytes(slot + HEADER_BYTES, payload.address, payload.length)
         hosts.tos[row] = tos & 0xFC
         core.waiting += size
     return NONE

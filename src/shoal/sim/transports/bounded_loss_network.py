@@ -8,18 +8,20 @@ are the window kernel's. Times are picoseconds, sizes bytes of payload.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from shoal.collectives import graphs
 from shoal.errors import UsageError
 from shoal.sim.packet.tables import Problem, new_window
+from shoal.sim.packet.window import take_over
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, run, take_turn
 from shoal.sim.transports.endpoints import new_endpoint_state, new_hosts
+from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import USUAL_PACKETS, make_state
@@ -36,6 +38,7 @@ from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from shoal.switching.tables import State
     from shoal.switching.topology import Topology
 
 ELEMENT_BYTES: Final = WIRE_BYTES[ABSENT]
@@ -45,6 +48,9 @@ LEAST_BYTES: Final = FRAME_BYTES + HEADER_BYTES + min(FEEDBACK_BYTES, ELEMENT_BY
 
 _MICROSECOND: Final = PICOSECONDS // 1_000_000
 _STREAM: Final = 1
+
+REMEMBERED: Final = 64
+"""Transfers whose losses can still be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,9 @@ class BoundedLossNetwork:
     `tick_ps` picoseconds of the network are a microsecond for the transport: less than a million
     stands for hosts whose clocks and timers are finer than a kernel's. `local_rate` is how fast
     what stays on one host moves, one transfer after another, bits per second. `shared_buffers` are
-    those of the switches. `carries_payload` makes room for values in packets. Raises `UsageError`
-    if more than `packets` are under way at once.
+    those of the switches. `carries_payload` makes room for values in packets. `loss_bound` is for
+    those who ask what may get lost of contributions. Raises `UsageError` if more than `packets` are
+    under way at once.
     """
 
     def __init__(
@@ -89,8 +96,11 @@ class BoundedLossNetwork:
         tick_ps: int = _MICROSECOND,
         packets: int | None = None,
         carries_payload: bool = False,
+        loss_bound: float = 0.0,
     ) -> None:
         self.topology, self.config = topology, config or TransportConfig()
+        self.carries_payload, self.loss_bound = carries_payload, loss_bound
+        self._delays = WayLengths(topology, delay_of)
         hosts = topology.hosts
         room = packets or USUAL_PACKETS + hosts * (self.config.budget_packets + hosts)
         self.state = make_state(
@@ -121,6 +131,7 @@ class BoundedLossNetwork:
         self._kept: dict[tuple[int, Hashable], MessageTables] = {}
         """What hosts keep of tensors until they are sent again."""
         self._transfers: dict[int, _Transfer] = {}
+        self._remembered: deque[int] = deque()
         self._running: dict[tuple[int, int], int] = {}
         """Transfers by host and slot."""
         self._local: list[tuple[int, int]] = []
@@ -140,13 +151,41 @@ class BoundedLossNetwork:
         """Transfers that have come to their end since the beginning."""
         return self._over
 
+    @property
+    def header_factor(self) -> float:
+        """What payload must be multiplied by: nothing, headers are added here."""
+        return 1.0
+
+    def delay(self, source: int, target: int) -> int:
+        """Return how long a bit takes from host to host."""
+        return self._delays.between(source, target)
+
+    def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
+        """Let the cable of this number carry so much from `at` on; 0: it is down."""
+
+        def write(state: State) -> None:
+            state.links[cable]["down"] = bits_per_second <= 0
+            if bits_per_second > 0:
+                state.ports[cable]["rate"] = round(bits_per_second)
+
+        self.change(at, write)
+
+    def change(self, at: int, write: Callable[[State], None]) -> None:
+        """Let `write` change settings of ports, links and routes from `at` on."""
+        self._pass_time(at)
+        write(self.state)
+        before = self._window
+        self._window = new_window(self.state, least_size=LEAST_BYTES)
+        take_over(self.state, before, self._window)
+
     def start(
         self,
         at: int,
-        sources: Sequence[int],
-        targets: Sequence[int],
-        sizes: Sequence[float],
+        sources: Sequence[int] | NDArray[Any],
+        targets: Sequence[int] | NDArray[Any],
+        sizes: Sequence[float] | NDArray[Any],
         *,
+        most: float = float("inf"),
         loss_bound: float = 0.0,
         layer_class: int = 0,
         important: float = 1.0,
@@ -154,8 +193,11 @@ class BoundedLossNetwork:
         """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
 
         A share of `loss_bound` of each may get lost; `important` is the share of packets that bear
-        that tag, taken at random. No payload is carried.
+        that tag, taken at random. No payload is carried. Raises `UsageError` for a rate `most`:
+        nothing is paced.
         """
+        if most != float("inf"):
+            raise UsageError("The bounded-loss transport has no background flows with a rate yet.")
         sending: dict[int, list[Sending]] = defaultdict(list)
         receiving: dict[int, list[Receiving]] = defaultdict(list)
         number, awaited = self._new_number(), 0
@@ -227,8 +269,10 @@ class BoundedLossNetwork:
 
         The values travel in the packets and lie where they should when it is over; until then the
         arrays must stay. Packets are tagged by the magnitudes of `tensor` in its last iteration.
-        `policy` is one of `transport.holes`.
+        `policy` is one of `transport.holes`. Raises `UsageError` if packets have no room for them.
         """
+        if not self.carries_payload:
+            raise UsageError("Packets have no room for values here (carries_payload=).")
         keeps = policy == ERROR_FEEDBACK and loss_bound > 0
         options = GraphOptions(
             1 / len(hosts),
@@ -297,8 +341,8 @@ class BoundedLossNetwork:
                 return over
 
     def missing(self, number: int) -> list[Missing]:
-        """Return what got lost for good of a transfer that is over; forget the transfer."""
-        transfer = self._transfers.pop(number)
+        """Return what got lost for good of a transfer that was over lately."""
+        transfer = self._transfers[number]
         found = []
         for host, tables in transfer.tables.items():
             for row in tables.incoming[tables.incoming["received"] < tables.incoming["size"]]:
@@ -347,8 +391,7 @@ class BoundedLossNetwork:
         self._transfers[number] = _Transfer(len(tables) + awaited, tables)
         if not tables:
             return number
-        if self._window.clock[0]["now"] < at:
-            self._waiting += self.run(at)
+        self._pass_time(at)
         for host, each in tables.items():
             slot = self.endpoints[host].post(each, _STREAM, number, at // self._tick + 1)
             self._running[host, slot] = number
@@ -357,12 +400,23 @@ class BoundedLossNetwork:
             self._raise(problem)
         return number
 
+    def _pass_time(self, at: int) -> None:
+        while self._window.clock[0]["now"] < at:
+            over = self.run(at)
+            self._waiting += over
+            if not over:
+                break
+
     def _is_over(self, number: int) -> bool:
         transfer = self._transfers[number]
         transfer.awaited -= 1
-        if transfer.awaited == 0:
-            self._over += 1
-        return transfer.awaited == 0
+        if transfer.awaited > 0:
+            return False
+        self._over += 1
+        self._remembered.append(number)
+        if len(self._remembered) > REMEMBERED:
+            del self._transfers[self._remembered.popleft()]
+        return True
 
     def _raise(self, problem: int) -> None:
         if problem == Problem.NONE:

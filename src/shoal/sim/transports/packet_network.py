@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from shoal.errors import ResourceError, UsageError
+from shoal.sim.network import TCP_HEADERS
 from shoal.sim.packet.simulation import GONE, check_flow, flow_rows
 from shoal.sim.packet.sources import arm, new_flows
 from shoal.sim.packet.tables import LEAST_BYTES, Problem, new_window
@@ -112,6 +113,11 @@ class PacketNetwork:
         self._there = WayLengths(topology, _time_of(self.transport.frame_bytes))
         self._back = WayLengths(topology, _time_of(self.transport.ack_bytes))
         self._over: deque[int] = deque()
+
+    @property
+    def header_factor(self) -> float:
+        """What payload must be multiplied by: sizes are what links carry."""
+        return TCP_HEADERS
 
     @property
     def now(self) -> int:

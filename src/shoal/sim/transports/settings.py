@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
 from shoal.sim.packet.tables import LEAST_BYTES
-from shoal.sim.transports.controls import ALL_CONTROLS, ECN_CAPABLE, PFABRIC
+from shoal.sim.transports.controls import ALL_CONTROLS, ECN_CAPABLE, LOSSLESS, PFABRIC
 from shoal.switching.settings import picoseconds
 from shoal.switching.tables import QUEUES
 
@@ -34,7 +34,8 @@ class Transport:
     queue: int = BEST_EFFORT
     """Of packets; `pfabric` chooses by itself."""
     ack_queue: int | None = None
-    """Of acknowledgements. None: that of packets, and the first for `pfabric`."""
+    """Of acknowledgements. None: that of packets, and the first for `pfabric` and `lossless`, whose
+    windows have no room for acknowledgements that wait behind what goes the other way."""
     first_window: int = 10
     """RFC 6928; not of `lossless` and `pfabric`."""
     window: int | None = None
@@ -105,7 +106,7 @@ def write_rules(rules: Row, transport: Transport, *, local_rate: float) -> None:
     control = ALL_CONTROLS[transport.control]
     is_pfabric = control == PFABRIC
     usual_timeout_s = 0.0 if is_pfabric else USUAL_TIMEOUT_S
-    usual_ack_queue = 0 if is_pfabric else transport.queue
+    usual_ack_queue = 0 if control in (PFABRIC, LOSSLESS) else transport.queue
     least = usual_timeout_s if transport.min_timeout_s is None else transport.min_timeout_s
     rules["control"] = control
     rules["frame_bytes"], rules["ack_bytes"] = transport.frame_bytes, transport.ack_bytes

@@ -1,0 +1,83 @@
+"""A mean over workers on a network that makes sums itself: within hosts first, then between them.
+
+What `transport="shoal"` does for workers that share hosts: their values, if there are any, are
+added up on the host, whose endpoint takes part in the sum of all hosts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from numpy.typing import NDArray
+
+    from shoal.sim.training.world import World
+    from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
+    from shoal.sim.virtual_time import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Summand:
+    """What is to be averaged: `size` bytes, and the workers' values where they matter."""
+
+    size: float
+    values: Sequence[NDArray[np.float32]] = ()
+    """One array for each member, replaced by the mean."""
+    tensor: Hashable = None
+    """Its name from one iteration to the next."""
+    layer_class: int = 0
+
+
+def sum_over_hosts(
+    world: World,
+    network: BoundedLossNetwork,
+    members: Sequence[int],
+    summand: Summand,
+    algorithm: str,
+) -> Process:
+    """Average over `members`, one or more of them on each host."""
+    hosts = [world.host_of[rank] for rank in members]
+    first = {host: place for place, host in reversed(list(enumerate(hosts)))}
+    guests = [place for place, host in enumerate(hosts) if first[host] != place]
+    values, size, now = summand.values, summand.size, world.time.now
+    within = [hosts[place] for place in guests]
+    if guests:
+        yield world.time.transfer(within, within, [size] * len(within))
+        now = world.time.now
+    leaders = sorted(first.values())
+    between = [hosts[place] for place in leaders]
+    if values:
+        for place in guests:
+            values[first[hosts[place]]][:] += values[place]
+        for place in leaders:  # what follows divides by the number of hosts
+            values[place][:] *= np.float32(len(leaders) / len(members))
+    if len(between) > 1:
+        if values:
+            number = network.mean(
+                now,
+                between,
+                [values[place] for place in leaders],
+                tensor=summand.tensor,
+                algorithm=algorithm,
+                loss_bound=network.loss_bound,
+                layer_class=summand.layer_class,
+            )
+        else:
+            number = network.all_reduce(
+                now,
+                between,
+                size,
+                algorithm=algorithm,
+                loss_bound=network.loss_bound,
+                layer_class=summand.layer_class,
+            )
+        yield world.time.over(number)
+    if guests:
+        for place in guests if values else ():
+            values[place][:] = values[first[hosts[place]]]
+        yield world.time.transfer(within, within, [size] * len(within))

@@ -1,0 +1,108 @@
+"""Training over packets: any strategy over any transport, and gradients that really get lost."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shoal.errors import UsageError
+from shoal.scenario.spec_file import parse_scenario
+from shoal.scenario.training_spec import Scenario, StrategySpec, TrainingSpec
+from shoal.sim.training.networks import TRANSPORTS
+from shoal.sim.training.replicas import Replicas
+from shoal.sim.training.simulation import simulate
+from shoal.workloads import default_recipe, load_dataset
+
+if TYPE_CHECKING:
+    from shoal.sim.training.outcome import Outcome
+
+WORKERS = 4
+PARAMETERS = 9_610
+
+TEXT = """
+seed = 1
+[hosts]
+count = 4
+[access]
+rate = "1 Gbit/s"
+delay = "5 us"
+[training]
+parameters = 2_000_000
+compute = "10 ms"
+steps = 4
+"""
+
+
+def job(text: str = TEXT) -> tuple[Scenario, TrainingSpec]:
+    scenario = parse_scenario(text, "job.toml")
+    assert scenario.training is not None
+    return scenario, scenario.training
+
+
+def run(strategy: StrategySpec, text: str = TEXT) -> Outcome:
+    scenario, training = job(text)
+    return simulate(scenario.cluster, training, strategy)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("sync", ["all-reduce", "ps-bsp", "ds-sync", "ripples", "ad-psgd"])
+def test_large_transfers_take_what_flows_take(sync: str, transport: str) -> None:
+    """Within what windows, credit and acknowledgements cost; where loss is no matter."""
+    flows = run(StrategySpec(sync))
+    packets = run(StrategySpec(sync, transport=transport))
+    assert packets.steps == flows.steps
+    assert flows.step_ms * 0.95 < packets.step_ms < flows.step_ms * 1.5
+
+
+def test_the_jobs_transport_is_for_all_strategies() -> None:
+    scenario, training = job()
+    named = simulate(scenario.cluster, training, StrategySpec("all-reduce", transport="dctcp"))
+    general = replace(training, transport="dctcp")
+    assert simulate(scenario.cluster, general, StrategySpec("all-reduce")).digest == named.digest
+
+
+def test_unknown_transports_are_refused() -> None:
+    with pytest.raises(UsageError, match="Unknown transport 'udp'; choose one of shoal, "):
+        run(StrategySpec("all-reduce", transport="udp"))
+
+
+def learn(loss: str, strategy: StrategySpec, *, steps: int = 30) -> tuple[Replicas, Outcome]:
+    text = TEXT.replace("2_000_000", str(PARAMETERS)).replace('"5 us"', f'"5 us"\nloss = {loss}')
+    scenario, training = job(text)
+    replicas = Replicas(
+        load_dataset("digits"),
+        "mlp",
+        default_recipe("digits", "mlp"),
+        WORKERS,
+        seed=1,
+        look_s=1e9,
+        samples=100,
+    )
+    training = replace(training, steps=steps)
+    return replicas, simulate(scenario.cluster, training, strategy, learner=replicas)
+
+
+def test_gradients_that_travel_are_those_that_were_computed() -> None:
+    still, _ = learn("0.0", StrategySpec("all-reduce"))
+    moved, _ = learn("0.02", StrategySpec("all-reduce", transport="shoal"))
+    assert moved.last_loss == pytest.approx(still.last_loss, rel=1e-4)
+    assert moved.look(0).consensus_distance < 1e-6
+
+
+def test_gradients_that_get_lost_are_missed_and_all_stay_alike() -> None:
+    still, _ = learn("0.0", StrategySpec("all-reduce"))
+    bounded = StrategySpec("all-reduce", transport="shoal", loss_bound=0.5)
+    lossy, _ = learn("0.2", bounded)
+    assert lossy.last_loss != pytest.approx(still.last_loss, rel=1e-3)
+    assert lossy.look(0).consensus_distance < 1e-6
+    assert lossy.look(0).averaged > 0.5
+
+
+def test_a_bound_saves_time_where_packets_get_lost() -> None:
+    _, exact = learn("0.1", StrategySpec("all-reduce", transport="shoal"))
+    _, bounded = learn("0.1", StrategySpec("all-reduce", transport="shoal", loss_bound=0.5))
+    assert bounded.seconds < exact.seconds
