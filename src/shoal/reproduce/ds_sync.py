@@ -12,17 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from shoal.reproduce.learning import Learned, Learnt, learn
 from shoal.reproduce.scenarios import read_parts
+from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.simulation import simulate
-from shoal.sweeps import Run, spread_of
+from shoal.sweeps import Finished, Run, spread_of
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario, StrategySpec
-    from shoal.sim.training.outcome import Outcome
     from shoal.sweeps import Spread
+
+T = TypeVar("T")
 
 STRATEGIES: Final = "ds-sync-strategies.toml"
 NETWORKS: Final = ("flat", "oversubscribed", "scattered", "contended")
@@ -45,6 +47,13 @@ _MOST_SERVED: Final = 64
 """Workers up to which a parameter server on every host is simulated."""
 _SCALE_STEPS: Final = 10
 """Where there are more than 16: two periods of the topology-aware division."""
+
+
+class Make(Protocol):
+    """Makes runs and returns what they came to, in their order."""
+
+    def __call__(self, runs: list[Run], result: type[T], /) -> list[Finished[T]]:
+        """Return the results as `result`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +155,38 @@ class Claim:
 def scenario_of(job: str, network: str) -> Scenario:
     """Return a job on a network, under all strategies."""
     return read_parts(f"ds-sync-{network}.toml", f"ds-sync-{job}.toml", STRATEGIES)
+
+
+def reproduce(
+    networks: Sequence[str], scales: Sequence[str], seeds: Sequence[int], make: Make
+) -> tuple[dict[Lesson, Accuracy], list[Timing]]:
+    """Let `make` make all runs; return what was learnt, and the times on `networks` and `scales`.
+
+    With 16 workers the first three seeds serve, with more the first one.
+    """
+    taught = [
+        (lesson, learning_runs(job, lesson, seeds if lesson.network == "4" else seeds[:MANY_SEEDS]))
+        for job in JOBS
+        for lesson in lessons(job, networks)
+    ]
+    learnt = iter(make([run for _, runs in taught for run in runs], Learned))
+    accuracies = {
+        lesson: accuracy_of(lesson, [next(learnt).result for _ in runs]) for lesson, runs in taught
+    }
+    timed = [
+        (job.name, network, strategy.name, timing_runs(job.name, network, strategy, of_seeds))
+        for job in JOBS
+        for network in (*networks, *scales)
+        for of_seeds in (seeds[:1] if network in scales else seeds[:MANY_SEEDS],)
+        for strategy in timed_strategies(scenario_of(job.name, network))
+    ]
+    outcomes = iter(make([run for *_, runs in timed for run in runs], Outcome))
+    timings = []
+    for job, network, strategy, runs in timed:
+        found = [next(outcomes).result for _ in runs]
+        steps = steps_learnt(accuracies, job, network, strategy)
+        timings.append(timing_of(job, network, strategy, found, steps))
+    return accuracies, timings
 
 
 def lessons(job: Job, networks: Sequence[str]) -> list[Lesson]:
@@ -319,3 +360,9 @@ def _best_improvement(timings: Sequence[Timing], baseline: str) -> Claim:
         "reached" if factor >= LEAST_FACTOR else "missed",
         "network and GPU are assumed; the paper's testbed and baselines' details are not known",
     )
+
+
+def files(networks: Sequence[str], scales: Sequence[str]) -> list[str]:
+    """Return the names of all files whose parts the scenarios are."""
+    clusters = [f"ds-sync-{each}.toml" for each in ("4", *networks, *scales)]
+    return [*clusters, *(job.file for job in JOBS), STRATEGIES]
