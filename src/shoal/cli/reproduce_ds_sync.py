@@ -35,7 +35,8 @@ from shoal.report.charts import Bar, BarPanel, draw_charts
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shoal.reproduce.ds_sync import Accuracy, Claim, Timing
+    from shoal.reproduce.ds_sync import Accuracy, Timing
+    from shoal.reproduce.ds_sync_claims import Claim
 
 _SEEDS, _QUICK_SEEDS = "1-5", "1-2"
 _QUICK_NETWORKS = 2
@@ -79,6 +80,7 @@ def ds_sync(
 ) -> None:
     """DS-Sync: accuracy against BSP; time on networks with bottlenecks; up to 1,024 workers."""
     from shoal.reproduce import ds_sync as paper
+    from shoal.reproduce.ds_sync_claims import claims as claims_of
     from shoal.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
@@ -86,7 +88,7 @@ def ds_sync(
     networks = paper.NETWORKS[:_QUICK_NETWORKS] if quick else paper.NETWORKS
     scales = paper.SCALES[:1] if quick else paper.SCALES
     accuracies, timings = paper.reproduce(networks, scales, repeats, Sweeping(jobs, ray, runs).make)
-    found = paper.claims(paper.JOBS, accuracies, timings)
+    found = claims_of(paper.JOBS, accuracies, timings)
     console = output_console()
     for table in (
         _accuracy_table(list(accuracies.values())),

@@ -106,9 +106,12 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
     )
     for each in results:
         case = each.case
-        options = "".join(f" {key.replace('_', ' ')} {value}" for key, value in case.options)
+        options = dict(case.options)
+        words = (
+            f", groups of {options['group_size']}, every {options['interval']}" if options else ""
+        )
         table.add_row(
-            case.strategy + options,
+            case.strategy + words,
             "-" if case.slowdown == 1 else f"{case.slowdown:g}x",
             with_interval(each.seconds_to_target, ".2f"),
             with_interval(each.steps_to_target, ".0f", ""),

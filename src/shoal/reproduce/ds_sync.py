@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from shoal.reproduce.learning import Learned, Learnt, learn
+from shoal.reproduce.ds_sync_jobs import JOBS, Job
+from shoal.reproduce.learning import Learned, learn
 from shoal.reproduce.scenarios import read_parts
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.simulation import simulate
@@ -36,13 +37,9 @@ RING, HIERARCHICAL, SSP, ASP, GRID, TOPOLOGY = (
     "DS-Sync, grid",
     "DS-Sync, topology",
 )
-BASELINES: Final = (RING, HIERARCHICAL, SSP, ASP)
 SCALES: Final = ("64", "256", "1024")
 MANY_SEEDS: Final = 3
 """Repeats with 16 workers, as the paper's; with 4 it made five."""
-PAPER_BEST: Final = "up to 94 % better end-to-end time"
-LEAST_FACTOR: Final = 1.94
-"""Of the readings of "94 % better" the weaker: 1.94 times as fast, not 94 % less time."""
 _MOST_SERVED: Final = 64
 """Workers up to which a parameter server on every host is simulated."""
 _SCALE_STEPS: Final = 10
@@ -54,52 +51,6 @@ class Make(Protocol):
 
     def __call__(self, runs: list[Run], result: type[T], /) -> list[Finished[T]]:
         """Return the results as `result`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One of the paper's jobs, and the model that learns in its place."""
-
-    name: str
-    paper: str
-    """BSP and DS-Sync among four workers, as the paper's repository has them."""
-    differs: str
-    learnt: Learnt
-    """With 4 workers."""
-    steps_of_16: int
-    """Of each of 16 workers, whose steps see four times as many samples."""
-    lower_is_better: bool = False
-
-    @property
-    def file(self) -> str:
-        """The file with its clock."""
-        return f"ds-sync-{self.name}.toml"
-
-
-JOBS: Final = (
-    Job(
-        "wrn",
-        "90.00 % (1.69) / 91.63 % (0.76)",
-        "WRN-10-1 on digits for WRN-26-10 on CIFAR-10; 32 samples per worker for 256",
-        Learnt("digits", "wrn:10-1", 0.97, 100, 0.5, 359, until_target=False),
-        50,
-    ),
-    Job(
-        "bert",
-        "F1 93.06 (0.22) / 93.01 (0.26)",
-        "a character transformer from nothing, nats per byte, for BERT-Large fine-tuned on SQuAD",
-        Learnt("text-stdlib", "char-gpt:1x32", 2.6, 200, 0.5, 128, until_target=False),
-        90,
-        lower_is_better=True,
-    ),
-    Job(
-        "deepfm",
-        "AUC 80.51 (0.03) / 80.50 (0.02)",
-        "DeepFM of 92 thousand parameters on flights for 11 million on Criteo",
-        Learnt("flights", "deepfm", 0.70, 1000, 0.5, 4000, until_target=False),
-        300,
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +90,6 @@ class Timing:
     seconds_to_target: float | None
     """Steps to the target, as they were learnt, times the time of a step; None: not learnt."""
     digests: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What the paper reports, what was found here, and what differs."""
-
-    what: str
-    paper: str
-    ours: str
-    verdict: str
-    differs: str
 
 
 def scenario_of(job: str, network: str) -> Scenario:
@@ -301,65 +241,16 @@ def timing_of(
 def steps_learnt(
     accuracies: Mapping[Lesson, Accuracy], job: str, network: str, strategy: str
 ) -> float | None:
-    """Return the mean steps to the target; None if some seed's run did not meet it.
+    """Return the mean steps to the target; None if some seed's run did not meet it or none learns.
 
     The grid and BSP learn the same on every network, whichever way BSP sums.
     """
+    if network in SCALES:
+        return None
     order_is_fixed = strategy in (RING, HIERARCHICAL, GRID)
     name = RING if strategy == HIERARCHICAL else strategy
     found = accuracies.get(Lesson(job, "flat" if order_is_fixed else network, name))
     return None if found is None or found.steps_to_target is None else found.steps_to_target.mean
-
-
-def claims(
-    jobs: Sequence[Job], accuracies: Mapping[Lesson, Accuracy], timings: Sequence[Timing]
-) -> list[Claim]:
-    """Return the paper's claims beside what was found."""
-    return [
-        *(_same_accuracy(job, accuracies) for job in jobs),
-        *(_best_improvement(timings, baseline) for baseline in BASELINES),
-    ]
-
-
-def _same_accuracy(job: Job, accuracies: Mapping[Lesson, Accuracy]) -> Claim:
-    everyone = accuracies[Lesson(job.name, "4", RING)].final
-    ours = accuracies[Lesson(job.name, "4", GRID)].final
-    noise = max(everyone.deviation or 0.0, ours.deviation or 0.0)
-    is_equal = abs(ours.mean - everyone.mean) <= noise
-    is_better = (ours.mean > everyone.mean) != job.lower_is_better
-    return Claim(
-        f"{job.name}, 4 workers: BSP / DS-Sync after as many steps",
-        job.paper,
-        f"{_with_deviation(everyone)} / {_with_deviation(ours)}",
-        "equal" if is_equal else "better" if is_better else "worse",
-        job.differs,
-    )
-
-
-def _with_deviation(spread: Spread) -> str:
-    deviation = "" if spread.deviation is None else f" ({spread.deviation:.4f})"
-    return f"{spread.mean:.4f}{deviation}"
-
-
-def _best_improvement(timings: Sequence[Timing], baseline: str) -> Claim:
-    """Compare the time to the target where DS-Sync saves most, whichever job and network it is."""
-    at = {(each.job, each.network, each.strategy): each.seconds_to_target for each in timings}
-    best: tuple[float, str] | None = None
-    for (job, network, strategy), seconds in at.items():
-        theirs = at.get((job, network, baseline))
-        if strategy in (GRID, TOPOLOGY) and seconds is not None and theirs is not None:
-            found = theirs / seconds, f"{job}, {network}, {strategy}"
-            best = found if best is None else max(best, found)
-    if best is None:
-        return Claim(f"DS-Sync over {baseline}", PAPER_BEST, "no target", "missed", "")
-    factor, where = best
-    return Claim(
-        f"DS-Sync over {baseline}, 16 workers, time to equal accuracy, best case",
-        PAPER_BEST,
-        f"{factor:.2f} times as fast, {1 - 1 / factor:.0%} less time ({where})",
-        "reached" if factor >= LEAST_FACTOR else "missed",
-        "network and GPU are assumed; the paper's testbed and baselines' details are not known",
-    )
 
 
 def files(networks: Sequence[str], scales: Sequence[str]) -> list[str]:
