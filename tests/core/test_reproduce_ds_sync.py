@@ -17,7 +17,9 @@ pytest.importorskip("torch")
 
 from shoal.cli.reproduce import reproduce_app
 from shoal.reproduce import ds_sync as paper
+from shoal.reproduce import ds_sync_jobs
 from shoal.reproduce.ds_sync_claims import claims as claims_of
+from shoal.reproduce.ds_sync_jobs import JOBS
 from shoal.reproduce.learning import Learned, Learnt
 from shoal.scenario.spec_file import parse_scenario
 from shoal.sim.training.outcome import Outcome
@@ -50,7 +52,7 @@ def steps_of(name: str, _: int) -> float | None:
 
 def test_time_to_the_target_is_steps_learnt_times_the_time_of_a_step() -> None:
     accuracies, timings = paper.reproduce(
-        ("flat", "scattered"), ("64",), (1, 2, 3, 4, 5), made(lambda _: 100.0, steps_of)
+        JOBS, ("flat", "scattered"), ("64",), (1, 2, 3, 4, 5), made(lambda _: 100.0, steps_of)
     )
     for each in timings:
         if each.network == "64":
@@ -69,14 +71,16 @@ def test_the_best_case_is_named_and_one_that_is_too_small_is_missed() -> None:
     def fast_once(name: str) -> float:
         return 10.0 if name.startswith("bert on flat, DS-Sync, grid") else 100.0
 
-    accuracies, timings = paper.reproduce(("flat",), (), (1, 2), made(fast_once, lambda *_: 10.0))
-    claims = claims_of(paper.JOBS, accuracies, timings)
+    accuracies, timings = paper.reproduce(
+        JOBS, ("flat",), (), (1, 2), made(fast_once, lambda *_: 10.0)
+    )
+    claims = claims_of(JOBS, accuracies, timings)
     assert [each.verdict for each in claims] == ["equal"] * 3 + ["reached"] * 4
     assert claims[3].ours == "10.00 times as fast, 90% less time (bert, flat, DS-Sync, grid)"
     accuracies, timings = paper.reproduce(
-        ("flat",), (), (1, 2), made(lambda _: 100.0, lambda *_: 10.0)
+        JOBS, ("flat",), (), (1, 2), made(lambda _: 100.0, lambda *_: 10.0)
     )
-    claims = claims_of(paper.JOBS, accuracies, timings)
+    claims = claims_of(JOBS, accuracies, timings)
     assert [each.verdict for each in claims[3:]] == ["missed"] * 4
 
 
@@ -84,9 +88,11 @@ def test_without_a_target_there_is_no_time_and_no_claim() -> None:
     def never_twice(name: str, seed: int) -> float | None:
         return None if seed == 2 else 10.0
 
-    accuracies, timings = paper.reproduce(("flat",), (), (1, 2), made(lambda _: 100.0, never_twice))
+    accuracies, timings = paper.reproduce(
+        JOBS, ("flat",), (), (1, 2), made(lambda _: 100.0, never_twice)
+    )
     assert all(each.seconds_to_target is None for each in timings)
-    assert {each.ours for each in claims_of(paper.JOBS, accuracies, timings)[3:]} == {"no target"}
+    assert {each.ours for each in claims_of(JOBS, accuracies, timings)[3:]} == {"no target"}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ def test_without_a_target_there_is_no_time_and_no_claim() -> None:
 def test_accuracy_is_equal_within_the_larger_deviation(
     finals: tuple[tuple[float, ...], ...], lower_is_better: bool, verdict: str
 ) -> None:
-    job = replace(paper.JOBS[0], lower_is_better=lower_is_better)
+    job = replace(JOBS[0], lower_is_better=lower_is_better)
     accuracies = {}
     for strategy, values in zip((paper.RING, paper.GRID), finals, strict=True):
         lesson = paper.Lesson(job.name, "4", strategy)
@@ -139,7 +145,7 @@ def test_the_command_trains_and_writes_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learnt = Learnt("digits", "mlp", 0.5, 12, 0.5, 100, until_target=False)
-    monkeypatch.setattr(paper, "JOBS", (replace(paper.JOBS[0], learnt=learnt, steps_of_16=12),))
+    monkeypatch.setattr(ds_sync_jobs, "JOBS", (replace(JOBS[0], learnt=learnt, steps_of_16=12),))
     monkeypatch.setattr(paper, "NETWORKS", ("flat", "contended"))
     out, plot = tmp_path / "out.json", tmp_path / "out.svg"
     result = CliRunner().invoke(

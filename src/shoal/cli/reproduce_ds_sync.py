@@ -81,14 +81,17 @@ def ds_sync(
     """DS-Sync: accuracy against BSP; time on networks with bottlenecks; up to 1,024 workers."""
     from shoal.reproduce import ds_sync as paper
     from shoal.reproduce.ds_sync_claims import claims as claims_of
+    from shoal.reproduce.ds_sync_jobs import JOBS
     from shoal.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
     repeats = parse_seeds(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     networks = paper.NETWORKS[:_QUICK_NETWORKS] if quick else paper.NETWORKS
     scales = paper.SCALES[:1] if quick else paper.SCALES
-    accuracies, timings = paper.reproduce(networks, scales, repeats, Sweeping(jobs, ray, runs).make)
-    found = claims_of(paper.JOBS, accuracies, timings)
+    accuracies, timings = paper.reproduce(
+        JOBS, networks, scales, repeats, Sweeping(jobs, ray, runs).make
+    )
+    found = claims_of(JOBS, accuracies, timings)
     console = output_console()
     for table in (
         _accuracy_table(list(accuracies.values())),
@@ -100,11 +103,11 @@ def ds_sync(
         console.print()
     console.print(CAVEAT)
     if json is not None:
-        files = paper.files(networks, scales)
+        files = paper.files(JOBS, networks, scales)
         report = DSSyncReport(
             {name: scenario_text(name) for name in files},
             repeats,
-            list(paper.JOBS),
+            list(JOBS),
             describe_environment(),
             list(accuracies.values()),
             timings,
@@ -177,9 +180,10 @@ def _claims_table(claims: Sequence[Claim]) -> Table:
 
 def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> str:
     from shoal.reproduce import ds_sync as paper
+    from shoal.reproduce.ds_sync_jobs import JOBS
 
     rows = []
-    for job in paper.JOBS:
+    for job in JOBS:
         of_job = [each for each in timings if each.job == job.name]
         networks = dict.fromkeys(e.network for e in of_job if e.network not in paper.SCALES)
         rows.append(

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from shoal.reproduce.ds_sync_jobs import JOBS, Job
 from shoal.reproduce.learning import Learned, learn
 from shoal.reproduce.scenarios import read_parts
 from shoal.sim.training.outcome import Outcome
@@ -22,6 +21,7 @@ from shoal.sim.training.simulation import simulate
 from shoal.sweeps import Finished, Run, spread_of
 
 if TYPE_CHECKING:
+    from shoal.reproduce.ds_sync_jobs import Job
     from shoal.scenario.training_spec import Scenario, StrategySpec
     from shoal.sweeps import Spread
 
@@ -98,7 +98,11 @@ def scenario_of(job: str, network: str) -> Scenario:
 
 
 def reproduce(
-    networks: Sequence[str], scales: Sequence[str], seeds: Sequence[int], make: Make
+    jobs: Sequence[Job],
+    networks: Sequence[str],
+    scales: Sequence[str],
+    seeds: Sequence[int],
+    make: Make,
 ) -> tuple[dict[Lesson, Accuracy], list[Timing]]:
     """Let `make` make all runs; return what was learnt, and the times on `networks` and `scales`.
 
@@ -106,7 +110,7 @@ def reproduce(
     """
     taught = [
         (lesson, learning_runs(job, lesson, seeds if lesson.network == "4" else seeds[:MANY_SEEDS]))
-        for job in JOBS
+        for job in jobs
         for lesson in lessons(job, networks)
     ]
     learnt = iter(make([run for _, runs in taught for run in runs], Learned))
@@ -115,7 +119,7 @@ def reproduce(
     }
     timed = [
         (job.name, network, strategy.name, timing_runs(job.name, network, strategy, of_seeds))
-        for job in JOBS
+        for job in jobs
         for network in (*networks, *scales)
         for of_seeds in (seeds[:1] if network in scales else seeds[:MANY_SEEDS],)
         for strategy in timed_strategies(scenario_of(job.name, network))
@@ -253,7 +257,7 @@ def steps_learnt(
     return None if found is None or found.steps_to_target is None else found.steps_to_target.mean
 
 
-def files(networks: Sequence[str], scales: Sequence[str]) -> list[str]:
+def files(jobs: Sequence[Job], networks: Sequence[str], scales: Sequence[str]) -> list[str]:
     """Return the names of all files whose parts the scenarios are."""
     clusters = [f"ds-sync-{each}.toml" for each in ("4", *networks, *scales)]
-    return [*clusters, *(job.file for job in JOBS), STRATEGIES]
+    return [*clusters, *(job.file for job in jobs), STRATEGIES]
