@@ -1,4 +1,4 @@
-"""`shoal simulate` and `shoal reproduce`: what they print and write is what was simulated."""
+"""`shoal simulate`: what it prints and writes is what was simulated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typer.testing import CliRunner, Result
 
 from shoal.cli.simulate import simulate
 from shoal.errors import UsageError
-from shoal.reproduce import ripples as paper
 from shoal.scenario.spec_file import parse_scenario, read_scenario
 from shoal.sim.training.simulation import simulate as run
 from shoal.sweeps import spread_of
@@ -95,20 +94,3 @@ def test_the_examples_can_be_simulated() -> None:
         short = replace(each.training, steps=2)
         for strategy in each.training.strategies:
             assert run(each.cluster, short, strategy).seconds > 0
-
-
-def test_ripples_comparison_is_made_of_its_runs() -> None:
-    pytest.importorskip("torch").set_num_threads(1)
-    told: list[float] = []
-    tiny = replace(paper.QUICK, target=0.3, steps=30, samples=100)
-    runs = paper.reproduce(tiny, lambda _, share: told.append(share))
-    assert len(runs) == len(told) == 18
-    assert told == sorted(told)
-    claims = paper.claims(runs)
-    at = {(each.strategy, each.slowdown): each for each in runs}
-    over_all_reduce = claims[0]
-    best = min(at[name, 1.0].iteration_ms for name in paper.RIPPLES)
-    assert over_all_reduce.per_iteration == at["all-reduce", 1.0].iteration_ms / best
-    assert all(each.seconds_to_target is not None for each in runs)
-    # who is slow matters to those who wait for everyone
-    assert at["all-reduce", 5.0].iteration_ms > 2 * at["ripples", 5.0].iteration_ms

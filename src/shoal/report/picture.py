@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from shoal.jobs.files import write_whole
 from shoal.report.figures.figure import thinned
-from shoal.report.palette import STRATEGY_COLORS, THEME, Styles, assign_styles
+from shoal.report.palette import STRATEGY_COLORS, Styles, assign_styles
 from shoal.report.scenario import Results, group_scenarios
+from shoal.report.svg import drawing
 from shoal.report.ticks import ticks
 from shoal.report.wording import NOT_REACHED, number, padding_sentence
 
@@ -54,12 +55,7 @@ def make_picture(scenarios: Sequence[Scenario]) -> str:
         "</text>\n"
         for line, note in enumerate(notes)
     )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" aria-labelledby="title">\n'
-        f'<title id="title">{escape(_description(scenarios))}</title>\n<style>{_css()}</style>\n'
-        f'<rect class="back" width="{width}" height="{height}" rx="10"/>\n{panels}{texts}</svg>\n'
-    )
+    return drawing(width, height, _description(scenarios), f"{panels}{texts}")
 
 
 def _panel_height(scenarios: Sequence[Scenario]) -> int:
@@ -195,26 +191,3 @@ def _description(scenarios: Sequence[Scenario]) -> str:
         ]
         parts.append(f"{scenario.title}: time to target: {', '.join(times)}.")
     return f"{scenarios[0].metric.title} over time. {' '.join(parts)}"
-
-
-def _css() -> str:
-    shared = (
-        "text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif}"
-        "text.title{font-size:16px;font-weight:600}text.tick,text.small{font-size:11.5px}"
-        ".end{text-anchor:end}.middle{text-anchor:middle}"
-        ".line{fill:none;stroke-width:2;stroke-linejoin:round}.target{stroke-dasharray:5 4}"
-    )
-    return f"{shared}{_colors(0)}@media(prefers-color-scheme:dark){{{_colors(1)}}}"
-
-
-def _colors(theme: int) -> str:
-    tint = {name: pair[theme] for name, pair in THEME.items()}
-    strategies = "".join(
-        f".line.s{slot}{{stroke:{pair[theme]}}}.dot.s{slot}{{fill:{pair[theme]}}}"
-        for slot, pair in enumerate(STRATEGY_COLORS)
-    )
-    return (
-        f".back{{fill:{tint['surface']}}}text{{fill:{tint['text']}}}"
-        f".tick,.small,.after{{fill:{tint['muted']}}}.grid{{stroke:{tint['grid']}}}"
-        f".axis,.target{{stroke:{tint['muted']}}}{strategies}"
-    )

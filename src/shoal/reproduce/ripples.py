@@ -8,55 +8,59 @@ digest, sections 3.6 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from shoal.scenario.spec_file import parse_scenario
-from shoal.sim.training.replicas import Replicas
-from shoal.sim.training.simulation import simulate
-from shoal.workloads import default_recipe, load_dataset
+from shoal.reproduce.learning import Learned, Learnt, learn
+from shoal.reproduce.scenarios import read_parts
+from shoal.scenario.training_spec import StrategySpec
+from shoal.sweeps import Finished, Run, spread_of
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
+    from shoal.sweeps import Spread
 
 SCENARIO: Final = "ripples.toml"
 SLOWDOWNS: Final = (1.0, 2.0, 5.0)
 RIPPLES: Final = ("ripples-static", "ripples-random", "ripples")
 
+FULL: Final = Learnt("fashion-mnist", "lenet", 0.87, 2000, 0.1, 2000)
+QUICK: Final = Learnt("digits", "mlp", 0.95, 400, 0.4, 360)
 
-@dataclass(frozen=True, slots=True)
-class Learnt:
-    """Which real model stands in for the paper's, and when a run is over."""
-
-    dataset: str
-    model: str
-    target: float
-    steps: int
-    look_s: float
-    samples: int
-
-
-FULL: Final = Learnt("fashion-mnist", "lenet", 0.87, 2000, 0.5, 2000)
-QUICK: Final = Learnt("digits", "mlp", 0.95, 400, 0.1, 360)
+GROUP_SIZES: Final = (2, 3, 4, 8)
+INTERVALS: Final = (1, 2, 4, 8, 16)
+USUAL_SIZE: Final = 4
+SWEPT_SLOWDOWNS: Final = (1.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One strategy with one slow worker, or none (a slowdown of 1)."""
+class Case:
+    """A strategy with its options and one slow worker, or none (a slowdown of 1)."""
 
     strategy: str
+    options: tuple[tuple[str, int], ...]
     slowdown: float
-    iteration_ms: float
-    """Mean over workers of their virtual time per step."""
-    seconds_to_target: float | None
-    """Virtual seconds until the mean of all models met the target; None: not within the steps."""
-    steps_to_target: float | None
-    """Mean steps of a worker until then."""
+
+    @property
+    def name(self) -> str:
+        """What progress calls it."""
+        options = "".join(f" {key}={value}" for key, value in self.options)
+        return f"{self.strategy}{options}, {slowdown_words(self.slowdown)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A case over its seeds."""
+
+    case: Case
+    seconds_to_target: Spread | None
+    """None: some seed's run did not meet the target within its steps."""
+    steps_to_target: Spread | None
+    step_ms: Spread
     wait_share: float
     exchange_share: float
-    digest: str
+    runs: tuple[Learned, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,87 +69,127 @@ class Claim:
 
     what: str
     paper: str
+    least: float
+    """Of the papers' two numbers the smaller: what was found must come to it."""
     ours: float | None
     """Time to the target, the other strategy's over that of the best mode of Ripples."""
     per_iteration: float
     """The same of the time per step."""
     differs: str
 
+    @property
+    def verdict(self) -> str:
+        """Whether the papers' number was found."""
+        if self.ours is None:
+            return "no target"
+        return "reached" if self.ours >= self.least else "missed"
+
 
 def scenario() -> Scenario:
     """Return the cluster and its clock."""
-    text = resources.files("shoal.reproduce").joinpath(SCENARIO).read_text(encoding="utf-8")
-    return parse_scenario(text, SCENARIO)
+    return read_parts(SCENARIO)
 
 
-def reproduce(learnt: Learnt, tell: Callable[[str, float], None]) -> list[Run]:
-    """Make all runs; `tell` is given what runs now and the share that is done."""
+def main_cases() -> list[Case]:
+    """Return the paper's comparison: every strategy of the scenario at every slowdown."""
+    training = scenario().training
+    assert training is not None
+    return [Case(each.strategy, (), slow) for slow in SLOWDOWNS for each in training.strategies]
+
+
+def swept_cases() -> list[Case]:
+    """Return the sweeps of the group size, each step, and of the interval, in groups of four."""
+    sizes = [
+        Case(strategy, (("group_size", size), ("interval", 1)), slow)
+        for slow in SWEPT_SLOWDOWNS
+        for strategy in ("ripples", "ripples-random")
+        for size in GROUP_SIZES
+    ]
+    intervals = [
+        Case(strategy, (("group_size", USUAL_SIZE), ("interval", interval)), slow)
+        for slow in SWEPT_SLOWDOWNS
+        for strategy in ("ripples", "ripples-random")
+        for interval in INTERVALS
+    ]
+    return list(dict.fromkeys([*sizes, *intervals]))
+
+
+def runs_of(cases: Sequence[Case], seeds: Sequence[int], learnt: Learnt) -> list[Run]:
+    """Return every case's run with every seed; each comes to a `Learned`."""
     whole = scenario()
-    assert whole.training is not None
-    dataset = load_dataset(learnt.dataset)
-    recipe = default_recipe(learnt.dataset, learnt.model)
-    strategies = whole.training.strategies
-    workers = whole.cluster.topology.hosts * whole.cluster.workers
-    runs: list[Run] = []
-    for slowdown in SLOWDOWNS:
-        slow = {0: slowdown} if slowdown > 1 else {}
-        training = replace(whole.training, steps=learnt.steps, slow=slow)
-        for strategy in strategies:
-            done = len(runs) / (len(SLOWDOWNS) * len(strategies))
-            tell(f"{strategy.name}, {_slowdown(slowdown)}", done)
-            replicas = Replicas(
-                dataset,
-                learnt.model,
-                recipe,
-                workers,
-                seed=whole.cluster.seed,
-                look_s=learnt.look_s,
-                samples=learnt.samples,
-                stop_at=learnt.target,
-            )
-            outcome = simulate(whole.cluster, training, strategy, learner=replicas)
-            met = replicas.met_at
-            runs.append(
-                Run(
-                    strategy=strategy.name,
-                    slowdown=slowdown,
-                    iteration_ms=outcome.step_ms,
-                    seconds_to_target=met,
-                    steps_to_target=None if met is None else replicas.curve[-1].mean_step,
-                    wait_share=outcome.wait_share,
-                    exchange_share=outcome.exchange_share,
-                    digest=outcome.digest,
-                )
-            )
-    return runs
-
-
-def claims(runs: Sequence[Run]) -> list[Claim]:
-    """Return the papers' claims beside what the runs say."""
+    training = whole.training
+    assert training is not None
+    training = replace(training, strategies=())
     return [
-        _claim(runs, "all-reduce", 1.0, "1.1 / 1.2", "flow-level ring without software overhead"),
-        _claim(
-            runs, "ps-bsp", 1.0, "5.1 / 5.3", "ours is sharded over all hosts; theirs is not known"
-        ),
-        _claim(runs, "ad-psgd", 1.0, "4.3 / 3.7", "ours exchanges in the background, as published"),
-        _claim(runs, "all-reduce", 2.0, "2 (heterogeneous)", "one worker 2 times slower"),
-        _claim(runs, "all-reduce", 5.0, "4.4 (heterogeneous)", "one worker 5 times slower"),
-        _claim(runs, "ps-bsp", 5.0, "3 (heterogeneous)", "one worker 5 times slower"),
+        Run(
+            f"{case.name}, seed {seed}",
+            learn,
+            {
+                "cluster": replace(whole.cluster, seed=seed),
+                "training": replace(training, slow={0: case.slowdown} if case.slowdown > 1 else {}),
+                "strategy": StrategySpec(case.strategy, dict(case.options)),
+                "learnt": learnt,
+            },
+        )
+        for case in cases
+        for seed in seeds
     ]
 
 
-def _claim(runs: Sequence[Run], other: str, slowdown: float, paper: str, differs: str) -> Claim:
-    at = {each.strategy: each for each in runs if each.slowdown == slowdown}
-    times = [t for name in RIPPLES if (t := at[name].seconds_to_target) is not None]
+def results_of(cases: Sequence[Case], finished: Sequence[Finished[Learned]]) -> list[Result]:
+    """Return each case with its seeds' runs, which follow each other in `finished`."""
+    seeds = len(finished) // len(cases)
+    found = []
+    for place, case in enumerate(cases):
+        runs = tuple(each.result for each in finished[place * seeds : (place + 1) * seeds])
+        found.append(
+            Result(
+                case,
+                _spread([each.seconds_to_target for each in runs]),
+                _spread([each.steps_to_target for each in runs]),
+                spread_of([each.step_ms for each in runs]),
+                sum(each.wait_share for each in runs) / seeds,
+                sum(each.exchange_share for each in runs) / seeds,
+                runs,
+            )
+        )
+    return found
+
+
+def _spread(values: Sequence[float | None]) -> Spread | None:
+    met = [each for each in values if each is not None]
+    return spread_of(met) if len(met) == len(values) else None
+
+
+def claims(results: Sequence[Result]) -> list[Claim]:
+    """Return the papers' claims beside what the comparison's results say."""
+    server = "ours is sharded over all hosts; theirs is not known"
+    return [
+        _claim(results, "all-reduce", 1, "1.1 / 1.2", 1.1, "a ring at flow level, no software"),
+        _claim(results, "ps-bsp", 1, "5.1 / 5.3", 5.1, server),
+        _claim(results, "ad-psgd", 1, "4.3 / 3.7", 3.7, "ours exchanges in the background"),
+        _claim(results, "all-reduce", 2, "2 (heterogeneous)", 2.0, "which slowdown is not known"),
+        _claim(results, "all-reduce", 5, "4.4 (heterogeneous)", 4.4, "which slowdown is not known"),
+        _claim(results, "ps-bsp", 5, "3 (heterogeneous)", 3.0, server),
+    ]
+
+
+def _claim(
+    results: Sequence[Result], other: str, slowdown: float, paper: str, least: float, differs: str
+) -> Claim:
+    at = {each.case.strategy: each for each in results if each.case.slowdown == slowdown}
+    times = [t.mean for name in RIPPLES if (t := at[name].seconds_to_target) is not None]
     theirs = at[other].seconds_to_target
     return Claim(
-        what=f"Ripples over {other}, {_slowdown(slowdown)}",
+        what=f"Ripples over {other}, {slowdown_words(slowdown)}",
         paper=paper,
-        ours=None if theirs is None or not times else theirs / min(times),
-        per_iteration=at[other].iteration_ms / min(at[name].iteration_ms for name in RIPPLES),
+        least=least,
+        ours=None if theirs is None or not times else theirs.mean / min(times),
+        per_iteration=at[other].step_ms.mean / min(at[name].step_ms.mean for name in RIPPLES),
         differs=differs,
     )
 
 
-def _slowdown(factor: float) -> str:
+def slowdown_words(factor: float) -> str:
+    """Return how tables call a slowdown."""
     return "workers alike" if factor == 1 else f"one worker {factor:g}x slower"

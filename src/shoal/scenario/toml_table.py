@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_NAMES = 1000
+MOST_NAMES = 4096
 
 
 class Table:

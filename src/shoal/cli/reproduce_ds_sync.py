@@ -1,0 +1,210 @@
+"""`shoal reproduce ds-sync`: the wording, the tables and the figures of that comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from shoal.cli.display import output_console
+from shoal.cli.reproducing import (
+    CAVEAT,
+    JsonOption,
+    PlotOption,
+    check_files,
+    table_of,
+    with_deviation,
+    with_interval,
+    write_plot,
+)
+from shoal.cli.sweeping import (
+    JobsOption,
+    RayOption,
+    RunsOption,
+    SeedsOption,
+    Sweeping,
+    parse_seeds,
+)
+from shoal.jobs.environment import describe_environment
+from shoal.jobs.files import indented_json, write_whole
+from shoal.jobs.result import Environment
+from shoal.report.charts import Bar, BarPanel, draw_charts
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shoal.reproduce.ds_sync import Accuracy, Timing
+    from shoal.reproduce.ds_sync_claims import Claim
+
+_SEEDS, _QUICK_SEEDS = "1-5", "1-2"
+_QUICK_NETWORKS = 2
+_SLOTS = {
+    "ring all-reduce": 0,
+    "hierarchical all-reduce": 1,
+    "SSP": 8,
+    "ASP": 9,
+    "DS-Sync, grid": 3,
+    "DS-Sync, topology": 4,
+}
+"""Of the palette; the first, third and fourth are those of the strategies elsewhere."""
+
+
+class DSSyncReport(msgspec.Struct, frozen=True):
+    """DS-Sync's comparison, for files."""
+
+    scenarios: dict[str, str]
+    """Every file that is a part of a scenario."""
+
+    seeds: tuple[int, ...]
+    """With 4 workers; with 16 the first three of them, larger clusters the first."""
+
+    jobs: list[Any]
+    environment: Environment
+    accuracies: list[Any]
+    timings: list[Any]
+    claims: list[Any]
+
+
+def ds_sync(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two networks, two seeds: some minutes.")
+    ] = False,
+    seeds: SeedsOption = None,
+    jobs: JobsOption = None,
+    ray: RayOption = False,
+    runs: RunsOption = None,
+    json: JsonOption = None,
+    plot: PlotOption = None,
+) -> None:
+    """DS-Sync: accuracy against BSP; time on networks with bottlenecks; up to 1,024 workers."""
+    from shoal.reproduce import ds_sync as paper
+    from shoal.reproduce.ds_sync_claims import claims as claims_of
+    from shoal.reproduce.ds_sync_jobs import JOBS
+    from shoal.reproduce.scenarios import scenario_text
+
+    check_files(json, plot)
+    repeats = parse_seeds(seeds or (_QUICK_SEEDS if quick else _SEEDS))
+    networks = paper.NETWORKS[:_QUICK_NETWORKS] if quick else paper.NETWORKS
+    scales = paper.SCALES[:1] if quick else paper.SCALES
+    accuracies, timings = paper.reproduce(
+        JOBS, networks, scales, repeats, Sweeping(jobs, ray, runs).make
+    )
+    found = claims_of(JOBS, accuracies, timings)
+    console = output_console()
+    for table in (
+        _accuracy_table(list(accuracies.values())),
+        _timing_table([each for each in timings if each.network not in paper.SCALES]),
+        _scale_table([each for each in timings if each.network in paper.SCALES]),
+        _claims_table(found),
+    ):
+        console.print(table)
+        console.print()
+    console.print(CAVEAT)
+    if json is not None:
+        files = paper.files(JOBS, networks, scales)
+        report = DSSyncReport(
+            {name: scenario_text(name) for name in files},
+            repeats,
+            list(JOBS),
+            describe_environment(),
+            list(accuracies.values()),
+            timings,
+            found,
+        )
+        write_whole(json, indented_json(report))
+    write_plot(plot, _figures(timings, found, len(repeats)))
+
+
+def _accuracy_table(accuracies: Sequence[Accuracy]) -> Table:
+    table = table_of(
+        "Learning: metric of the mean model and of rank 0's after as many steps, mean (deviation)",
+        ("job", "workers", "network", "strategy", "mean model", "rank 0", "seeds", "steps to it"),
+        words=4,
+    )
+    for each in accuracies:
+        table.add_row(
+            each.lesson.job,
+            str(each.workers),
+            "flat" if each.lesson.network == "4" else each.lesson.network,
+            "BSP" if each.lesson.strategy == "ring all-reduce" else each.lesson.strategy,
+            with_deviation(each.final, ".4f"),
+            with_deviation(each.final_rank0, ".4f"),
+            str(each.final.count),
+            with_interval(each.steps_to_target, ".0f"),
+        )
+    return table
+
+
+def _timing_table(timings: Sequence[Timing]) -> Table:
+    table = table_of(
+        "Time with 16 workers",
+        ("job", "network", "strategy", "ms/step", "wait", "exchange", "s to equal accuracy"),
+        words=3,
+    )
+    for each in timings:
+        seconds = each.seconds_to_target
+        table.add_row(
+            each.job,
+            each.network,
+            each.strategy,
+            with_interval(each.step_ms, ".1f"),
+            f"{each.wait_share:.0%}",
+            f"{each.exchange_share:.0%}",
+            "not met" if seconds is None else f"{seconds:.1f}",
+        )
+    return table
+
+
+def _scale_table(timings: Sequence[Timing]) -> Table:
+    table = table_of(
+        "Beyond the paper: ms per step, racks 4:1 oversubscribed, no learning",
+        ("job", "strategy", *dict.fromkeys(each.network for each in timings)),
+        words=2,
+    )
+    rows: dict[tuple[str, str], list[str]] = {}
+    for each in timings:
+        rows.setdefault((each.job, each.strategy), []).append(f"{each.step_ms.mean:.1f}")
+    for (job, strategy), cells in rows.items():
+        table.add_row(job, strategy, *cells)
+    return table
+
+
+def _claims_table(claims: Sequence[Claim]) -> Table:
+    table = table_of("", ("claim", "paper", "ours", "", "what differs"), words=5)
+    for each in claims:
+        table.add_row(each.what, each.paper, each.ours, each.verdict, each.differs)
+    return table
+
+
+def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> str:
+    from shoal.reproduce import ds_sync as paper
+    from shoal.reproduce.ds_sync_jobs import JOBS
+
+    rows = []
+    for job in JOBS:
+        of_job = [each for each in timings if each.job == job.name]
+        networks = dict.fromkeys(e.network for e in of_job if e.network not in paper.SCALES)
+        rows.append(
+            [
+                BarPanel(
+                    f"{job.name}, {network}",
+                    "virtual seconds to equal accuracy, 16 workers",
+                    [_bar(each) for each in of_job if each.network == network],
+                )
+                for network in networks
+            ]
+        )
+    description = "DS-Sync again: " + "; ".join(
+        f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
+    )
+    notes = [
+        f"Scenarios src/shoal/reproduce/ds-sync-*.toml; steps learnt with {min(seeds, 3)} seeds.",
+        CAVEAT,
+    ]
+    return draw_charts(rows, description, notes)
+
+
+def _bar(timing: Timing) -> Bar:
+    return Bar(timing.strategy, _SLOTS[timing.strategy], timing.seconds_to_target)

@@ -1,0 +1,210 @@
+"""`shoal reproduce ripples`: the wording, the tables and the figures of that comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from shoal.cli.display import output_console
+from shoal.cli.reproducing import (
+    CAVEAT,
+    JsonOption,
+    PlotOption,
+    check_files,
+    table_of,
+    with_interval,
+    write_plot,
+)
+from shoal.cli.sweeping import (
+    JobsOption,
+    RayOption,
+    RunsOption,
+    SeedsOption,
+    Sweeping,
+    parse_seeds,
+)
+from shoal.jobs.environment import describe_environment
+from shoal.jobs.files import indented_json, write_whole
+from shoal.jobs.result import Environment
+from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.report.palette import HOME_SLOTS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shoal.reproduce.ripples import Claim, Result
+
+_SEEDS = "1-3"
+
+
+class RipplesReport(msgspec.Struct, frozen=True):
+    """Ripples/Prague's comparison, for files."""
+
+    scenario: str
+    """The whole file."""
+
+    seeds: tuple[int, ...]
+    learnt: Any
+    environment: Environment
+    results: list[Any]
+    sweeps: list[Any]
+    claims: list[Any]
+
+
+def ripples(
+    quick: Annotated[bool, typer.Option("--quick", help="A small model: few minutes.")] = False,
+    seeds: SeedsOption = _SEEDS,
+    jobs: JobsOption = None,
+    ray: RayOption = False,
+    runs: RunsOption = None,
+    json: JsonOption = None,
+    plot: PlotOption = None,
+) -> None:
+    """Ripples/Prague: six strategies, workers alike and one slow; group sizes and intervals."""
+    from shoal.reproduce import ripples as paper
+    from shoal.reproduce.learning import Learned
+    from shoal.reproduce.scenarios import scenario_text
+
+    check_files(json, plot)
+    repeats = parse_seeds(seeds or _SEEDS)
+    learnt = paper.QUICK if quick else paper.FULL
+    main, swept = paper.main_cases(), paper.swept_cases()
+    todo = paper.runs_of([*main, *swept], repeats, learnt)
+    finished = Sweeping(jobs, ray, runs).make(todo, Learned)
+    middle = len(main) * len(repeats)
+    results = paper.results_of(main, finished[:middle])
+    sweeps = paper.results_of(swept, finished[middle:])
+    found = paper.claims(results)
+    console = output_console()
+    title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}, {len(repeats)} seeds"
+    console.print(_results_table(results, f"Strategies: {title}"))
+    console.print()
+    console.print(_results_table(sweeps, f"Group sizes and intervals: {title}"))
+    console.print()
+    console.print(_claims_table(found))
+    console.print(CAVEAT)
+    if json is not None:
+        report = RipplesReport(
+            scenario_text(paper.SCENARIO),
+            repeats,
+            learnt,
+            describe_environment(),
+            results,
+            sweeps,
+            found,
+        )
+        write_whole(json, indented_json(report))
+    write_plot(plot, _figures(results, sweeps, title))
+
+
+def _results_table(results: Sequence[Result], title: str) -> Table:
+    table = table_of(
+        title, ("strategy", "slow worker", "s to target", "steps", "ms/step", "wait", "exchange")
+    )
+    for each in results:
+        case = each.case
+        options = dict(case.options)
+        words = (
+            f", groups of {options['group_size']}, every {options['interval']}" if options else ""
+        )
+        table.add_row(
+            case.strategy + words,
+            "-" if case.slowdown == 1 else f"{case.slowdown:g}x",
+            with_interval(each.seconds_to_target, ".2f"),
+            with_interval(each.steps_to_target, ".0f", ""),
+            with_interval(each.step_ms, ".1f"),
+            f"{each.wait_share:.0%}",
+            f"{each.exchange_share:.0%}",
+        )
+    return table
+
+
+def _claims_table(claims: Sequence[Claim]) -> Table:
+    table = table_of("", ("claim", "paper", "ours", "per step", "", "what differs"), words=6)
+    for each in claims:
+        ours = "not met" if each.ours is None else f"{each.ours:.2f}"
+        table.add_row(
+            each.what, each.paper, ours, f"{each.per_iteration:.2f}", each.verdict, each.differs
+        )
+    return table
+
+
+def _figures(results: Sequence[Result], sweeps: Sequence[Result], title: str) -> str:
+    from shoal.reproduce import ripples as paper
+
+    bars = [
+        BarPanel(
+            paper.slowdown_words(slowdown).capitalize(),
+            "virtual seconds to the target",
+            [_bar(each) for each in results if each.case.slowdown == slowdown],
+        )
+        for slowdown in paper.SLOWDOWNS
+    ]
+    options = {
+        "group size": ("group_size", paper.GROUP_SIZES, ("interval", 1)),
+        "interval, steps": ("interval", paper.INTERVALS, ("group_size", paper.USUAL_SIZE)),
+    }
+    lines = [
+        LinePanel(
+            f"By {words}",
+            unit,
+            words,
+            [str(each) for each in values],
+            [
+                _line(sweeps, strategy, slowdown, key, values, fixed, is_time=is_time)
+                for strategy in ("ripples", "ripples-random")
+                for slowdown in paper.SWEPT_SLOWDOWNS
+            ],
+        )
+        for words, (key, values, fixed) in options.items()
+        for unit, is_time in (("virtual seconds to the target", True), ("ms per step", False))
+    ]
+    description = f"Ripples/Prague again, {title}: " + "; ".join(
+        f"{each.what}: paper {each.paper}, ours "
+        + ("not met" if each.ours is None else f"{each.ours:.2f}")
+        for each in paper.claims(results)
+    )
+    scenario = f"Scenario src/shoal/reproduce/{paper.SCENARIO}; {title}."
+    notes = [scenario, "Whiskers: 95 % interval over the seeds.", CAVEAT]
+    return draw_charts([bars, lines[:2], lines[2:]], description, notes)
+
+
+def _bar(result: Result) -> Bar:
+    met = result.seconds_to_target
+    return Bar(
+        result.case.strategy,
+        HOME_SLOTS[result.case.strategy],
+        None if met is None else met.mean,
+        None if met is None else met.half_width,
+    )
+
+
+def _line(
+    sweeps: Sequence[Result],
+    strategy: str,
+    slowdown: float,
+    key: str,
+    values: Sequence[int],
+    fixed: tuple[str, int],
+    *,
+    is_time: bool,
+) -> Line:
+    """Return one strategy over `values` of the option `key`, the other option being `fixed`."""
+    from shoal.reproduce.ripples import slowdown_words
+
+    at = {
+        dict(r.case.options)[key]: r
+        for r in sweeps
+        if r.case.strategy == strategy and r.case.slowdown == slowdown and fixed in r.case.options
+    }
+    spreads = [at[v].seconds_to_target if is_time else at[v].step_ms for v in values]
+    return Line(
+        f"{strategy}, {slowdown_words(slowdown)}",
+        HOME_SLOTS[strategy],
+        [None if each is None else each.mean for each in spreads],
+        [None if each is None else each.half_width for each in spreads],
+        is_dashed=slowdown != 1,
+    )

@@ -1,0 +1,100 @@
+"""One simulated run in which real models learn: what it took to a target, and what was learnt.
+
+The scenario's job sets the clock; a smaller model on data that is there stands in for the paper's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from shoal.sim.training.replicas import Replicas
+from shoal.sim.training.simulation import simulate
+from shoal.workloads import default_recipe, load_dataset, meets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """Which real model stands in for the paper's, and when a run is over."""
+
+    dataset: str
+    model: str
+    target: float
+    """Of the data set's metric."""
+    steps: int
+    """Of each worker, at most."""
+    looks_per_step: float
+    """How often the models are evaluated, by the time that a step of the job computes."""
+    samples: int
+    """Test samples of each look."""
+    until_target: bool = True
+    """Whether a run is over at the target, or after all its steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a run came to. Times are virtual."""
+
+    step_ms: float
+    """Mean over workers of their time per step."""
+    seconds_to_target: float | None
+    """Until the mean of all models met the target; None: not within the steps."""
+    steps_to_target: float | None
+    """Mean steps of a worker until then."""
+    final: float
+    """Metric of the mean of all models at the end, on all test samples."""
+    final_rank0: float
+    """The same of rank 0's model."""
+    consensus_distance: float
+    """At the end: root mean square distance of the models from their mean."""
+    wait_share: float
+    exchange_share: float
+    digest: str
+    """Of every worker's times: the same scenario and seed give the same."""
+
+
+def learn(
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    strategy: StrategySpec,
+    learnt: Learnt,
+    *,
+    tick: Callable[[float], None] | None = None,
+) -> Learned:
+    """Make one run."""
+    torch.set_num_threads(1)  # of models this small, sharing one out takes longer than computing it
+    dataset = load_dataset(learnt.dataset)
+    replicas = Replicas(
+        dataset,
+        learnt.model,
+        default_recipe(learnt.dataset, learnt.model),
+        cluster.topology.hosts * cluster.workers,
+        seed=cluster.seed,
+        look_s=training.compute_s / learnt.looks_per_step,
+        samples=learnt.samples,
+        stop_at=learnt.target if learnt.until_target else None,
+    )
+    outcome = simulate(
+        cluster, replace(training, steps=learnt.steps), strategy, learner=replicas, tick=tick
+    )
+    met = next((p for p in replicas.curve if meets(dataset.task, p.averaged, learnt.target)), None)
+    last = replicas.look(0)
+    return Learned(
+        step_ms=outcome.step_ms,
+        seconds_to_target=None if met is None else met.seconds,
+        steps_to_target=None if met is None else met.mean_step,
+        final=last.averaged,
+        final_rank0=last.rank0,
+        consensus_distance=last.consensus_distance,
+        wait_share=outcome.wait_share,
+        exchange_share=outcome.exchange_share,
+        digest=outcome.digest,
+    )

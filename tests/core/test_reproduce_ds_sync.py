@@ -1,0 +1,171 @@
+"""`shoal reproduce ds-sync`: which runs it makes, and that its claims follow from them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from shoal.cli.reproduce import reproduce_app
+from shoal.reproduce import ds_sync as paper
+from shoal.reproduce import ds_sync_jobs
+from shoal.reproduce.ds_sync_claims import claims as claims_of
+from shoal.reproduce.ds_sync_jobs import JOBS
+from shoal.reproduce.learning import Learned, Learnt
+from shoal.scenario.spec_file import parse_scenario
+from shoal.sim.training.outcome import Outcome
+from shoal.sim.training.racks import racks_of
+from shoal.sweeps import Finished, Run
+
+STEPS = {"ring all-reduce": 20.0, "DS-Sync, grid": 25.0, "DS-Sync, topology": 30.0}
+
+
+def made(
+    step_ms: Callable[[str], float], steps: Callable[[str, int], float | None]
+) -> Callable[[list[Run], type], list[Finished[Any]]]:
+    """Return what makes runs up: by their names, and for lessons by their seeds."""
+
+    def one(run: Run) -> object:
+        if run.work is paper.learn:
+            seed = run.arguments["cluster"].seed
+            met = steps(run.name, seed)
+            final = 0.9 + 0.01 * seed
+            return Learned(1.0, met, met, final, final, 0.0, 0.0, 0.0, "")
+        workers = run.arguments["cluster"].topology.hosts
+        return Outcome(run.name, workers, 1, 1.0, step_ms(run.name), 1, 0, 0, (), {}, 1, run.name)
+
+    return lambda runs, _: [Finished(one(run), 0.0) for run in runs]
+
+
+def steps_of(name: str, _: int) -> float | None:
+    return next((steps for strategy, steps in STEPS.items() if strategy in name), 40.0)
+
+
+def test_time_to_the_target_is_steps_learnt_times_the_time_of_a_step() -> None:
+    accuracies, timings = paper.reproduce(
+        JOBS, ("flat", "scattered"), ("64",), (1, 2, 3, 4, 5), made(lambda _: 100.0, steps_of)
+    )
+    for each in timings:
+        if each.network == "64":
+            assert each.seconds_to_target is None
+            continue
+        name = "ring all-reduce" if each.strategy == "hierarchical all-reduce" else each.strategy
+        assert each.seconds_to_target == pytest.approx(STEPS.get(name, 40.0) * 0.1)
+    assert {(each.lesson.network, each.final.count) for each in accuracies.values()} == {
+        ("4", 5), ("flat", 3), ("scattered", 3),
+    }  # fmt: skip
+    counts = {each.network: each.step_ms.count for each in timings}
+    assert counts == {"flat": 3, "scattered": 3, "64": 1}
+
+
+def test_the_best_case_is_named_and_one_that_is_too_small_is_missed() -> None:
+    def fast_once(name: str) -> float:
+        return 10.0 if name.startswith("bert on flat, DS-Sync, grid") else 100.0
+
+    accuracies, timings = paper.reproduce(
+        JOBS, ("flat",), (), (1, 2), made(fast_once, lambda *_: 10.0)
+    )
+    claims = claims_of(JOBS, accuracies, timings)
+    assert [each.verdict for each in claims] == ["equal"] * 3 + ["reached"] * 4
+    assert claims[3].ours == "10.00 times as fast, 90% less time (bert, flat, DS-Sync, grid)"
+    accuracies, timings = paper.reproduce(
+        JOBS, ("flat",), (), (1, 2), made(lambda _: 100.0, lambda *_: 10.0)
+    )
+    claims = claims_of(JOBS, accuracies, timings)
+    assert [each.verdict for each in claims[3:]] == ["missed"] * 4
+
+
+def test_without_a_target_there_is_no_time_and_no_claim() -> None:
+    def never_twice(name: str, seed: int) -> float | None:
+        return None if seed == 2 else 10.0
+
+    accuracies, timings = paper.reproduce(
+        JOBS, ("flat",), (), (1, 2), made(lambda _: 100.0, never_twice)
+    )
+    assert all(each.seconds_to_target is None for each in timings)
+    assert {each.ours for each in claims_of(JOBS, accuracies, timings)[3:]} == {"no target"}
+
+
+@pytest.mark.parametrize(
+    ("finals", "lower_is_better", "verdict"),
+    [
+        (((0.9, 0.8), (0.91, 0.81)), False, "equal"),
+        (((0.9, 0.89), (0.7, 0.69)), False, "worse"),
+        (((0.9, 0.89), (0.7, 0.69)), True, "better"),
+    ],
+)
+def test_accuracy_is_equal_within_the_larger_deviation(
+    finals: tuple[tuple[float, ...], ...], lower_is_better: bool, verdict: str
+) -> None:
+    job = replace(JOBS[0], lower_is_better=lower_is_better)
+    accuracies = {}
+    for strategy, values in zip((paper.RING, paper.GRID), finals, strict=True):
+        lesson = paper.Lesson(job.name, "4", strategy)
+        runs = [Learned(1.0, 1.0, 1.0, each, each, 0.0, 0.0, 0.0, "") for each in values]
+        accuracies[lesson] = paper.accuracy_of(lesson, runs)
+    assert claims_of([job], accuracies, [])[0].verdict == verdict
+
+
+@pytest.mark.parametrize("network", [*paper.NETWORKS, *paper.SCALES])
+def test_networks_are_what_their_comments_say(network: str) -> None:
+    whole = paper.scenario_of("wrn", network)
+    assert whole.training is not None
+    cluster = whole.cluster
+    workers = cluster.topology.hosts
+    assert workers == (int(network) if network in paper.SCALES else 16)
+    racks = racks_of(cluster.topology, list(range(workers)))
+    if network == "flat":
+        assert len(racks.racks) == 1
+        assert [each.name for each in paper.timed_strategies(whole)][-1] == paper.GRID
+        return
+    ratio = 2 if network == "contended" else 4
+    assert {racks.oversubscription(rack) for rack in range(len(racks.racks))} == {ratio}
+    assert {len(racks.rack_hosts(rack)) for rack in range(len(racks.racks))} == {
+        math.isqrt(workers)
+    }
+    assert bool(cluster.flows) == (network == "contended")
+    neighbors = racks.hosts[0].rack == racks.hosts[1].rack
+    assert neighbors == (network != "scattered")
+    hierarchical = next(
+        each for each in paper.timed_strategies(whole) if each.name == paper.HIERARCHICAL
+    )
+    assert hierarchical.options["per_host"] == math.isqrt(workers)
+
+
+def test_the_command_trains_and_writes_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = Learnt("digits", "mlp", 0.5, 12, 0.5, 100, until_target=False)
+    monkeypatch.setattr(ds_sync_jobs, "JOBS", (replace(JOBS[0], learnt=learnt, steps_of_16=12),))
+    monkeypatch.setattr(paper, "NETWORKS", ("flat", "contended"))
+    out, plot = tmp_path / "out.json", tmp_path / "out.svg"
+    result = CliRunner().invoke(
+        reproduce_app,
+        ["ds-sync", "--quick", "--seeds", "1", "--jobs", "1", "--runs", str(tmp_path / "r.jsonl"),
+         "--json", str(out), "--plot", str(plot)],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    report = json.loads(out.read_text())
+    assert {each["lesson"]["network"] for each in report["accuracies"]} == {
+        "4", "flat", "contended",
+    }  # fmt: skip
+    seconds = {
+        (each["network"], each["strategy"]): each["seconds_to_target"] for each in report["timings"]
+    }
+    assert seconds["flat", "ring all-reduce"] > 0
+    parts = report["scenarios"]
+    names = ("ds-sync-contended.toml", "ds-sync-wrn.toml", paper.STRATEGIES)
+    assert parse_scenario("\n".join(parts[name] for name in names)) == paper.scenario_of(
+        "wrn", "contended"
+    )
+    assert "wrn, contended" in {each.text for each in ET.parse(plot).iter()}
+    assert "DS-Sync over ring" in result.stdout

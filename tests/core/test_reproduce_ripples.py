@@ -1,0 +1,113 @@
+"""`shoal reproduce ripples`: its tables, claims and figures are made of its runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from shoal.cli.reproduce import reproduce_app
+from shoal.errors import UsageError
+from shoal.reproduce import ripples as paper
+from shoal.reproduce.learning import Learned
+from shoal.sweeps import Finished, make_runs
+
+TINY = replace(paper.QUICK, target=0.3, steps=30, samples=100)
+
+
+def learned(seconds: float | None, step_ms: float) -> Finished[Learned]:
+    steps = None if seconds is None else seconds / step_ms * 1e3
+    return Finished(Learned(step_ms, seconds, steps, 0.9, 0.9, 0.0, 0.1, 0.1, ""), 1.0)
+
+
+def test_claims_are_ratios_of_the_means_and_say_what_is_missed() -> None:
+    times = {"ps-bsp": 6.0, "all-reduce": 2.0, "ad-psgd": 3.0, "ripples-static": 1.0}
+    cases = paper.main_cases()
+    found = [
+        learned(seed * times.get(case.strategy, 1.5), 100.0)
+        for case in cases
+        for seed in (0.5, 1.5)
+    ]
+    claims = paper.claims(paper.results_of(cases, found))
+    assert [each.ours for each in claims] == [2.0, 6.0, 3.0, 2.0, 2.0, 6.0]
+    reached = [each.verdict for each in claims]
+    assert reached == ["reached", "reached", "missed", "reached", "missed", "reached"]
+    assert {each.per_iteration for each in claims} == {1.0}
+
+
+def test_a_run_that_met_no_target_leaves_its_claim_open() -> None:
+    cases = paper.main_cases()
+    found = [
+        learned(None if case.strategy == "all-reduce" and seed else 1.0, 100.0)
+        for case in cases
+        for seed in (0, 1)
+    ]
+    results = paper.results_of(cases, found)
+    claims = {each.what: each for each in paper.claims(results)}
+    assert claims["Ripples over all-reduce, workers alike"].verdict == "no target"
+    assert claims["Ripples over ps-bsp, workers alike"].ours == 1.0
+    of_all_reduce = next(each for each in results if each.case.strategy == "all-reduce")
+    assert of_all_reduce.seconds_to_target is None
+    assert len(of_all_reduce.runs) == 2
+
+
+def test_sweeps_hold_every_size_and_interval_once() -> None:
+    cases = paper.swept_cases()
+    assert len(set(cases)) == len(cases)
+    for strategy in ("ripples", "ripples-random"):
+        for slow in paper.SWEPT_SLOWDOWNS:
+            found = [dict(c.options) for c in cases if (c.strategy, c.slowdown) == (strategy, slow)]
+            sizes = {o["group_size"] for o in found if o["interval"] == 1}
+            assert sizes == set(paper.GROUP_SIZES)
+            every = {o["interval"] for o in found if o["group_size"] == paper.USUAL_SIZE}
+            assert every == set(paper.INTERVALS)
+
+
+def test_who_is_slow_matters_to_those_who_wait_for_everyone() -> None:
+    cases = [c for c in paper.main_cases() if c.strategy in ("all-reduce", "ripples")]
+    runs = paper.runs_of(cases, [1], TINY)
+    results = paper.results_of(cases, make_runs(runs, Learned, lambda *_: None))
+    at = {(each.case.strategy, each.case.slowdown): each for each in results}
+    assert all(each.seconds_to_target is not None for each in results)
+    assert at["all-reduce", 5.0].step_ms.mean > 2 * at["ripples", 5.0].step_ms.mean
+    # the same seed gives the same run, another one another
+    again = make_runs(paper.runs_of(cases[:1], [1, 2], TINY), Learned, lambda *_: None)
+    assert again[0].result == results[0].runs[0]
+    assert again[1].result.digest != again[0].result.digest
+
+
+def test_the_command_writes_tables_runs_and_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "QUICK", replace(TINY, steps=4))
+    monkeypatch.setattr(paper, "SLOWDOWNS", (1.0, 2.0, 5.0))
+    monkeypatch.setattr(paper, "GROUP_SIZES", (2, 4))
+    monkeypatch.setattr(paper, "INTERVALS", (1, 2))
+    out, plot = tmp_path / "out.json", tmp_path / "out.svg"
+    result = CliRunner().invoke(
+        reproduce_app,
+        ["ripples", "--quick", "--seeds", "1", "--jobs", "1", "--runs", str(tmp_path / "r.jsonl"),
+         "--json", str(out), "--plot", str(plot)],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    report = json.loads(out.read_text())
+    assert len(report["results"]) == 18
+    assert report["seeds"] == [1]
+    assert 'model = "vgg16-cifar"' in report["scenario"]
+    assert all(run["digest"] for each in report["results"] for run in each["runs"])
+    texts = {each.text for each in ET.parse(plot).iter() if each.text}
+    assert {"Workers alike", "By group size", "group size"} <= texts
+    assert "not met" in texts  # nobody meets the target in four steps, and no bar says otherwise
+    assert "Ripples over" in result.stdout
+
+
+def test_a_plot_that_is_no_svg_is_refused_before_the_work(tmp_path: Path) -> None:
+    result = CliRunner().invoke(reproduce_app, ["ripples", "--plot", str(tmp_path / "out.png")])
+    assert isinstance(result.exception, UsageError)
+    assert "Plots are SVG files: name one that ends in .svg" in str(result.exception)
