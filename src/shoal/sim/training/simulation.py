@@ -21,6 +21,7 @@ from shoal.switching.tables import PICOSECONDS
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+    from shoal.sim.network import Network
 
 _FLOWS_PER_WORKER = 64
 """Room for flows: enough for pushes to every shard among 64 workers; more is added for more."""
@@ -32,13 +33,15 @@ def simulate(
     strategy: StrategySpec,
     *,
     learner: AbstractLearner | None = None,
+    network: Network | None = None,
     tick: Callable[[float], None] | None = None,
 ) -> Outcome:
     """Train in virtual time; calls `tick` with the share of steps made now and then.
 
+    `network` is at its beginning, of the cluster's topology; None: one of flows.
     Raises `UsageError` for a strategy that does not fit.
     """
-    world = make_world(cluster, training, learner=learner)
+    world = make_world(cluster, training, learner=learner, network=network)
     made = make_simulated(strategy.strategy, strategy.options)
     made.prepare(world)
     for rank in range(world.size):
@@ -58,18 +61,12 @@ def make_world(
     training: TrainingSpec,
     *,
     learner: AbstractLearner | None = None,
+    network: Network | None = None,
 ) -> World:
-    """Return the cluster with its workers, at the beginning of time."""
+    """Return the cluster with its workers, at the beginning of time; `network` as in `simulate`."""
     workers = cluster.topology.hosts * cluster.workers
-    network = FlowNetwork(
-        cluster.topology,
-        local_rate=training.local_rate,
-        spray=cluster.spray,
-        flows=workers * max(_FLOWS_PER_WORKER, 2 * workers if workers <= 256 else 0),
-        seed=cluster.seed,
-    )
     return World(
-        time=VirtualTime(network),
+        time=VirtualTime(network or _flow_network(cluster, training)),
         host_of=[rank // cluster.workers for rank in range(workers)],
         compute=ComputeTimes(
             training.compute_s * PICOSECONDS,
@@ -83,6 +80,17 @@ def make_world(
         steps=training.steps,
         seed=cluster.seed,
         control_delay=round(training.control_delay_s * PICOSECONDS),
+    )
+
+
+def _flow_network(cluster: ClusterSpec, training: TrainingSpec) -> FlowNetwork:
+    workers = cluster.topology.hosts * cluster.workers
+    return FlowNetwork(
+        cluster.topology,
+        local_rate=training.local_rate,
+        spray=cluster.spray,
+        flows=workers * max(_FLOWS_PER_WORKER, 2 * workers if workers <= 256 else 0),
+        seed=cluster.seed,
     )
 
 
