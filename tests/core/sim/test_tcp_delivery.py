@@ -169,8 +169,8 @@ def test_sprayed_packets_are_not_taken_for_lost_for_long() -> None:
         network = network_of(topology, spray=True, most_window=64, most_reordering=most)
         finish(network, [send(network, 0, 3, 3_000)])
         took[most] = lasted(network)[0], network.figures()
-    assert took[3][1].recoveries > 20
-    assert took[300][1].recoveries < took[3][1].recoveries / 3
+    assert took[3][1].recoveries > 10
+    assert took[300][1].recoveries < took[3][1].recoveries / 2
     assert took[300][0] < took[3][0]
     assert took[300][1].timeouts == 0
 

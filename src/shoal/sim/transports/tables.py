@@ -80,7 +80,7 @@ FLOW: Final = np.dtype(
         ("echoes", "<i4"),  # acknowledgements since the last update of it
         ("marked", "<i4"),  # of them, those that told of a mark
         ("observed_to", "<i4"),  # the update comes when everything before it is acknowledged
-        ("reduced_to", "<i4"),  # no further reduction before that, likewise
+        ("reduced_to", "<i4"),  # no further reduction before this one itself is acknowledged
         ("epoch", "<i8"),  # CUBIC: when congestion avoidance began; -1: it has not
         ("peak", "<f8"),  # window before the last reduction (W_max)
         ("rise_s", "<f8"),  # seconds until the window is there again (K)
