@@ -23,6 +23,8 @@ def compiled_kernels() -> None:
     """Run the compiled entry points once."""
     from engines import Heap, Window
     from flows import star_of
+    from transfers import finish, network_of, send, star_with
+    from transfers import port as transfer_port
 
     from shoal.sim.packet.simulation import Flow, Simulation
 
@@ -31,3 +33,5 @@ def compiled_kernels() -> None:
         each.send(0, 1, 0, 1_500)
         each.finish()
     Simulation(star_of(2), [Flow(0, 1, 1_500, 1, 1)]).finish()
+    network = network_of(star_with(2, transfer_port()))
+    finish(network, [send(network, 0, 1, 2)])

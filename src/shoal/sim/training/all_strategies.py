@@ -14,6 +14,7 @@ from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
 from shoal.sim.training.ad_psgd import ADPSGD
 from shoal.sim.training.all_reduce import AllReduce
 from shoal.sim.training.generated import Generated
+from shoal.sim.training.layered_server import LayeredServer
 from shoal.sim.training.parameter_server import ParameterServer
 from shoal.sim.training.scheduled import Scheduled
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
@@ -61,17 +62,21 @@ SIMULATED: dict[str, Factory] = {
     "ripples": _ripples,
     "local-sgd": _local_sgd,
 }
-"""Every simulated strategy by its word, with the defaults of the real one."""
+"""Every strategy of `shoal train` by its word, with the defaults of the real one."""
+
+BASELINES: dict[str, Factory] = {"ps-layers": LayeredServer}
+"""What others are compared with, simulated only."""
 
 
 def make_simulated(name: str, options: Mapping[str, Any]) -> AbstractSimulatedStrategy:
     """Return the strategy `name`. Raises `UsageError` for an unknown word or option."""
-    if name not in SIMULATED:
-        near = difflib.get_close_matches(name, SIMULATED, n=1)
+    known = SIMULATED | BASELINES
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        message = f"There is no strategy {name!r}{hint} Known: {', '.join(SIMULATED)}."
+        message = f"There is no strategy {name!r}{hint} Known: {', '.join(known)}."
         raise UsageError(message)
-    factory = SIMULATED[name]
+    factory = known[name]
     try:
         inspect.signature(factory).bind(**options)
         return factory(**options)

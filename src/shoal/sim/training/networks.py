@@ -41,14 +41,13 @@ def make_network(
     transport = strategy.transport or training.transport
     switches = len(cluster.topology.switches)
     shared = () if cluster.shared_buffer is None else (cluster.shared_buffer,) * switches
-    workers = cluster.topology.hosts * cluster.workers
-    room = workers * max(_FLOWS_PER_WORKER, 2 * workers if workers <= 256 else 0)
     if transport == FLOWS:
+        workers = cluster.topology.hosts * cluster.workers
         return FlowNetwork(
             cluster.topology,
             local_rate=training.local_rate,
             spray=cluster.spray,
-            flows=room,
+            flows=workers * max(_FLOWS_PER_WORKER, 2 * workers if workers <= 256 else 0),
             seed=cluster.seed,
         )
     if transport == SHOAL:
@@ -72,6 +71,5 @@ def make_network(
         local_rate=training.local_rate,
         spray=cluster.spray,
         shared_buffers=shared,
-        flows=room,
         seed=cluster.seed,
     )

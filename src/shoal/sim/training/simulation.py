@@ -21,6 +21,7 @@ from shoal.switching.tables import PICOSECONDS
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+    from shoal.sim.network import Network
 
 
 def simulate(
@@ -29,13 +30,15 @@ def simulate(
     strategy: StrategySpec,
     *,
     learner: AbstractLearner | None = None,
+    network: Network | None = None,
     tick: Callable[[float], None] | None = None,
 ) -> Outcome:
     """Train in virtual time; calls `tick` with the share of steps made now and then.
 
+    `network` is at its beginning, of the cluster's topology; None: the strategy's.
     Raises `UsageError` for a strategy that does not fit.
     """
-    world = make_world(cluster, training, strategy, learner=learner)
+    world = make_world(cluster, training, strategy, learner=learner, network=network)
     made = make_simulated(strategy.strategy, strategy.options)
     made.prepare(world)
     for rank in range(world.size):
@@ -56,16 +59,13 @@ def make_world(
     strategy: StrategySpec,
     *,
     learner: AbstractLearner | None = None,
+    network: Network | None = None,
 ) -> World:
-    """Return the cluster with its workers, at the beginning of time."""
+    """Return the cluster with its workers, at the beginning of time; `network` as in `simulate`."""
     workers = cluster.topology.hosts * cluster.workers
     model, learner = _model(training), learner or NothingLearned()
-    network = make_network(
-        cluster,
-        training,
-        strategy,
-        carries_values=learner.gradient_elements * ELEMENT_BYTES == model.bytes,
-    )
+    carries = learner.gradient_elements * ELEMENT_BYTES == model.bytes
+    network = network or make_network(cluster, training, strategy, carries_values=carries)
     return World(
         time=VirtualTime(network),
         host_of=[rank // cluster.workers for rank in range(workers)],

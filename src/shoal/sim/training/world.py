@@ -157,26 +157,58 @@ class World:
         longest = max(self.time.network.delay(source, target) for source, target in ways)
         yield (ONE_WAY_DELAYS - 1) * longest
 
-    def push(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
-        """As `send`, of contributions to sums: a bounded share of them may get lost."""
-        network = self.time.network
-        if not isinstance(network, BoundedLossNetwork):
-            return self.send(source, targets, sizes)
-        hosts = [self.host_of[rank] for rank in targets]
-        number = network.start(
-            self.time.now,
-            [self.host_of[source]] * len(hosts),
-            hosts,
-            sizes,
-            loss_bound=network.loss_bound,
-        )
-        return self.time.over(number)
-
     def send(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
         """Start sending from a rank to others; the signal is given when all has arrived."""
-        host = self.host_of[source]
-        wire = [size * self.time.network.header_factor for size in sizes]
-        return self.time.transfer([host] * len(wire), [self.host_of[r] for r in targets], wire)
+        return self.sends([source] * len(sizes), targets, sizes)
+
+    def push(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
+        """As `send`, of contributions to sums: a bounded share of them may get lost."""
+        return self.pushes([source] * len(sizes), targets, sizes)
+
+    def sends(
+        self,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        sizes: Sequence[float],
+        *,
+        layer_class: int = 0,
+    ) -> Signal:
+        """Start sending between ranks; the signal is given when all has arrived."""
+        return self._start(sources, targets, sizes, 0.0, layer_class)
+
+    def pushes(
+        self,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        sizes: Sequence[float],
+        *,
+        layer_class: int = 0,
+    ) -> Signal:
+        """As `sends`, of contributions to sums: a bounded share of them may get lost."""
+        network = self.time.network
+        bound = network.loss_bound if isinstance(network, BoundedLossNetwork) else 0.0
+        return self._start(sources, targets, sizes, bound, layer_class)
+
+    def _start(
+        self,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        sizes: Sequence[float],
+        bound: float,
+        layer_class: int,
+    ) -> Signal:
+        network, factor = self.time.network, self.time.network.header_factor
+        between = (
+            [self.host_of[rank] for rank in sources],
+            [self.host_of[rank] for rank in targets],
+            [size * factor for size in sizes],
+        )
+        if isinstance(network, BoundedLossNetwork):
+            number = network.start(
+                self.time.now, *between, loss_bound=bound, layer_class=layer_class
+            )
+            return self.time.over(number)
+        return self.time.transfer(*between)
 
     def exchange(self, rank: int, other: int, size: float) -> Signal:
         """Start sending `size` bytes both ways; the signal is given when all has arrived."""
@@ -185,9 +217,7 @@ class World:
 
     def gather(self, target: int, sources: Sequence[int], sizes: Sequence[float]) -> Signal:
         """Start sending from ranks to another; the signal is given when all has arrived."""
-        host = self.host_of[target]
-        wire = [size * self.time.network.header_factor for size in sizes]
-        return self.time.transfer([self.host_of[r] for r in sources], [host] * len(wire), wire)
+        return self.sends(sources, [target] * len(sizes), sizes)
 
 
 class Meeting:

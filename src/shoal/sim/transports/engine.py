@@ -7,7 +7,7 @@ their own pace (`packet.sources`); owners of packets are first the sources, then
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from numpy import uint64
 
@@ -34,8 +34,6 @@ FREE, COMING, LOCAL, OPEN = (
     int(Mode.LOCAL),
     int(Mode.OPEN),
 )
-TOO_MANY: Final = -1
-"""In place of a transfer's number: not so many flows at once."""
 
 
 @compiled
@@ -52,12 +50,10 @@ def start(
 ) -> int:
     """Let the flows of `count` records from `first` on begin at `at`; return their transfer.
 
-    `ports` are those of hosts, `trips` the round trips of an idle path. There is a row of packets
-    for each of them. Returns `TOO_MANY` and does nothing if they are too many.
+    `ports` are those of hosts, `trips` the round trips of an idle path. There is room for all of
+    them, and a row of packets for each.
     """
     core = ends.core[0]
-    if core.flows + count > len(ends.flows):
-        return TOO_MANY
     transfer = int(core.free_transfer)
     core.free_transfer = ends.transfers[transfer].next
     ends.transfers[transfer].flows = count
@@ -82,7 +78,7 @@ def start(
 @inlined
 def _fill(ends: Ends, flow: Row, record: Row, number: int) -> None:
     """Let `flow` be new, and what its record says."""
-    flow.key = mixed(uint64(ends.core[0].seed) + uint64(number))
+    flow.key = mixed(uint64(ends.core[0].seed) + uint64(number + 1))  # never 0, that of no flow
     flow.record, flow.mode = number, COMING
     flow.source, flow.target, flow.packets = record.source, record.target, record.packets
     flow.last_size = record.size - (record.packets - 1) * int(ends.rules[0].frame_bytes)

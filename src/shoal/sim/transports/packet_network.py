@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shoal.errors import ResourceError, UsageError
+from shoal.errors import UsageError
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.packet.simulation import GONE, check_flow, flow_rows
 from shoal.sim.packet.sources import arm, new_flows
 from shoal.sim.packet.tables import LEAST_BYTES, Problem, new_window
 from shoal.sim.packet.window import take_over
-from shoal.sim.transports.engine import TOO_MANY, run, start, take_finished
+from shoal.sim.transports.engine import run, start, take_finished
 from shoal.sim.transports.settings import Transport, write_rules
 from shoal.sim.transports.tables import SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from shoal.switching.tables import State
     from shoal.switching.topology import Cable, Topology
 
-FLOWS: Final = 1 << 12
-"""That may be under way at once where nothing asks for more."""
+_FLOWS: Final = 1 << 8
+"""That there is room for at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,8 @@ class PacketNetwork:
 
     Connections are there from the beginning: no handshakes, and the first timeout is that of a
     connection which has seen its path idle. Messages within a host move at `local_rate`, bits per
-    second, one after the other. `others` send at their own pace beside them (UDP). `flows` may be
-    under way at once. The same `seed` gives the same run. Raises `UsageError` if a host cannot
-    reach another.
+    second, one after the other. `others` send at their own pace beside them (UDP). The same `seed`
+    gives the same run. Raises `UsageError` if a host cannot reach another.
     """
 
     def __init__(
@@ -83,25 +82,24 @@ class PacketNetwork:
         spray: bool = False,
         shared_buffers: Sequence[int] = (),
         others: Sequence[Flow] = (),
-        flows: int = FLOWS,
         seed: int = 1,
     ) -> None:
         self.topology, self.transport = topology, transport or Transport()
         self._state = make_state(
             topology,
             seed=seed,
-            packets=max(USUAL_PACKETS, 2 * (flows + len(others))),
+            packets=USUAL_PACKETS + len(others),
             spray=spray,
             shared_buffers=shared_buffers,
         )
         self._window = new_window(self._state, least_size=LEAST_BYTES)
         self._ends = new_ends(
             self._state.packets,
-            flows=flows,
+            flows=_FLOWS,
             hosts=topology.hosts,
             most_window=self.transport.most_window,
-            seed=seed << 32,
         )
+        self._ends.core[0]["seed"] = seed << 32
         write_rules(self._ends.rules[0], self.transport, local_rate=local_rate)
         self._ports = np.array([topology.access_port(k) for k in range(topology.hosts)], np.int32)
         for flow in others:
@@ -170,7 +168,7 @@ class PacketNetwork:
 
         Each is one flow, of at least one packet of the smallest size. None exceeds `most` bits per
         second. Numbers of transfers that are over are used again. Raises `UsageError` if `at` has
-        passed, `ResourceError` if more flows are under way than there is room for.
+        passed.
         """
         if at < self.now:
             message = f"Time has passed beyond {at} ps: a transfer begins now or later."
@@ -198,11 +196,6 @@ class PacketNetwork:
             self._ports,
             np.array(trips, np.int64),
         )
-        if transfer == TOO_MANY:
-            message = (
-                f"More than {len(self._ends.flows)} flows at once; make room for more (flows=)."
-            )
-            raise ResourceError(message)
         return int(transfer)
 
     def run(self, until: int) -> list[int]:

@@ -50,7 +50,8 @@ def under_way(flow: Row) -> int:
 def note_ack(flow: Row, ring: NDArray, most_reordering: int, ack: int, last: int, run: int) -> int:
     """Note that all before `ack` has arrived, and `last` with `run` packets before it.
 
-    Returns how many of them were not known to have arrived.
+    Returns how many of them were not known to have arrived. A packet that was not sent again and
+    that others have overtaken raises the flow's `reordering`, up to `most_reordering`.
     """
     if flow.again <= last < flow.highest and last >= flow.una and not is_set(ring, last):
         flow.reordering = max(flow.reordering, min(most_reordering, flow.highest - last))

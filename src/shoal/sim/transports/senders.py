@@ -32,8 +32,10 @@ def note_answer(ends: Ends, index: int, packet: Row, segment: Row) -> None:
     """Note what a receiver answers."""
     rules, flow, ring = ends.rules[0], ends.flows[index], ends.acknowledged[index]
     now, una = packet.at, int(flow.una)
+    # After a timeout nobody knows which of a packet's copies is acknowledged.
+    most_reordering = 0 if flow.mode == TIMED_OUT else rules.most_reordering
     acked = scoreboard.note_ack(
-        flow, ring, rules.most_reordering, segment.ack, segment.sequence, segment.run
+        flow, ring, most_reordering, segment.ack, segment.sequence, segment.run
     )
     if acked > 0:
         if rules.backs_off:

@@ -80,7 +80,7 @@ FLOW: Final = np.dtype(
         ("echoes", "<i4"),  # acknowledgements since the last update of it
         ("marked", "<i4"),  # of them, those that told of a mark
         ("observed_to", "<i4"),  # the update comes when everything before it is acknowledged
-        ("reduced_to", "<i4"),  # no further reduction before that, likewise
+        ("reduced_to", "<i4"),  # no further reduction before this one itself is acknowledged
         ("epoch", "<i8"),  # CUBIC: when congestion avoidance began; -1: it has not
         ("peak", "<f8"),  # window before the last reduction (W_max)
         ("rise_s", "<f8"),  # seconds until the window is there again (K)
@@ -192,9 +192,10 @@ class Ends(NamedTuple):
     """The packets' rows, as `SEGMENT`."""
 
 
-def new_ends(
-    packets: NDArray[np.void], *, flows: int, hosts: int, most_window: int, seed: int
-) -> Ends:
+_BY_FLOW: Final = ("flows", "acknowledged", "arrived", "transfers", "finished")
+
+
+def new_ends(packets: NDArray[np.void], *, flows: int, hosts: int, most_window: int) -> Ends:
     """Return the tables of flows whose packets lie in `packets`; the rules are not written yet.
 
     `flows` is how many there may be at once, `most_window`, a power of two of 64 or more, how many
@@ -212,8 +213,6 @@ def new_ends(
         local_free_at=np.zeros(hosts, np.int64),
         segments=packets.view(SEGMENT),
     )
-    ends.core["seed"] = seed
-    ends.rules["most_window"] = most_window
     for table in (ends.flows, ends.transfers):
         table["next"] = np.arange(1, flows + 1)
         table["next"][-1] = -1
@@ -221,11 +220,24 @@ def new_ends(
     return ends
 
 
-def with_room(ends: Ends, records: int) -> Ends:
-    """Return `ends` with room for so many records more than have been begun."""
-    needed = int(ends.core[0]["started"]) + records
-    if needed <= len(ends.records):
+def with_room(ends: Ends, flows: int) -> Ends:
+    """Return `ends` with room for so many more flows, and for their records."""
+    core = ends.core[0]
+    needed = int(core["started"]) + flows
+    if needed > len(ends.records):
+        records = np.zeros(max(needed, 2 * len(ends.records)), RECORD)
+        records[: len(ends.records)] = ends.records
+        ends = ends._replace(records=records)
+    needed, had = int(core["flows"]) + flows, len(ends.flows)
+    if needed <= had:
         return ends
-    grown = np.zeros(max(needed, 2 * len(ends.records)), RECORD)
-    grown[: len(ends.records)] = ends.records
-    return ends._replace(records=grown)
+    room = max(needed, 2 * had)
+    hosts, words = len(ends.local_free_at), ends.arrived.shape[1]
+    grown = new_ends(ends.segments, flows=room, hosts=hosts, most_window=64 * words)
+    tables = {name: getattr(grown, name) for name in _BY_FLOW}
+    for name, table in tables.items():
+        table[:had] = getattr(ends, name)
+    for name, free in (("flows", "free_flow"), ("transfers", "free_transfer")):
+        tables[name]["next"][-1] = core[free]
+        core[free] = had
+    return ends._replace(**tables)

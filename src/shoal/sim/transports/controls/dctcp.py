@@ -29,8 +29,8 @@ def note_echo(flow: Row, echo: int) -> bool:
     if flow.una >= flow.observed_to:
         flow.fraction = next_fraction(flow.fraction, int(flow.marked), int(flow.echoes))
         flow.echoes, flow.marked, flow.observed_to = 0, 0, flow.nxt
-    if echo and flow.mode == OPEN and flow.una >= flow.reduced_to:
+    if echo and flow.mode == OPEN and flow.una > flow.reduced_to:
         flow.threshold = max(SMALLEST_THRESHOLD, reduced(flow.window, flow.fraction))
         flow.window = flow.threshold
         flow.reduced_to = flow.nxt
-    return bool(flow.una >= flow.reduced_to)
+    return bool(flow.una > flow.reduced_to)

@@ -1,0 +1,103 @@
+"""Section `sim-transports`: packet-hops a second of one core's time where hosts react to packets.
+
+A packet-hop is one packet sent over one link, the host's own included; acknowledgements count.
+Every host of a leaf-spine network sends a message to the next leaf, and seven of eight send one to
+the eighth, by each congestion control in turn; packets are sprayed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from time import process_time
+from typing import TYPE_CHECKING, Final
+
+from shoal.sim.transports.controls import ALL_CONTROLS
+from shoal.sim.transports.packet_network import PacketNetwork
+from shoal.sim.transports.settings import Transport
+from shoal.switching.settings import Link, Port, Profile, Queue
+from shoal.switching.tables import NEVER, QUEUES
+from shoal.switching.topology import Materials, host_names, leaf_spine
+
+if TYPE_CHECKING:
+    from shoal.sim.network import Network
+    from shoal.sim.transports.packet_network import Figures
+
+RATE: Final = 10_000_000_000
+HOSTS: Final = 64
+LEAVES: Final = 8
+SPINES: Final = 8
+GROUP: Final = 8
+"""Hosts of which all but one send to that one."""
+MARK_BYTES: Final = 100_000
+LIMIT_BYTES: Final = 600_000
+MESSAGE_BYTES: Final = 5_000_000
+ROUNDS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What one congestion control did; the processor's time is the median over the rounds."""
+
+    control: str
+    processor_s: float
+    hops_per_s: float
+    virtual_ms: float
+    figures: Figures
+
+
+def make_network(control: str) -> PacketNetwork:
+    """Return the network, at rest."""
+    queue = Queue(capable=Profile(MARK_BYTES, MARK_BYTES))
+    port = Port(RATE, (queue,) * QUEUES, limit_bytes=LIMIT_BYTES)
+    materials = Materials(Port(RATE), port, Link(delay_s=1e-6))
+    topology = leaf_spine(host_names(HOSTS), LEAVES, SPINES, materials)
+    transport = Transport(control, min_timeout_s=1e-3)
+    return PacketNetwork(topology, transport, local_rate=RATE, spray=True)
+
+
+def send_all(network: Network, message_bytes: float) -> None:
+    """Let every message go, and time pass until the last one is there."""
+    hosts = range(HOSTS)
+    senders = [host for host in hosts if host % GROUP]
+    each = HOSTS // LEAVES
+    left = {
+        network.start(0, hosts, [(h + each) % HOSTS for h in hosts], [message_bytes] * HOSTS),
+        network.start(
+            0,
+            senders,
+            [host - host % GROUP for host in senders],
+            [message_bytes / (GROUP - 1)] * len(senders),
+        ),
+    }
+    while left:
+        left -= set(network.run(NEVER))
+
+
+def measure(control: str, message_bytes: float = MESSAGE_BYTES, rounds: int = ROUNDS) -> Speed:
+    """Return how fast hosts with this congestion control are simulated."""
+    send_all(make_network(control), MESSAGE_BYTES / 100)  # compile
+    taken = []
+    for _ in range(rounds):
+        network = make_network(control)
+        began = process_time()
+        send_all(network, message_bytes)
+        taken.append(process_time() - began)
+    figures, median = network.figures(), statistics.median(taken)
+    return Speed(control, median, figures.hops / median, network.now / 1e9, figures)
+
+
+def _print_table() -> None:
+    """Measure every congestion control, and print what came of it."""
+    for control in ALL_CONTROLS:
+        speed = measure(control)
+        figures = speed.figures
+        print(  # noqa: T201 - the table is what this is run for
+            f"{control:10}{speed.hops_per_s / 1e6:7.2f} M hops/s  ({figures.hops} hops in"
+            f" {speed.virtual_ms:.2f} ms; {figures.marked} marked, {figures.dropped} dropped,"
+            f" {figures.retransmitted} sent again, {figures.timeouts} timeouts)"
+        )
+
+
+if __name__ == "__main__":
+    _print_table()
