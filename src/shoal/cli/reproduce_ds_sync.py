@@ -30,7 +30,7 @@ from shoal.cli.sweeping import (
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
-from shoal.report.charts import Bar, BarPanel, draw_charts
+from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -182,7 +182,7 @@ def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> 
     from shoal.reproduce import ds_sync as paper
     from shoal.reproduce.ds_sync_jobs import JOBS
 
-    rows = []
+    rows: list[list[BarPanel | LinePanel]] = []
     for job in JOBS:
         of_job = [each for each in timings if each.job == job.name]
         networks = dict.fromkeys(e.network for e in of_job if e.network not in paper.SCALES)
@@ -196,6 +196,8 @@ def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> 
                 for network in networks
             ]
         )
+    scales = list(dict.fromkeys(e.network for e in timings if e.network in paper.SCALES))
+    rows.append([_scale_panel(job.name, scales, timings) for job in JOBS])
     description = "DS-Sync again: " + "; ".join(
         f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
     )
@@ -204,6 +206,25 @@ def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> 
         CAVEAT,
     ]
     return draw_charts(rows, description, notes)
+
+
+def _scale_panel(job: str, scales: Sequence[str], timings: Sequence[Timing]) -> LinePanel:
+    at = {
+        (each.strategy, each.network): each.step_ms.mean
+        for each in timings
+        if each.job == job and each.network in scales
+    }
+    lines = [
+        Line(
+            strategy,
+            _SLOTS[strategy],
+            [at.get((strategy, scale)) for scale in scales],
+            [None] * len(scales),
+            instead="not simulated",
+        )
+        for strategy in dict.fromkeys(strategy for strategy, _ in at)
+    ]
+    return LinePanel(f"{job}, beyond the paper", "ms per step, 4:1", "workers", scales, lines)
 
 
 def _bar(timing: Timing) -> Bar:

@@ -91,6 +91,8 @@ class Line:
     values: Sequence[float | None]
     half_widths: Sequence[float | None]
     is_dashed: bool = False
+    instead: str = "not met"
+    """Said where there is no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class LinePanel:
             dash = ' stroke-dasharray="5 4"' if line.is_dashed else ""
             yield f'<path class="line s{slot}"{dash} d="M{left} {y - 4}h24"/>'
             missing = sum(value is None for value in line.values)
-            note = f" ({missing} not met)" if missing else ""
+            note = f" ({missing} {line.instead})" if missing else ""
             yield f'<text x="{left + 32}" y="{y}">{escape(line.label)}{note}</text>'
 
     def _line(self, line: Line, at: object) -> Iterator[str]:
