@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_tcp import SlowTcp
-from transfers import FRAME, check_idle, fabric, network_of, port
+from tcp_networks import FRAME, check_idle, fabric, network_of, port
 
 from shoal.switching.settings import Link
 from shoal.switching.tables import NEVER
