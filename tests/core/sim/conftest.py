@@ -23,8 +23,8 @@ def compiled_kernels() -> None:
     """Run the compiled entry points once."""
     from engines import Heap, Window
     from flows import star_of
-    from transfers import finish, network_of, send, star_with
-    from transfers import port as transfer_port
+    from tcp_networks import finish, network_of, send, star_with
+    from tcp_networks import port as transfer_port
 
     from shoal.sim.packet.simulation import Flow, Simulation
 

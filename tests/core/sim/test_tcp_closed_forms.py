@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from transfers import (
+from tcp_networks import (
     ACK_PS,
     FRAME,
     FRAME_PS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from transfers import (
+from tcp_networks import (
     FRAME,
     FRAME_PS,
     GIGABIT,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transfers import (
+from tcp_networks import (
     FRAME,
     FRAME_PS,
     GIGABIT,

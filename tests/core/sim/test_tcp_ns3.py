@@ -9,7 +9,7 @@ are DCTCP's own for 10 Gbit/s, nothing is dropped, and the window is RFC 6928's.
 from __future__ import annotations
 
 import pytest
-from transfers import FRAME, finish, network_of, port
+from tcp_networks import FRAME, finish, network_of, port
 
 from shoal.switching.settings import Link
 from shoal.switching.topology import Materials, host_names, leaf_spine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from transfers import GIGABIT, MS
+from tcp_networks import GIGABIT, MS
 
 from shoal.bench.sim_transports import measure
 from shoal.errors import ProtocolError
