@@ -22,6 +22,8 @@ class StrategySpec:
     """What carries it, packet by packet; "": the job's."""
     loss_bound: float = 0.0
     """Share of a contribution to a sum that its transport, if it can, may let go missing."""
+    tags: bool = True
+    """Whether packets say how urgent their layer is, and whether they matter."""
 
     @property
     def name(self) -> str:
@@ -54,6 +56,8 @@ class TrainingSpec:
     """What carries strategies that name none; "": flows that share links, not packets."""
     tick_s: float = 1e-6
     """How fine the clocks and timers of Shoal's transport are; a kernel's are a microsecond."""
+    min_timeout_s: float | None = None
+    """After which other transports send again unasked, at least; None: each one's usual time."""
 
 
 @dataclass(frozen=True, slots=True)

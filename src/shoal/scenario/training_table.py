@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import UsageError
 from shoal.quantities import parse_duration, parse_rate, parse_size
-from shoal.scenario.toml_table import parse_number, parse_whole
+from shoal.scenario.toml_table import parse_flag, parse_number, parse_whole
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def read_training(table: Table, workers: int) -> TrainingSpec:
         control_delay_s=table.take("control_delay", parse_duration, 100e-6),
         transport=table.take("transport", _word, ""),
         tick_s=table.take("tick", _tick, 1e-6),
+        min_timeout_s=table.take_or_none("min_timeout", _compute),
         strategies=tuple(_strategy(each) for each in table.tables("strategy")),
     )
     names = [each.name for each in spec.strategies]
@@ -51,7 +52,7 @@ def _strategy(table: Table) -> StrategySpec:
     options = {
         key: table.take(key, _option)
         for key in table.keys()  # noqa: SIM118 - not a dictionary
-        if key not in ("sync", "label", "transport", "loss_bound")
+        if key not in ("sync", "label", "transport", "loss_bound", "tags")
     }
     spec = StrategySpec(
         table.take("sync", _word),
@@ -59,6 +60,7 @@ def _strategy(table: Table) -> StrategySpec:
         table.take("label", _word, ""),
         table.take("transport", _word, ""),
         table.take("loss_bound", _bound, 0.0),
+        table.take("tags", parse_flag, True),
     )
     table.end()
     return spec
@@ -76,7 +78,7 @@ def _slow(table: Table, workers: int) -> dict[int, float]:
 def _compute(value: object) -> float:
     seconds = parse_duration(value)
     if not 0 < seconds < 1e6:
-        message = f"A step computes for more than nothing, not {value!r}."
+        message = f"It takes more than no time, not {value!r}."
         raise UsageError(message)
     return seconds
 

@@ -118,6 +118,7 @@ def lossy(case: Case, *, carries_payload: bool = False) -> BoundedLossNetwork:
         spray=case.spray,
         seed=case.seed,
         carries_payload=carries_payload,
+        loss_bound=case.bound,
     )
 
 
@@ -128,7 +129,7 @@ def test_all_comes_to_an_end_within_its_bound(
 ) -> None:
     network = lossy(case)
     sources, targets, sizes = zip(*flows, strict=True)
-    number = network.start(0, sources, targets, sizes, loss_bound=case.bound)
+    number = network.start(0, sources, targets, sizes, contributes=True)
     assert network.run(NEVER) == [number]
     check_conservation(network)
     gone: dict[tuple[int, int], int] = {}
@@ -147,7 +148,7 @@ def test_loss_is_met_and_seeds_repeat() -> None:
 
     def outcome() -> tuple[int, int, list[Missing], int]:
         network = lossy(case)
-        number = network.start(0, [0, 1, 2], [5, 5, 5], [300_000.0] * 3, loss_bound=case.bound)
+        number = network.start(0, [0, 1, 2], [5, 5, 5], [300_000.0] * 3, contributes=True)
         network.run(NEVER)
         again = sum(each.counts()[Counter.SENT_AGAIN] for each in network.endpoints)
         return network.now, lost_packets(network), network.missing(number), again
@@ -182,7 +183,7 @@ def test_a_sum_moves_what_it_must(algorithm: str, hosts: int) -> None:
 def test_contributions_get_lost_and_sums_do_not() -> None:
     case = Case(loss=0.05, room=10**7, jitter_s=0.0, spray=False, bound=0.1, seed=1)
     network = lossy(case)
-    number = network.all_reduce(0, range(6), 3_000_000, loss_bound=case.bound)
+    number = network.all_reduce(0, range(6), 3_000_000)
     assert network.run(NEVER) == [number]
     shard = 3_000_000 // 6
     missing = network.missing(number)
@@ -208,7 +209,7 @@ def test_a_lost_packet_is_a_hole_in_the_gradient() -> None:
     network = lossy(case, carries_payload=True)
     arrays = some_values()
     values = np.array(arrays)
-    number = network.mean(0, range(6), arrays, tensor="layer", loss_bound=0.1)
+    number = network.mean(0, range(6), arrays, tensor="layer")
     network.run(NEVER)
     holes = network.missing(number)
     assert holes
@@ -226,13 +227,12 @@ def test_what_was_lost_is_added_to_the_next_one() -> None:
     for iteration in range(6):
         arrays = some_values(iteration)
         sent += np.mean(arrays, axis=0)
-        bound = 0.1 if iteration < 5 else 0.0
+        network.loss_bound = 0.1 if iteration < 5 else 0.0
         network.mean(
             network.now,
             range(6),
             arrays,
             tensor="layer",
-            loss_bound=bound,
             policy=ERROR_FEEDBACK,
         )
         network.run(NEVER)
@@ -249,8 +249,8 @@ def some_values(seed: int = 0) -> list[NDArray[np.float32]]:
 def test_shallow_ports_with_tags_keep_what_is_important() -> None:
     early = Queue(plain=Profile(10_000, 10_000, 1.0), capable=Profile(10_000, 10_000, 1.0))
     port = Port(RATE, (early,) * QUEUES, limit_bytes=200_000)
-    network = BoundedLossNetwork(around(8, port=port), seed=2)
-    number = network.start(0, range(7), [7] * 7, [200 * SEGMENT] * 7, loss_bound=0.2, important=0.5)
+    network = BoundedLossNetwork(around(8, port=port), seed=2, loss_bound=0.2, important=0.5)
+    number = network.start(0, range(7), [7] * 7, [200 * SEGMENT] * 7, contributes=True)
     assert network.run(NEVER) == [number]
     counts = network.state.counts.sum(axis=(0, 1))
     plain, capable = counts[0], counts[1]

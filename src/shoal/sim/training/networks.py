@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
@@ -11,11 +12,14 @@ from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sim.transports.settings import Transport
 from shoal.switching.tables import PICOSECONDS
+from shoal.transport.endpoint import TransportConfig
+from shoal.transport.tags import UNIMPORTANT_SHARE
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import StrategySpec, TrainingSpec
     from shoal.sim.network import Network
+    from shoal.switching.topology import Topology
 
 FLOWS: Final = ""
 """No transport: what is sent shares the links fairly and loses nothing."""
@@ -47,7 +51,7 @@ def make_network(
             cluster.topology,
             local_rate=training.local_rate,
             spray=cluster.spray,
-            flows=workers * max(_FLOWS_PER_WORKER, 2 * workers if workers <= 256 else 0),
+            flows=workers * max(_FLOWS_PER_WORKER, 16 * workers if workers <= 256 else 0),
             seed=cluster.seed,
         )
     if transport == SHOAL:
@@ -59,17 +63,34 @@ def make_network(
             shared_buffers=shared,
             queues=cluster.queues,
             tick_ps=round(training.tick_s * PICOSECONDS),
+            config=TransportConfig(layer_tags=strategy.tags, importance_tags=strategy.tags),
             carries_payload=carries_values,
             loss_bound=strategy.loss_bound,
+            important=1 - UNIMPORTANT_SHARE if strategy.tags else 1.0,
         )
     if transport not in ALL_CONTROLS:
         message = f"Unknown transport {transport!r}; choose one of {', '.join(TRANSPORTS)}."
         raise UsageError(message)
     return PacketNetwork(
-        cluster.topology,
-        Transport(transport),
+        _with_short_host_queues(cluster.topology) if transport == "pfabric" else cluster.topology,
+        Transport(transport, min_timeout_s=training.min_timeout_s),
         local_rate=training.local_rate,
         spray=cluster.spray,
         shared_buffers=shared,
         seed=cluster.seed,
     )
+
+
+def _with_short_host_queues(topology: Topology) -> Topology:
+    """Return `topology` with hosts' ports that hold as little as the switch's towards them.
+
+    pFabric's hosts send without regard to what waits: their own queues are a part of the fabric.
+    """
+    towards = {cable.target: cable.port for cable in topology.cables if cable.target >= 0}
+    cables = tuple(
+        replace(cable, port=replace(cable.port, limit_bytes=towards[cable.source].limit_bytes))
+        if cable.source >= 0
+        else cable
+        for cable in topology.cables
+    )
+    return replace(topology, cables=cables)

@@ -64,7 +64,6 @@ def sum_over_hosts(
                 [values[place] for place in leaders],
                 tensor=summand.tensor,
                 algorithm=algorithm,
-                loss_bound=network.loss_bound,
                 layer_class=summand.layer_class,
             )
         else:
@@ -73,7 +72,6 @@ def sum_over_hosts(
                 between,
                 size,
                 algorithm=algorithm,
-                loss_bound=network.loss_bound,
                 layer_class=summand.layer_class,
             )
         yield world.time.over(number)

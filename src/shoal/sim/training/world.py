@@ -174,7 +174,7 @@ class World:
         layer_class: int = 0,
     ) -> Signal:
         """Start sending between ranks; the signal is given when all has arrived."""
-        return self._start(sources, targets, sizes, 0.0, layer_class)
+        return self._start(sources, targets, sizes, layer_class, contributes=False)
 
     def pushes(
         self,
@@ -185,17 +185,16 @@ class World:
         layer_class: int = 0,
     ) -> Signal:
         """As `sends`, of contributions to sums: a bounded share of them may get lost."""
-        network = self.time.network
-        bound = network.loss_bound if isinstance(network, BoundedLossNetwork) else 0.0
-        return self._start(sources, targets, sizes, bound, layer_class)
+        return self._start(sources, targets, sizes, layer_class, contributes=True)
 
     def _start(
         self,
         sources: Sequence[int],
         targets: Sequence[int],
         sizes: Sequence[float],
-        bound: float,
         layer_class: int,
+        *,
+        contributes: bool,
     ) -> Signal:
         network, factor = self.time.network, self.time.network.header_factor
         between = (
@@ -205,7 +204,7 @@ class World:
         )
         if isinstance(network, BoundedLossNetwork):
             number = network.start(
-                self.time.now, *between, loss_bound=bound, layer_class=layer_class
+                self.time.now, *between, contributes=contributes, layer_class=layer_class
             )
             return self.time.over(number)
         return self.time.transfer(*between)

@@ -68,6 +68,8 @@ class _Transfer:
     """What has to finish before it is over."""
 
     awaited: int
+    begun: int
+    """When, picoseconds."""
     tables: dict[int, MessageTables] = field(default_factory=dict)
     """By host."""
 
@@ -78,9 +80,10 @@ class BoundedLossNetwork:
     `tick_ps` picoseconds of the network are a microsecond for the transport: less than a million
     stands for hosts whose clocks and timers are finer than a kernel's. `local_rate` is how fast
     what stays on one host moves, one transfer after another, bits per second. `shared_buffers` are
-    those of the switches. `carries_payload` makes room for values in packets. `loss_bound` is for
-    those who ask what may get lost of contributions. Raises `UsageError` if more than `packets` are
-    under way at once.
+    those of the switches. `carries_payload` makes room for values in packets. Of contributions to
+    sums a share of `loss_bound` may get lost, and a share of `important` packets bear that tag,
+    taken at random where no values say which. Raises `UsageError` if more than `packets` are under
+    way at once.
     """
 
     def __init__(
@@ -97,9 +100,14 @@ class BoundedLossNetwork:
         packets: int | None = None,
         carries_payload: bool = False,
         loss_bound: float = 0.0,
+        important: float = 1.0,
     ) -> None:
         self.topology, self.config = topology, config or TransportConfig()
         self.carries_payload, self.loss_bound = carries_payload, loss_bound
+        self.important = important
+        self.keeps_times = False
+        self.times: list[int] = []
+        """How long each flow of every transfer took, picoseconds, if that `keeps_times`."""
         self._delays = WayLengths(topology, delay_of)
         hosts = topology.hosts
         room = packets or USUAL_PACKETS + hosts * (self.config.budget_packets + hosts)
@@ -186,21 +194,21 @@ class BoundedLossNetwork:
         sizes: Sequence[float] | NDArray[Any],
         *,
         most: float = float("inf"),
-        loss_bound: float = 0.0,
+        contributes: bool = False,
         layer_class: int = 0,
-        important: float = 1.0,
     ) -> int:
         """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
 
-        A share of `loss_bound` of each may get lost; `important` is the share of packets that bear
-        that tag, taken at random. No payload is carried. Raises `UsageError` for a rate `most`:
-        nothing is paced.
+        What `contributes` to a sum may lose a share of it. No payload is carried. Raises
+        `UsageError` for a rate `most`: nothing is paced.
         """
         if most != float("inf"):
             raise UsageError("The bounded-loss transport has no background flows with a rate yet.")
         sending: dict[int, list[Sending]] = defaultdict(list)
         receiving: dict[int, list[Receiving]] = defaultdict(list)
         number, awaited = self._new_number(), 0
+        loss_bound = self.loss_bound if contributes else 0.0
+        is_tagged = contributes and self.important < 1
         for source, target, size in zip(sources, targets, sizes, strict=True):
             if source == target:
                 self._move(at, source, size, number)
@@ -223,11 +231,11 @@ class BoundedLossNetwork:
                 ABSENT,
                 sending=sending[host],
                 receiving=receiving[host],
-                tagged=important < 1,
+                tagged=is_tagged,
             )
             for host in sorted(sending.keys() | receiving.keys())
         }
-        self._tag(tables, important, number)
+        self._tag(tables, number)
         return self._post(at, number, tables, awaited)
 
     def all_reduce(
@@ -237,20 +245,17 @@ class BoundedLossNetwork:
         size: float,
         *,
         algorithm: str = "direct",
-        loss_bound: float = 0.0,
         layer_class: int = 0,
-        important: float = 1.0,
     ) -> int:
         """Let `hosts` sum `size` bytes from `at` on; return the transfer's number.
 
-        A share of `loss_bound` of every contribution may get lost, of the sums nothing. `important`
-        as for `start`.
+        Contributions may lose a share, sums nothing.
         """
         count = max(len(hosts), round(size) // ELEMENT_BYTES)
-        bound = loss_bound / graphs.lossy_hops(algorithm, len(hosts))
-        options = GraphOptions(loss_bound=bound, layer_class=layer_class, tagged=important < 1)
+        bound = self.loss_bound / graphs.lossy_hops(algorithm, len(hosts))
+        options = GraphOptions(loss_bound=bound, layer_class=layer_class, tagged=self.important < 1)
         number, tables = self._new_number(), self._sums(hosts, count, ABSENT, algorithm, options)
-        self._tag(tables, important, number)
+        self._tag(tables, number)
         return self._post(at, number, tables, 0)
 
     def mean(
@@ -261,7 +266,6 @@ class BoundedLossNetwork:
         *,
         tensor: Hashable,
         algorithm: str = "direct",
-        loss_bound: float = 0.0,
         policy: int = ZERO,
         layer_class: int = 0,
     ) -> int:
@@ -273,10 +277,10 @@ class BoundedLossNetwork:
         """
         if not self.carries_payload:
             raise UsageError("Packets have no room for values here (carries_payload=).")
-        keeps = policy == ERROR_FEEDBACK and loss_bound > 0
+        keeps = policy == ERROR_FEEDBACK and self.loss_bound > 0
         options = GraphOptions(
             1 / len(hosts),
-            loss_bound / graphs.lossy_hops(algorithm, len(hosts)),
+            self.loss_bound / graphs.lossy_hops(algorithm, len(hosts)),
             policy,
             layer_class,
             keeps_missing=keeps,
@@ -338,6 +342,8 @@ class BoundedLossNetwork:
                 return []
             over = [number for number in finished if self._is_over(number)]
             if over:
+                if self.keeps_times:
+                    self.times += [t for n in over for t in self.completion_times(n).values()]
                 return over
 
     def missing(self, number: int) -> list[Missing]:
@@ -355,13 +361,18 @@ class BoundedLossNetwork:
         return found
 
     def completion_times(self, number: int) -> dict[tuple[int, int], int]:
-        """Return when enough of all messages between two hosts had arrived, of a transfer."""
-        ends: dict[tuple[int, int], int] = {}
-        for host, tables in self._transfers[number].tables.items():
-            for row in tables.incoming:
-                pair = int(row["peer"]), host
-                ends[pair] = max(ends.get(pair, 0), (int(row["last_at"]) - 1) * self._tick)
-        return ends
+        """Return how long it took until all between two hosts had arrived, of a recent transfer.
+
+        By source and target, picoseconds, to the tick.
+        """
+        transfer, took = self._transfers[number], {}
+        for host, tables in transfer.tables.items():
+            arrived = (tables.incoming["last_at"] - 1) * self._tick - transfer.begun
+            sources, first = np.unique(tables.incoming["peer"], return_index=True)
+            last = np.maximum.reduceat(arrived, first) if len(first) else first
+            for source, duration in zip(sources.tolist(), last.tolist(), strict=True):
+                took[source, host] = duration
+        return took
 
     def _new_number(self) -> int:
         self._started += 1
@@ -373,12 +384,13 @@ class BoundedLossNetwork:
             count, form, config.segment_bytes, config.largest_batch, shards=shards, ring=ring
         )
 
-    def _tag(self, tables: dict[int, MessageTables], important: float, number: int) -> None:
+    def _tag(self, tables: dict[int, MessageTables], number: int) -> None:
         """Tag a share of all packets as important, the same ones with the same seed."""
         for host, each in tables.items():
             random = np.random.default_rng([self._seed, number, host])
             for row in each.outgoing[each.outgoing["important"] != 0]:
-                set_flags(int(row["important"]), random.random(int(row["segments"])) < important)
+                flags = random.random(int(row["segments"])) < self.important
+                set_flags(int(row["important"]), flags)
 
     def _move(self, at: int, host: int, size: float, number: int) -> None:
         """Let `size` bytes move within `host`, after what moves there already."""
@@ -388,7 +400,7 @@ class BoundedLossNetwork:
 
     def _post(self, at: int, number: int, tables: dict[int, MessageTables], awaited: int) -> int:
         tables = {host: each for host, each in tables.items() if not each.is_empty}
-        self._transfers[number] = _Transfer(len(tables) + awaited, tables)
+        self._transfers[number] = _Transfer(len(tables) + awaited, at, tables)
         if not tables:
             return number
         self._pass_time(at)
