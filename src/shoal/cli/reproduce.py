@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from shoal.cli.reproduce_dlcp import dlcp
 from shoal.cli.reproduce_ds_sync import ds_sync
 from shoal.cli.reproduce_ripples import ripples
 
@@ -12,3 +13,4 @@ reproduce_app = typer.Typer(
 )
 reproduce_app.command("ripples")(ripples)
 reproduce_app.command("ds-sync")(ds_sync)
+reproduce_app.command("dlcp")(dlcp)

@@ -1,0 +1,310 @@
+"""DLCP's comparison: how long gradients are under way, how long a step takes, what loss costs.
+
+One job at packet level: a parameter server on every host, layer by layer, over the bounded-loss
+transport and over what the papers compare it with. Everything that is sent is counted, gradients
+and parameters. Loss that the network makes lands on the gradients of a small model on real data.
+Source: research digest, section 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shoal.reproduce.learning import Learned, Learnt, learn
+from shoal.reproduce.scenarios import read_parts
+from shoal.scenario.training_spec import StrategySpec
+from shoal.sim.training.networks import make_network
+from shoal.sim.training.simulation import simulate
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
+from shoal.sim.transports.packet_network import PacketNetwork
+from shoal.sweeps import Run
+from shoal.switching.tables import Count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario.training_spec import TrainingSpec
+    from shoal.sim.network import Network
+
+BOUND: Final = 0.1
+"""That both papers used."""
+
+DEEP, SHALLOW, TAGGED = "deep", "shallow", "tagged"
+_DROPS = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED, Count.LOST]
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A way to carry a job: a transport, the ports it was made for, and its order of layers."""
+
+    name: str
+    transport: str
+    ports: str
+    loss_bound: float = 0.0
+    tags: bool = False
+    spray: bool = False
+    order: str = "fifo"
+
+    def strategy(self, sync: str, **options: int | str) -> StrategySpec:
+        """Return `sync` over this transport."""
+        return StrategySpec(sync, options, self.name, self.transport, self.loss_bound, self.tags)
+
+
+DCTCP: Final = Rival("DCTCP", "dctcp", DEEP)
+TCP: Final = Rival("TCP (Cubic)", "cubic", DEEP)
+SCHEDULED: Final = Rival("TCP, layers by priority", "cubic", DEEP, order="priority")
+PFABRIC: Final = Rival("pFabric-like", "pfabric", SHALLOW, spray=True)
+DLCP: Final = Rival("DLCP", "shoal", TAGGED, BOUND, tags=True, spray=True)
+
+ABLATION: Final = (
+    Rival("exact", "shoal", TAGGED),
+    Rival("+ bounded loss", "shoal", TAGGED, BOUND),
+    Rival("+ tags", "shoal", TAGGED, BOUND, tags=True),
+    replace(DLCP, name="+ a path for every packet"),
+)
+"""The three steps, each with those before it; the last is DLCP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A job on a cluster, carried by a rival."""
+
+    cluster: str
+    job: str
+    rival: Rival
+    sync: str = "ps-layers"
+    servers: int = 0
+    """Hosts with parameters; 0: all of them."""
+    loss: float = 0.0
+    """On the first host's link, either way: a gray failure."""
+    steps: int = 1
+
+    @property
+    def name(self) -> str:
+        """What progress calls it."""
+        extra = f", {self.servers} servers" if self.servers else ""
+        extra += f", {self.loss:.2%} loss" if self.loss else ""
+        return f"{self.rival.name}, {self.job} on {self.cluster} hosts, {self.sync}{extra}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The scenario's files."""
+        return (
+            f"dlcp-{self.cluster}.toml",
+            f"dlcp-{self.rival.ports}-ports.toml",
+            f"dlcp-{self.job}.toml",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a trial came to. Times are virtual."""
+
+    trial: str
+    step_ms: float
+    flow_ms: float
+    """Mean time of a flow: what one host sends another of a layer, in one direction."""
+    flow_p99_ms: float
+    flows: int
+    hops: int
+    """Packets over links, all together."""
+    lost: int
+    """Packets that ports dropped or links lost."""
+    digest: str
+
+
+def measure(trial: Trial, seed: int, *, tick: Callable[[float], None] | None = None) -> Measured:
+    """Make a trial."""
+    scenario = read_parts(*trial.files)
+    assert scenario.training is not None
+    cluster = replace(scenario.cluster, seed=seed, spray=trial.rival.spray)
+    if trial.loss:
+        cluster = _with_loss(cluster, trial.loss)
+    training = replace(scenario.training, steps=trial.steps)
+    options: dict[str, int | str] = {}
+    if trial.sync == "ps-layers":
+        options = {"servers": trial.servers, "order": trial.rival.order}
+    strategy = trial.rival.strategy(trial.sync, **options)
+    network = make_network(cluster, training, strategy)
+    if isinstance(network, BoundedLossNetwork):
+        network.keeps_times = True
+    outcome = simulate(cluster, training, strategy, network=network, tick=tick)
+    times, counts = _flow_times(network)
+    return Measured(
+        trial=trial.name,
+        step_ms=outcome.step_ms,
+        flow_ms=float(times.mean()) / 1e9,
+        flow_p99_ms=float(np.percentile(times, 99)) / 1e9,
+        flows=len(times),
+        hops=int(counts[..., Count.SENT].sum()),
+        lost=int(counts[..., _DROPS].sum()),
+        digest=outcome.digest,
+    )
+
+
+def _flow_times(network: Network) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return how long flows between hosts took, picoseconds, and the ports' counts."""
+    if isinstance(network, BoundedLossNetwork):
+        return np.array(network.times, np.float64), network.state.counts
+    assert isinstance(network, PacketNetwork)
+    records = network.records
+    across = records[(records["source"] != records["target"]) & (records["end"] >= 0)]
+    return (across["end"] - across["start"]).astype(np.float64), network.state.counts
+
+
+def _with_loss(cluster: ClusterSpec, loss: float) -> ClusterSpec:
+    cables = tuple(
+        replace(cable, link=replace(cable.link, loss=loss))
+        if 0 in (cable.source, cable.target)
+        else cable
+        for cable in cluster.topology.cables
+    )
+    return replace(cluster, topology=replace(cluster.topology, cables=cables))
+
+
+def trial_run(trial: Trial, seed: int) -> Run:
+    """Return a trial as a run of a sweep."""
+    weight = int(trial.cluster) ** 2 * (5.0 if trial.job == "vgg16" else 1.0) * trial.steps
+    return Run(trial.name, measure, {"trial": trial, "seed": seed}, weight)
+
+
+# ---- what loss costs -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """A model that learns while a share of every contribution gets lost."""
+
+    dataset: str
+    model: str
+    steps: int
+    workers: int = 4
+
+
+TOLERANCES: Final = (
+    Tolerance("digits", "mlp:256", 120),
+    Tolerance("fashion-mnist", "lenet", 200),
+    Tolerance("flights", "deepfm", 400),
+)
+LOSSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
+
+
+def lose(
+    tolerance: Tolerance,
+    loss: float,
+    seed: int,
+    *,
+    tick: Callable[[float], None] | None = None,
+) -> Learned:
+    """Train while links lose a little more than `loss`, which is what the transport forgives."""
+    scenario = read_parts("dlcp-lossy.toml")
+    assert scenario.training is not None
+    links = 0.0 if loss == 0 else min(0.9, loss + 0.05)
+    cables = tuple(
+        replace(cable, link=replace(cable.link, loss=links if cable.source >= 0 else 0.0))
+        for cable in scenario.cluster.topology.cables
+    )
+    topology = replace(scenario.cluster.topology, cables=cables)
+    learnt = Learnt(
+        tolerance.dataset, tolerance.model, 1.0, tolerance.steps, 0.01, 256, until_target=False
+    )
+    strategy = StrategySpec("all-reduce", {}, "", "shoal", loss)
+    return learn(
+        replace(scenario.cluster, topology=topology, seed=seed),
+        _of_its_size(scenario.training, learnt),
+        strategy,
+        learnt,
+        tick=tick,
+    )
+
+
+def _of_its_size(training: TrainingSpec, learnt: Learnt) -> TrainingSpec:
+    """Return the job with as many parameters as the model has: its gradients travel."""
+    from shoal.workloads import load_dataset, make_model
+
+    model = make_model(learnt.model, load_dataset(learnt.dataset), 0)
+    layers = list(model.parameters())
+    parameters = sum(each.numel() for each in layers)
+    return replace(training, parameters=parameters, layers=1)
+
+
+def tolerance_runs(
+    tolerances: Sequence[Tolerance], losses: Sequence[float], seeds: Sequence[int]
+) -> list[Run]:
+    """Return the runs of every model with every loss and seed."""
+    return [
+        Run(
+            f"{each.model} on {each.dataset}, {loss:.0%} lost",
+            lose,
+            {"tolerance": each, "loss": loss, "seed": seed},
+            each.steps / 2,
+        )
+        for each in tolerances
+        for loss in losses
+        for seed in seeds
+    ]
+
+
+# ---- the comparison's parts ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which trials make up the comparison."""
+
+    flows: tuple[Trial, ...]
+    """Flow times, by scale."""
+    ablation: tuple[Trial, ...]
+    end_to_end: tuple[Trial, ...]
+    gray: tuple[Trial, ...]
+    tolerances: tuple[Tolerance, ...]
+    losses: tuple[float, ...]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All of them, each once."""
+        return list(dict.fromkeys([*self.flows, *self.ablation, *self.end_to_end, *self.gray]))
+
+
+SCALES: Final = ("16", "64", "144")
+GRAY_LOSSES: Final = (0.0, 0.0001, 0.001, 0.01)
+TESTBED: Final = "8"
+_STEPS: Final = 3
+"""End to end: enough for the next forward pass to wait for what is late."""
+
+
+def plan(*, quick: bool) -> Plan:
+    """Return the whole comparison, or one that takes minutes."""
+    scales = SCALES[:1] if quick else SCALES
+    jobs = ("resnet50",) if quick else ("resnet50", "vgg16")
+    flow_rivals = (DCTCP, PFABRIC, DLCP)
+    ring = [
+        Trial(TESTBED, job, rival, "all-reduce", steps=_STEPS)
+        for job in jobs
+        for rival in (TCP, DCTCP, DLCP)
+    ]
+    served = [
+        Trial(TESTBED, job, rival, servers=servers, steps=_STEPS)
+        for job in jobs
+        for servers in (0, 1)
+        for rival in (SCHEDULED, DCTCP, DLCP)
+    ]
+    gray = [
+        Trial(TESTBED, "resnet50", rival, loss=loss, steps=_STEPS)
+        for rival in (SCHEDULED, DCTCP, DLCP)
+        for loss in GRAY_LOSSES
+    ]
+    return Plan(
+        flows=tuple(Trial(scale, "resnet50", rival) for scale in scales for rival in flow_rivals),
+        ablation=tuple(Trial(scales[-1], "resnet50", rival) for rival in ABLATION),
+        end_to_end=(*ring, *served),
+        gray=tuple(gray),
+        tolerances=TOLERANCES[:1] if quick else TOLERANCES,
+        losses=LOSSES[::2] if quick else LOSSES,
+    )

@@ -1,0 +1,131 @@
+"""DLCP's and MLT's claims beside what was found: the paper's number, ours, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from shoal.reproduce.dlcp import BOUND, DCTCP, DLCP, PFABRIC, SCHEDULED, TCP, TESTBED, Trial
+
+if TYPE_CHECKING:
+    from shoal.reproduce.dlcp import Measured, Plan, Rival, Tolerance
+    from shoal.sweeps import Spread
+
+_FABRIC: Final = (
+    "fabric, job and thresholds are assumed; ours is one synchronous job, theirs is not known"
+)
+_TESTBED: Final = "compute times are estimated from the GPU; the papers' are not known"
+EQUAL: Final = 0.01
+"""Of the metric, within which accuracy counts as kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the papers report, what was found here, and what differs."""
+
+    what: str
+    paper: str
+    ours: str
+    verdict: str
+    differs: str
+
+
+def claims(
+    plan: Plan,
+    measured: Mapping[Trial, Measured],
+    learned: Mapping[tuple[Tolerance, float], Spread],
+) -> list[Claim]:
+    """Return the papers' claims beside what was found."""
+    largest = plan.flows[-1].cluster
+    return [
+        _flow_claim(plan, measured, largest, DCTCP, 43.1, 91.8),
+        _flow_claim(plan, measured, largest, PFABRIC, 35.5, 88.6),
+        _step_claim(plan, measured, "ps-layers", SCHEDULED, "up to 84.3 % faster (PS)", 84.3),
+        _step_claim(plan, measured, "all-reduce", TCP, "about 11 % faster (ring)", 11.0),
+        _gray_claim(measured, plan.gray),
+        *(_tolerance_claim(each, learned) for each in plan.tolerances),
+    ]
+
+
+def _flow_claim(
+    plan: Plan,
+    measured: Mapping[Trial, Measured],
+    cluster: str,
+    rival: Rival,
+    mean: float,
+    tail: float,
+) -> Claim:
+    at = {each.rival: measured[each] for each in plan.flows if each.cluster == cluster}
+    theirs, ours = at[rival], at[DLCP]
+    found_mean = 100 * (1 - ours.flow_ms / theirs.flow_ms)
+    found_tail = 100 * (1 - ours.flow_p99_ms / theirs.flow_p99_ms)
+    return Claim(
+        f"Flow time, {cluster} hosts: DLCP less than {rival.name}, mean / tail",
+        f"{mean:g} / {tail:g} %",
+        f"{found_mean:.1f} / {found_tail:.1f} % (99th percentile)",
+        "reached" if found_mean >= mean and found_tail >= tail else "missed",
+        _FABRIC,
+    )
+
+
+def _step_claim(
+    plan: Plan,
+    measured: Mapping[Trial, Measured],
+    sync: str,
+    rival: Rival,
+    paper: str,
+    least: float,
+) -> Claim:
+    found = []
+    trials = [each for each in plan.end_to_end if each.sync == sync]
+    for theirs in trials:
+        for ours in trials:
+            same = (theirs.job, theirs.servers) == (ours.job, ours.servers)
+            if same and theirs.rival == rival and ours.rival == DLCP:
+                ratio = measured[theirs].step_ms / measured[ours].step_ms
+                found.append((100 * (ratio - 1), f"{ours.job}, {_servers(ours)}"))
+    best, where = max(found)
+    return Claim(
+        f"Step on {TESTBED} hosts: DLCP over {rival.name}, best case",
+        paper,
+        f"{best:.1f} % faster ({where})",
+        "reached" if best >= least else "missed",
+        _TESTBED,
+    )
+
+
+def _servers(trial: Trial) -> str:
+    if trial.sync != "ps-layers":
+        return trial.sync
+    return f"{trial.servers} server" if trial.servers else "servers on all hosts"
+
+
+def _gray_claim(measured: Mapping[Trial, Measured], gray: Sequence[Trial]) -> Claim:
+    worst = max(each.loss for each in gray)
+
+    def slower(rival: Rival) -> float:
+        at = {each.loss: measured[each].step_ms for each in gray if each.rival == rival}
+        return at[worst] / at[0.0]
+
+    return Claim(
+        f"Step with {worst:.0%} loss on one worker's link / without",
+        "MLT: speed kept (no figures found)",
+        f"DLCP {slower(DLCP):.2f}, DCTCP {slower(DCTCP):.2f},"
+        f" {SCHEDULED.name} {slower(SCHEDULED):.2f}",
+        "reached" if slower(DLCP) < min(slower(DCTCP), slower(SCHEDULED)) else "missed",
+        _TESTBED,
+    )
+
+
+def _tolerance_claim(
+    tolerance: Tolerance, learned: Mapping[tuple[Tolerance, float], Spread]
+) -> Claim:
+    exact, lossy = learned[tolerance, 0.0], learned[tolerance, BOUND]
+    return Claim(
+        f"{tolerance.model} on {tolerance.dataset}: metric with {BOUND:.0%} lost / without",
+        "accuracy kept at 10 %",
+        f"{lossy.mean:.4f} / {exact.mean:.4f}",
+        "reached" if lossy.mean >= exact.mean - EQUAL else "missed",
+        "a small model on data that is there; zeros for what is lost, as in the papers",
+    )
