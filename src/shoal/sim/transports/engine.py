@@ -28,12 +28,8 @@ if TYPE_CHECKING:
     from shoal.sim.transports.tables import Ends, Row
     from shoal.switching.tables import State
 
-FREE, COMING, LOCAL, OPEN = (
-    int(Mode.FREE),
-    int(Mode.COMING),
-    int(Mode.LOCAL),
-    int(Mode.OPEN),
-)
+FREE, COMING = int(Mode.FREE), int(Mode.COMING)
+LOCAL, OPEN = int(Mode.LOCAL), int(Mode.OPEN)
 
 
 @compiled

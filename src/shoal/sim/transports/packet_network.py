@@ -68,9 +68,10 @@ class PacketNetwork:
     """Transfers over `topology`, each message by packets of a `transport`; a `sim.network.Network`.
 
     Connections are there from the beginning: no handshakes, and the first timeout is that of a
-    connection which has seen its path idle. Messages within a host move at `local_rate`, bits per
-    second, one after the other. `others` send at their own pace beside them (UDP). The same `seed`
-    gives the same run. Raises `UsageError` if a host cannot reach another.
+    connection which has seen its path idle. Each message begins with the first window. Messages
+    within a host move at `local_rate`, bits per second, one after the other. `others` send at their
+    own pace beside them (UDP). The same `seed` gives the same run. Raises `UsageError` if a host
+    cannot reach another.
     """
 
     def __init__(
@@ -152,7 +153,10 @@ class PacketNetwork:
         return self._delays.between(source, target)
 
     def idle_round_trip(self, source: int, target: int) -> int:
-        """Return when a full packet is acknowledged if nobody else is there, picoseconds."""
+        """Return when a full packet is acknowledged if nobody else is there, picoseconds.
+
+        Of the network as it was made: changes of rates and delays are not in it.
+        """
         return self._there.between(source, target) + self._back.between(target, source)
 
     def start(

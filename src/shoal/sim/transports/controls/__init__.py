@@ -86,6 +86,7 @@ def note_timeout(rules: Row, flow: Row) -> None:
         else:
             newreno.reduce(flow)
     flow.window = 1.0
+    flow.reduced_to = 0  # what a mark held back may grow again
 
 
 @inlined
