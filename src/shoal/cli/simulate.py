@@ -72,8 +72,9 @@ def simulate(
 
     repeats = (read.cluster.seed,) if seeds is None else parse_seeds(seeds)
     require_writable(json)
-    for sentence in not_modelled(read.cluster):
-        sys.stderr.write(f"note: {sentence}\n")
+    if any(not (each.transport or read.training.transport) for each in read.training.strategies):
+        for sentence in not_modelled(read.cluster):
+            sys.stderr.write(f"note: {sentence}\n")
     finished = Sweeping(jobs, ray, runs).make(_runs(read, repeats), Outcome)
     outcomes = [each.result for each in finished]
     names = [each.name for each in read.training.strategies]

@@ -1,15 +1,16 @@
 """What happens to a cluster in virtual time: links change, others' traffic comes and goes.
 
-At flow level a link has a rate or, when it is down, none; what it loses or delays anew is not
-modelled (`not_modelled`). Background traffic takes no more than its fair share: a flow of UDP,
-which in a real network would push others aside, is treated like one of TCP with a limit.
+At flow level a link has a rate or, when it is down, none, flows keep their ways, and what it loses
+or delays anew is not modelled (`not_modelled`); packets meet all of it. Background traffic of UDP
+pushes others aside only under Shoal's transport; elsewhere it is treated like TCP with a limit.
 """
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed
+from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, rerouted
 from shoal.switching.tables import PICOSECONDS
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def processes(cluster: ClusterSpec, time: VirtualTime) -> Iterator[Process]:
 
 
 def not_modelled(cluster: ClusterSpec) -> list[str]:
-    """Return a sentence for everything in the cluster that flows know nothing of."""
+    """Return a sentence for everything in the cluster that flows, not packets, know nothing of."""
     links = [cable.link for cable in cluster.topology.cables]
     events = [each for each in cluster.events if isinstance(each, LinkEvent)]
     settings = {name for event in events for name, _ in event.link}
@@ -56,17 +57,24 @@ def not_modelled(cluster: ClusterSpec) -> list[str]:
 
 
 def _change_links(cluster: ClusterSpec, time: VirtualTime) -> Process:
+    """Change cables when events say so, and routes when switches have noticed."""
+    agenda: list[tuple[float, int, LinkEvent | None]] = []
+    for order, event in enumerate(cluster.events):
+        if isinstance(event, LinkEvent):
+            agenda.append((event.at_s, order, event))
+            noticed_s = rerouted(cluster, event)
+            if noticed_s is not None:
+                agenda.append((noticed_s, order, None))
     topology = cluster.topology
-    for event in cluster.events:
-        if not isinstance(event, LinkEvent):
+    for at_s, _, change in sorted(agenda, key=itemgetter(0, 1)):
+        yield max(0, round(at_s * PICOSECONDS) - time.now)
+        if change is None:
+            down = [k for k, cable in enumerate(topology.cables) if cable.link.down]
+            time.network.avoid(time.now, down)
             continue
-        yield max(0, round(event.at_s * PICOSECONDS) - time.now)
-        topology = changed(topology, event, cluster.topology)
-        for number in event.cables:
-            cable = topology.cables[number]
-            time.network.set_rate(
-                time.now, number, 0.0 if cable.link.down else float(cable.port.rate)
-            )
+        topology = changed(topology, change, cluster.topology)
+        for number in change.cables:
+            time.network.alter(time.now, number, topology.cables[number])
 
 
 def _send(flow: Flow, time: VirtualTime) -> Process:

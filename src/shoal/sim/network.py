@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Topology
+    from shoal.switching.topology import Cable, Topology
 
 
 TCP_HEADERS: Final = 1514 / 1448
@@ -66,9 +66,10 @@ class Network(Protocol):
         """Let time pass up to `until`, or to when the next transfers are over; return those."""
         ...
 
-    def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
-        """Let the cable of this number carry so much from `at` on; 0: it is down.
+    def alter(self, at: int, number: int, cable: Cable) -> None:
+        """Let the cable of this number be like `cable` from `at` on; everything before has been."""
+        ...
 
-        Everything up to `at` has happened.
-        """
+    def avoid(self, at: int, cables: Collection[int]) -> None:
+        """Send by shortest paths without these cables from `at` on."""
         ...

@@ -261,6 +261,28 @@ def test_shallow_ports_with_tags_keep_what_is_important() -> None:
     assert np.isclose(sent, 700, rtol=0.3)
 
 
+def test_others_push_aside_what_gives_way() -> None:
+    network = BoundedLossNetwork(around(3))
+    network.start(0, [0], [2], [2_000_000])
+    network.run(NEVER)
+    alone = 2_000_000 * 8 * PICOSECONDS // RATE
+    begun = network.now
+    others = network.start(begun, [1], [2], [3_000_000], most=0.5 * RATE)
+    urgent = network.start(begun, [0], [2], [2_000_000])
+    assert network.run(NEVER) == [urgent]
+    assert network.now - begun < 1.2 * alone
+    beside = network.start(network.now, [0], [2], [1_000_000], layer_class=7)
+    since = network.now
+    assert network.run(NEVER) == [beside]
+    assert network.now - since > 0.8 * alone
+    assert network.run(NEVER) == [others]
+    sent = round(3_000_000 / 1514)
+    interval = 1514 * 8 * PICOSECONDS // (RATE // 2)
+    assert network.now == begun + (sent - 1) * interval
+    network.run(network.now + PICOSECONDS)
+    assert network.others["delivered"].sum() == sent
+
+
 def test_too_little_room_is_said() -> None:
     network = BoundedLossNetwork(around(2), packets=20)
     network.start(0, [0], [1], [10**6])

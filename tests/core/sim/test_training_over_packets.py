@@ -106,3 +106,63 @@ def test_a_bound_saves_time_where_packets_get_lost() -> None:
     _, exact = learn("0.1", StrategySpec("all-reduce", transport="shoal"))
     _, bounded = learn("0.1", StrategySpec("all-reduce", transport="shoal", loss_bound=0.5))
     assert bounded.seconds < exact.seconds
+
+
+FABRIC = """
+seed = 1
+[hosts]
+count = 4
+[topology]
+shape = "leaf-spine"
+leaves = 2
+spines = 2
+[access]
+rate = "1 Gbit/s"
+delay = "5 us"
+[switch]
+forwarding = "packet"
+reroute = "5 ms"
+[training]
+parameters = 500_000
+compute = "10 ms"
+steps = 6
+{more}
+"""
+
+DOWN = """
+[[event]]
+at = "30 ms"
+from = "leaf0"
+to = "spine0"
+down = true
+"""
+
+
+@pytest.mark.parametrize("transport", ["shoal", "newreno"])
+def test_switches_avoid_a_link_that_is_down(transport: str) -> None:
+    """It costs what waits for the new route, and the half of the way that is left is enough."""
+    strategy = StrategySpec("ds-sync", transport=transport)
+    whole = run(strategy, FABRIC.format(more=""))
+    broken = run(strategy, FABRIC.format(more=DOWN))
+    assert whole.seconds + 0.003 < broken.seconds < whole.seconds + 1.0
+    for_ever = FABRIC.replace('"5 ms"', '"never"')
+    text = for_ever.format(more=DOWN + RECOVERY)
+    assert run(strategy, text).seconds > broken.seconds + 0.5
+
+
+RECOVERY = """
+[[event]]
+at = "2 s"
+from = "leaf0"
+to = "spine0"
+recover = true
+"""
+
+
+@pytest.mark.parametrize("transport", ["shoal", "newreno"])
+def test_background_flows_slow_packets_down(transport: str) -> None:
+    flow = '[[flow]]\nfrom = "host0"\nto = "host1"\nrate = "700 Mbit/s"\n'
+    strategy = StrategySpec("all-reduce", transport=transport)
+    alone = run(strategy, FABRIC.format(more=""))
+    beside = run(strategy, FABRIC.format(more=flow))
+    assert beside.seconds > 1.05 * alone.seconds

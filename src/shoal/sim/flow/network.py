@@ -20,11 +20,11 @@ from shoal.switching.routes import RouteMap, check_paths
 from shoal.switching.tables import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Topology
+    from shoal.switching.topology import Cable, Topology
 
 FLOWS = 1 << 14
 """That may be under way at once where nothing asks for more."""
@@ -141,6 +141,13 @@ class FlowNetwork:
         """Let the cable of this number carry so much from `at` on, up to which all has happened."""
         set_capacity(self._state, at, cable, bits_per_second / (8.0 * PICOSECONDS))
         self._next_event = min(self._next_event, at)
+
+    def alter(self, at: int, number: int, cable: Cable) -> None:
+        """Let the cable of this number carry what `cable` does from `at` on; down: nothing."""
+        self.set_rate(at, number, 0.0 if cable.link.down else float(cable.port.rate))
+
+    def avoid(self, at: int, cables: Collection[int]) -> None:
+        """Do nothing: flows keep their ways."""
 
     def carried(self) -> list[float]:
         """Return the bytes that each cable has carried, up to its flows' last change."""

@@ -15,6 +15,7 @@ from numpy import uint64
 
 from shoal.compiled import compiled, copy_bytes, inlined, rows_at
 from shoal.sim.packet.calendar import push
+from shoal.sim.packet.sources import receive, send
 from shoal.sim.packet.tables import TIMER, Problem
 from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
 from shoal.sim.transports.endpoints import endpoint_of
@@ -27,9 +28,12 @@ from shoal.transport.timers import on_timer
 from shoal.transport.wire import HEADER_BYTES, IP_UDP_BYTES
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from shoal.sim.packet.tables import Window
     from shoal.sim.transports.endpoints import Hosts
-    from shoal.switching.tables import State
+    from shoal.switching.tables import Row, State
     from shoal.transport.tables import State as Endpoint
 
 ETHERNET_BYTES: Final = 14
@@ -43,10 +47,12 @@ _FULL = int(Problem.FULL)
 
 
 @compiled
-def run(state: State, window: Window, hosts: Hosts, until: int) -> int:
-    """Let everything happen up to `until`, or until operations of a host have finished.
+def run(state: State, window: Window, hosts: Hosts, others: NDArray[np.void], until: int) -> int:
+    """Let everything happen up to `until`, or until something has finished.
 
-    Returns that host, or `QUIET`; -1 less a `Problem`, which ends the run.
+    Returns the host whose operations have, or the number of hosts more than the place in `others`
+    (rows of `packet.sources.FLOW`) of what has sent its last packet; or `QUIET`; -1 less a
+    `Problem`, which ends the run.
     """
     while True:
         row = next_due(state, window, until)
@@ -54,6 +60,14 @@ def run(state: State, window: Window, hosts: Hosts, until: int) -> int:
             return QUIET
         packet = state.packets[row]
         at, is_timer = int(packet.at), packet.size == 0
+        other = int(packet.owner) - len(hosts.rows)
+        if other >= 0:
+            problem = _serve_other(state, window, others[other], row)
+            if problem != NONE:
+                return QUIET - problem
+            if is_timer and others[other].left == 0:
+                return len(hosts.rows) + other
+            continue
         host = int(packet.owner) if is_timer else int(packet.destination)
         if is_timer and hosts.rows[host].armed_at != at:  # an earlier one has been set since
             free_row(state, row)
@@ -87,6 +101,33 @@ def take_turn(state: State, window: Window, hosts: Hosts, host: int, at: int) ->
         if problem != NONE:
             return problem
     return _set_timer(state, window, hosts, host, min(core.timer_at, core.look_at), at)
+
+
+@compiled
+def begin_other(
+    state: State, window: Window, hosts: Hosts, others: NDArray[np.void], place: int
+) -> int:
+    """Let the flow at `place` of `others` begin when it says; return a `Problem`."""
+    row = take_row(state)
+    if row < 0:
+        return _FULL
+    timer, owner = state.packets[row], len(hosts.rows) + place
+    timer.number, timer.size, timer.owner = TIMER + owner, 0, owner
+    push(state, window, row, others[place].start, others[place].port)
+    return NONE
+
+
+@inlined
+def _serve_other(state: State, window: Window, flow: Row, row: int) -> int:
+    """Let a flow that heeds nothing send or receive a packet; return a `Problem`."""
+    if state.packets[row].size > 0:
+        receive(flow, state.packets[row])
+        free_row(state, row)
+        return NONE
+    problem = send(state, window, flow, row)
+    if flow.left == 0:
+        free_row(state, row)
+    return problem
 
 
 @inlined

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from shoal.collectives import graphs
-from shoal.errors import UsageError
+from shoal.errors import ResourceError, UsageError
+from shoal.sim.packet.sources import FLOW
 from shoal.sim.packet.tables import Problem, new_window
 from shoal.sim.packet.window import take_over
-from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, run, take_turn
+from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
 from shoal.sim.transports.endpoints import new_endpoint_state, new_hosts
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.settings import CLASS_SELECTORS
+from shoal.switching.routes import set_routes
+from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
 from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import USUAL_PACKETS, make_state
 from shoal.transport.bitmap import flags_at, set_flags
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.switching.tables import State
-    from shoal.switching.topology import Topology
+    from shoal.switching.topology import Cable, Topology
 
 ELEMENT_BYTES: Final = WIRE_BYTES[ABSENT]
 
@@ -48,6 +50,12 @@ LEAST_BYTES: Final = FRAME_BYTES + HEADER_BYTES + min(FEEDBACK_BYTES, ELEMENT_BY
 
 _MICROSECOND: Final = PICOSECONDS // 1_000_000
 _STREAM: Final = 1
+
+OTHERS: Final = 256
+"""Flows that heed nothing which may be under way at once."""
+
+LARGEST_BYTES: Final = 1514
+"""Of a packet of theirs, Ethernet's header included."""
 
 REMEMBERED: Final = 64
 """Transfers whose losses can still be asked for."""
@@ -142,6 +150,9 @@ class BoundedLossNetwork:
         self._remembered: deque[int] = deque()
         self._running: dict[tuple[int, int], int] = {}
         """Transfers by host and slot."""
+        self.others = np.zeros(OTHERS, FLOW)
+        """Flows that heed nothing; their counts go on from one to the next in the same place."""
+        self._free_others = list(range(OTHERS))
         self._local: list[tuple[int, int]] = []
         """When what stays on a host has moved, and whose it is."""
         self._local_free = [0] * hosts
@@ -168,15 +179,18 @@ class BoundedLossNetwork:
         """Return how long a bit takes from host to host."""
         return self._delays.between(source, target)
 
-    def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
-        """Let the cable of this number carry so much from `at` on; 0: it is down."""
+    def alter(self, at: int, number: int, cable: Cable) -> None:
+        """Let the cable of this number be like `cable` from `at` on."""
 
         def write(state: State) -> None:
-            state.links[cable]["down"] = bits_per_second <= 0
-            if bits_per_second > 0:
-                state.ports[cable]["rate"] = round(bits_per_second)
+            set_port(state, number, cable.port, int(state.ports[number]["buffer"]))
+            set_link(state, number, cable.link)
 
         self.change(at, write)
+
+    def avoid(self, at: int, cables: Collection[int]) -> None:
+        """Send by shortest paths without these cables from `at` on."""
+        self.change(at, lambda state: set_routes(state, self.topology, cables))
 
     def change(self, at: int, write: Callable[[State], None]) -> None:
         """Let `write` change settings of ports, links and routes from `at` on."""
@@ -199,11 +213,12 @@ class BoundedLossNetwork:
     ) -> int:
         """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
 
-        What `contributes` to a sum may lose a share of it. No payload is carried. Raises
-        `UsageError` for a rate `most`: nothing is paced.
+        What `contributes` to a sum may lose a share of it. No payload is carried. Flows with a
+        rate `most`, bits per second, heed nothing: full packets of UDP without a tag, over when the
+        last one has been sent.
         """
         if most != float("inf"):
-            raise UsageError("The bounded-loss transport has no background flows with a rate yet.")
+            return self._start_others(at, sources, targets, sizes, most)
         sending: dict[int, list[Sending]] = defaultdict(list)
         receiving: dict[int, list[Receiving]] = defaultdict(list)
         number, awaited = self._new_number(), 0
@@ -237,6 +252,33 @@ class BoundedLossNetwork:
         }
         self._tag(tables, number)
         return self._post(at, number, tables, awaited)
+
+    def _start_others(
+        self,
+        at: int,
+        sources: Sequence[int] | NDArray[Any],
+        targets: Sequence[int] | NDArray[Any],
+        sizes: Sequence[float] | NDArray[Any],
+        rate: float,
+    ) -> int:
+        number = self._new_number()
+        self._transfers[number] = _Transfer(len(sizes), at)
+        self._pass_time(at)
+        for source, target, size in zip(sources, targets, sizes, strict=True):
+            if not self._free_others:
+                message = f"More than {OTHERS} flows of others at once."
+                raise ResourceError(message)
+            place = self._free_others.pop()
+            flow = self.others[place]
+            flow["left"], flow["size"] = max(1, round(size / LARGEST_BYTES)), LARGEST_BYTES
+            flow["interval"] = max(1, round(LARGEST_BYTES * 8 * PICOSECONDS / rate))
+            flow["start"], flow["destination"] = at, target
+            flow["port"], flow["queue"] = self._hosts.rows[source]["port"], self._hosts.queues[0]
+            flow["key"] = number << 16 | place
+            self._running[len(self.endpoints) + place, 0] = number
+            problem = begin_other(self.state, self._window, self._hosts, self.others, place)
+            self._raise(problem)
+        return number
 
     def all_reduce(
         self,
@@ -327,8 +369,12 @@ class BoundedLossNetwork:
             return waiting
         while True:
             local = self._local[0][0] if self._local else until + 1
-            host = int(run(self.state, self._window, self._hosts, min(until, local)))
-            if host >= 0:
+            host = int(run(self.state, self._window, self._hosts, self.others, min(until, local)))
+            if host >= len(self.endpoints):
+                self._now = int(self._window.clock[0]["now"])
+                finished = [self._running.pop((host, 0))]
+                self._free_others.append(host - len(self.endpoints))
+            elif host >= 0:
                 self._now = int(self._window.clock[0]["now"])
                 finished = [self._running.pop((host, k)) for k in self.endpoints[host].finished()]
             elif host != QUIET:

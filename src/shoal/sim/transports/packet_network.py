@@ -24,11 +24,13 @@ from shoal.sim.transports.settings import Transport, write_rules
 from shoal.sim.transports.tables import SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.port import transmission_time
+from shoal.switching.routes import set_routes
+from shoal.switching.settings import set_link, set_port
 from shoal.switching.tables import PICOSECONDS, Count, with_packets
 from shoal.switching.topology import USUAL_PACKETS, make_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -219,6 +221,19 @@ class PacketNetwork:
                 state.ports[cable]["rate"] = round(bits_per_second)
 
         self.change(at, write)
+
+    def alter(self, at: int, number: int, cable: Cable) -> None:
+        """Let the cable of this number be like `cable` from `at` on."""
+
+        def write(state: State) -> None:
+            set_port(state, number, cable.port, int(state.ports[number]["buffer"]))
+            set_link(state, number, cable.link)
+
+        self.change(at, write)
+
+    def avoid(self, at: int, cables: Collection[int]) -> None:
+        """Send by shortest paths without these cables from `at` on."""
+        self.change(at, lambda state: set_routes(state, self.topology, cables))
 
     def change(self, at: int, write: Callable[[State], None]) -> None:
         """Let `write` change settings of ports, links and routes from `at` on."""
