@@ -48,7 +48,12 @@ _SLOTS = {
     "DS-Sync, grid": 3,
     "DS-Sync, topology": 4,
 }
-"""Of the palette; the first, third and fourth are those of the strategies elsewhere."""
+"""Of the palette; slots that strategies have elsewhere are theirs here, but for the topology's."""
+
+_READING = (
+    '"94 % better" is read as 1.94 times as fast, the weaker of its two meanings; the other, 94 %'
+    " less time, would be 16.7 times as fast. Compare best cases with the other networks' rows."
+)
 
 
 class DSSyncReport(msgspec.Struct, frozen=True):
@@ -101,6 +106,7 @@ def ds_sync(
     ):
         console.print(table)
         console.print()
+    console.print(_READING)
     console.print(CAVEAT)
     if json is not None:
         files = paper.files(JOBS, networks, scales)
@@ -202,7 +208,8 @@ def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> 
         f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
     )
     notes = [
-        f"Scenarios src/shoal/reproduce/ds-sync-*.toml; steps learnt with {min(seeds, 3)} seeds.",
+        f"Scenarios src/shoal/reproduce/ds-sync-*.toml; seeds: {min(seeds, 3)}.",
+        _READING,
         CAVEAT,
     ]
     return draw_charts(rows, description, notes)

@@ -79,7 +79,7 @@ def ripples(
     sweeps = paper.results_of(swept, finished[middle:])
     found = paper.claims(results)
     console = output_console()
-    title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}, {len(repeats)} seeds"
+    title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}, seeds: {len(repeats)}"
     console.print(_results_table(results, f"Strategies: {title}"))
     console.print()
     console.print(_results_table(sweeps, f"Group sizes and intervals: {title}"))

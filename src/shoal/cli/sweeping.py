@@ -22,7 +22,9 @@ SeedsOption = Annotated[
     str | None, typer.Option(help="Repeat with these seeds, such as 1-5 or 1,3,7-9.")
 ]
 JobsOption = Annotated[int | None, typer.Option(help="Runs at a time; default: one on each core.")]
-RayOption = Annotated[bool, typer.Option("--ray", help="Make the runs on Ray.")]
+RayOption = Annotated[
+    bool, typer.Option("--ray", help="Make the runs on Ray, not in processes of ours.")
+]
 RunsOption = Annotated[
     Path | None,
     typer.Option(

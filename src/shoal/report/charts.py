@@ -19,7 +19,7 @@ from shoal.report.wording import number
 
 PANEL_WIDTH: Final = 440
 TOP, BOTTOM, MARGIN = 58, 34, 16
-NAME_WIDTH, VALUE_WIDTH = 150, 86
+NAME_WIDTH, VALUE_WIDTH = 164, 76
 ROW_HEIGHT: Final = 22
 LINES_HEIGHT: Final = 200
 LEGEND_HEIGHT: Final = 18
