@@ -67,5 +67,5 @@ class ProtocolError(ShoalError):
 
 def of_code(exit_code: int, sentence: str) -> ShoalError:
     """Return the error that a process of ours ended with, as its exit code and sentence say."""
-    kinds = (kind for kind in ShoalError.__subclasses__() if kind.exit_code == exit_code)
-    return next(kinds, ShoalError)(sentence)
+    here = (kind for kind in ShoalError.__subclasses__() if kind.__module__ == __name__)
+    return next((kind for kind in here if kind.exit_code == exit_code), ShoalError)(sentence)
