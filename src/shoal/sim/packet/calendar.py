@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from shoal.switching.tables import Row, State
 
 _COUNTS: Final = COLORS * len(Count)
+_AHEAD: Final = 3
+"""Buckets after which a row that the processor fetches now is needed."""
 _FEW: Final = 32
 """Entries that are sorted by insertion; more, by a heap."""
 
@@ -68,6 +70,9 @@ def gather(state: State, window: Window, bucket: int) -> None:
     if bucket >= clock.far_least:
         _fetch_far(state, window)
     slot = bucket & (len(window.heads) - 1)
+    ahead = first_of(window, bucket + _AHEAD)
+    if ahead >= 0:
+        prefetch(state.packets, ahead)
     row, count = int(window.heads[slot]), 0
     window.heads[slot] = -1
     window.filled[slot >> 6] &= ~(uint64(1) << uint64(slot & 63))
@@ -83,6 +88,12 @@ def gather(state: State, window: Window, bucket: int) -> None:
         _sort_many(state, window, count)
     elif count > 1:
         _sort_few(state, window, count)
+
+
+@inlined
+def first_of(window: Window, bucket: int) -> int:
+    """Return a row that is due in a bucket that the ring has room for; -1 if none is known yet."""
+    return int(window.heads[bucket & (len(window.heads) - 1)])
 
 
 @inlined

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from numpy import uint64
 
-from shoal.compiled import compiled, copy_bytes, inlined, rows_at
-from shoal.sim.packet.calendar import push
+from shoal.compiled import U1, compiled, copy_bytes, inlined, prefetch, rows_at
+from shoal.sim.packet.calendar import first_of, push
 from shoal.sim.packet.sources import receive, send
 from shoal.sim.packet.tables import TIMER, Problem
 from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
@@ -24,6 +24,7 @@ from shoal.switching.tables import NEVER
 from shoal.transport.credit import adapt_budget
 from shoal.transport.receiving import on_datagrams
 from shoal.transport.sending import PIECE, PIECES, next_batch
+from shoal.transport.tables import PEER
 from shoal.transport.timers import on_timer
 from shoal.transport.wire import HEADER_BYTES, IP_UDP_BYTES
 
@@ -43,6 +44,8 @@ FRAME_BYTES: Final = IP_UDP_BYTES + ETHERNET_BYTES
 QUIET: Final = -1
 """In place of a host: the time given has passed."""
 
+_SOURCE_SHIFT = 36
+_PEER_BYTES = PEER.itemsize
 _FULL = int(Problem.FULL)
 
 
@@ -58,6 +61,7 @@ def run(state: State, window: Window, hosts: Hosts, others: NDArray[np.void], un
         row = next_due(state, window, until)
         if row == NOBODY:
             return QUIET
+        _expect(state, window, hosts)
         packet = state.packets[row]
         at, is_timer = int(packet.at), packet.size == 0
         other = int(packet.owner) - len(hosts.rows)
@@ -101,6 +105,27 @@ def take_turn(state: State, window: Window, hosts: Hosts, host: int, at: int) ->
         if problem != NONE:
             return problem
     return _set_timer(state, window, hosts, host, min(core.timer_at, core.look_at), at)
+
+
+@inlined
+def _expect(state: State, window: Window, hosts: Hosts) -> None:
+    """Let the processor fetch what the packet that probably arrives next is going to need."""
+    clock = window.clock[0]
+    if clock.first < clock.last:
+        row = int(window.due[clock.first].row)
+    else:
+        row = first_of(window, clock.cursor + 1)
+    if row < 0:
+        return
+    packet = state.packets[row]
+    if packet.place >= len(state.ports) and packet.size > 0:
+        slots = rows_at(hosts.slots.ctypes.data, hosts.slots.size, U1)
+        prefetch(slots, row * hosts.slots.shape[1])
+        source, host = int(packet.flow >> uint64(_SOURCE_SHIFT)), hosts.rows[packet.destination]
+        if source < len(hosts.rows):
+            peers = rows_at(host.peers + source * _PEER_BYTES, _PEER_BYTES, U1)
+            for line in range(0, _PEER_BYTES, 64):
+                prefetch(peers, line)
 
 
 @compiled
