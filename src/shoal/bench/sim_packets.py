@@ -1,4 +1,4 @@
-"""Section `sim-packets`: packet-hops that a simulated network takes per second of one core's time.
+"""For section `sim-engines`: packet-hops that a network takes per second of one core's time.
 
 A packet-hop is one packet sent over one link, the host's own included. Three engines are given the
 same packets, in turns in the same process: the window kernel, the heap kernel and plain Python;
@@ -241,28 +241,3 @@ def _free_delivered(state: State) -> None:
     for k in range(network.waiting):
         free_row(state, state.delivered[k])
     network.waiting = 0
-
-
-def _print_table() -> None:
-    """Measure small and large networks, and print what came of it."""
-    compiled_only = ("window", "heap")
-    for hosts, duration_s, engines, is_full in (
-        (64, 0.01, tuple(ENGINES), False),
-        (512, 0.003, tuple(ENGINES), False),
-        (1024, 0.003, compiled_only, False),
-        (64, 0.02, compiled_only, True),
-        (512, 0.005, compiled_only, True),
-    ):
-        speeds = measure(hosts, duration_s, engines, is_full=is_full)
-        for speed in speeds:
-            print(  # noqa: T201 - the table is what this is run for
-                f"{hosts:5} hosts{', all features' if is_full else '':15} {speed.engine:13}"
-                f"{speed.hops_per_s / 1e6:7.2f} M hops/s"
-                f"{speeds[0].hops_per_s / speed.hops_per_s:7.2f}x"
-                f"  ({speed.hops} hops, {speed.dropped / (speed.dropped + speed.delivered):.1%}"
-                " of packets dropped)"
-            )
-
-
-if __name__ == "__main__":
-    _print_table()

@@ -1,4 +1,4 @@
-"""Section `sim-transports`: packet-hops a second of one core's time where hosts react to packets.
+"""For section `sim-engines`: packet-hops a second of one core's time where hosts react to packets.
 
 A packet-hop is one packet sent over one link, the host's own included; acknowledgements count.
 Every host of a leaf-spine network sends a message to the next leaf, and seven of eight send one to
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from time import process_time
 from typing import TYPE_CHECKING, Final
 
-from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sim.transports.settings import Transport
 from shoal.switching.settings import Link, Port, Profile, Queue
@@ -85,19 +84,3 @@ def measure(control: str, message_bytes: float = MESSAGE_BYTES, rounds: int = RO
         taken.append(process_time() - began)
     figures, median = network.figures(), statistics.median(taken)
     return Speed(control, median, figures.hops / median, network.now / 1e9, figures)
-
-
-def _print_table() -> None:
-    """Measure every congestion control, and print what came of it."""
-    for control in ALL_CONTROLS:
-        speed = measure(control)
-        figures = speed.figures
-        print(  # noqa: T201 - the table is what this is run for
-            f"{control:10}{speed.hops_per_s / 1e6:7.2f} M hops/s  ({figures.hops} hops in"
-            f" {speed.virtual_ms:.2f} ms; {figures.marked} marked, {figures.dropped} dropped,"
-            f" {figures.retransmitted} sent again, {figures.timeouts} timeouts)"
-        )
-
-
-if __name__ == "__main__":
-    _print_table()

@@ -24,6 +24,8 @@ from shoal.bench import (
     peer_step,
     peer_straggler,
     shaped,
+    sim_dlcp,
+    sim_engines,
     sim_flows,
     sim_training,
     straggler_rate,
@@ -138,6 +140,20 @@ SYNC_SECTIONS = (
 """All sections of `shoal bench sync`, in the order in which they run."""
 
 SIM_SECTIONS = (
+    Section(
+        sim_engines.NAME,
+        "packets: engines side by side, transports, memory",
+        sim_engines.measure,
+        quick_s=60,
+        full_s=300,
+    ),
+    Section(
+        sim_dlcp.NAME,
+        "an iteration of VGG-16 among 144 hosts, packet by packet",
+        sim_dlcp.measure,
+        quick_s=30,
+        full_s=900,
+    ),
     Section(
         sim_flows.NAME,
         "flows that share links, in virtual time",

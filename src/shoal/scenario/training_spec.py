@@ -56,6 +56,8 @@ class TrainingSpec:
     """What carries strategies that name none; "": flows that share links, not packets."""
     tick_s: float = 1e-6
     """How fine the clocks and timers of Shoal's transport are; a kernel's are a microsecond."""
+    mtu: int = 1_500
+    """Bytes of transports' packets without Ethernet's header."""
     min_timeout_s: float | None = None
     """After which other transports send again unasked, at least; None: each one's usual time."""
 

@@ -37,6 +37,7 @@ def read_training(table: Table, workers: int) -> TrainingSpec:
         control_delay_s=table.take("control_delay", parse_duration, 100e-6),
         transport=table.take("transport", _word, ""),
         tick_s=table.take("tick", _tick, 1e-6),
+        mtu=table.take("mtu", lambda value: parse_whole(value, 576, 9_216), 1_500),
         min_timeout_s=table.take_or_none("min_timeout", _compute),
         strategies=tuple(_strategy(each) for each in table.tables("strategy")),
     )

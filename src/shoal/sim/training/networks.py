@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
 from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork
@@ -14,6 +15,7 @@ from shoal.sim.transports.settings import Transport
 from shoal.switching.tables import PICOSECONDS
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.tags import UNIMPORTANT_SHARE
+from shoal.transport.wire import segment_bytes_for
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
@@ -63,7 +65,11 @@ def make_network(
             shared_buffers=shared,
             queues=cluster.queues,
             tick_ps=round(training.tick_s * PICOSECONDS),
-            config=TransportConfig(layer_tags=strategy.tags, importance_tags=strategy.tags),
+            config=TransportConfig(
+                segment_bytes=segment_bytes_for(training.mtu),
+                layer_tags=strategy.tags,
+                importance_tags=strategy.tags,
+            ),
             carries_payload=carries_values,
             loss_bound=strategy.loss_bound,
             important=1 - UNIMPORTANT_SHARE if strategy.tags else 1.0,
@@ -73,7 +79,11 @@ def make_network(
         raise UsageError(message)
     return PacketNetwork(
         _with_short_host_queues(cluster.topology) if transport == "pfabric" else cluster.topology,
-        Transport(transport, min_timeout_s=training.min_timeout_s),
+        Transport(
+            transport,
+            frame_bytes=training.mtu + ETHERNET_BYTES,
+            min_timeout_s=training.min_timeout_s,
+        ),
         local_rate=training.local_rate,
         spray=cluster.spray,
         shared_buffers=shared,
