@@ -119,6 +119,12 @@ def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
         "exchange": (lambda each: each.exchange_share, ".0%"),
         "virtual s": (lambda each: each.seconds, ".1f"),
     }
+    if all(each.curve for outcomes in by_strategy for each in outcomes):
+        columns |= {
+            "metric": (lambda each: each.curve[-1].averaged, ".4f"),
+            "rank 0's": (lambda each: each.curve[-1].rank0, ".4f"),
+            "apart": (lambda each: each.curve[-1].consensus_distance, ".3f"),
+        }
     for name in columns:
         table.add_column(name, justify="right")
     for outcomes in by_strategy:

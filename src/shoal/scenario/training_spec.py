@@ -42,6 +42,10 @@ class TrainingSpec:
     strategies: tuple[StrategySpec, ...]
     model: str | None = None
     """An architecture's name; None: `parameters` in `layers` that are all alike."""
+    dataset: str = ""
+    """On which real replicas of `model`, then one that Shoal can train, learn; "": on none."""
+    looks: int = 20
+    """How often their metric is taken, about."""
     parameters: int = 0
     layers: int = 16
     spread: float = 0.0

@@ -23,10 +23,14 @@ def read_training(table: Table, workers: int) -> TrainingSpec:
     """Return what the table says; raise `UsageError` for what cannot be."""
     if sum(key in table for key in ("model", "parameters", "size")) != 1:
         raise table.error("It takes a model, a number of parameters or a size: one of them.")
+    if "dataset" in table and "model" not in table:
+        raise table.error("What learns on a data set is a model: name one that Shoal can train.")
     parameters = table.take("parameters", lambda value: parse_whole(value, 1, 10**13), 0)
     size = table.take("size", _size, 0)
     spec = TrainingSpec(
         model=table.take_or_none("model", _word),
+        dataset=table.take("dataset", _word, ""),
+        looks=table.take("looks", lambda value: parse_whole(value, 1, 10_000), 20),
         parameters=parameters or size // _ELEMENT_BYTES,
         compute_s=table.take("compute", _compute),
         steps=table.take("steps", lambda value: parse_whole(value, 1, _MOST_STEPS), 100),

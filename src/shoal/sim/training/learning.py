@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from shoal.errors import ProtocolError
@@ -15,6 +16,21 @@ from shoal.errors import ProtocolError
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from shoal.sim.training.model import ModelSize
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """What the workers knew at a moment of virtual time."""
+
+    seconds: float
+    mean_step: float
+    averaged: float
+    """Metric of the mean of all models."""
+    rank0: float
+    consensus_distance: float
+    """Root mean square distance of the models from their mean."""
 
 
 class AbstractLearner(ABC):
@@ -24,6 +40,16 @@ class AbstractLearner(ABC):
     def is_satisfied(self) -> bool:
         """Whether the run may end because what it was for has been reached."""
         return False
+
+    @property
+    def curve(self) -> Sequence[CurvePoint]:
+        """What was known when; nothing where only time counts."""
+        return ()
+
+    @property
+    def size(self) -> ModelSize | None:
+        """How large the model is that learns; None where only time counts."""
+        return None
 
     @property
     def gradient_elements(self) -> int:
@@ -66,6 +92,9 @@ class AbstractLearner(ABC):
     @abstractmethod
     def pull(self, rank: int) -> None:
         """Give a worker the server's parameters."""
+
+    def finish(self, now: int) -> None:  # noqa: B027 - most have nothing to say
+        """Note that the run is over at `now`, picoseconds."""
 
     @abstractmethod
     def note_step(self, rank: int, now: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shoal.sim.training.learning import CurvePoint  # noqa: TC001 - decoders read it
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -27,3 +29,5 @@ class Outcome:
     """Flows that the network carried."""
     digest: str
     """Of every worker's times: the same scenario and seed give the same."""
+    curve: tuple[CurvePoint, ...] = ()
+    """What the workers' models knew when, if they learnt; the last point is the end's."""

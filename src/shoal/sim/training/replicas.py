@@ -8,12 +8,12 @@ gives the same ranks. Owns the replicas and the curve; knows no network and no s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 import torch
 
-from shoal.sim.training.learning import AbstractLearner
+from shoal.sim.training.learning import AbstractLearner, CurvePoint
+from shoal.sim.training.model import Layer, ModelSize
 from shoal.workloads import batches, evaluate, loss_of, make_model, make_optimizer, meets
 
 if TYPE_CHECKING:
@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from shoal.workloads import Dataset, Recipe
 
 _PICOSECONDS = 1e12
-
-
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """What the workers knew at a moment of virtual time."""
-
-    seconds: float
-    mean_step: float
-    averaged: float
-    """Metric of the mean of all models."""
-    rank0: float
-    consensus_distance: float
-    """Root mean square distance of the models from their mean."""
 
 
 @final
@@ -76,7 +63,7 @@ class Replicas(AbstractLearner):
         self._judge_row = _share_memory([self._judge])
         self._steps = [0] * workers
         self._look_every, self._next_look = round(look_s * _PICOSECONDS), 0
-        self.curve: list[CurvePoint] = []
+        self._curve: list[CurvePoint] = []
         self.met_at: float | None = None
         """Virtual seconds at which the mean of all models met `stop_at`."""
         self.last_loss = [0.0] * workers
@@ -97,6 +84,19 @@ class Replicas(AbstractLearner):
     def gradient_elements(self) -> int:
         """Of the model's trained parameters."""
         return self._trained
+
+    @property
+    def curve(self) -> Sequence[CurvePoint]:
+        """From the beginning to the latest look."""
+        return self._curve
+
+    @property
+    def size(self) -> ModelSize:
+        """How large the model is, a layer for each of its parameters; computing goes by size."""
+        layers = [(name, each.numel()) for name, each in self._models[0].named_parameters()]
+        return ModelSize(
+            "learning", tuple(Layer(name, count, count / self._trained) for name, count in layers)
+        )
 
     def update(self, rank: int) -> None:
         """Compute a gradient and make a local step."""
@@ -165,6 +165,11 @@ class Replicas(AbstractLearner):
         if now >= self._next_look:
             self._look(now)
 
+    def finish(self, now: int) -> None:
+        """Look at the models as they are in the end."""
+        if not self._curve or self._curve[-1].seconds < now / _PICOSECONDS:
+            self._look(now)
+
     def _mean_gradients(self, ranks: Sequence[int]) -> list[Tensor | None]:
         columns = zip(*(self._models[rank].parameters() for rank in ranks), strict=True)
         return [_mean([each.grad for each in column]) for column in columns]
@@ -183,7 +188,7 @@ class Replicas(AbstractLearner):
 
     def _look(self, now: int) -> None:
         point = self.look(now, self._samples)
-        self.curve.append(point)
+        self._curve.append(point)
         self._next_look = now - now % self._look_every + self._look_every
         target = self._stop_at
         if target is None or self.met_at is not None:

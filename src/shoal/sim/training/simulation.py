@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.happenings import processes, slower_hosts
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import StrategySpec, TrainingSpec
     from shoal.sim.network import Network
+
+
+_SAMPLES: Final = 1_000
+"""Of the test set, which the replicas are judged by."""
 
 
 def simulate(
@@ -50,6 +54,7 @@ def simulate(
         tick=None if tick is None else lambda: tick(sum(t.steps for t in world.times) / total)
     )
     made.finish(world)
+    world.learner.finish(max(each.ended for each in world.times))
     return _outcome(strategy.name, world)
 
 
@@ -63,7 +68,8 @@ def make_world(
 ) -> World:
     """Return the cluster with its workers, at the beginning of time; `network` as in `simulate`."""
     workers = cluster.topology.hosts * cluster.workers
-    model, learner = _model(training), learner or NothingLearned()
+    learner = learner or _learner(cluster, training, workers)
+    model = learner.size if training.dataset and learner.size else _model(training)
     carries = learner.gradient_elements * ELEMENT_BYTES == model.bytes
     network = network or make_network(cluster, training, strategy, carries_values=carries)
     return World(
@@ -94,6 +100,24 @@ def _changes(cluster: ClusterSpec) -> list[tuple[int, int, float]]:
     ]
 
 
+def _learner(cluster: ClusterSpec, training: TrainingSpec, workers: int) -> AbstractLearner:
+    if not training.dataset:
+        return NothingLearned()
+    from shoal.sim.training.replicas import Replicas
+    from shoal.workloads import default_recipe, load_dataset
+
+    assert training.model is not None
+    return Replicas(
+        load_dataset(training.dataset),
+        training.model,
+        default_recipe(training.dataset, training.model),
+        workers,
+        seed=cluster.seed,
+        look_s=training.compute_s * training.steps / training.looks,
+        samples=_SAMPLES,
+    )
+
+
 def _model(training: TrainingSpec) -> ModelSize:
     if training.model is not None:
         return architecture(training.model).size()
@@ -119,4 +143,5 @@ def _outcome(name: str, world: World) -> Outcome:
         counters=dict(world.counters),
         flows=world.time.network.flows_ended,
         digest=digest.hexdigest(),
+        curve=tuple(world.learner.curve),
     )
