@@ -1,0 +1,90 @@
+"""DLCP's comparison: its scenario files, its trials and its claims."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from shoal.reproduce.dlcp import (
+    ABLATION,
+    BOUND,
+    DCTCP,
+    DLCP,
+    TCP,
+    Measured,
+    Tolerance,
+    Trial,
+    lose,
+    measure_trial,
+    plan,
+)
+from shoal.reproduce.dlcp_claims import claims
+from shoal.reproduce.scenarios import read_parts
+from shoal.sweeps import spread_of
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_trial_has_its_scenario(quick: bool) -> None:
+    whole = plan(quick=quick)
+    assert len(whole.trials) > 15
+    for trial in whole.trials:
+        scenario = read_parts(*trial.files)
+        assert scenario.training is not None
+        assert scenario.cluster.topology.hosts == int(trial.cluster)
+
+
+def test_the_three_steps_end_with_the_whole() -> None:
+    assert replace(ABLATION[-1], name=DLCP.name) == DLCP
+    assert ABLATION[0].loss_bound == 0
+
+
+def measured(trial: Trial) -> Measured:
+    """Half the time and a third of the tail for DLCP; a lossy link costs only the others."""
+    own = trial.rival.name == DLCP.name
+    step = 100.0 if own or not trial.loss else 200.0
+    return Measured(trial.name, step, 1.0 if own else 2.0, 3.0 if own else 9.0, 10, 10, 0, "")
+
+
+def test_claims_say_what_was_reached_and_what_was_missed() -> None:
+    whole = plan(quick=True)
+    results = {trial: measured(trial) for trial in whole.trials}
+    learned = {(each, loss): spread_of([0.9]) for each in whole.tolerances for loss in whole.losses}
+    found = {each.what: each for each in claims(whole, results, learned)}
+    flow = found["Flow time, 16 hosts: DLCP less than DCTCP, mean / tail"]
+    assert flow.ours == "50.0 / 66.7 % (99th percentile)"
+    assert flow.verdict == "missed"  # the mean is better than the paper's, the tail is not
+    gray = next(each for what, each in found.items() if "loss on one worker's link" in what)
+    assert gray.ours == "DLCP 1.00, DCTCP 2.00, TCP (Cubic) 2.00"
+    assert gray.verdict == "reached"
+    worse = {key: spread_of([0.9 if key[1] < BOUND else 0.8]) for key in learned}
+    last = claims(whole, results, worse)[-1]
+    assert last.verdict == "missed"
+
+
+def test_a_lossy_link_costs_tcp_more() -> None:
+    trials = {
+        (rival, loss): measure_trial(Trial("8", "resnet50", rival, "all-reduce", loss=loss), 1)
+        for rival in (DLCP, TCP)
+        for loss in (0.0, 0.01)
+    }
+    assert trials[DLCP, 0.01].lost > trials[DLCP, 0.0].lost
+    slower = {r: trials[r, 0.01].step_ms / trials[r, 0.0].step_ms for r in (DLCP, TCP)}
+    assert slower[DLCP] < 1.1 < slower[TCP]
+
+
+def test_what_gets_lost_is_missed_by_the_model() -> None:
+    tolerance = Tolerance("digits", "mlp", 6)
+    exact, lossy = lose(tolerance, 0.0, 1), lose(tolerance, 0.4, 1)
+    assert lossy.digest != exact.digest
+    assert lossy.final != exact.final
+
+
+def test_ports_are_those_of_the_rival() -> None:
+    marking = read_parts(*Trial("16", "resnet50", DCTCP).files).cluster.topology.cables[1].port
+    dropping = read_parts(*Trial("16", "resnet50", DLCP).files).cluster.topology.cables[1].port
+    assert marking.limit_bytes == dropping.limit_bytes == 2_250_000
+    assert marking.queues[0].capable == dropping.queues[0].capable == dropping.queues[0].plain
+    assert marking.queues[0].plain != dropping.queues[0].plain
