@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from shoal.errors import UsageError
 from shoal.reproduce.dlcp import (
     ABLATION,
     BOUND,
@@ -34,6 +35,15 @@ def test_every_trial_has_its_scenario(quick: bool) -> None:
         scenario = read_parts(*trial.files)
         assert scenario.training is not None
         assert scenario.cluster.topology.hosts == int(trial.cluster)
+
+
+def test_parts_can_be_chosen() -> None:
+    some = plan(quick=True, parts=("gray",))
+    assert some.trials == list(some.gray)
+    assert not some.tolerances
+    assert claims(some, {trial: measured(trial) for trial in some.trials}, {})
+    with pytest.raises(UsageError, match="no part 'grey'; there are flows, ablation"):
+        plan(quick=True, parts=("grey",))
 
 
 def test_the_three_steps_end_with_the_whole() -> None:

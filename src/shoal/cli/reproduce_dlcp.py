@@ -65,6 +65,13 @@ class DLCPReport(msgspec.Struct, frozen=True):
 
 def dlcp(
     quick: Annotated[bool, typer.Option("--quick", help="16 hosts, one model: minutes.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART",
+            help="Only flows, ablation, end-to-end, gray or loss; may be repeated.",
+        ),
+    ] = None,
     seeds: SeedsOption = None,
     jobs: JobsOption = None,
     ray: RayOption = False,
@@ -81,7 +88,7 @@ def dlcp(
 
     check_files(json, plot)
     repeats = parse_seeds(seeds or (_QUICK_SEEDS if quick else _SEEDS))
-    whole = paper.plan(quick=quick)
+    whole = paper.plan(quick=quick, parts=only or paper.PARTS)
     sweeping = Sweeping(jobs, ray, runs)
     trials = whole.trials
     made = sweeping.make([paper.trial_run(each, repeats[0]) for each in trials], paper.Measured)
@@ -103,13 +110,15 @@ def dlcp(
         _tolerance_table(whole, learned),
         _claims_table(found),
     ):
-        console.print(table)
-        console.print()
+        if table.row_count:
+            console.print(table)
+            console.print()
     console.print(_CAVEAT)
     if json is not None:
-        files = sorted({file for each in trials for file in each.files} | {"dlcp-lossy.toml"})
+        files = {file for each in trials for file in each.files}
+        files |= {"dlcp-lossy.toml"} if whole.tolerances else set()
         report = DLCPReport(
-            {name: scenario_text(name) for name in files},
+            {name: scenario_text(name) for name in sorted(files)},
             repeats,
             describe_environment(),
             [{"trial": trial, "measured": measured[trial]} for trial in trials],

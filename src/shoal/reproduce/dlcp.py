@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from shoal.errors import UsageError
 from shoal.reproduce.learning import Learned, Learnt, learn
 from shoal.reproduce.scenarios import read_parts
 from shoal.scenario.training_spec import StrategySpec
@@ -283,8 +284,18 @@ _STEPS: Final = 3
 """End to end: enough for the next forward pass to wait for what is late."""
 
 
-def plan(*, quick: bool) -> Plan:
-    """Return the whole comparison, or one that takes minutes."""
+PARTS: Final = ("flows", "ablation", "end-to-end", "gray", "loss")
+
+
+def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
+    """Return these parts of the comparison; `quick`: of one that takes minutes.
+
+    Raises `UsageError` for a part that there is not.
+    """
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        message = f"There is no part {unknown[0]!r}; there are {', '.join(PARTS)}."
+        raise UsageError(message)
     scales = SCALES[:1] if quick else SCALES
     jobs = ("resnet50",) if quick else ("resnet50", "vgg16")
     flow_rivals = (DCTCP, PFABRIC, DLCP)
@@ -304,11 +315,14 @@ def plan(*, quick: bool) -> Plan:
         for rival in (TCP, DCTCP, DLCP)
         for loss in GRAY_LOSSES
     ]
+    flows = [Trial(scale, "resnet50", rival) for scale in scales for rival in flow_rivals]
+    steps = [Trial(scales[-1], "resnet50", rival) for rival in ABLATION]
+    tolerances = TOLERANCES[:1] if quick else TOLERANCES
     return Plan(
-        flows=tuple(Trial(scale, "resnet50", rival) for scale in scales for rival in flow_rivals),
-        ablation=tuple(Trial(scales[-1], "resnet50", rival) for rival in ABLATION),
-        end_to_end=(*ring, *served),
-        gray=tuple(gray),
-        tolerances=TOLERANCES[:1] if quick else TOLERANCES,
+        flows=tuple(flows) if "flows" in parts else (),
+        ablation=tuple(steps) if "ablation" in parts else (),
+        end_to_end=(*ring, *served) if "end-to-end" in parts else (),
+        gray=tuple(gray) if "gray" in parts else (),
+        tolerances=tolerances if "loss" in parts else (),
         losses=LOSSES[::2] if quick else LOSSES,
     )

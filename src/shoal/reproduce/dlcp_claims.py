@@ -36,16 +36,23 @@ def claims(
     measured: Mapping[Trial, Measured],
     learned: Mapping[tuple[Tolerance, float], Spread],
 ) -> list[Claim]:
-    """Return the papers' claims beside what was found."""
-    largest = plan.flows[-1].cluster
-    return [
-        _flow_claim(plan, measured, largest, DCTCP, 43.1, 91.8),
-        _flow_claim(plan, measured, largest, PFABRIC, 35.5, 88.6),
-        _step_claim(plan, measured, "ps-layers", SCHEDULED, "up to 84.3 % faster (PS)", 84.3),
-        _step_claim(plan, measured, "all-reduce", TCP, "about 11 % faster (ring)", 11.0),
-        _gray_claim(measured, plan.gray),
-        *(_tolerance_claim(each, learned) for each in plan.tolerances),
-    ]
+    """Return the claims about the parts of `plan` beside what was found."""
+    found = []
+    if plan.flows:
+        largest = plan.flows[-1].cluster
+        found += [
+            _flow_claim(plan, measured, largest, DCTCP, 43.1, 91.8),
+            _flow_claim(plan, measured, largest, PFABRIC, 35.5, 88.6),
+        ]
+    if plan.end_to_end:
+        served, ring = "up to 84.3 % faster (PS)", "about 11 % faster (ring)"
+        found += [
+            _step_claim(plan, measured, "ps-layers", SCHEDULED, served, 84.3),
+            _step_claim(plan, measured, "all-reduce", TCP, ring, 11.0),
+        ]
+    if plan.gray:
+        found.append(_gray_claim(measured, plan.gray))
+    return [*found, *(_tolerance_claim(each, learned) for each in plan.tolerances)]
 
 
 def _flow_claim(
