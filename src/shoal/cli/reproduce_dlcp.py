@@ -24,6 +24,7 @@ from shoal.cli.sweeping import (
     Sweeping,
     parse_seeds,
 )
+from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
@@ -89,6 +90,8 @@ def dlcp(
     check_files(json, plot)
     repeats = parse_seeds(seeds or (_QUICK_SEEDS if quick else _SEEDS))
     whole = paper.plan(quick=quick, parts=only or paper.PARTS)
+    if plot is not None and not (whole.flows or whole.end_to_end):
+        raise UsageError("Only the parts flows and end-to-end have figures to plot.")
     sweeping = Sweeping(jobs, ray, runs)
     trials = whole.trials
     made = sweeping.make([paper.trial_run(each, repeats[0]) for each in trials], paper.Measured)
@@ -126,7 +129,8 @@ def dlcp(
             found,
         )
         write_whole(json, indented_json(report))
-    write_plot(plot, _figures(whole, measured, found))
+    if plot is not None:
+        write_plot(plot, _figures(whole, measured, found))
 
 
 def _flow_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Measured]) -> Table:

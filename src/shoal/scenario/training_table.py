@@ -16,6 +16,7 @@ _MOST_STEPS: Final = 10_000_000
 _MOST_SPREAD: Final = 3.0
 _LEAST_TICK_S: Final = 1e-9
 _MOST_TICK_S: Final = 1e-3
+_MOST_TIMEOUT_S: Final = 60.0
 _ELEMENT_BYTES: Final = 4
 
 
@@ -42,7 +43,7 @@ def read_training(table: Table, workers: int) -> TrainingSpec:
         transport=table.take("transport", _word, ""),
         tick_s=table.take("tick", _tick, 1e-6),
         mtu=table.take("mtu", lambda value: parse_whole(value, 576, 9_216), 1_500),
-        min_timeout_s=table.take_or_none("min_timeout", _compute),
+        min_timeout_s=table.take_or_none("min_timeout", _timeout),
         strategies=tuple(_strategy(each) for each in table.tables("strategy")),
     )
     names = [each.name for each in spec.strategies]
@@ -83,7 +84,7 @@ def _slow(table: Table, workers: int) -> dict[int, float]:
 def _compute(value: object) -> float:
     seconds = parse_duration(value)
     if not 0 < seconds < 1e6:
-        message = f"It takes more than no time, not {value!r}."
+        message = f"A step computes for more than nothing, not {value!r}."
         raise UsageError(message)
     return seconds
 
@@ -94,6 +95,14 @@ def _bound(value: object) -> float:
         message = f"A loss bound is a share of at least 0 and less than 1, not {bound:g}."
         raise UsageError(message)
     return bound
+
+
+def _timeout(value: object) -> float:
+    seconds = parse_duration(value)
+    if not 0 < seconds < _MOST_TIMEOUT_S:
+        message = f"A timeout is more than 0 s and less than {_MOST_TIMEOUT_S:g} s, not {value!r}."
+        raise UsageError(message)
+    return seconds
 
 
 def _tick(value: object) -> float:

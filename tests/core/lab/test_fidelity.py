@@ -70,6 +70,7 @@ def test_a_lab_that_asks_for_more_than_the_machine_carries_is_outside() -> None:
     too_much = judge_load("star", 3000, 1000)
     assert too_much.verdict is Verdict.OUTSIDE
     assert "3.0 times" in too_much.note
+    assert "nothing" in judge_load("star", 3000, 0).note
 
 
 def test_only_what_is_outside_makes_a_lab_wrong() -> None:

@@ -143,8 +143,9 @@ def judge_load(where: str, asked: float, carried: float) -> Check:
     enough = asked <= carried
     note = "all hosts at the full rate of their links, against what this machine carries"
     if not enough:
+        times = f"{asked / carried:.1f} times what" if carried > 0 else "more than nothing, which"
         note = (
-            f"the spec's links ask for {asked / carried:.1f} times what this machine carries:"
+            f"the spec's links ask for {times} this machine carries:"
             " figures from this lab are wrong when they are busy"
         )
     return Check(
