@@ -389,7 +389,7 @@ struct Message {
 struct Tcp {
   std::vector<Message> messages;
   int left = 0;
-  std::string control = "ns3::TcpDctcp";
+  std::string control = "ns3::TcpDctcp", recovery = "ns3::TcpPrrRecovery";
   int firstWindow = 10, mostWindow = 1024;
   double minTimeout = 0.2;
   int segmentBytes = 0;
@@ -401,6 +401,7 @@ struct Tcp {
   {
     const uint32_t segment = segmentBytes;
     Config::SetDefault("ns3::TcpL4Protocol::SocketType", TypeIdValue(TypeId::LookupByName(control)));
+    Config::SetDefault("ns3::TcpL4Protocol::RecoveryType", TypeIdValue(TypeId::LookupByName(recovery)));
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(segment));
     Config::SetDefault("ns3::TcpSocket::InitialCwnd", UintegerValue(firstWindow));
     Config::SetDefault("ns3::TcpSocket::DelAckCount", UintegerValue(1));

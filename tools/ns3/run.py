@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs scenarios by ns-3: a list of them comes as JSON on standard input, a list of results goes out.
+"""Runs scenarios by ns-3: a list comes as JSON on standard input, a list of results goes out.
 
 Needs the Python of an environment with ns-3 (`pip install ns3 cppyy==3.5.0`) and nothing else.
 README.md says what a scenario is.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 DISCIPLINES = ("tail", "bands", "priority-red", "mark")
 CONTROLS = {"dctcp": "ns3::TcpDctcp", "newreno": "ns3::TcpNewReno", "cubic": "ns3::TcpCubic"}
+RECOVERIES = {"classic": "ns3::TcpClassicRecovery", "prr": "ns3::TcpPrrRecovery"}
 BEGIN_S = 1.0
 """On ns-3's clock, when messages may begin; connections are made before."""
 LIMIT_S = 1000.0
@@ -35,11 +36,12 @@ def main() -> None:
         json.dump(results, file)
 
 
-def run(reference, scenario: dict) -> dict:  # noqa: ANN001
+def run(reference, scenario: dict) -> dict:
     settings = make_settings(reference, scenario)
     if "messages" in scenario:
         tcp = reference.Tcp()
         tcp.control = CONTROLS[scenario["control"]]
+        tcp.recovery = RECOVERIES[scenario["recovery"]]
         tcp.firstWindow = scenario["first_window"]
         tcp.mostWindow = scenario["most_window"]
         tcp.segmentBytes = SEGMENT_BYTES
@@ -68,7 +70,7 @@ def run(reference, scenario: dict) -> dict:  # noqa: ANN001
     }
 
 
-def make_settings(reference, scenario: dict):  # noqa: ANN001, ANN201
+def make_settings(reference, scenario: dict):
     settings = reference.Settings()
     for name, theirs in (
         ("hosts", "hosts"),

@@ -38,7 +38,9 @@ def main() -> None:
 def run(program: Path, scenario: dict) -> dict:
     flows = sorted(scenario["flows"])
     assert flows == scenario["flows"], "flows come by the time of their beginning"
-    lines = [f"{scenario['hosts']} {scenario['rate'] / 8} {scenario['delay_ns'] / 1e9} {len(flows)}"]
+    lines = [
+        f"{scenario['hosts']} {scenario['rate'] / 8} {scenario['delay_ns'] / 1e9} {len(flows)}"
+    ]
     lines += [f"{at / 1e9!r} {source} {target} {size}" for at, source, target, size in flows]
     done = subprocess.run(
         [str(program), *MODEL], input="\n".join(lines), capture_output=True, text=True, check=True
@@ -49,7 +51,8 @@ def run(program: Path, scenario: dict) -> dict:
 
 def version(program: Path) -> str:
     said = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=False)
-    return said.stdout.splitlines()[0].strip()
+    words = said.stdout.split()
+    return " ".join(words[words.index("SimGrid") : words.index("version") + 2])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ enough for JSON. Knows nothing of how ns-3 is run.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from time import process_time
 from typing import Any, Final, TypeAlias
@@ -45,34 +46,45 @@ FABRIC: Final[Scenario] = {
 }
 
 
-def cross_traffic(load: float, duration_ns: int, discipline: str = "tail") -> Scenario:
-    """Return ring flows to the next leaf, and seven to one until that one's link has `load`."""
-    random, flows = Random(1), []
-    hosts, leaves = FABRIC["hosts"], FABRIC["leaves"]
+def cross_traffic(
+    load: float, duration_ns: int, discipline: str = "tail", *, hosts: int = 64, leaves: int = 8
+) -> Scenario:
+    """Return ring flows, to the next leaf, and seven to one until that one's link has `load`.
+
+    With one leaf there are no spines.
+    """
+    random, flows = Random(1), list[list[int]]()
+    step = hosts // leaves if leaves > 1 else GROUP
 
     def add(source: int, target: int, share: float) -> None:
         interval = round(SLOT_NS / share)
-        start, band = random.randrange(interval), len(flows) % QUEUES
+        start = random.randrange(interval)
+        band = 0 if discipline == "tail" else len(flows) % QUEUES
         flows.append([source, target, FRAME, duration_ns // interval, interval, start, band])
 
     groups = hosts // GROUP
     for host in range(hosts):
-        add(host, (host + hosts // leaves) % hosts, RING_LOAD)
+        add(host, (host + step) % hosts, RING_LOAD)
         if host >= groups:
             add(host, host % groups, (load - RING_LOAD) / (GROUP - 1))
-    return FABRIC | {"discipline": discipline, "flows": flows}
+    spines = leaves if leaves > 1 else 0
+    shape = {"hosts": hosts, "leaves": leaves, "spines": spines}
+    return FABRIC | shape | {"discipline": discipline, "flows": flows}
 
 
 def with_averages(scenario: Scenario) -> Scenario:
-    """Return `scenario` with priorities whose queues drop by a running average (RED)."""
+    """Return `scenario`, which has bands, with queues that drop by a running average (RED)."""
     red = {"least_packets": 20, "most_packets": 80, "average_weight": 0.25, "probability": 0.5}
     return scenario | red | {"discipline": "priority-red"}
 
 
-def incast(hosts: int, leaves: int, group: int, packets: int) -> Scenario:
+def incast(
+    hosts: int, leaves: int, group: int, packets: int, recovery: str = "classic"
+) -> Scenario:
     """Return DCTCP from all of each `group` of neighbours to the first of it.
 
-    65 packets mark, as DCTCP's authors have it for 10 Gbit/s; nothing is dropped.
+    65 packets mark, as DCTCP's authors have it for 10 Gbit/s; nothing is dropped. `recovery` is how
+    ns-3 lets a window shrink: at once as RFC 8257 does ("classic"), or over a round trip ("prr").
     """
     senders = [host for host in range(hosts) if host % group]
     return FABRIC | {
@@ -83,6 +95,7 @@ def incast(hosts: int, leaves: int, group: int, packets: int) -> Scenario:
         "discipline": "mark",
         "most_packets": 65,
         "control": "dctcp",
+        "recovery": recovery,
         "first_window": 10,
         "most_window": 1024,
         "min_timeout_s": 0.2,
@@ -90,21 +103,22 @@ def incast(hosts: int, leaves: int, group: int, packets: int) -> Scenario:
     }
 
 
-def lossy_path(control: str, loss: float, packets: int, seed: int) -> Scenario:
+def lossy_path(control: str, loss: float, packets: int) -> Scenario:
     """Return one message over a long path of 100 Mbit/s and 20 ms that loses packets."""
     return FABRIC | {
         "hosts": 2,
         "leaves": 2,
         "spines": 1,
         "rate": 1_000_000_000,
+        "delay_ns": 100_000,
         "trunk_rate": 100_000_000,
         "trunk_delay_ns": 5_000_000,
         "limit_packets": 200,
         "host_limit_packets": UNLIMITED,
         "discipline": "tail",
         "loss": loss,
-        "seed": seed,
         "control": control,
+        "recovery": "prr",
         "first_window": 10,
         "most_window": 1024,
         "min_timeout_s": 0.2,
@@ -120,24 +134,26 @@ def run(scenario: Scenario) -> Result:
 def topology_of(scenario: Scenario) -> Topology:
     """Return the network of `scenario`."""
     rate, limit = scenario["rate"], scenario["limit_packets"]
-    trunk_rate = scenario.get("trunk_rate", rate)
-    trunk_delay_ns = scenario.get("trunk_delay_ns", scenario["delay_ns"])
-    discipline = scenario["discipline"]
-    host_port = _port(scenario, rate, scenario.get("host_limit_packets", limit))
-    if discipline == "mark":
-        host_port = Port(rate)
+    usual = {
+        "trunk_rate": rate,
+        "trunk_delay_ns": scenario["delay_ns"],
+        "host_limit_packets": limit,
+        "loss": 0.0,
+    }
+    full: Scenario = usual | scenario
+    trunk_link = Link(full["trunk_delay_ns"] / 1e9)
+    is_marking = full["discipline"] == "mark"
     materials = Materials(
-        host_port,
-        _port(scenario, rate, limit),
-        Link(scenario["delay_ns"] / 1e9),
-        _port(scenario, trunk_rate, limit),
-        Link(trunk_delay_ns / 1e9),
+        Port(rate) if is_marking else _port(full, rate, full["host_limit_packets"]),
+        _port(full, rate, limit),
+        Link(full["delay_ns"] / 1e9),
+        _port(full, full["trunk_rate"], limit),
+        trunk_link,
     )
-    names = host_names(scenario["hosts"])
-    topology = leaf_spine(names, scenario["leaves"], scenario["spines"], materials)
-    if scenario.get("loss", 0) > 0:
-        lossy = Link(trunk_delay_ns / 1e9, loss=scenario["loss"])
-        topology = with_link(topology, "leaf0-spine0", lossy)
+    names = host_names(full["hosts"])
+    topology = leaf_spine(names, full["leaves"], full["spines"], materials)
+    if full["loss"] > 0:
+        topology = with_link(topology, "leaf0-spine0", replace(trunk_link, loss=full["loss"]))
     return topology
 
 
