@@ -26,7 +26,8 @@ class Stand:
     """A context manager: leaving it ends every process.
 
     `on_progress` is told what is being measured and the share of the section that is done, 0 to 1;
-    `data_directory` is where data sets are cached, None for the default place.
+    `data_directory` is where data sets are cached, None for the default place; `ns3` is the Python
+    of an environment with ns-3, None if there is none.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Stand:
         quick: bool,
         on_progress: Callable[[str, float], None] = lambda _text, _share: None,
         data_directory: Path | None = None,
+        ns3: Path | None = None,
     ) -> None:
         self.quick = quick
+        self.ns3 = ns3
         self.skipped: list[str] = []
         """Sentences on what could not be measured."""
         self._on_progress = on_progress

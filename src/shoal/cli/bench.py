@@ -78,13 +78,19 @@ def sim(
     json: JsonOption = None,
     only: OnlyOption = None,
     *,
+    ns3: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PYTHON", help="The Python of an environment with ns-3, to compare with it."
+        ),
+    ] = None,
     quick: QuickOption = False,
     resume: ResumeOption = False,
 ) -> None:
     """Measure the simulator: packets, flows and virtual workers per second of one core."""
     from shoal.bench.suite import SIM_SECTIONS
 
-    _run(SIM_SECTIONS, json, only or [], quick=quick, resume=resume)
+    _run(SIM_SECTIONS, json, only or [], quick=quick, resume=resume, ns3=ns3)
 
 
 @bench_app.command()
@@ -128,7 +134,13 @@ def cluster(
 
 
 def _run(
-    suite: Sequence[Section], json: Path | None, only: list[str], *, quick: bool, resume: bool
+    suite: Sequence[Section],
+    json: Path | None,
+    only: list[str],
+    *,
+    quick: bool,
+    resume: bool,
+    ns3: Path | None = None,
 ) -> None:
     """Measure the chosen sections, keep the file up to date and print the rows."""
     from shoal.bench.suite import choose_sections
@@ -141,7 +153,7 @@ def _run(
     if resume:
         done = {row.bench for row in file.rows if quick or not row.quick}
         chosen = [section for section in wanted if section.name not in done]
-    file, failures = _measure(chosen, file, json, quick=quick)
+    file, failures = _measure(chosen, file, json, quick=quick, ns3=ns3)
     names = {section.name for section in wanted}
     print_rows([row for row in file.rows if row.bench in names], rows_console())
     if failures:
@@ -166,7 +178,12 @@ def _open(path: Path | None) -> BenchFile:
 
 
 def _measure(
-    sections: list[Section], file: BenchFile, path: Path | None, *, quick: bool
+    sections: list[Section],
+    file: BenchFile,
+    path: Path | None,
+    *,
+    quick: bool,
+    ns3: Path | None,
 ) -> tuple[BenchFile, list[ShoalError]]:
     """Measure `sections` one after the other; a failure ends its section, not the suite."""
     from shoal.bench.bench_file import write_bench_file
@@ -176,7 +193,9 @@ def _measure(
     failures: list[ShoalError] = []
     with (
         BenchProgress(sections, quick=quick) as progress,
-        Stand(quick=quick, on_progress=progress.note, data_directory=data_directory()) as stand,
+        Stand(
+            quick=quick, on_progress=progress.note, data_directory=data_directory(), ns3=ns3
+        ) as stand,
     ):
         for section in sections:
             progress.begin(section)

@@ -1,0 +1,239 @@
+"""Scenarios that both Shoal's simulator and ns-3 are given, and what Shoal's makes of them.
+
+A scenario is what `tools/ns3/README.md` describes: a leaf-spine network, what its ports do, and
+either flows that send at their own pace or messages by a transport. It and its result are plain
+enough for JSON. Knows nothing of how ns-3 is run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from time import process_time
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from shoal.sim.packet.simulation import GONE, Flow, Simulation
+from shoal.sim.transports.packet_network import PacketNetwork
+from shoal.sim.transports.settings import Transport
+from shoal.switching.settings import Link, Port, Profile, Queue
+from shoal.switching.tables import NEVER, QUEUES, Count
+from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, with_link
+
+Scenario: TypeAlias = dict[str, Any]
+Result: TypeAlias = dict[str, Any]
+
+FRAME: Final = 1_500
+"""Bytes of a packet on the link."""
+ACK: Final = 64
+"""Bytes of an acknowledgement; ns-3's have 54 and more."""
+TEN_GIGABIT: Final = 10_000_000_000
+SLOT_NS: Final = FRAME * 8 * 1_000_000_000 // TEN_GIGABIT
+GROUP: Final = 8
+"""Hosts of which all but one send to that one."""
+RING_LOAD: Final = 0.3
+UNLIMITED: Final = 100_000
+"""Packets: more than there ever are."""
+FABRIC: Final[Scenario] = {
+    "hosts": 64,
+    "leaves": 8,
+    "spines": 8,
+    "rate": TEN_GIGABIT,
+    "delay_ns": 1_000,
+    "limit_packets": 100,
+    "seed": 1,
+}
+
+
+def cross_traffic(
+    load: float, duration_ns: int, discipline: str = "tail", *, hosts: int = 64, leaves: int = 8
+) -> Scenario:
+    """Return ring flows, to the next leaf, and seven to one until that one's link has `load`.
+
+    With one leaf there are no spines.
+    """
+    random, flows = Random(1), list[list[int]]()
+    step = hosts // leaves if leaves > 1 else GROUP
+
+    def add(source: int, target: int, share: float) -> None:
+        interval = round(SLOT_NS / share)
+        start = random.randrange(interval)
+        band = 0 if discipline == "tail" else len(flows) % QUEUES
+        flows.append([source, target, FRAME, duration_ns // interval, interval, start, band])
+
+    groups = hosts // GROUP
+    for host in range(hosts):
+        add(host, (host + step) % hosts, RING_LOAD)
+        if host >= groups:
+            add(host, host % groups, (load - RING_LOAD) / (GROUP - 1))
+    spines = leaves if leaves > 1 else 0
+    shape = {"hosts": hosts, "leaves": leaves, "spines": spines}
+    return FABRIC | shape | {"discipline": discipline, "flows": flows}
+
+
+def with_averages(scenario: Scenario) -> Scenario:
+    """Return `scenario`, which has bands, with queues that drop by a running average (RED)."""
+    red = {"least_packets": 20, "most_packets": 80, "average_weight": 0.25, "probability": 0.5}
+    return scenario | red | {"discipline": "priority-red"}
+
+
+def incast(
+    hosts: int, leaves: int, group: int, packets: int, recovery: str = "classic"
+) -> Scenario:
+    """Return DCTCP from all of each `group` of neighbours to the first of it.
+
+    65 packets mark, as DCTCP's authors have it for 10 Gbit/s; nothing is dropped. `recovery` is how
+    ns-3 lets a window shrink: at once as RFC 8257 does ("classic"), or over a round trip ("prr").
+    """
+    senders = [host for host in range(hosts) if host % group]
+    return FABRIC | {
+        "hosts": hosts,
+        "leaves": leaves,
+        "spines": leaves if leaves > 1 else 0,
+        "limit_packets": UNLIMITED,
+        "discipline": "mark",
+        "most_packets": 65,
+        "control": "dctcp",
+        "recovery": recovery,
+        "first_window": 10,
+        "most_window": 1024,
+        "min_timeout_s": 0.2,
+        "messages": [[host, host - host % group, packets, 0] for host in senders],
+    }
+
+
+def lossy_path(control: str, loss: float, packets: int) -> Scenario:
+    """Return one message over a long path of 100 Mbit/s and 20 ms that loses packets."""
+    return FABRIC | {
+        "hosts": 2,
+        "leaves": 2,
+        "spines": 1,
+        "rate": 1_000_000_000,
+        "delay_ns": 100_000,
+        "trunk_rate": 100_000_000,
+        "trunk_delay_ns": 5_000_000,
+        "limit_packets": 200,
+        "host_limit_packets": UNLIMITED,
+        "discipline": "tail",
+        "loss": loss,
+        "control": control,
+        "recovery": "prr",
+        "first_window": 10,
+        "most_window": 1024,
+        "min_timeout_s": 0.2,
+        "messages": [[0, 1, packets, 0]],
+    }
+
+
+def run(scenario: Scenario) -> Result:
+    """Return what Shoal's simulator makes of `scenario`, as `tools/ns3/run.py` says it."""
+    return _run_messages(scenario) if "messages" in scenario else _run_flows(scenario)
+
+
+def topology_of(scenario: Scenario) -> Topology:
+    """Return the network of `scenario`."""
+    rate, limit = scenario["rate"], scenario["limit_packets"]
+    usual = {
+        "trunk_rate": rate,
+        "trunk_delay_ns": scenario["delay_ns"],
+        "host_limit_packets": limit,
+        "loss": 0.0,
+    }
+    full: Scenario = usual | scenario
+    trunk_link = Link(full["trunk_delay_ns"] / 1e9)
+    is_marking = full["discipline"] == "mark"
+    materials = Materials(
+        Port(rate) if is_marking else _port(full, rate, full["host_limit_packets"]),
+        _port(full, rate, limit),
+        Link(full["delay_ns"] / 1e9),
+        _port(full, full["trunk_rate"], limit),
+        trunk_link,
+    )
+    names = host_names(full["hosts"])
+    topology = leaf_spine(names, full["leaves"], full["spines"], materials)
+    if full["loss"] > 0:
+        topology = with_link(topology, "leaf0-spine0", replace(trunk_link, loss=full["loss"]))
+    return topology
+
+
+def _port(scenario: Scenario, rate: int, limit: int) -> Port:
+    discipline = scenario["discipline"]
+    if discipline == "tail":
+        return Port(rate, limit_packets=limit)
+    if discipline == "bands":
+        return Port(rate, (Queue(limit_packets=limit),) * QUEUES)
+    most = scenario["most_packets"] * FRAME
+    if discipline == "mark":
+        queue = Queue(capable=Profile(most, most))
+        return Port(rate, (queue,) * QUEUES, limit_packets=limit)
+    least = scenario["least_packets"] * FRAME
+    queue = Queue(
+        limit_packets=limit,
+        average_weight=round(-np.log2(scenario["average_weight"])),
+        plain=Profile(least, most, scenario["probability"]),
+    )
+    return Port(rate, (queue,) * QUEUES)
+
+
+def _run_flows(scenario: Scenario) -> Result:
+    flows = [
+        Flow(source, target, size, packets, 1_000 * interval, 1_000 * start, band, key=number)
+        for number, (source, target, size, packets, interval, start, band) in enumerate(
+            scenario["flows"]
+        )
+    ]
+    simulation = Simulation(
+        topology_of(scenario),
+        flows,
+        seed=scenario["seed"],
+        packets=1 << 17,
+        least_size=FRAME,
+        spray=True,
+    )
+    began = process_time()
+    simulation.finish()
+    took_s = process_time() - began
+    totals = simulation.counts.sum(axis=(0, 1, 2))
+    return {
+        "delivered": simulation.flows["delivered"].tolist(),
+        "delay_ns": (simulation.flows["delay"] / 1e3).tolist(),
+        "hops": int(totals[Count.SENT]),
+        "dropped": int(totals[GONE].sum()),
+        "marked": int(totals[Count.MARKED]),
+        "lost": int(totals[Count.LOST]),
+        "processor_s": took_s,
+    }
+
+
+def _run_messages(scenario: Scenario) -> Result:
+    transport = Transport(
+        scenario["control"],
+        frame_bytes=FRAME,
+        ack_bytes=ACK,
+        first_window=scenario["first_window"],
+        most_window=scenario["most_window"],
+        min_timeout_s=scenario["min_timeout_s"],
+    )
+    network = PacketNetwork(
+        topology_of(scenario),
+        transport,
+        local_rate=scenario["rate"],
+        spray=True,
+        seed=scenario["seed"],
+    )
+    began = process_time()
+    for source, target, packets, start_ns in scenario["messages"]:
+        network.start(1_000 * start_ns, [source], [target], [packets * FRAME])
+    while network.flows_ended < len(scenario["messages"]):
+        network.run(NEVER)
+    took_s = process_time() - began
+    figures, totals = network.figures(), network.state.counts.sum(axis=(0, 1, 2))
+    return {
+        "took_ns": ((network.records["end"] - network.records["start"]) / 1e3).tolist(),
+        "hops": figures.hops,
+        "dropped": figures.dropped,
+        "marked": int(totals[Count.MARKED]),
+        "lost": figures.lost,
+        "processor_s": took_s,
+    }

@@ -1,0 +1,60 @@
+"""Section `sim-ns3`: packet-hops per second of one core's time, Shoal's window kernel and ns-3.
+
+Both are given the same scenario of 64 hosts in turns, each in a process of its own or this one:
+flows over plain queues, the same over eight priorities that drop by averages (RED), and DCTCP that
+seven send to one. A packet-hop is one packet sent over one link, the host's own included,
+acknowledgements too. What is timed is the run, not the making of the network.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from shoal.bench.reference_networks import cross_traffic, incast, run, with_averages
+from shoal.bench.reference_tools import NS3, run_ns3
+from shoal.bench.rows import Row, Target, at_least, comparison
+
+if TYPE_CHECKING:
+    from shoal.bench.reference_networks import Result, Scenario
+    from shoal.bench.stand import Stand
+
+NAME: Final = "sim-ns3"
+_LOAD: Final = 1.2
+
+
+def measure(stand: Stand) -> list[Row]:
+    """Return the rates side by side; none if nobody has said where ns-3 is."""
+    if stand.ns3 is None or not NS3.exists():
+        stand.skip(
+            "ns-3 is not compared: --ns3 names the Python of an environment with it, and Shoal's"
+            " repository has the scripts that run it."
+        )
+        return []
+    rows, cases = [], _cases(stand)
+    for place, (case, scenario, target) in enumerate(cases):
+        stand.note(case, place, len(cases))
+        run(scenario)  # compiles
+        pairs = []
+        for _ in range(stand.choose(full=5, quick=2)):
+            theirs = run_ns3(stand.ns3, [scenario])[0]
+            pairs.append((_rate(run(scenario)), _rate(theirs)))
+        rows.append(
+            comparison(NAME, case, "packet-hops", "hops/s", pairs, peer="ns-3 3.44", target=target)
+        )
+    return rows
+
+
+def _cases(stand: Stand) -> list[tuple[str, Scenario, Target]]:
+    duration_ns = stand.choose(full=4_000_000, quick=500_000)
+    plain = cross_traffic(_LOAD, duration_ns)
+    bands = cross_traffic(_LOAD, duration_ns, "bands")
+    packets = stand.choose(full=1_000, quick=200)
+    return [
+        ("plain queues", plain, at_least(100)),
+        ("8 priorities and RED", with_averages(bands), at_least(150)),
+        ("DCTCP 7:1", incast(64, 8, 8, packets), at_least(120)),
+    ]
+
+
+def _rate(result: Result) -> float:
+    return float(result["hops"] / result["processor_s"])

@@ -1,0 +1,108 @@
+"""Runs ns-3 and SimGrid, and writes what they say into tests/core/sim/reference.
+
+PYTHONPATH=src python tools/record_references.py [--ns3 PYTHON] [--simgrid]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from shoal.bench.reference_flows import PATTERNS, scenario_of
+from shoal.bench.reference_networks import cross_traffic, incast, lossy_path
+from shoal.bench.reference_tools import run_ns3, run_simgrid
+
+REFERENCE = Path(__file__).parents[1] / "tests" / "core" / "sim" / "reference"
+MANY_SEEDS = tuple(range(1, 41))
+"""Of what is random; ns-3's and Shoal's random numbers differ."""
+FEW_SEEDS = tuple(range(1, 6))
+
+
+def ns3_cases() -> list[dict[str, Any]]:
+    cases = []
+
+    def add(name: str, scenario: dict[str, Any], seeds: tuple[int, ...] = (1,)) -> None:
+        cases.append({"name": name, "scenario": scenario, "seeds": seeds})
+
+    for load in (0.9, 1.5):
+        star = cross_traffic(load, 2_000_000, "bands", leaves=1)
+        add(f"8 priorities, one switch, load {load:g}", star)
+    for load in (0.5, 1.0, 2.0):
+        scenario = cross_traffic(load, 2_000_000)
+        add(f"tail drop, sprayed, load {load:g}", scenario, FEW_SEEDS)
+    for load in (0.9, 1.5):
+        scenario = cross_traffic(load, 2_000_000, "bands")
+        add(f"8 priorities, sprayed, load {load:g}", scenario, FEW_SEEDS)
+    for recovery in ("classic", "prr"):
+        for hosts, leaves, group, packets in (
+            (8, 1, 8, 1_000),
+            (32, 1, 32, 200),
+            (16, 4, 8, 1_000),
+            (64, 8, 8, 500),
+            (64, 8, 32, 200),
+            (16, 4, 8, 100),
+        ):
+            name = f"DCTCP {group - 1}:1, {hosts} hosts, {leaves} leaves, {packets} packets"
+            add(f"{name}, {recovery}", incast(hosts, leaves, group, packets, recovery))
+    for control in ("newreno", "cubic"):
+        for loss in (0.001, 0.01):
+            scenario = lossy_path(control, loss, 10_000)
+            add(f"{control}, loss {loss:g}", scenario, MANY_SEEDS)
+    return cases
+
+
+def record_ns3(python: Path) -> None:
+    cases = ns3_cases()
+    scenarios = [case["scenario"] | {"seed": seed} for case in cases for seed in case["seeds"]]
+    results = iter(run_ns3(python, scenarios))
+    tool = ""
+    for case in cases:
+        case["results"] = []
+        for _ in case["seeds"]:
+            result = next(results)
+            tool = result.pop("version")
+            del result["processor_s"]
+            case["results"].append(result)
+    record(REFERENCE / "ns3.json", tool, cases)
+
+
+def simgrid_cases() -> list[dict[str, Any]]:
+    return [
+        {"pattern": pattern, "hosts": hosts, "rounds": rounds, "seed": 1}
+        for pattern in PATTERNS
+        for hosts, rounds in ((64, 20), (1024, 3), (4096, 2))
+    ]
+
+
+def record_simgrid() -> None:
+    cases = simgrid_cases()
+    results = run_simgrid([scenario_of(**case) for case in cases])
+    for case, result in zip(cases, results, strict=True):
+        ends = result["ends_s"]
+        case["makespan_s"], case["mean_end_s"] = max(ends), sum(ends) / len(ends)
+        case["every"] = max(1, len(ends) // 100)
+        case["ends_s"] = ends[:: case["every"]]
+    record(REFERENCE / "simgrid.json", results[0]["version"], cases)
+
+
+def record(path: Path, tool: str, cases: list[dict[str, Any]]) -> None:
+    """Write a case a line."""
+    lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in cases)
+    path.write_text(f'{{"tool":{json.dumps(tool)},"cases":[\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ns3", type=Path, metavar="PYTHON", help="of an environment with ns-3")
+    parser.add_argument("--simgrid", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.ns3:
+        record_ns3(chosen.ns3)
+    if chosen.simgrid:
+        record_simgrid()
+
+
+if __name__ == "__main__":
+    main()
