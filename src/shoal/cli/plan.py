@@ -12,6 +12,7 @@ from rich.table import Table
 
 from shoal.cli.display import output_console
 from shoal.cli.options import require_writable
+from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, Sweeping
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
@@ -38,6 +39,7 @@ class PlanReport(msgspec.Struct, frozen=True):
 
 def plan(
     cluster: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    measured: MeasuredOption = None,
     jobs: JobsOption = None,
     ray: RayOption = False,
     runs: RunsOption = None,
@@ -47,7 +49,7 @@ def plan(
     from shoal.plan import ranking
     from shoal.sim.happenings import not_modelled
 
-    read = read_scenario(cluster)
+    read = replaying(read_scenario(cluster), measured)
     if read.training is None:
         message = (
             f"{cluster} says nothing of the job; add a [training] table with a model or its"

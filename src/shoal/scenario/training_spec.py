@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario.measured import Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,16 @@ class TrainingSpec:
     """How fine the clocks and timers of Shoal's transport are; a kernel's are a microsecond."""
     min_timeout_s: float | None = None
     """After which other transports send again unasked, at least; None: each one's usual time."""
+    measured: Measured | None = None
+    """A traced run, whose workers' times are replayed and whose software is taken over."""
+    message_cost_s: float | None = None
+    """Software, for each message that follows another in an exchange; None: as measured, or 0."""
+    server_cost_s: float | None = None
+    """Software, for a push and a pull; None: as measured, or what that many messages cost."""
+
+    def replaying(self, measured: Measured) -> TrainingSpec:
+        """Return the job with the times of a traced run instead of its own."""
+        return replace(self, measured=measured, compute_s=measured.mean_s, spread=0.0, slow={})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from shoal.sim.training.learning import AbstractLearner, NothingLearned
 from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
 from shoal.sim.training.networks import make_network
 from shoal.sim.training.outcome import Outcome
+from shoal.sim.training.software import software_cost
 from shoal.sim.training.world import World
 from shoal.sim.virtual_time import VirtualTime
 from shoal.switching.tables import PICOSECONDS
@@ -65,6 +66,8 @@ def make_world(
     workers = cluster.topology.hosts * cluster.workers
     model, learner = _model(training), learner or NothingLearned()
     carries = learner.gradient_elements * ELEMENT_BYTES == model.bytes
+    recorded = () if training.measured is None else training.measured.step_s
+    cost = software_cost(training, workers)
     network = network or make_network(cluster, training, strategy, carries_values=carries)
     return World(
         time=VirtualTime(network),
@@ -75,12 +78,15 @@ def make_world(
             training.slow,
             _changes(cluster),
             seed=cluster.seed,
+            recorded=[[each * PICOSECONDS for each in steps] for steps in recorded],
         ),
         model=model,
         learner=learner,
         steps=training.steps,
         seed=cluster.seed,
         control_delay=round(training.control_delay_s * PICOSECONDS),
+        message_cost=round(cost.message_s * PICOSECONDS),
+        server_cost=round(cost.server_s * PICOSECONDS),
     )
 
 
