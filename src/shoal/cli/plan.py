@@ -23,6 +23,15 @@ from shoal.scenario.spec_file import read_scenario
 if TYPE_CHECKING:
     from shoal.plan.ranking import Plan
 
+TransportsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--transports/--no-transports",
+        help="Compare transports too, packet by packet. If not given: where a link loses packets,"
+        " or the file names a transport.",
+    ),
+]
+
 SHOWN = 10
 """Candidates in the table; a file holds all."""
 
@@ -40,14 +49,15 @@ class PlanReport(msgspec.Struct, frozen=True):
 def plan(
     cluster: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
     measured: MeasuredOption = None,
+    transports: TransportsOption = None,
     jobs: JobsOption = None,
     ray: RayOption = False,
     runs: RunsOption = None,
     json: Annotated[Path | None, typer.Option(help="Write all candidates here.")] = None,
 ) -> None:
     """Simulate every strategy on your cluster and rank them by the time to a target."""
-    from shoal.plan import ranking
-    from shoal.sim.happenings import not_modelled
+    from shoal.plan import packets, ranking
+    from shoal.sim.happenings import loses, not_modelled
 
     read = replaying(read_scenario(cluster), measured)
     if read.training is None:
@@ -57,10 +67,17 @@ def plan(
         )
         raise UsageError(message)
     require_writable(json)
-    for sentence in not_modelled(read.cluster):
+    is_carried = transports
+    if is_carried is None:
+        is_carried = loses(read.cluster) or bool(read.training.transport)
+    for sentence in packets.NOTES if is_carried else not_modelled(read.cluster):
         sys.stderr.write(f"note: {sentence}\n")
-    finished = Sweeping(jobs, ray, runs).make(ranking.runs_of(read), ranking.Prediction)
-    found = ranking.make_plan([each.result for each in finished])
+    sweeping = Sweeping(jobs, ray, runs)
+    flows = [each.result for each in sweeping.make(ranking.runs_of(read), ranking.Prediction)]
+    found = ranking.make_plan(flows)
+    if is_carried:
+        again = sweeping.make(packets.runs_of(read, found.ranked), ranking.Prediction)
+        found = ranking.make_plan([each.result for each in again], flows)
     console = output_console()
     console.print(_table(found))
     console.print(f"\n{found.reason}\n")
@@ -76,19 +93,25 @@ def plan(
 def _table(found: Plan) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
-    columns = ("ms/step", "s to target", "steps", "compute", "wait", "exchange", "apart")
+    is_carried = bool(found.screened)
+    if is_carried:
+        table.add_column("transport")
+    columns = ["ms/step", "s to target", "steps", "wait", "exchange", "behind", "apart"]
+    columns += ["lost"] if is_carried else []
     for name in columns:
         table.add_column(name, justify="right")
     for each in found.ranked[:SHOWN]:
         met = each.seconds_to_target
         table.add_row(
             each.name,
+            *([each.transport] if is_carried else []),
             f"{each.step_ms:.1f}",
             "not met" if met is None else f"{met:.1f}",
             "" if met is None else f"{each.steps_to_target:.0f}",
-            f"{each.compute_share:.0%}",
             f"{each.wait_share:.0%}",
             f"{each.exchange_share:.0%}",
+            "" if each.steps_behind is None else f"{each.steps_behind}",
             f"{each.consensus_distance:.2f}",
+            *([f"{each.lost_share:.1%}"] if is_carried else []),
         )
     return table

@@ -16,6 +16,7 @@ from shoal.sim.training.networks import make_network
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
 from shoal.sim.training.world import World
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import VirtualTime
 from shoal.switching.tables import PICOSECONDS
 
@@ -51,6 +52,9 @@ def simulate(
         tick=None if tick is None else lambda: tick(sum(t.steps for t in world.times) / total)
     )
     made.finish(world)
+    if isinstance(world.time.network, BoundedLossNetwork) and world.time.network.lossy_bytes:
+        world.count("lossy_bytes", world.time.network.lossy_bytes)
+        world.count("lost_bytes", world.time.network.lost_bytes)
     return _outcome(strategy.name, world)
 
 
@@ -64,7 +68,7 @@ def make_world(
 ) -> World:
     """Return the cluster with its workers, at the beginning of time; `network` as in `simulate`."""
     workers = cluster.topology.hosts * cluster.workers
-    model, learner = _model(training), learner or NothingLearned()
+    model, learner = model_of(training), learner or NothingLearned()
     carries = learner.gradient_elements * ELEMENT_BYTES == model.bytes
     recorded = () if training.measured is None else training.measured.step_s
     cost = software_cost(training, workers)
@@ -100,7 +104,8 @@ def _changes(cluster: ClusterSpec) -> list[tuple[int, int, float]]:
     ]
 
 
-def _model(training: TrainingSpec) -> ModelSize:
+def model_of(training: TrainingSpec) -> ModelSize:
+    """Return how large the job's model is, layer by layer."""
     if training.model is not None:
         return architecture(training.model).size()
     return even("model", training.parameters, min(training.layers, training.parameters))
