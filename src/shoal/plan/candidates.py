@@ -51,7 +51,7 @@ class Candidate:
     @property
     def carrier(self) -> str:
         """What tables call its transport, with what that may lose."""
-        bound = f", {self.loss_bound:.0%} may get lost" if self.loss_bound else ""
+        bound = f" loss_bound={self.loss_bound:g}" if self.loss_bound else ""
         return f"{self.transport}{bound}"
 
     @property
