@@ -3,9 +3,9 @@
     python benchmarks/simulated_steps.py [--slow FACTOR]... > simulated-steps.json
 
 Eight workers in two groups of four, a small model on digits, padded computing, over gloo. Simulated
-three times: without software, with the workers' own times and the software's cost from the trace
-of one strategy (`--from`, workers alike) and, for the servers, from that of `ps-bsp` as well.
-Nothing is taken from the run that is predicted, but for the strategies that are measured.
+four times: without software; with what the trace of one strategy (`--from`, workers alike) says of
+computing and of messages; with what those of `ps-bsp` and `ripples`, workers alike, say of servers
+and of the group generator as well; and with each run's own trace replayed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from shoal.jobs.run import RunOutcome
     from shoal.scenario.training_spec import Scenario, TrainingSpec
 
-SERVERS = "ps-bsp"
+SERVERS, GENERATOR = "ps-bsp", "ripples"
 WORKERS, PER_HOST, STEPS, COMPUTE_MS = 8, 4, 60, 60.0
 SCENARIO = f"""
 [hosts]
@@ -69,21 +69,26 @@ def main() -> None:
     scenario = parse_scenario(SCENARIO)
     assert scenario.training is not None
     outcomes = _train(factors)
-    source, servers = (_traced(outcomes[name, factors[0]]) for name in (arguments.source, SERVERS))
+    source, servers, generator = (
+        _traced(outcomes[name, factors[0]]) for name in (arguments.source, SERVERS, GENERATOR)
+    )
+    assert generator.answer_s is not None
+    typical_s = median(seconds for rank in source.step_s for seconds in rank)
     message_s = measured_cost(source, scenario.training.local_rate).message_s
     server_s = measured_cost(servers, scenario.training.local_rate).server_s
     rows = []
     for (name, factor), outcome in outcomes.items():
         slow = {0: factor} if factor > 1 else {}
         plain = replace(scenario.training, slow=slow)
-        costs = replace(plain, message_cost_s=message_s)
+        one = replace(plain, compute_s=typical_s, message_cost_s=message_s)
         real = outcome.result
         means = [sum(w.step_ms) / len(w.step_ms) for w in real.worker_results]
         trainings = {
             "plain": plain,
-            # own times of workers that are alike; a slow one's are its factor times the padding
-            "one_trace": replace(costs, compute_s=_typical(source)),
-            "two_traces": replace(costs, compute_s=_typical(source), server_cost_s=server_s),
+            "one_trace": one,
+            "three_traces": replace(
+                one, server_cost_s=server_s, control_delay_s=generator.answer_s
+            ),
             "own_trace": plain.replaying(_traced(outcome)),
         }
         row: dict[str, Any] = {
@@ -101,6 +106,8 @@ def main() -> None:
         "source": arguments.source,
         "message_cost_s": message_s,
         "server_cost_s": server_s,
+        "control_delay_s": generator.answer_s,
+        "compute_s": typical_s,
         "rows": rows,
     }
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
@@ -138,11 +145,6 @@ def _traced(outcome: RunOutcome) -> Measured:
         header = TraceHeader(run.strategy, run.workers, run.num_parameters)
         write_trace(path, outcome.spans, header=header)
         return read_measured(path, WORKERS)
-
-
-def _typical(measured: Measured) -> float:
-    """Return the median of the own times of a step, seconds."""
-    return median(seconds for rank in measured.step_s for seconds in rank)
 
 
 def _simulated_ms(scenario: Scenario, training: TrainingSpec, name: str) -> float:

@@ -103,6 +103,28 @@ def test_costs_are_what_exchanges_take_beyond_their_bytes(tmp_path: Path) -> Non
     assert measured_cost(hidden, 32_000_000) == SoftwareCost()
 
 
+def test_the_generators_answer_is_what_the_last_to_ask_waits_for(tmp_path: Path) -> None:
+    """Rank 1 asks 30 ms after rank 0; both are answered 2 ms later, and meet 1 ms apart."""
+    found = []
+    for step in range(3):
+        begin = 100 * step * MS
+        for rank, asks, meets in ((0, 10, 43), (1, 40, 42)):
+            found += [
+                Span(SpanKind.COMPUTE, rank, step, begin, asks * MS),
+                Span(SpanKind.WAIT, rank, step, begin + asks * MS, (42 - asks) * MS, (0, 1)),
+                Span(SpanKind.EXCHANGE, rank, step, begin + meets * MS, (50 - meets) * MS, (0, 1)),
+            ]
+    path = tmp_path / "trace.json"
+    write_trace(path, found, header=TraceHeader("ripples", 2, PARAMETERS))
+    measured = read_measured(path, 2)
+    assert measured.answer_s == pytest.approx(0.002)
+    replayed = parse_scenario(SMALL).training
+    assert replayed is not None
+    assert replayed.replaying(measured).control_delay_s == measured.answer_s
+    write_trace(path, found, header=TraceHeader("ds-sync", 2, PARAMETERS))
+    assert replayed.replaying(read_measured(path, 2)).control_delay_s == 100e-6
+
+
 @pytest.mark.parametrize(
     ("strategy", "messages"),
     [("ds-sync", 2), ("ripples", 2), ("all-reduce", 4), ("ps-bsp", 2), ("ps-asp", 2)],

@@ -44,6 +44,8 @@ class PlanReport(msgspec.Struct, frozen=True):
     stand_in: str
     environment: Environment
     plan: Any
+    measured: str | None = None
+    """The trace that `--measured` named."""
 
 
 def plan(
@@ -84,8 +86,9 @@ def plan(
     console.print(found.ranked[0].line, soft_wrap=True)
     if json is not None:
         stand_in = f"{ranking.MODEL} on {ranking.DATASET} to {ranking.TARGET:g}"
+        trace = None if measured is None else measured.name
         report = PlanReport(
-            cluster.name, read.cluster.seed, stand_in, describe_environment(), found
+            cluster.name, read.cluster.seed, stand_in, describe_environment(), found, trace
         )
         write_whole(json, indented_json(report))
 

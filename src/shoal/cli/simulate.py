@@ -52,6 +52,9 @@ class SimulationReport(msgspec.Struct, frozen=True):
     real_seconds: list[float]
     """How long each simulation took when it was made."""
 
+    measured: str | None = None
+    """The trace that `--measured` named."""
+
 
 def simulate(
     scenario: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
@@ -86,7 +89,10 @@ def simulate(
         console.print(f"Mean over {len(repeats)} seeds, and half of its 95 % interval.")
     if json is not None:
         took = [each.seconds for each in finished]
-        report = SimulationReport(scenario.name, repeats, describe_environment(), outcomes, took)
+        trace = None if measured is None else measured.name
+        report = SimulationReport(
+            scenario.name, repeats, describe_environment(), outcomes, took, trace
+        )
         write_whole(json, indented_json(report))
 
 

@@ -32,7 +32,7 @@ _STRATEGIES: Final = 6
 _PACKETS: Final = 1_000_000
 """To be sent in a run, about."""
 _PAYLOAD_BYTES: Final = 1_400
-_EXCHANGES: Final = (1, 12)
+_EXCHANGES: Final = (2, 12)
 """Of a run, at least and at most."""
 
 

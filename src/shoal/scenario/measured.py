@@ -7,7 +7,7 @@ what an exchange would have taken without software is the simulator's to say.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _Stretch: TypeAlias = tuple[float, float]
 """(begin, end), microseconds."""
+
+_ASKING: Final = ("ripples", "ripples-random")
+"""Strategies whose groups are formed by the generator."""
 
 _AGAIN: Final = "record one with shoal train --trace"
 
@@ -48,6 +51,8 @@ class Measured:
     step_s: tuple[tuple[float, ...], ...]
     """By rank and step: the worker's own time, all but waiting and exchanging."""
     exchanges: tuple[ExchangeTime, ...]
+    answer_s: float | None = None
+    """From asking the group generator to its answer, if nobody else is awaited; None: no asking."""
 
     @property
     def mean_s(self) -> float:
@@ -103,7 +108,9 @@ def read_measured(path: Path, workers: int) -> Measured:
             message = f"{path} has no step of rank {rank}, or one that took no time; {_AGAIN}."
             raise DataError(message)
     found = tuple(_exchange_times(event for events in by_rank.values() for event in events))
-    return Measured(trace.otherData.strategy, trace.otherData.parameters, steps, found)
+    header = trace.otherData
+    answer_s = _answer_time(by_rank) if header.strategy in _ASKING else None
+    return Measured(header.strategy, header.parameters, steps, found, answer_s)
 
 
 def _read(path: Path) -> _Trace:
@@ -162,3 +169,35 @@ def _exchange_times(events: Iterable[_Event]) -> Iterator[ExchangeTime]:
             by_size[len(event.args.get("members", ()))].append(event.dur / 1e6)
     for members, seconds in sorted(by_size.items()):
         yield ExchangeTime(members, len(seconds), median(seconds))
+
+
+def _answer_time(by_rank: Mapping[int, Sequence[_Event]]) -> float | None:
+    """Return the median wait of those who were the last of their group to ask."""
+    asked: dict[tuple[int, ...], list[list[_Event]]] = {}
+    for rank, events in by_rank.items():
+        for members, waits in _asking(events).items():
+            if rank in members:
+                asked.setdefault(members, []).append(waits)
+    last = [
+        max(meeting, key=lambda wait: wait.ts).dur
+        for members, waits in asked.items()
+        if len(waits) == len(members)
+        for meeting in zip(*waits, strict=False)
+    ]
+    return median(last) / 1e6 if last else None
+
+
+def _asking(events: Iterable[_Event]) -> dict[tuple[int, ...], list[_Event]]:
+    """Return one worker's waits for an answer, by group, in order.
+
+    A wait that ends where an exchange begins, to the nanosecond, was cut off that exchange.
+    """
+    found: dict[tuple[int, ...], list[_Event]] = defaultdict(list)
+    ordered = sorted(events, key=lambda event: event.ts)
+    begins = {round(1e3 * each.ts) for each in ordered if each.cat == SpanKind.EXCHANGE}
+    for each in ordered:
+        members = tuple(each.args.get("members", ()))
+        ended = round(1e3 * (each.ts + each.dur))
+        if each.cat == SpanKind.WAIT and len(members) > 1 and ended not in begins:
+            found[members].append(each)
+    return found

@@ -68,7 +68,15 @@ class TrainingSpec:
 
     def replaying(self, measured: Measured) -> TrainingSpec:
         """Return the job with the times of a traced run instead of its own."""
-        return replace(self, measured=measured, compute_s=measured.mean_s, spread=0.0, slow={})
+        answer_s = measured.answer_s
+        return replace(
+            self,
+            measured=measured,
+            compute_s=measured.mean_s,
+            spread=0.0,
+            slow={},
+            control_delay_s=self.control_delay_s if answer_s is None else answer_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
