@@ -2,8 +2,10 @@
 
     python benchmarks/simulated_steps.py [--slow FACTOR]... > simulated-steps.json
 
-Eight workers in two groups of four, a small model on digits, padded computing, over gloo: what is
-left between the two is what software takes.
+Eight workers in two groups of four, a small model on digits, padded computing, over gloo. Simulated
+four times: without software; with what the trace of one strategy (`--from`, workers alike) says of
+computing and of messages; with what those of `ps-bsp` and `ripples`, workers alike, say of servers
+and of the group generator as well; and with each run's own trace replayed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,12 +25,21 @@ from shoal.jobs.environment import describe_environment
 from shoal.jobs.pool import WorkerPool
 from shoal.jobs.run import run_spec
 from shoal.jobs.spec import RunSpec
+from shoal.jobs.trace_file import write_trace
+from shoal.scenario.measured import Measured, read_measured
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.all_strategies import SIMULATED
 from shoal.sim.training.simulation import simulate
+from shoal.sim.training.software import measured_cost
+from shoal.trace import TraceHeader
 from shoal.workloads import load_dataset
 
+if TYPE_CHECKING:
+    from shoal.jobs.run import RunOutcome
+    from shoal.scenario.training_spec import Scenario, TrainingSpec
+
+SERVERS, GENERATOR = "ps-bsp", "ripples"
 WORKERS, PER_HOST, STEPS, COMPUTE_MS = 8, 4, 60, 60.0
 SCENARIO = f"""
 [hosts]
@@ -48,16 +63,63 @@ def main() -> None:
     """Measure, simulate, and print both as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--slow", type=float, action="append", help="of rank 0; default 1 and 3")
-    factors = parser.parse_args().slow or [1.0, 3.0]
+    parser.add_argument("--from", dest="source", default="ds-sync", help="whose trace has the cost")
+    arguments = parser.parse_args()
+    factors = arguments.slow or [1.0, 3.0]
     scenario = parse_scenario(SCENARIO)
     assert scenario.training is not None
-    dataset = load_dataset("digits")
+    outcomes = _train(factors)
+    source, servers, generator = (
+        _traced(outcomes[name, factors[0]]) for name in (arguments.source, SERVERS, GENERATOR)
+    )
+    assert generator.answer_s is not None
+    typical_s = median(seconds for rank in source.step_s for seconds in rank)
+    message_s = measured_cost(source, scenario.training.local_rate).message_s
+    server_s = measured_cost(servers, scenario.training.local_rate).server_s
     rows = []
+    for (name, factor), outcome in outcomes.items():
+        slow = {0: factor} if factor > 1 else {}
+        plain = replace(scenario.training, slow=slow)
+        one = replace(plain, compute_s=typical_s, message_cost_s=message_s)
+        real = outcome.result
+        means = [sum(w.step_ms) / len(w.step_ms) for w in real.worker_results]
+        trainings = {
+            "plain": plain,
+            "one_trace": one,
+            "three_traces": replace(
+                one, server_cost_s=server_s, control_delay_s=generator.answer_s
+            ),
+            "own_trace": plain.replaying(_traced(outcome)),
+        }
+        row: dict[str, Any] = {
+            "strategy": name,
+            "slow": factor,
+            "real_ms": sum(means) / WORKERS,
+            "real_wait_share": real.wait_share,
+        }
+        for which, training in trainings.items():
+            row[f"{which}_ratio"] = _simulated_ms(scenario, training, name) / row["real_ms"]
+        rows.append(row)
+        sys.stderr.write(f"{json.dumps(row)}\n")
+    report = {
+        "environment": msgspec.to_builtins(describe_environment()),
+        "source": arguments.source,
+        "message_cost_s": message_s,
+        "server_cost_s": server_s,
+        "control_delay_s": generator.answer_s,
+        "compute_s": typical_s,
+        "rows": rows,
+    }
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
+
+
+def _train(factors: list[float]) -> dict[tuple[str, float], RunOutcome]:
+    """Train with real processes, every strategy with every factor."""
+    dataset = load_dataset("digits")
+    outcomes = {}
     with WorkerPool(WORKERS, deadline_s=60) as pool:
         pool.start()
         for factor in factors:
-            slow = {0: factor} if factor > 1 else {}
-            training = replace(scenario.training, slow=slow)
             for name in SIMULATED:
                 spec = RunSpec(
                     strategy=name,
@@ -66,28 +128,27 @@ def main() -> None:
                     workers=WORKERS,
                     workers_per_host=PER_HOST,
                     compute_ms=COMPUTE_MS,
-                    slow=slow,
+                    slow={0: factor} if factor > 1 else {},
                     max_steps=STEPS,
                     evaluation_samples=0,
+                    is_traced=True,
                 )
-                real = run_spec(pool, spec, dataset).result
-                means = [sum(w.step_ms) / len(w.step_ms) for w in real.worker_results]
-                virtual = simulate(scenario.cluster, training, StrategySpec(name))
-                row = {
-                    "strategy": name,
-                    "slow": factor,
-                    "real_ms": sum(means) / WORKERS,
-                    "simulated_ms": virtual.step_ms,
-                    "real_wait_share": real.wait_share,
-                    "simulated": asdict(virtual),
-                }
-                rows.append(row)
-                sys.stderr.write(
-                    f"{name}, {factor:g}x: {row['real_ms']:.1f} ms,"
-                    f" simulated {virtual.step_ms:.1f} ms\n"
-                )
-    environment = msgspec.to_builtins(describe_environment())
-    sys.stdout.write(json.dumps({"environment": environment, "rows": rows}, indent=1) + "\n")
+                outcomes[name, factor] = run_spec(pool, spec, dataset)
+    return outcomes
+
+
+def _traced(outcome: RunOutcome) -> Measured:
+    """Return what the run's trace says, through its file."""
+    run = outcome.result
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        header = TraceHeader(run.strategy, run.workers, run.num_parameters)
+        write_trace(path, outcome.spans, header=header)
+        return read_measured(path, WORKERS)
+
+
+def _simulated_ms(scenario: Scenario, training: TrainingSpec, name: str) -> float:
+    return simulate(scenario.cluster, training, StrategySpec(name)).step_ms
 
 
 if __name__ == "__main__":

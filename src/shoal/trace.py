@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
+
+TRACE_FORMAT: Final = 1
+"""Of trace files: goes up when what is in them means something else."""
 
 
 class SpanKind(StrEnum):
@@ -67,6 +70,17 @@ class Sample:
 
     values: dict[str, float]
     """Figures by name, which says the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
+    """What a trace was recorded of: what its file says beside the events."""
+
+    strategy: str
+    workers: int
+    parameters: int
+    """Of the model."""
+    shoal_trace: int = TRACE_FORMAT
 
 
 class TraceSink(Protocol):

@@ -17,14 +17,17 @@ pytest.importorskip("torch")
 import shoal
 from shoal.cli.plan import plan
 from shoal.errors import UsageError
-from shoal.plan import ranking
-from shoal.plan.candidates import candidates
+from shoal.plan import packets, ranking
+from shoal.plan.candidates import candidates, carried
 from shoal.scenario.spec_file import parse_scenario
 from shoal.sweeps import make_runs
 from shoal.train.strategies import make_strategy
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
+
+
+BOUNDED = "shoal loss_bound=0.1"
 
 
 def command(*arguments: str) -> Result:
@@ -51,6 +54,71 @@ def test_every_candidate_is_a_strategy_and_its_line_selects_it(workers: int) -> 
         chosen = make_strategy(eval(written, {"shoal": shoal}))
         assert chosen.name == each.strategy
         assert chosen.options() == strategy.options()
+
+
+@pytest.mark.parametrize("workers", [1, 16])
+def test_a_line_has_its_transport(workers: int) -> None:
+    for each in candidates(workers):
+        over = carried(each)
+        assert [(each.transport, each.loss_bound) for each in over] == (
+            [("shoal", 0.0), ("cubic", 0.0)]
+            if each.strategy == "ad-psgd"
+            else [("shoal", 0.0), ("shoal", 0.1), ("cubic", 0.0)]
+        )
+        for one in over:
+            said = eval(f"dict(sync={one.line.split('sync=')[1]}", {"shoal": shoal})
+            assert make_strategy(said.pop("sync")).name == each.strategy
+            wanted = {"transport": "shoal" if one.transport == "shoal" else "gloo"}
+            assert said == wanted | ({"loss_bound": 0.1} if one.loss_bound else {})
+
+
+def test_where_links_lose_transports_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over TCP all-reduce waits for what was lost; a bound lets some of it go."""
+    monkeypatch.setattr(ranking, "TARGET", 0.3)
+    few = [each for each in candidates(2) if each.strategy in ("all-reduce", "ps-bsp")]
+    monkeypatch.setattr(ranking, "candidates", lambda _: few)
+    text = SMALL[: SMALL.index("[[training.slow]]")].replace("workers = 2", "workers = 1")
+    lossy = text.replace('delay = "10 us"', 'delay = "10 us"\nloss = "2 %"')
+    (tmp_path / "cluster.toml").write_text(lossy)
+    file = tmp_path / "plan.json"
+    kept = "--jobs", "1", "--runs", str(tmp_path / "runs.jsonl")
+    result = command(str(tmp_path / "cluster.toml"), "--json", str(file), *kept)
+    assert result.exit_code == 0, result.output
+    assert [f"note: {each}" for each in packets.NOTES] == [
+        line for line in result.stderr.splitlines() if line.startswith("note: ")
+    ]
+    found = json.loads(file.read_text())["plan"]
+    assert {each["transport"] for each in found["screened"]} == {""}
+    flows = {each["name"]: each for each in found["screened"]}
+    ranked = {(each["name"], each["transport"]): each for each in found["ranked"]}
+    assert set(ranked) == {
+        (name, transport) for name in flows for transport in ("shoal", BOUNDED, "cubic")
+    }
+    for (name, transport), each in ranked.items():
+        assert each["steps_to_target"] == flows[name]["steps_to_target"]
+        factor = each["step_ms"] / flows[name]["step_ms"]
+        assert each["seconds_to_target"] == pytest.approx(factor * flows[name]["seconds_to_target"])
+        assert (0 < each["lost_share"] < 0.1) if transport == BOUNDED else each["lost_share"] == 0
+    for name in flows:
+        times = [ranked[name, one]["step_ms"] for one in (BOUNDED, "shoal", "cubic")]
+        assert times[0] <= times[1] < times[2]
+    assert result.stdout.splitlines()[-1] == found["ranked"][0]["line"]
+
+
+def test_the_best_form_of_the_best_strategies_is_worth_packets() -> None:
+    made = [
+        ranking.Prediction(each.name, each.line, "", 1.0, 10.0 - number / 10, 1, 0, 0, 0, 1, 0, 0)
+        for number, each in enumerate(candidates(16))
+    ]
+    found = packets.worth_packets(made)
+    names = [each.name.split()[0] for each in found]
+    assert len(names) == len(set(names)) == 6
+    assert names[-1] == "all-reduce"  # the slowest of all, and always there
+    for each in found:
+        alike = [one for one in made if one.name.split()[0] == each.name.split()[0]]
+        assert each.seconds_to_target == min(one.seconds_to_target or 0.0 for one in alike)
 
 
 def test_the_plan_is_ranked_by_time_and_says_why(

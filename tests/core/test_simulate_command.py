@@ -13,9 +13,11 @@ from typer.testing import CliRunner, Result
 
 from shoal.cli.simulate import simulate
 from shoal.errors import UsageError
+from shoal.jobs.trace_file import write_trace
 from shoal.scenario.spec_file import parse_scenario, read_scenario
 from shoal.sim.training.simulation import simulate as run
 from shoal.sweeps import spread_of
+from shoal.trace import Span, SpanKind, TraceHeader
 
 
 def command(*arguments: str) -> Result:
@@ -62,6 +64,23 @@ def test_seeds_are_repeats_with_their_interval(tmp_path: Path) -> None:
     once = simulate_once(tmp_path, "--json", str(tmp_path / "once.json"))
     assert once.exit_code == 0
     assert json.loads((tmp_path / "once.json").read_text())["outcomes"] == report["outcomes"][:2]
+
+
+def test_a_trace_replaces_the_jobs_own_times(tmp_path: Path) -> None:
+    """Four workers that take 10 ms and more, by rank, in every step; nothing is spread or slow."""
+    spans = [Span(SpanKind.COMPUTE, rank, 0, 0, (10 + rank) * 1_000_000) for rank in range(4)]
+    write_trace(tmp_path / "trace.json", spans, header=TraceHeader("local-sgd", 4, 100_000))
+    text = SMALL[: SMALL.index("[[training.strategy]]")]
+    (tmp_path / "job.toml").write_text(
+        text + '[[training.strategy]]\nsync = "local-sgd"\ninterval = 1000\n'
+    )
+    out = "--json", str(tmp_path / "out.json")
+    result = simulate_once(tmp_path, "--measured", str(tmp_path / "trace.json"), *out)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["measured"] == "trace.json"
+    assert report["outcomes"][0]["step_ms"] == pytest.approx(11.5)
+    assert report["outcomes"][0]["seconds"] == pytest.approx(12 * 0.013)
 
 
 @pytest.mark.parametrize("text", ["", "x", "5-1", "1,", "-3", "1-99999999"])

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from shoal.cli.display import output_console
 from shoal.cli.options import require_writable
+from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, Sweeping
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
@@ -21,6 +22,15 @@ from shoal.scenario.spec_file import read_scenario
 
 if TYPE_CHECKING:
     from shoal.plan.ranking import Plan
+
+TransportsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--transports/--no-transports",
+        help="Compare transports too, packet by packet. If not given: where a link loses packets,"
+        " or the file names a transport.",
+    ),
+]
 
 SHOWN = 10
 """Candidates in the table; a file holds all."""
@@ -34,20 +44,24 @@ class PlanReport(msgspec.Struct, frozen=True):
     stand_in: str
     environment: Environment
     plan: Any
+    measured: str | None = None
+    """The trace that `--measured` named."""
 
 
 def plan(
     cluster: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    measured: MeasuredOption = None,
+    transports: TransportsOption = None,
     jobs: JobsOption = None,
     ray: RayOption = False,
     runs: RunsOption = None,
     json: Annotated[Path | None, typer.Option(help="Write all candidates here.")] = None,
 ) -> None:
     """Simulate every strategy on your cluster and rank them by the time to a target."""
-    from shoal.plan import ranking
-    from shoal.sim.happenings import not_modelled
+    from shoal.plan import packets, ranking
+    from shoal.sim.happenings import loses, not_modelled
 
-    read = read_scenario(cluster)
+    read = replaying(read_scenario(cluster), measured)
     if read.training is None:
         message = (
             f"{cluster} says nothing of the job; add a [training] table with a model or its"
@@ -55,18 +69,26 @@ def plan(
         )
         raise UsageError(message)
     require_writable(json)
-    for sentence in not_modelled(read.cluster):
+    is_carried = transports
+    if is_carried is None:
+        is_carried = loses(read.cluster) or bool(read.training.transport)
+    for sentence in packets.NOTES if is_carried else not_modelled(read.cluster):
         sys.stderr.write(f"note: {sentence}\n")
-    finished = Sweeping(jobs, ray, runs).make(ranking.runs_of(read), ranking.Prediction)
-    found = ranking.make_plan([each.result for each in finished])
+    sweeping = Sweeping(jobs, ray, runs)
+    flows = [each.result for each in sweeping.make(ranking.runs_of(read), ranking.Prediction)]
+    found = ranking.make_plan(flows)
+    if is_carried:
+        again = sweeping.make(packets.runs_of(read, found.ranked), ranking.Prediction)
+        found = ranking.make_plan([each.result for each in again], flows)
     console = output_console()
     console.print(_table(found))
     console.print(f"\n{found.reason}\n")
     console.print(found.ranked[0].line, soft_wrap=True)
     if json is not None:
         stand_in = f"{ranking.MODEL} on {ranking.DATASET} to {ranking.TARGET:g}"
+        trace = None if measured is None else measured.name
         report = PlanReport(
-            cluster.name, read.cluster.seed, stand_in, describe_environment(), found
+            cluster.name, read.cluster.seed, stand_in, describe_environment(), found, trace
         )
         write_whole(json, indented_json(report))
 
@@ -74,19 +96,25 @@ def plan(
 def _table(found: Plan) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
-    columns = ("ms/step", "s to target", "steps", "compute", "wait", "exchange", "apart")
+    is_carried = bool(found.screened)
+    if is_carried:
+        table.add_column("transport")
+    columns = ["ms/step", "s to target", "steps", "wait", "exchange", "behind", "apart"]
+    columns += ["lost"] if is_carried else []
     for name in columns:
         table.add_column(name, justify="right")
     for each in found.ranked[:SHOWN]:
         met = each.seconds_to_target
         table.add_row(
             each.name,
+            *([each.transport] if is_carried else []),
             f"{each.step_ms:.1f}",
             "not met" if met is None else f"{met:.1f}",
             "" if met is None else f"{each.steps_to_target:.0f}",
-            f"{each.compute_share:.0%}",
             f"{each.wait_share:.0%}",
             f"{each.exchange_share:.0%}",
+            "" if each.steps_behind is None else f"{each.steps_behind}",
             f"{each.consensus_distance:.2f}",
+            *([f"{each.lost_share:.1%}"] if is_carried else []),
         )
     return table

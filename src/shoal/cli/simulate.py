@@ -17,6 +17,7 @@ from rich.table import Table
 
 from shoal.cli.display import output_console
 from shoal.cli.options import require_writable
+from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.sweeping import (
     JobsOption,
     RayOption,
@@ -51,9 +52,13 @@ class SimulationReport(msgspec.Struct, frozen=True):
     real_seconds: list[float]
     """How long each simulation took when it was made."""
 
+    measured: str | None = None
+    """The trace that `--measured` named."""
+
 
 def simulate(
     scenario: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    measured: MeasuredOption = None,
     seeds: SeedsOption = None,
     jobs: JobsOption = None,
     ray: RayOption = False,
@@ -61,7 +66,7 @@ def simulate(
     json: Annotated[Path | None, typer.Option(help="Write the outcomes here.")] = None,
 ) -> None:
     """Train in virtual time on a cluster that a file describes, under each of its strategies."""
-    read = read_scenario(scenario)
+    read = replaying(read_scenario(scenario), measured)
     if read.training is None or not read.training.strategies:
         message = (
             f"{scenario} says nothing of training; add a [training] table with parameters,"
@@ -84,7 +89,10 @@ def simulate(
         console.print(f"Mean over {len(repeats)} seeds, and half of its 95 % interval.")
     if json is not None:
         took = [each.seconds for each in finished]
-        report = SimulationReport(scenario.name, repeats, describe_environment(), outcomes, took)
+        trace = None if measured is None else measured.name
+        report = SimulationReport(
+            scenario.name, repeats, describe_environment(), outcomes, took, trace
+        )
         write_whole(json, indented_json(report))
 
 

@@ -209,10 +209,13 @@ def _write(outcome: RunOutcome, json: Path | None, trace: Path | None) -> None:
     from shoal.jobs.result import ResultFile, write_results
     from shoal.jobs.trace_file import write_trace
     from shoal.report.terminal_table import print_table
+    from shoal.trace import TraceHeader
 
     results = ResultFile(environment=describe_environment(), runs=[outcome.result])
     print_table([results], output_console())
     if json is not None:
         write_results(json, results)
     if trace is not None:
-        write_trace(trace, outcome.spans, samples=outcome.samples)
+        run = outcome.result
+        header = TraceHeader(run.strategy, run.workers, run.num_parameters)
+        write_trace(trace, outcome.spans, samples=outcome.samples, header=header)

@@ -8,6 +8,7 @@ shown split into waiting and moving. Format: "Trace Event Format" of the Chromiu
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -19,6 +20,8 @@ from shoal.trace import Sample, Span, SpanKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from shoal.trace import TraceHeader
 
 _Event: TypeAlias = dict[str, object]
 
@@ -35,15 +38,18 @@ def write_trace(
     spans: Iterable[Span],
     names: Mapping[int, str] | None = None,
     samples: Iterable[Sample] = (),
+    header: TraceHeader | None = None,
 ) -> None:
     """Write `spans` and `samples`, as the workers recorded them, to `path`.
 
     `names` says what to call a rank's track; the others are called "worker 0" and so on. Times are
-    microseconds since the first span or sample. Raises `ResourceError` when the file cannot be
-    written.
+    microseconds since the first span or sample. With a `header` the file can be replayed, see
+    `scenario.measured`. Raises `ResourceError` when the file cannot be written.
     """
     events = list(_events(list(spans), list(samples), names or {}))
-    document = {"traceEvents": events, "displayTimeUnit": "ms"}
+    document: dict[str, object] = {"traceEvents": events, "displayTimeUnit": "ms"}
+    if header is not None:
+        document["otherData"] = asdict(header)
     write_whole(path, msgspec.json.encode(document), "the trace")
 
 

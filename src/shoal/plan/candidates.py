@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -21,12 +21,26 @@ _CLASSES: Final = {
 }
 
 
+SHOAL: Final = "shoal"
+TCP: Final = "cubic"
+"""The congestion control that Linux has unless told otherwise."""
+
+_CARRIERS: Final = ((SHOAL, 0.0), (SHOAL, 0.1), (TCP, 0.0))
+
+_LOSES_NOTHING: Final = ("ad-psgd",)
+"""What makes no sums, so that a bound allows nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A strategy with its options; those that are not named have their defaults."""
 
     strategy: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    transport: str = ""
+    """What carries it; "": whatever does."""
+    loss_bound: float = 0.0
+    """Share of a sum's contributions that may get lost."""
 
     @property
     def name(self) -> str:
@@ -35,12 +49,22 @@ class Candidate:
         return f"{self.strategy} {options}".strip()
 
     @property
+    def carrier(self) -> str:
+        """What tables call its transport, with what that may lose."""
+        bound = f" loss_bound={self.loss_bound:g}" if self.loss_bound else ""
+        return f"{self.transport}{bound}"
+
+    @property
     def line(self) -> str:
         """The line of a training script that selects it."""
         sync = repr(self.strategy).replace("'", '"')
         if self.options:
             options = ", ".join(f"{key}={value!r}" for key, value in self.options.items())
             sync = f"shoal.{_CLASSES[self.strategy]}({options})"
+        if self.transport:  # gloo is what goes over TCP
+            sync += f', transport="{SHOAL if self.transport == SHOAL else "gloo"}"'
+        if self.loss_bound:
+            sync += f", loss_bound={self.loss_bound:g}"
         return f"optimizer = shoal.DistributedOptimizer(optimizer, model, sync={sync})"
 
 
@@ -61,3 +85,12 @@ def candidates(workers: int) -> list[Candidate]:
             if size <= workers
         ]
     return found
+
+
+def carried(candidate: Candidate) -> list[Candidate]:
+    """Return `candidate` over every transport, with every bound that allows it something."""
+    return [
+        replace(candidate, transport=transport, loss_bound=bound)
+        for transport, bound in _CARRIERS
+        if not (bound and candidate.strategy in _LOSES_NOTHING)
+    ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from shoal.plan.candidates import Candidate, candidates
+from shoal.plan.candidates import TCP, Candidate, candidates
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.replicas import Replicas
 from shoal.sim.training.simulation import simulate
@@ -41,6 +41,8 @@ class Prediction:
 
     name: str
     line: str
+    transport: str
+    """What carries it, packet by packet, and what that may lose; "": flows that lose nothing."""
     step_ms: float
     """Mean over workers."""
     seconds_to_target: float | None
@@ -48,6 +50,10 @@ class Prediction:
     steps_to_target: float | None
     consensus_distance: float
     """Of the stand-in's replicas when it met the target: what averaging leaves undone."""
+    steps_behind: int | None
+    """Staleness: from the fastest worker to the slowest when the target was met."""
+    lost_share: float
+    """Of the contributions to sums that may get lost, what did."""
     compute_share: float
     wait_share: float
     exchange_share: float
@@ -59,13 +65,15 @@ class Plan:
 
     ranked: tuple[Prediction, ...]
     reason: str
+    screened: tuple[Prediction, ...] = ()
+    """All candidates as flows, where those that are ranked were chosen among them."""
 
 
 def runs_of(scenario: Scenario) -> list[Run]:
-    """Return the simulation of every candidate; each comes to a `Prediction`."""
+    """Return the simulation of every candidate as flows; each comes to a `Prediction`."""
     assert scenario.training is not None
     workers = scenario.cluster.topology.hosts * scenario.cluster.workers
-    training = replace(scenario.training, steps=_MOST_STEPS, strategies=())
+    training = replace(scenario.training, steps=_MOST_STEPS, strategies=(), transport="")
     return [
         Run(
             each.name,
@@ -81,10 +89,10 @@ def runs_of(scenario: Scenario) -> list[Run]:
     ]
 
 
-def make_plan(predictions: Sequence[Prediction]) -> Plan:
+def make_plan(predictions: Sequence[Prediction], screened: Sequence[Prediction] = ()) -> Plan:
     """Rank what the candidates have come to."""
-    ranked = tuple(sorted(predictions, key=_order))
-    return Plan(ranked, _reason(ranked))
+    ranked = tuple(sorted(predictions, key=order))
+    return Plan(ranked, _reason(ranked), tuple(sorted(screened, key=order)))
 
 
 def predict(
@@ -114,21 +122,25 @@ def predict(
         learner=replicas,
         tick=tick,
     )
-    last, met = replicas.curve[-1], replicas.met_at
+    last, met, steps = replicas.curve[-1], replicas.met_at, outcome.steps_by_rank
     return Prediction(
         name=candidate.name,
         line=candidate.line,
+        transport="",
         step_ms=outcome.step_ms,
         seconds_to_target=met,
         steps_to_target=None if met is None else last.mean_step,
         consensus_distance=last.consensus_distance,
+        steps_behind=None if met is None else max(steps) - min(steps),
+        lost_share=0.0,
         compute_share=outcome.compute_share,
         wait_share=outcome.wait_share,
         exchange_share=outcome.exchange_share,
     )
 
 
-def _order(each: Prediction) -> tuple[bool, float, float]:
+def order(each: Prediction) -> tuple[bool, float, float]:
+    """Return what sorts the soonest at the target first, and after those the fastest steps."""
     met = each.seconds_to_target
     return met is None, met or 0.0, each.step_ms
 
@@ -138,26 +150,31 @@ def _reason(ranked: tuple[Prediction, ...]) -> str:
     best = ranked[0]
     if best.seconds_to_target is None:
         return "No strategy met the target: the job's steps are too few or too slow to compare."
-    other = next((each for each in ranked if each.name == "all-reduce"), ranked[-1])
+    usual = (each for each in ranked if each.name == "all-reduce" and each.transport in ("", TCP))
+    other = next(usual, ranked[-1])
     if other is best:
         other = ranked[1]
     if other.seconds_to_target is None:
-        return f"{best.name} meets the target; {other.name} does not within {_MOST_STEPS} steps."
+        return f"{_title(best)} meets the target; {_title(other)} does not, in {_MOST_STEPS} steps."
     factor = other.seconds_to_target / best.seconds_to_target
     parts = [f"{_cost(best)}; {_cost(other)}: {factor:.2f} times as fast."]
     close = [
-        each.name
+        _title(each)
         for each in ranked[1:]
         if each.seconds_to_target is not None
         and each.seconds_to_target <= best.seconds_to_target * (1 + _CLOSE)
     ]
     if close:
-        parts.append(f"As good within {_CLOSE:.0%}: {', '.join(close)}.")
+        parts.append(f"As good within {_CLOSE:.0%}: {'; '.join(close)}.")
     return " ".join(parts)
+
+
+def _title(each: Prediction) -> str:
+    return f"{each.name} over {each.transport}" if each.transport else each.name
 
 
 def _cost(each: Prediction) -> str:
     return (
-        f"{each.name} takes {each.steps_to_target:.0f} steps of {each.step_ms:.0f} ms"
+        f"{_title(each)} takes {each.steps_to_target:.0f} steps of {each.step_ms:.0f} ms"
         f" ({each.wait_share:.0%} waiting, {each.exchange_share:.0%} exchanging)"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from shoal.errors import DataError, UsageError
 from shoal.quantities import parse_duration, parse_rate, parse_share, parse_size
@@ -44,9 +45,6 @@ from shoal.switching.topology import (
     star,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 T = TypeVar("T")
 
 SMALLEST_PACKET = 64
@@ -83,7 +81,7 @@ def read_scenario(path: Path) -> Scenario:
     except UnicodeDecodeError as error:
         message = f"{path} is not text in UTF-8."
         raise DataError(message) from error
-    return parse_scenario(text, str(path))
+    return parse_scenario(text, str(path), path.parent)
 
 
 def parse_spec(text: str, name: str = "spec") -> ClusterSpec:
@@ -91,8 +89,11 @@ def parse_spec(text: str, name: str = "spec") -> ClusterSpec:
     return parse_scenario(text, name).cluster
 
 
-def parse_scenario(text: str, name: str = "scenario") -> Scenario:
-    """Return the scenario in a TOML text, which errors call `name`; raise `UsageError`."""
+def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> Scenario:
+    """Return the scenario in a TOML text, which errors call `name`; raise `UsageError`.
+
+    Files that it names are looked for in `folder`.
+    """
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -103,7 +104,7 @@ def parse_scenario(text: str, name: str = "scenario") -> Scenario:
     training = None
     if "training" in top:
         workers = cluster.topology.hosts * cluster.workers
-        training = read_training(top.table("training"), workers)
+        training = read_training(top.table("training"), workers, folder)
     top.end()
     return Scenario(cluster, training)
 

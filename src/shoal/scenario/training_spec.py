@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario.measured import Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,24 @@ class TrainingSpec:
     """Bytes of transports' packets without Ethernet's header."""
     min_timeout_s: float | None = None
     """After which other transports send again unasked, at least; None: each one's usual time."""
+    measured: Measured | None = None
+    """A traced run, whose workers' times are replayed and whose software is taken over."""
+    message_cost_s: float | None = None
+    """Software, for each message that follows another in an exchange; None: as measured, or 0."""
+    server_cost_s: float | None = None
+    """Software, for a push and a pull; None: as measured, or what that many messages cost."""
+
+    def replaying(self, measured: Measured) -> TrainingSpec:
+        """Return the job with the times of a traced run instead of its own."""
+        answer_s = measured.answer_s
+        return replace(
+            self,
+            measured=measured,
+            compute_s=measured.mean_s,
+            spread=0.0,
+            slow={},
+            control_delay_s=self.control_delay_s if answer_s is None else answer_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

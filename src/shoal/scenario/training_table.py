@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from shoal.errors import UsageError
+from shoal.errors import DataError, UsageError
 from shoal.quantities import parse_duration, parse_rate, parse_size
+from shoal.scenario.measured import read_measured
 from shoal.scenario.toml_table import parse_flag, parse_number, parse_whole
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shoal.scenario.toml_table import Table
 
 _MOST_STEPS: Final = 10_000_000
 _MOST_SPREAD: Final = 3.0
+_MOST_COST_S: Final = 100.0
 _LEAST_TICK_S: Final = 1e-9
 _MOST_TICK_S: Final = 1e-3
 _MOST_TIMEOUT_S: Final = 60.0
 _ELEMENT_BYTES: Final = 4
 
 
-def read_training(table: Table, workers: int) -> TrainingSpec:
-    """Return what the table says; raise `UsageError` for what cannot be."""
+def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
+    """Return what the table says; raise `UsageError` for what cannot be.
+
+    A trace that it names lies in `folder`, if it does not say where.
+    """
     if sum(key in table for key in ("model", "parameters", "size")) != 1:
         raise table.error("It takes a model, a number of parameters or a size: one of them.")
     if "dataset" in table and "model" not in table:
@@ -33,7 +40,7 @@ def read_training(table: Table, workers: int) -> TrainingSpec:
         dataset=table.take("dataset", _word, ""),
         looks=table.take("looks", lambda value: parse_whole(value, 1, 10_000), 20),
         parameters=parameters or size // _ELEMENT_BYTES,
-        compute_s=table.take("compute", _compute),
+        compute_s=table.take("compute", _compute, 1.0 if "measured" in table else None),
         steps=table.take("steps", lambda value: parse_whole(value, 1, _MOST_STEPS), 100),
         layers=table.take("layers", lambda value: parse_whole(value, 1, 10_000), 16),
         spread=table.take("spread", _spread, 0.0),
@@ -44,14 +51,32 @@ def read_training(table: Table, workers: int) -> TrainingSpec:
         tick_s=table.take("tick", _tick, 1e-6),
         mtu=table.take("mtu", lambda value: parse_whole(value, 576, 9_216), 1_500),
         min_timeout_s=table.take_or_none("min_timeout", _timeout),
+        message_cost_s=table.take_or_none("message_cost", _cost),
+        server_cost_s=table.take_or_none("server_cost", _cost),
         strategies=tuple(_strategy(each) for each in table.tables("strategy")),
     )
+    spec = _replaying(spec, table, workers, folder)
     names = [each.name for each in spec.strategies]
     for name in names:
         if names.count(name) > 1:
             raise table.error(f"Two strategies are called {name!r}; give one of them a label.")
     table.end()
     return spec
+
+
+def _replaying(spec: TrainingSpec, table: Table, workers: int, folder: Path) -> TrainingSpec:
+    """Return `spec` with the times of the trace that the table names, if it names one."""
+    name = table.take("measured", _word, "")
+    if not name:
+        return spec
+    for key in ("compute", "spread", "slow"):
+        if key in table:
+            raise table.error("A measured run says how long every worker computes already.", key)
+    try:
+        measured = read_measured(folder / name, workers)
+    except (DataError, UsageError) as error:
+        raise table.error(str(error), "measured") from error
+    return spec.replaying(measured)
 
 
 def _strategy(table: Table) -> StrategySpec:
@@ -85,6 +110,14 @@ def _compute(value: object) -> float:
     seconds = parse_duration(value)
     if not 0 < seconds < 1e6:
         message = f"A step computes for more than nothing, not {value!r}."
+        raise UsageError(message)
+    return seconds
+
+
+def _cost(value: object) -> float:
+    seconds = parse_duration(value)
+    if not 0 <= seconds <= _MOST_COST_S:
+        message = f"Software costs an exchange 0 to {_MOST_COST_S:g} s, not {value!r}."
         raise UsageError(message)
     return seconds
 

@@ -1,4 +1,4 @@
-"""How long a worker computes in each step: the same, scattered, slow, slower for a while.
+"""How long a worker computes in each step: the same, scattered, slow, changing, or as recorded.
 
 Draws are keyed by seed, rank and step, so that a worker's times do not depend on who else there is
 or on the order in which they are asked for. Times are picoseconds.
@@ -35,6 +35,9 @@ class ComputeTimes:
     changes: Sequence[tuple[int, int, float]] = ()
     """(from when, rank, factor)."""
     seed: int = 0
+    recorded: Sequence[Sequence[float]] = ()
+    """By rank and step, picoseconds, from the beginning again after the last one; replaces `mean`
+    and `spread`."""
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for times that cannot be."""
@@ -53,6 +56,9 @@ class ComputeTimes:
             if who == rank and since <= now:
                 change = other
         factor *= change
+        if self.recorded:
+            steps = self.recorded[rank]
+            return round(steps[step % len(steps)] * factor)
         if self.spread == 0:
             return round(self.mean * factor)
         block, place = divmod(step, _BLOCK)

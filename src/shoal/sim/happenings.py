@@ -41,13 +41,22 @@ def processes(cluster: ClusterSpec, time: VirtualTime) -> Iterator[Process]:
         yield _send(flow, time)
 
 
+def loses(cluster: ClusterSpec) -> bool:
+    """Return whether a link loses packets, from the beginning or later."""
+    links = [cable.link for cable in cluster.topology.cables]
+    events = [each for each in cluster.events if isinstance(each, LinkEvent)]
+    settings = {name for event in events for name, _ in event.link}
+    found = any(link.loss or link.to_bad for link in links)
+    return found or bool(settings & {"loss", "bad_loss", "to_bad"})
+
+
 def not_modelled(cluster: ClusterSpec) -> list[str]:
     """Return a sentence for everything in the cluster that flows, not packets, know nothing of."""
     links = [cable.link for cable in cluster.topology.cables]
     events = [each for each in cluster.events if isinstance(each, LinkEvent)]
     settings = {name for event in events for name, _ in event.link}
     found = []
-    if any(link.loss or link.to_bad for link in links) or settings & {"loss", "bad_loss", "to_bad"}:
+    if loses(cluster):
         found.append("Flows lose nothing: the links' loss is left out.")
     if any(link.jitter_s or link.reorder for link in links) or settings & {"jitter_s", "reorder"}:
         found.append("Flows keep their order: the links' jitter and reordering are left out.")

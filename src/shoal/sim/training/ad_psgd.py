@@ -65,6 +65,7 @@ class ADPSGD(AbstractSimulatedStrategy):
             world.count("queue_seconds", (world.time.now - begin) / 1e12)
         size = world.model.bytes
         yield world.exchange(rank, peer, size)
+        yield from world.software(2)
         world.learner.average([rank, peer], [0.5, 0.5])
         world.count("exchanges")
         queue.pop(0)

@@ -37,6 +37,7 @@ class ParameterServer(AbstractSimulatedStrategy):
         times = world.times[rank]
         others = [each for each in range(world.size) if each != rank]
         parts = [world.model.bytes / world.size] * len(others)
+        software = world.server_cost // 2 if others else 0  # half for a push, half for a pull
         clock.pull(rank)
         for step in range(world.steps):
             world.learner.compute_gradient(rank)
@@ -44,6 +45,8 @@ class ParameterServer(AbstractSimulatedStrategy):
             begin = world.time.now
             if others:
                 yield world.push(rank, others, parts)
+            if software:
+                yield software
             times.exchange += world.time.now - begin
             self._push(rank)
             begin = world.time.now
@@ -54,6 +57,8 @@ class ParameterServer(AbstractSimulatedStrategy):
             begin = world.time.now
             if others:
                 yield world.gather(rank, others, parts)
+            if software:
+                yield software
             times.exchange += world.time.now - begin
             world.learner.pull(rank)
             world.stepped(rank)

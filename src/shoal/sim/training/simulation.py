@@ -14,7 +14,9 @@ from shoal.sim.training.learning import AbstractLearner, NothingLearned
 from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
 from shoal.sim.training.networks import make_network
 from shoal.sim.training.outcome import Outcome
+from shoal.sim.training.software import software_cost
 from shoal.sim.training.world import World
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import VirtualTime
 from shoal.switching.tables import PICOSECONDS
 
@@ -55,6 +57,9 @@ def simulate(
     )
     made.finish(world)
     world.learner.finish(max(each.ended for each in world.times))
+    if isinstance(world.time.network, BoundedLossNetwork) and world.time.network.lossy_bytes:
+        world.count("lossy_bytes", world.time.network.lossy_bytes)
+        world.count("lost_bytes", world.time.network.lost_bytes)
     return _outcome(strategy.name, world)
 
 
@@ -69,8 +74,10 @@ def make_world(
     """Return the cluster with its workers, at the beginning of time; `network` as in `simulate`."""
     workers = cluster.topology.hosts * cluster.workers
     learner = learner or _learner(cluster, training, workers)
-    model = learner.size if training.dataset and learner.size else _model(training)
+    model = learner.size if training.dataset and learner.size else model_of(training)
     carries = learner.gradient_elements * ELEMENT_BYTES == model.bytes
+    recorded = () if training.measured is None else training.measured.step_s
+    cost = software_cost(training, workers)
     network = network or make_network(cluster, training, strategy, carries_values=carries)
     return World(
         time=VirtualTime(network),
@@ -81,12 +88,15 @@ def make_world(
             training.slow,
             _changes(cluster),
             seed=cluster.seed,
+            recorded=[[each * PICOSECONDS for each in steps] for steps in recorded],
         ),
         model=model,
         learner=learner,
         steps=training.steps,
         seed=cluster.seed,
         control_delay=round(training.control_delay_s * PICOSECONDS),
+        message_cost=round(cost.message_s * PICOSECONDS),
+        server_cost=round(cost.server_s * PICOSECONDS),
     )
 
 
@@ -118,7 +128,8 @@ def _learner(cluster: ClusterSpec, training: TrainingSpec, workers: int) -> Abst
     )
 
 
-def _model(training: TrainingSpec) -> ModelSize:
+def model_of(training: TrainingSpec) -> ModelSize:
+    """Return how large the job's model is, layer by layer."""
     if training.model is not None:
         return architecture(training.model).size()
     return even("model", training.parameters, min(training.layers, training.parameters))

@@ -50,6 +50,10 @@ class World:
     seed: int = 0
     control_delay: int = 100_000_000
     """From asking the group generator to its answer, picoseconds, however soon it knows it."""
+    message_cost: int = 0
+    """Software, for each message that follows another in an exchange, picoseconds."""
+    server_cost: int = 0
+    """Software, for a push and a pull, picoseconds."""
     counters: dict[str, float] = field(default_factory=dict)
     times: list[Times] = field(init=False)
     _training: int = 0
@@ -122,6 +126,7 @@ class World:
         network = self.time.network
         if isinstance(network, BoundedLossNetwork):
             yield from sum_over_hosts(self, network, members, summand, algorithm or "direct")
+            yield from self.software(2 * (len(members) - 1))
         elif algorithm == "direct":
             yield from self.hierarchical_mean(1, summand.size)
         else:
@@ -140,6 +145,7 @@ class World:
         yield self.time.transfer([a for a, _ in ring], [b for _, b in ring], [each] * count)
         longest = max(self.time.network.delay(a, b) for a, b in ring)
         yield (2 * (count - 1) - 1) * longest
+        yield from self.software(2 * (count - 1))
 
     def hierarchical_mean(self, per_host: int, size: float) -> Process:
         """Let all workers average `size` bytes, first `per_host` that follow each other.
@@ -156,6 +162,12 @@ class World:
         ways = set(zip(sources, targets, strict=True))
         longest = max(self.time.network.delay(source, target) for source, target in ways)
         yield (ONE_WAY_DELAYS - 1) * longest
+        yield from self.software(2 * (per_host - 1) + 2 * (self.size // per_host - 1))
+
+    def software(self, messages: int) -> Process:
+        """Take the time of the software that handles messages which follow one another."""
+        if self.message_cost:
+            yield messages * self.message_cost
 
     def send(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
         """Start sending from a rank to others; the signal is given when all has arrived."""

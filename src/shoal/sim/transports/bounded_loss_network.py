@@ -159,6 +159,8 @@ class BoundedLossNetwork:
         self._waiting: list[int] = []
         """Transfers that were over when another one was started."""
         self._started = self._over = self._now = 0
+        self.lossy_bytes = self.lost_bytes = 0
+        """Of transfers that are over: what might have got lost, and what did."""
 
     @property
     def now(self) -> int:
@@ -471,6 +473,10 @@ class BoundedLossNetwork:
         if transfer.awaited > 0:
             return False
         self._over += 1
+        for tables in transfer.tables.values():
+            lossy = tables.incoming[tables.incoming["target"] < tables.incoming["size"]]
+            self.lossy_bytes += int(lossy["size"].sum())
+            self.lost_bytes += int((lossy["size"] - lossy["received"]).sum())
         self._remembered.append(number)
         if len(self._remembered) > REMEMBERED:
             del self._transfers[self._remembered.popleft()]

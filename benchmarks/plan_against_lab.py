@@ -1,0 +1,152 @@
+"""The planner's ranking beside the lab's: which of three modes is first, in every scenario.
+
+    python benchmarks/plan_against_lab.py > benchmarks/results/plan-against-lab.json
+
+The reference is `results/cluster.json`, times to a loss that `shoal bench cluster` measured in its
+emulated networks. Compared are those of its contenders that the simulator knows: PyTorch's
+post-local SGD is local SGD over TCP. The scenarios are simulated as `shoal plan` does it, with its
+own stand-in: the lab's model is another one, so that times are no forecast and only ranks compare.
+Nothing is set to make the two agree. Beside the ranks: what naming the same mode everywhere would
+score, which pairs of modes come in the lab's order, and mean step times.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import permutations
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from shoal.bench.cluster.cluster_file import read_cluster_file
+from shoal.bench.cluster.scenarios import SCENARIOS
+from shoal.jobs.environment import describe_environment
+from shoal.plan.candidates import Candidate
+from shoal.plan.packets import predict_over
+from shoal.plan.ranking import TARGET, predict
+from shoal.scenario.training_spec import TrainingSpec
+from shoal.workloads import load_dataset, make_model
+
+if TYPE_CHECKING:
+    from shoal.bench.cluster.cluster_file import ClusterFile
+    from shoal.bench.cluster.scenarios import Scenario
+    from shoal.bench.cluster.task import Task
+    from shoal.plan.ranking import Prediction
+
+REFERENCE: Final = Path(__file__).parent / "results" / "cluster.json"
+
+MODES: Final = {
+    "shoal-ripples-rare": Candidate("ripples", {"interval": 8}, "shoal", 0.1),
+    "shoal-local-sgd": Candidate("local-sgd", {"interval": 8}, "shoal"),
+    "post-local-sgd": Candidate("local-sgd", {"interval": 4}, "cubic"),
+}
+"""Contenders of the suite, and what they are for the planner, which knows no overlapped modes."""
+
+CLOSE: Final = 1.05
+MOST_STEPS: Final = 600
+"""Of the stand-in, as the planner allows it."""
+
+
+def main() -> None:
+    """Simulate every scenario that has a reference, and print how ranks compare as JSON."""
+    reference = read_cluster_file(REFERENCE)
+    rows = []
+    for scenario in SCENARIOS:
+        task = reference.outcomes[0].key.task
+        hosts = scenario.build(task).topology.hosts
+        measured = _measured(reference, scenario, task)
+        if len(measured) < len(MODES) or hosts != task.workers:
+            sys.stderr.write(f"{scenario.name}: left out, {len(measured)} modes, {hosts} hosts\n")
+            continue
+        rows.append(_row(scenario, task, measured, _measured_step_ms(reference, scenario, task)))
+        sys.stderr.write(f"{json.dumps(rows[-1])}\n")
+    report = {
+        "environment": msgspec.to_builtins(describe_environment()),
+        "reference": REFERENCE.name,
+        "scenarios": len(rows),
+        "best_or_close": sum(row["best_or_close"] for row in rows),
+        "best_or_close_by_always_naming": {
+            name: sum(_is_close(row["measured_s"], name) for row in rows) for name in MODES
+        },
+        "pairs": sum(row["pairs"] for row in rows),
+        "pairs_in_order": sum(row["pairs_in_order"] for row in rows),
+        "rows": rows,
+    }
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
+
+
+def _measured(reference: ClusterFile, scenario: Scenario, task: Task) -> dict[str, float]:
+    """Return the lab's seconds to the target by contender; a whole run's where it was not met."""
+    return {
+        each.key.contender: each.figures.seconds_to_target or task.seconds
+        for each in reference.outcomes
+        if each.figures is not None
+        and each.key.scenario == scenario.name
+        and each.key.task == task
+        and each.key.contender in MODES
+    }
+
+
+def _measured_step_ms(reference: ClusterFile, scenario: Scenario, task: Task) -> dict[str, float]:
+    """Return the lab's mean step over workers by contender: its time over a worker's steps."""
+    return {
+        each.key.contender: fmean(1e3 * task.seconds / steps for steps in each.figures.steps)
+        for each in reference.outcomes
+        if each.figures is not None
+        and each.key.scenario == scenario.name
+        and each.key.task == task
+        and each.key.contender in MODES
+    }
+
+
+def _is_close(measured: dict[str, float], name: str) -> bool:
+    return measured[name] <= CLOSE * min(measured.values())
+
+
+def _row(
+    scenario: Scenario, task: Task, measured: dict[str, float], step_ms: dict[str, float]
+) -> dict[str, Any]:
+    found = {name: _predict(scenario, task, mode) for name, mode in MODES.items()}
+    predicted = {
+        name: float("inf") if each.seconds_to_target is None else each.seconds_to_target
+        for name, each in found.items()
+    }
+    first = min(predicted, key=predicted.__getitem__)
+    apart = [  # pairs that the lab tells apart, the faster one first
+        (a, b) for a, b in permutations(MODES, 2) if measured[b] > CLOSE * measured[a]
+    ]
+    return {
+        "scenario": scenario.name,
+        "measured_s": measured,
+        "predicted_s": {name: each.seconds_to_target for name, each in found.items()},
+        "measured_step_ms": step_ms,
+        "predicted_step_ms": {name: each.step_ms for name, each in found.items()},
+        "predicted_best": first,
+        "measured_best": min(measured, key=measured.__getitem__),
+        "behind_the_best": measured[first] / min(measured.values()),
+        "best_or_close": _is_close(measured, first),
+        "pairs": len(apart),
+        "pairs_in_order": sum(predicted[a] < predicted[b] for a, b in apart),
+    }
+
+
+def _predict(scenario: Scenario, task: Task, mode: Candidate) -> Prediction:
+    """Return what the planner makes of a mode: learning with flows, then packets."""
+    model = make_model(task.model, load_dataset(task.dataset), 0)
+    training = TrainingSpec(
+        parameters=sum(each.numel() for each in model.parameters()),
+        compute_s=task.compute_ms / 1e3,
+        steps=MOST_STEPS,
+        strategies=(),
+        slow=dict(scenario.factors),
+    )
+    cluster = scenario.build(task)
+    flows = predict(cluster, training, Candidate(mode.strategy, mode.options), TARGET)
+    return predict_over(cluster, training, mode, flows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What the transport makes of the best candidates: short runs packet by packet.
+
+Which strategies are worth it is known from flows, and so is how many steps each of them needs: a
+packet run is far too short to learn anything. It says how much longer than as flows the same steps
+take over a transport, with the loss, jitter and queues of the cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from shoal.plan.candidates import Candidate, candidates, carried
+from shoal.plan.ranking import Prediction, order
+from shoal.scenario.training_spec import StrategySpec
+from shoal.sim.training.simulation import model_of, simulate
+from shoal.sweeps import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario.training_spec import Scenario, TrainingSpec
+
+NOTES: Final = (
+    "Steps to the target are those of flows: what lost parts of sums do to learning is left out.",
+    "Transports carry a few steps each, packet by packet: what happens later on is left out.",
+)
+
+_STRATEGIES: Final = 6
+"""That are worth packets, in their best form each; all-reduce is always among them."""
+_PACKETS: Final = 1_000_000
+"""To be sent in a run, about."""
+_PAYLOAD_BYTES: Final = 1_400
+_EXCHANGES: Final = (2, 12)
+"""Of a run, at least and at most."""
+
+
+def runs_of(scenario: Scenario, ranked: Sequence[Prediction]) -> list[Run]:
+    """Return the packet runs of the best of `ranked`; each comes to a `Prediction`."""
+    assert scenario.training is not None
+    workers = scenario.cluster.topology.hosts * scenario.cluster.workers
+    by_name = {each.name: each for each in candidates(workers)}
+    training = replace(scenario.training, strategies=())
+    return [
+        Run(
+            f"{each.name} over {each.carrier}",
+            predict_over,
+            {
+                "cluster": scenario.cluster,
+                "training": training,
+                "candidate": each,
+                "flows": prediction,
+            },
+        )
+        for prediction in worth_packets(ranked)
+        for each in carried(by_name[prediction.name])
+    ]
+
+
+def worth_packets(ranked: Sequence[Prediction]) -> list[Prediction]:
+    """Return the best form of the best strategies, and of all-reduce."""
+    best: dict[str, Prediction] = {}
+    for each in sorted(ranked, key=order):
+        best.setdefault(each.name.split()[0], each)
+    found = list(best.values())[:_STRATEGIES]
+    usual = best.get("all-reduce")
+    return found if usual is None or usual in found else [*found[:-1], usual]
+
+
+def predict_over(
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    candidate: Candidate,
+    flows: Prediction,
+    *,
+    tick: Callable[[float], None] | None = None,
+) -> Prediction:
+    """Return what `flows` becomes over the candidate's transport.
+
+    The same steps are simulated as flows once more, so that the first steps, and the draws of how
+    long each one computes, are in both.
+    """
+    job = replace(training, steps=_steps(cluster, training, candidate), transport="")
+    plain = StrategySpec(candidate.strategy, candidate.options)
+    packets = replace(plain, transport=candidate.transport, loss_bound=candidate.loss_bound)
+    before = simulate(cluster, job, plain)
+    after = simulate(cluster, job, packets, tick=tick)
+    factor, met = after.step_ms / before.step_ms, flows.seconds_to_target
+    lossy = after.counters.get("lossy_bytes", 0.0)
+    return replace(
+        flows,
+        line=candidate.line,
+        transport=candidate.carrier,
+        step_ms=flows.step_ms * factor,
+        seconds_to_target=None if met is None else met * factor,
+        compute_share=after.compute_share,
+        wait_share=after.wait_share,
+        exchange_share=after.exchange_share,
+        lost_share=after.counters["lost_bytes"] / lossy if lossy else 0.0,
+    )
+
+
+def _steps(cluster: ClusterSpec, training: TrainingSpec, candidate: Candidate) -> int:
+    """Return how many steps take about as many packets as a run may."""
+    workers = cluster.topology.hosts * cluster.workers
+    packets = 2 * workers * model_of(training).bytes / _PAYLOAD_BYTES
+    least, most = _EXCHANGES
+    exchanges = min(max(round(_PACKETS / packets), least), most)
+    return exchanges * int(candidate.options.get("interval", 1))

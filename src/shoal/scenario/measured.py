@@ -1,0 +1,203 @@
+"""What a trace of `shoal train` says of a job: every worker's own time, how long exchanges took.
+
+Reads the file that `jobs.trace_file` writes. Owns what of a step is a worker's own and what is not;
+what an exchange would have taken without software is the simulator's to say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from shoal.errors import DataError, UsageError
+from shoal.trace import TRACE_FORMAT, SpanKind, TraceHeader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_Stretch: TypeAlias = tuple[float, float]
+"""(begin, end), microseconds."""
+
+_ASKING: Final = ("ripples", "ripples-random")
+"""Strategies whose groups are formed by the generator."""
+
+_AGAIN: Final = "record one with shoal train --trace"
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeTime:
+    """Exchanges among so many workers, from the arrival of the last one on."""
+
+    members: int
+    """0: with servers, which the trace does not count."""
+    count: int
+    """Times that a member took part in one."""
+    median_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run that was traced."""
+
+    strategy: str
+    parameters: int
+    """Of its model."""
+    step_s: tuple[tuple[float, ...], ...]
+    """By rank and step: the worker's own time, all but waiting and exchanging."""
+    exchanges: tuple[ExchangeTime, ...]
+    answer_s: float | None = None
+    """From asking the group generator to its answer, if nobody else is awaited; None: no asking."""
+
+    @property
+    def mean_s(self) -> float:
+        """The own time of a step, on the mean over all steps of all workers."""
+        return fmean(seconds for rank in self.step_s for seconds in rank)
+
+
+class _Event(msgspec.Struct):
+    """Of a trace event, what is read here; see "Trace Event Format" of the Chromium project."""
+
+    ph: str
+    cat: str = ""
+    pid: int = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: dict[str, Any] = {}
+
+
+class _Origin(msgspec.Struct):
+    """The part of a trace file that says what it is; another version's is not looked into."""
+
+    otherData: dict[str, Any] = {}  # noqa: N815 - the format's word
+
+
+class _Trace(msgspec.Struct):
+    """A trace file of this version."""
+
+    traceEvents: list[_Event]  # noqa: N815 - the format's word
+    otherData: TraceHeader  # noqa: N815 - the format's word
+
+
+def read_measured(path: Path, workers: int) -> Measured:
+    """Return what the trace at `path` says, of at least so many workers.
+
+    Raises `DataError` if it cannot be read or is of another version, `UsageError` if workers are
+    missing.
+    """
+    trace = _read(path)
+    by_rank: dict[int, list[_Event]] = defaultdict(list)
+    for event in trace.traceEvents:
+        if event.ph == "X":
+            by_rank[event.pid].append(event)
+    ranks = trace.otherData.workers
+    if ranks < workers:
+        message = (
+            f"{path} has the times of {ranks} workers, the cluster has {workers};"
+            f" {_AGAIN} --workers {workers}."
+        )
+        raise UsageError(message)
+    steps = tuple(tuple(_own_times(by_rank[rank])) for rank in range(ranks))
+    for rank, times in enumerate(steps):
+        if not times or not all(0 < each < 1e6 for each in times):
+            message = f"{path} has no step of rank {rank}, or one that took no time; {_AGAIN}."
+            raise DataError(message)
+    found = tuple(_exchange_times(event for events in by_rank.values() for event in events))
+    header = trace.otherData
+    answer_s = _answer_time(by_rank) if header.strategy in _ASKING else None
+    return Measured(header.strategy, header.parameters, steps, found, answer_s)
+
+
+def _read(path: Path) -> _Trace:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        message = f"Cannot read the trace {path}: {error.strerror}."
+        raise DataError(message) from error
+    try:
+        origin = msgspec.json.decode(text, type=_Origin).otherData
+        version = origin.get("shoal_trace")
+        if version is not None and version != TRACE_FORMAT:
+            message = (
+                f"{path} is a trace of another version of Shoal (format {version!r}, this one"
+                f" reads {TRACE_FORMAT}); {_AGAIN} of this version."
+            )
+            raise DataError(message)
+        if version is None:
+            message = f"{path} does not say that shoal train of this version made it; {_AGAIN}."
+            raise DataError(message)
+        return msgspec.json.decode(text, type=_Trace)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f"{path} is no trace of shoal train ({error}); {_AGAIN}."
+        raise DataError(message) from error
+
+
+def _own_times(events: Iterable[_Event]) -> Iterator[float]:
+    """Yield the seconds of every step that its worker neither waits nor exchanges.
+
+    That is computing, and what follows until the next step begins: the update, the loop itself.
+    """
+    ordered = sorted(events, key=lambda event: event.ts)
+    computing = [_stretch(each) for each in ordered if each.cat == SpanKind.COMPUTE]
+    others = [_stretch(each) for each in ordered if each.cat in (SpanKind.WAIT, SpanKind.EXCHANGE)]
+    place = 0
+    for (begin, end), (after, _) in pairwise(computing):
+        own, covered = end - begin, end
+        while place < len(others) and others[place][0] < after:
+            own += max(0.0, others[place][0] - covered)
+            covered = max(covered, others[place][1])
+            place += 1
+        yield (own + max(0.0, after - covered)) / 1e6
+    if computing:
+        yield (computing[-1][1] - computing[-1][0]) / 1e6
+
+
+def _stretch(event: _Event) -> _Stretch:
+    return event.ts, event.ts + event.dur
+
+
+def _exchange_times(events: Iterable[_Event]) -> Iterator[ExchangeTime]:
+    """Yield how long exchanges took, by how many took part."""
+    by_size: dict[int, list[float]] = defaultdict(list)
+    for event in events:
+        if event.cat == SpanKind.EXCHANGE:
+            by_size[len(event.args.get("members", ()))].append(event.dur / 1e6)
+    for members, seconds in sorted(by_size.items()):
+        yield ExchangeTime(members, len(seconds), median(seconds))
+
+
+def _answer_time(by_rank: Mapping[int, Sequence[_Event]]) -> float | None:
+    """Return the median wait of those who were the last of their group to ask."""
+    asked: dict[tuple[int, ...], list[list[_Event]]] = {}
+    for rank, events in by_rank.items():
+        for members, waits in _asking(events).items():
+            if rank in members:
+                asked.setdefault(members, []).append(waits)
+    last = [
+        max(meeting, key=lambda wait: wait.ts).dur
+        for members, waits in asked.items()
+        if len(waits) == len(members)
+        for meeting in zip(*waits, strict=False)
+    ]
+    return median(last) / 1e6 if last else None
+
+
+def _asking(events: Iterable[_Event]) -> dict[tuple[int, ...], list[_Event]]:
+    """Return one worker's waits for an answer, by group, in order.
+
+    A wait that ends where an exchange begins, to the nanosecond, was cut off that exchange.
+    """
+    found: dict[tuple[int, ...], list[_Event]] = defaultdict(list)
+    ordered = sorted(events, key=lambda event: event.ts)
+    begins = {round(1e3 * each.ts) for each in ordered if each.cat == SpanKind.EXCHANGE}
+    for each in ordered:
+        members = tuple(each.args.get("members", ()))
+        ended = round(1e3 * (each.ts + each.dur))
+        if each.cat == SpanKind.WAIT and len(members) > 1 and ended not in begins:
+            found[members].append(each)
+    return found
