@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,6 +61,7 @@ def plan(
     """Simulate every strategy on your cluster and rank them by the time to a target."""
     from shoal.plan import packets, ranking
     from shoal.sim.happenings import loses, not_modelled
+    from shoal.sim.training.real_size import of_real_size
 
     read = replaying(read_scenario(cluster), measured)
     if read.training is None:
@@ -68,10 +70,13 @@ def plan(
             " parameters, and compute, the time of a step."
         )
         raise UsageError(message)
+    job = read.training
+    if job.dataset and job.model is not None:  # a stand-in learns, the job's model sets the clock
+        read = replace(read, training=of_real_size(job, job.dataset, job.model))
     require_writable(json)
     is_carried = transports
     if is_carried is None:
-        is_carried = loses(read.cluster) or bool(read.training.transport)
+        is_carried = loses(read.cluster) or bool(job.transport)
     for sentence in packets.NOTES if is_carried else not_modelled(read.cluster):
         sys.stderr.write(f"note: {sentence}\n")
     sweeping = Sweeping(jobs, ray, runs)

@@ -18,6 +18,7 @@ from shoal.reproduce.learning import Learned, Learnt, learn
 from shoal.reproduce.scenarios import read_parts
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.networks import make_network
+from shoal.sim.training.real_size import of_real_size
 from shoal.sim.training.simulation import simulate
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import TrainingSpec
     from shoal.sim.network import Network
 
 BOUND: Final = 0.1
@@ -222,21 +222,11 @@ def lose(
     strategy = StrategySpec("all-reduce", {}, "", "shoal", loss)
     return learn(
         replace(scenario.cluster, topology=topology, seed=seed),
-        _of_its_size(scenario.training, learnt),
+        of_real_size(scenario.training, tolerance.dataset, tolerance.model),
         strategy,
         learnt,
         tick=tick,
     )
-
-
-def _of_its_size(training: TrainingSpec, learnt: Learnt) -> TrainingSpec:
-    """Return the job with as many parameters as the model has: its gradients travel."""
-    from shoal.workloads import load_dataset, make_model
-
-    model = make_model(learnt.model, load_dataset(learnt.dataset), 0)
-    layers = list(model.parameters())
-    parameters = sum(each.numel() for each in layers)
-    return replace(training, parameters=parameters, layers=1)
 
 
 def tolerance_runs(
