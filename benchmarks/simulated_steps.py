@@ -15,7 +15,6 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -73,14 +72,13 @@ def main() -> None:
         _traced(outcomes[name, factors[0]]) for name in (arguments.source, SERVERS, GENERATOR)
     )
     assert generator.answer_s is not None
-    typical_s = median(seconds for rank in source.step_s for seconds in rank)
     message_s = measured_cost(source, scenario.training.local_rate).message_s
     server_s = measured_cost(servers, scenario.training.local_rate).server_s
     rows = []
     for (name, factor), outcome in outcomes.items():
         slow = {0: factor} if factor > 1 else {}
         plain = replace(scenario.training, slow=slow)
-        one = replace(plain, compute_s=typical_s, message_cost_s=message_s)
+        one = replace(plain, compute_s=source.mean_s, message_cost_s=message_s)
         real = outcome.result
         means = [sum(w.step_ms) / len(w.step_ms) for w in real.worker_results]
         trainings = {
@@ -107,7 +105,7 @@ def main() -> None:
         "message_cost_s": message_s,
         "server_cost_s": server_s,
         "control_delay_s": generator.answer_s,
-        "compute_s": typical_s,
+        "compute_s": source.mean_s,
         "rows": rows,
     }
     sys.stdout.write(json.dumps(report, indent=1) + "\n")

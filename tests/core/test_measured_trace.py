@@ -25,7 +25,7 @@ OWN_MS = ((10, 20, 30), (40, 50, 60))
 """By rank: computing and what follows, of three steps."""
 
 
-def spans(step_ms: int = 100, exchange_ms: int = 8) -> list[Span]:
+def spans(step_ms: int = 100, exchange_ms: int = 9) -> list[Span]:
     """Two workers: own time of which 2 ms are no span, waiting, an exchange, in every step.
 
     The exchange begins for both when rank 1 comes, which is always later.
@@ -34,9 +34,10 @@ def spans(step_ms: int = 100, exchange_ms: int = 8) -> list[Span]:
     for rank, times in enumerate(OWN_MS):
         for step, own in enumerate(times):
             begin = step * step_ms * MS
-            own -= 2 if step < 2 else 0  # nothing follows the last step
+            rest = 2 if step < 2 else 0  # nothing follows the last step
+            own -= rest
             computed = begin + own * MS
-            end = begin + (OWN_MS[1][step] + exchange_ms) * MS
+            end = begin + (OWN_MS[1][step] - rest + 1 + exchange_ms) * MS
             found.append(Span(SpanKind.COMPUTE, rank, step, begin, own * MS))
             met = computed + MS
             found.append(Span(SpanKind.EXCHANGE, rank, step, met, end - met, (0, 1)))

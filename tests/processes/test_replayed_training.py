@@ -26,6 +26,8 @@ CLUSTER = """
 [hosts]
 count = 1
 workers = 4
+[access]
+rate = "1 Gbit/s"
 [training]
 parameters = 9610
 steps = 20

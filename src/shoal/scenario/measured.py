@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -38,7 +38,8 @@ class ExchangeTime:
     """0: with servers, which the trace does not count."""
     count: int
     """Times that a member took part in one."""
-    median_s: float
+    mean_s: float
+    """On the mean, hiccups included: what is to come out again is the mean step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +169,11 @@ def _exchange_times(events: Iterable[_Event]) -> Iterator[ExchangeTime]:
         if event.cat == SpanKind.EXCHANGE:
             by_size[len(event.args.get("members", ()))].append(event.dur / 1e6)
     for members, seconds in sorted(by_size.items()):
-        yield ExchangeTime(members, len(seconds), median(seconds))
+        yield ExchangeTime(members, len(seconds), fmean(seconds))
 
 
 def _answer_time(by_rank: Mapping[int, Sequence[_Event]]) -> float | None:
-    """Return the median wait of those who were the last of their group to ask."""
+    """Return the mean wait of those who were the last of their group to ask."""
     asked: dict[tuple[int, ...], list[list[_Event]]] = {}
     for rank, events in by_rank.items():
         for members, waits in _asking(events).items():
@@ -184,7 +185,7 @@ def _answer_time(by_rank: Mapping[int, Sequence[_Event]]) -> float | None:
         if len(waits) == len(members)
         for meeting in zip(*waits, strict=False)
     ]
-    return median(last) / 1e6 if last else None
+    return fmean(last) / 1e6 if last else None
 
 
 def _asking(events: Iterable[_Event]) -> dict[tuple[int, ...], list[_Event]]:

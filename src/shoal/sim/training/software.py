@@ -66,7 +66,7 @@ def measured_cost(measured: Measured, local_rate: float) -> SoftwareCost:
         if measured.strategy == "all-reduce":
             model = even("traced", measured.parameters, min(16, measured.parameters))
             sums = len(model.buckets()) + 1  # the trailer
-        weighted += each.count * max(0.0, each.median_s - bytes_s) / (rounds * sums)
+        weighted += each.count * max(0.0, each.mean_s - bytes_s) / (rounds * sums)
         count += each.count
     message_s = weighted / count if count else 0.0
     servers = len(measured.step_s)
