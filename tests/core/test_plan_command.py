@@ -26,6 +26,9 @@ from shoal.train.strategies import make_strategy
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
 
+pytestmark = pytest.mark.timeout(300)
+"""The first run of a kernel compiles it."""
+
 
 BOUNDED = "shoal loss_bound=0.1"
 

@@ -26,6 +26,9 @@ from shoal.reproduce.dlcp_claims import claims
 from shoal.reproduce.scenarios import read_parts
 from shoal.sweeps import spread_of
 
+pytestmark = pytest.mark.timeout(300)
+"""The first run of a kernel compiles it."""
+
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_trial_has_its_scenario(quick: bool) -> None:

@@ -26,6 +26,9 @@ from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.racks import racks_of
 from shoal.sweeps import Finished, Run
 
+pytestmark = pytest.mark.timeout(300)
+"""The first run of a kernel compiles it."""
+
 STEPS = {"ring all-reduce": 20.0, "DS-Sync, grid": 25.0, "DS-Sync, topology": 30.0}
 
 

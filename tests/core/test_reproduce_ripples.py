@@ -18,6 +18,9 @@ from shoal.reproduce import ripples as paper
 from shoal.reproduce.learning import Learned
 from shoal.sweeps import Finished, make_runs
 
+pytestmark = pytest.mark.timeout(300)
+"""The first run of a kernel compiles it."""
+
 TINY = replace(paper.QUICK, target=0.3, steps=30, samples=100)
 
 

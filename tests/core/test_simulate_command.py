@@ -19,6 +19,9 @@ from shoal.sim.training.simulation import simulate as run
 from shoal.sweeps import spread_of
 from shoal.trace import Span, SpanKind, TraceHeader
 
+pytestmark = pytest.mark.timeout(300)
+"""The first run of a kernel compiles it."""
+
 
 def command(*arguments: str) -> Result:
     app = Typer()
