@@ -47,7 +47,7 @@ def test_a_cluster_alone_is_a_scenario() -> None:
         ("parameters = 100_000\n", "", "line 11: It takes a model, a number of parameters or"),
         ("steps = 12", "step = 12", "line 15: step: 'step' is not known here; known: compute"),
         ('"20 ms"', "20", "line 13: compute: It takes a time such as"),
-        ('"20 ms"', '"0 s"', "line 13: compute: It takes more than no time"),
+        ('"20 ms"', '"0 s"', "line 13: compute: A step computes for more than nothing"),
         ("spread = 0.1", "spread = 9", "line 14: spread: A spread is 0 to 3"),
         ("rank = 1", "rank = 4", "line 18: rank: It takes a whole number of 0 to 3, not 4"),
         ("factor = 3", "factor = 0", "line 19: factor: A worker computes 0 to 1000 times"),

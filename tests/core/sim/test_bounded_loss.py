@@ -261,6 +261,21 @@ def test_shallow_ports_with_tags_keep_what_is_important() -> None:
     assert np.isclose(sent, 700, rtol=0.3)
 
 
+def test_a_large_sum_on_a_fast_link_takes_little_more_than_its_bytes() -> None:
+    """1.33 times the ideal while as many milliseconds waited in a host as on a slow link."""
+    hosts, size, rate = 8, 4_000_000, 10**9
+    materials = Materials(Port(rate), Port(rate), Link(DELAY_S))
+    network = BoundedLossNetwork(star(host_names(hosts), materials))
+    took = []
+    for _ in range(12):
+        begin = network.now
+        network.all_reduce(begin, range(hosts), size)
+        network.run(NEVER)
+        took.append(network.now - begin)
+    ideal = 2 * (hosts - 1) / hosts * size * 8 * PICOSECONDS / rate
+    assert np.median(took[4:]) < 1.15 * ideal
+
+
 @pytest.mark.parametrize("senders", [7, 31])
 @pytest.mark.parametrize("room", [64_000, 128_000])
 def test_a_port_that_holds_less_than_the_delay_aimed_at_is_found(senders: int, room: int) -> None:
