@@ -35,7 +35,7 @@ def measure(stand: Stand) -> list[Row]:
         stand.note(case, place, len(cases))
         run(scenario)  # compiles
         pairs = []
-        for _ in range(stand.choose(full=5, quick=2)):
+        for _ in range(stand.choose(full=3, quick=1)):
             theirs = run_ns3(stand.ns3, [scenario])[0]
             pairs.append((_rate(run(scenario)), _rate(theirs)))
         rows.append(

@@ -29,8 +29,8 @@ def measure(stand: Stand) -> list[Row]:
         stand.skip(f"SimGrid is not compared: {missing} would be needed.")
         return []
     rows = []
-    flows = stand.choose(full=100_000, quick=20_000)
-    repeats = stand.choose(full=5, quick=2)
+    flows = stand.choose(full=40_000, quick=10_000)
+    repeats = stand.choose(full=3, quick=1)
     for place, hosts in enumerate(HOSTS):
         for pattern in PATTERNS:
             case = f"{pattern}, {hosts} hosts"

@@ -167,15 +167,15 @@ SIM_SECTIONS = (
         sim_ns3.NAME,
         "packets, side by side with ns-3",
         sim_ns3.measure,
-        quick_s=120,
-        full_s=400,
+        quick_s=90,
+        full_s=260,
     ),
     Section(
         sim_simgrid.NAME,
         "flows, side by side with SimGrid",
         sim_simgrid.measure,
         quick_s=60,
-        full_s=300,
+        full_s=170,
     ),
     Section(
         sim_training.NAME,

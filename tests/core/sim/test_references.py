@@ -21,8 +21,7 @@ REFERENCE = Path(__file__).parent / "reference"
 DIFFERS = {
     # ns-3 shrinks windows over a round trip: queues drain later, more is marked, flows end together
     "DCTCP 7:1, 64 hosts, 8 leaves, 500 packets, prr": (-0.056, 0.0, 0.0),
-    # In ns-3 windows fall below a packet and wait for the timer; RFC 8257 has no such case, and
-    # Shoal's keep two packets.
+    # In ns-3 windows fall below a packet and wait 200 ms for the timer; Shoal's keep two packets.
     "DCTCP 31:1, 64 hosts, 8 leaves, 200 packets, classic": (-0.869, -0.963, -0.963),
 }
 """Measured differences of the mean, the 99th percentile and the largest time that are too large."""
@@ -33,8 +32,8 @@ def load(file: str) -> list[dict[str, Any]]:
 
 
 DELAYS_DIFFER = {("8 priorities, one switch, load 1.5", 4): 0.0101}
-"""By case and band. Nothing is random there: of what happens at the same nanosecond, Shoal takes
-departures first, ns-3 what was scheduled first."""
+"""By case and band. Nothing is random there; the likely cause, not looked into, is the order of
+what happens at the same nanosecond."""
 
 
 NS3 = {case["name"]: case for case in load("ns3.json")}
