@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,3 +118,48 @@ def test_the_examples_can_be_simulated() -> None:
         short = replace(each.training, steps=2)
         for strategy in each.training.strategies:
             assert run(each.cluster, short, strategy).seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (("transport = 'cubic'", "transport = 'cubik'"), "Unknown transport 'cubik'"),
+        (("sync = 'ripples'", "sync = 'riples'"), "did you mean 'ripples'?"),
+        (("group_size = 2", "group_sise = 2"), "group_sise"),
+        (("dataset = 'digits'", "dataset = 'digit'"), "There is no data set 'digit'"),
+        (("model = 'mlp'", "model = 'mpl'"), "There is no model 'mpl'"),
+    ],
+)
+def test_wrong_names_are_refused_before_anything_runs(
+    tmp_path: Path, change: tuple[str, str], wanted: str
+) -> None:
+    pytest.importorskip("torch")
+    assert change[0] in NAMES
+    (tmp_path / "job.toml").write_text(NAMES.replace(*change))
+    runs = tmp_path / "runs.jsonl"
+    command = [sys.executable, "-m", "shoal.cli", "simulate", str(tmp_path / "job.toml")]
+    done = subprocess.run(
+        [*command, "--runs", str(runs)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert wanted in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not runs.exists()
+
+
+NAMES = """
+[hosts]
+count = 2
+[access]
+rate = "1 Gbit/s"
+[training]
+dataset = 'digits'
+model = 'mlp'
+compute = "1 ms"
+[[training.strategy]]
+sync = 'all-reduce'
+transport = 'cubic'
+[[training.strategy]]
+sync = 'ripples'
+group_size = 2
+"""

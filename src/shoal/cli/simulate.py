@@ -74,7 +74,9 @@ def simulate(
         )
         raise UsageError(message)
     from shoal.sim.happenings import not_modelled
+    from shoal.sim.training.simulation import check
 
+    check(read.training)
     repeats = (read.cluster.seed,) if seeds is None else parse_seeds(seeds)
     require_writable(json)
     if any(not (each.transport or read.training.transport) for each in read.training.strategies):

@@ -33,6 +33,13 @@ _FLOWS_PER_WORKER: Final = 64
 """Room for flows: enough for pushes to every shard among 64 workers; more is added for more."""
 
 
+def check_transport(name: str) -> None:
+    """Raise `UsageError` if there is no such transport."""
+    if name not in (FLOWS, *TRANSPORTS):
+        message = f"Unknown transport {name!r}; choose one of {', '.join(TRANSPORTS)}."
+        raise UsageError(message)
+
+
 def make_network(
     cluster: ClusterSpec,
     training: TrainingSpec,
@@ -74,9 +81,7 @@ def make_network(
             loss_bound=strategy.loss_bound,
             important=1 - UNIMPORTANT_SHARE if strategy.tags else 1.0,
         )
-    if transport not in ALL_CONTROLS:
-        message = f"Unknown transport {transport!r}; choose one of {', '.join(TRANSPORTS)}."
-        raise UsageError(message)
+    check_transport(transport)
     return PacketNetwork(
         _with_short_host_queues(cluster.topology) if transport == "pfabric" else cluster.topology,
         Transport(

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from shoal.errors import UsageError
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.happenings import processes, slower_hosts
 from shoal.sim.training.all_strategies import make_simulated
 from shoal.sim.training.architectures import architecture
 from shoal.sim.training.learning import AbstractLearner, NothingLearned
 from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
-from shoal.sim.training.networks import make_network
+from shoal.sim.training.networks import check_transport, make_network
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
 from shoal.sim.training.world import World
@@ -24,6 +25,22 @@ if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import StrategySpec, TrainingSpec
     from shoal.sim.network import Network
+
+
+def check(training: TrainingSpec) -> None:
+    """Raise `UsageError` for names and options that there are not, before anything runs."""
+    if training.dataset and training.model is not None:
+        from shoal.workloads import default_model, default_recipe
+
+        default_model(training.dataset)
+        default_recipe(training.dataset, training.model)
+    for strategy in training.strategies:
+        try:
+            make_simulated(strategy.strategy, strategy.options)
+            check_transport(strategy.transport or training.transport)
+        except UsageError as error:
+            message = f"Strategy {strategy.name!r}: {error}"
+            raise UsageError(message) from error
 
 
 _SAMPLES: Final = 1_000
