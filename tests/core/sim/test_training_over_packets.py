@@ -70,14 +70,17 @@ def test_unknown_transports_are_refused() -> None:
         run(StrategySpec("all-reduce", transport="udp"))
 
 
-def learn(loss: str, strategy: StrategySpec, *, steps: int = 30) -> tuple[Replicas, Outcome]:
+def learn(
+    loss: str, strategy: StrategySpec, *, steps: int = 30, workers: int = 1
+) -> tuple[Replicas, Outcome]:
     text = TEXT.replace("2_000_000", str(PARAMETERS)).replace('"5 us"', f'"5 us"\nloss = {loss}')
+    text = text.replace("count = 4", f"count = 4\nworkers = {workers}")
     scenario, training = job(text)
     replicas = Replicas(
         load_dataset("digits"),
         "mlp",
         default_recipe("digits", "mlp"),
-        WORKERS,
+        WORKERS * workers,
         seed=1,
         look_s=1e9,
         samples=100,
@@ -89,6 +92,15 @@ def learn(loss: str, strategy: StrategySpec, *, steps: int = 30) -> tuple[Replic
 def test_gradients_that_travel_are_those_that_were_computed() -> None:
     still, _ = learn("0.0", StrategySpec("all-reduce"))
     moved, _ = learn("0.02", StrategySpec("all-reduce", transport="shoal"))
+    assert moved.last_loss == pytest.approx(still.last_loss, rel=1e-4)
+    assert moved.look(0).consensus_distance < 1e-6
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "ring"])
+def test_workers_of_one_host_add_up_first(algorithm: str) -> None:
+    strategy = StrategySpec("all-reduce", {"algorithm": algorithm}, transport="shoal")
+    still, _ = learn("0.0", StrategySpec("all-reduce"), workers=2, steps=10)
+    moved, _ = learn("0.01", strategy, workers=2, steps=10)
     assert moved.last_loss == pytest.approx(still.last_loss, rel=1e-4)
     assert moved.look(0).consensus_distance < 1e-6
 
