@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from link_state import memory_at
 
+from shoal.transport import graph_tables
 from shoal.transport.forms import FLOAT32, MEMORY_BYTES
+from shoal.transport.graph_tables import GraphOptions
 from shoal.transport.holes import ERROR_FEEDBACK, ZERO
-from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
+from shoal.transport.messages import MessageTables, Receiving, Sending
 from shoal.transport.tables import ADD, WRITE
 
 if TYPE_CHECKING:
@@ -171,45 +173,11 @@ def tables_of(
     policy: int = ZERO,
 ) -> MessageTables:
     """Return a graph's rows for a mean over `ranks`: contributions may get lost, means may not."""
-    adders = [0] * len(graph.gates)
-    for message in graph.incoming:
-        if message.adds:
-            adders[message.gate] += 1
-    return MessageTables(
+    return graph_tables.tables_of(
+        graph,
+        ranks,
         len(link.endpoints),
         link.endpoints[0].config.segment_bytes,
         form,
-        sending=[
-            Sending(
-                ranks[each.peer],
-                each.piece.start,
-                len(each.piece),
-                each.after,
-                loss_bound=loss_bound if each.lossy else 0.0,
-            )
-            for each in graph.outgoing
-        ],
-        receiving=[
-            Receiving(
-                ranks[each.peer],
-                each.piece.start,
-                len(each.piece),
-                ADD if each.adds else WRITE,
-                each.gate,
-                loss_bound if each.adds else 0.0,
-                each.contributions,
-            )
-            for each in graph.incoming
-        ],
-        gates=[
-            Joining(
-                gate.piece.start,
-                len(gate.piece),
-                1 / len(ranks) if gate.finish else 1.0,
-                1 + adders[number],
-                policy if gate.finish else ZERO,
-            )
-            for number, gate in enumerate(graph.gates)
-        ],
-        keeps_missing=policy == ERROR_FEEDBACK,
+        GraphOptions(1 / len(ranks), loss_bound, policy, keeps_missing=policy == ERROR_FEEDBACK),
     )

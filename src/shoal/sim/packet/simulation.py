@@ -13,9 +13,10 @@ import numpy as np
 from numpy import uint64
 
 from shoal.errors import UsageError
+from shoal.sim.packet.changes import changed_window
 from shoal.sim.packet.sources import arm, new_flows, run
 from shoal.sim.packet.tables import LEAST_BYTES, Problem, Window, new_window
-from shoal.sim.packet.window import inject, take_over
+from shoal.sim.packet.window import inject
 from shoal.switching.network import free_row, take_row
 from shoal.switching.tables import NEVER, QUEUES, Count
 from shoal.switching.topology import USUAL_PACKETS, make_state
@@ -178,10 +179,7 @@ class Simulation:
 
     def change(self, write: Callable[[State], None]) -> None:
         """Let `write` change settings of ports, links and routes from now on."""
-        write(self.state)
-        before = self._window
-        self._window = self._new_window()
-        take_over(self.state, before, self._window)
+        self._window = changed_window(self.state, self._window, write, least_size=self._least_size)
 
     def digest(self) -> str:
         """Return a hash of all that was counted and of what was delivered when, in its order."""

@@ -17,14 +17,13 @@ import numpy as np
 
 from shoal.collectives import graphs
 from shoal.errors import ResourceError, UsageError
+from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.sources import FLOW
 from shoal.sim.packet.tables import Problem, new_window
-from shoal.sim.packet.window import take_over
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
 from shoal.sim.transports.endpoints import new_endpoint_state, new_hosts
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.routes import set_routes
-from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
+from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import USUAL_PACKETS, make_state
 from shoal.transport.bitmap import flags_at, set_flags
@@ -183,24 +182,16 @@ class BoundedLossNetwork:
 
     def alter(self, at: int, number: int, cable: Cable) -> None:
         """Let the cable of this number be like `cable` from `at` on."""
-
-        def write(state: State) -> None:
-            set_port(state, number, cable.port, int(state.ports[number]["buffer"]))
-            set_link(state, number, cable.link)
-
-        self.change(at, write)
+        self.change(at, like(number, cable))
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Send by shortest paths without these cables from `at` on."""
-        self.change(at, lambda state: set_routes(state, self.topology, cables))
+        self.change(at, avoiding(self.topology, cables))
 
     def change(self, at: int, write: Callable[[State], None]) -> None:
         """Let `write` change settings of ports, links and routes from `at` on."""
         self._pass_time(at)
-        write(self.state)
-        before = self._window
-        self._window = new_window(self.state, least_size=LEAST_BYTES)
-        take_over(self.state, before, self._window)
+        self._window = changed_window(self.state, self._window, write, least_size=LEAST_BYTES)
 
     def start(
         self,
@@ -232,9 +223,9 @@ class BoundedLossNetwork:
                 awaited += 1
                 continue
             count = max(1, round(size) // ELEMENT_BYTES)
-            most = self._piece(count)
-            for start in range(0, count, most):
-                length = min(most, count - start)
+            piece = self._piece(count)
+            for start in range(0, count, piece):
+                length = min(piece, count - start)
                 sending[source].append(
                     Sending(target, start, length, layer_class=layer_class, loss_bound=loss_bound)
                 )

@@ -15,17 +15,15 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.sim.network import TCP_HEADERS
+from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.simulation import GONE, check_flow, flow_rows
 from shoal.sim.packet.sources import arm, new_flows
 from shoal.sim.packet.tables import LEAST_BYTES, Problem, new_window
-from shoal.sim.packet.window import take_over
 from shoal.sim.transports.engine import run, start, take_finished
 from shoal.sim.transports.settings import Transport, write_rules
 from shoal.sim.transports.tables import SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.port import transmission_time
-from shoal.switching.routes import set_routes
-from shoal.switching.settings import set_link, set_port
 from shoal.switching.tables import PICOSECONDS, Count, with_packets
 from shoal.switching.topology import USUAL_PACKETS, make_state
 
@@ -224,25 +222,17 @@ class PacketNetwork:
 
     def alter(self, at: int, number: int, cable: Cable) -> None:
         """Let the cable of this number be like `cable` from `at` on."""
-
-        def write(state: State) -> None:
-            set_port(state, number, cable.port, int(state.ports[number]["buffer"]))
-            set_link(state, number, cable.link)
-
-        self.change(at, write)
+        self.change(at, like(number, cable))
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Send by shortest paths without these cables from `at` on."""
-        self.change(at, lambda state: set_routes(state, self.topology, cables))
+        self.change(at, avoiding(self.topology, cables))
 
     def change(self, at: int, write: Callable[[State], None]) -> None:
         """Let `write` change settings of ports, links and routes from `at` on."""
         while self.now < at:
             self._advance(at)
-        write(self._state)
-        before = self._window
-        self._window = new_window(self._state, least_size=LEAST_BYTES)
-        take_over(self._state, before, self._window)
+        self._window = changed_window(self._state, self._window, write, least_size=LEAST_BYTES)
 
     def figures(self) -> Figures:
         """Return what has happened so far; raise `AssertionError` if something has got lost."""
