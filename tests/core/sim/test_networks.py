@@ -8,6 +8,7 @@ from shoal.scenario.spec_file import parse_scenario
 from shoal.sim.flow.network import FlowNetwork
 from shoal.sim.training.networks import make_network
 from shoal.sim.training.simulation import simulate
+from shoal.sim.training.world import World
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.transport.tables import CLASSES, SENT_BY_TAG
@@ -15,6 +16,8 @@ from shoal.transport.tags import UNIMPORTANT_SHARE
 from shoal.transport.wire import segment_bytes_for
 
 if TYPE_CHECKING:
+    import pytest
+
     from shoal.scenario.training_spec import Scenario, StrategySpec
     from shoal.sim.network import Network
 
@@ -118,3 +121,13 @@ def test_layers_go_in_their_classes_unless_tags_are_off() -> None:
         sent = counters[SENT_BY_TAG : SENT_BY_TAG + CLASSES]
         used = int((sent > 0).sum())
         assert used == 1 if classes == 1 else used > 2
+
+
+def test_buckets_are_summed_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latency of one bucket's sum hides behind the bytes of others."""
+    read, strategies = scenario()
+    assert read.training is not None
+    together = simulate(read.cluster, read.training, strategies["plain"])
+    monkeypatch.setattr(World, "sums_overlap", False)
+    in_turn = simulate(read.cluster, read.training, strategies["plain"])
+    assert together.seconds < in_turn.seconds
