@@ -59,7 +59,8 @@ class VirtualTime:
     def give(self, signal: Signal, value: Any = None) -> None:
         """Let those who wait for `signal` go on, and have `value`."""
         signal.given, signal.value = True, value
-        self._ready.extend((process, value) for process in signal.waiting)
+        for process in signal.waiting:
+            self._ready.append((process, value))
         signal.waiting.clear()
 
     def transfer(

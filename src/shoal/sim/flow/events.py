@@ -20,7 +20,7 @@ from shoal.switching.tables import NEVER
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.sim.flow.tables import State
+    from shoal.sim.flow.tables import State, Ways
 
 FULL = -1
 """Returned instead of a transfer: more flows at once than there is room for."""
@@ -32,6 +32,7 @@ _UINT64 = np.uint64
 @compiled
 def start(
     state: State,
+    ways: Ways,
     at: int,
     count: int,
     sources: NDArray[np.int64],
@@ -39,15 +40,16 @@ def start(
     sizes: NDArray[np.float64],
     most: float,
     key: int,
-) -> int:
+) -> tuple[int, int]:
     """Let `count` flows between hosts begin at `at`, or when the first bit has crossed; see `run`.
 
     Sizes are bytes, `most` is the rate that none of them exceeds, bytes per picosecond, and `key`
-    decides which of several equal ways is taken. Returns the transfer's number, or `FULL`.
+    decides which of several equal ways is taken. Returns the transfer's number, or `FULL`, and when
+    the first of them begins.
     """
-    core = state.core[0]
+    core, first = state.core[0], NEVER
     if core.flowing + count > len(state.flows) or core.free_transfer < 0:
-        return FULL
+        return FULL, first
     transfer = int(core.free_transfer)
     core.free_transfer = state.transfers[transfer].next
     state.transfers[transfer].flows = count
@@ -59,18 +61,19 @@ def start(
         core.started += 1
         flow.left, flow.rate, flow.most = max(0.0, sizes[each]), 0.0, most
         flow.transfer, flow.state, flow.due = transfer, COMING, -1
-        delay = _find_way(state, row, int(sources[each]), int(targets[each]), key + each)
+        delay = _find_way(state, ways, row, int(sources[each]), int(targets[each]), key + each)
         _push(state, at + delay, row, 1)
-    return transfer
+        first = min(first, at + delay)
+    return transfer, first
 
 
 @compiled
-def run(state: State, until: int) -> int:
+def run(state: State, until: int) -> tuple[int, int]:
     """Let everything happen that is due up to `until`, or up to when a transfer is over.
 
-    Returns when something happens next, `NEVER` if nothing does: nothing will be over before. The
-    transfers that are over now are the first `core.finished` of `finished`, for the caller to take
-    (`take_finished`).
+    Returns the time and how many transfers are over now: the first ones of `finished`, whose
+    numbers may be used again. If none is, the time is that of what happens next, `NEVER` if nothing
+    does.
     """
     core = state.core[0]
     while core.finished == 0:
@@ -88,23 +91,14 @@ def run(state: State, until: int) -> int:
                 _begin(state, row)
             elif state.flows[row].due == number:
                 _end(state, row)
-    if core.finished > 0 or core.dirty > 0:
-        return int(core.now)
-    return int(state.heap[0].at) if core.events > 0 else NEVER
-
-
-@compiled
-def take_finished(state: State, taken: NDArray[np.int32]) -> int:
-    """Copy the transfers that are over into `taken`; return how many, and let their rows go."""
-    core = state.core[0]
-    count = min(int(core.finished), len(taken))
-    for each in range(count):
-        transfer = state.finished[core.finished - 1 - each]
-        taken[each] = transfer
-        state.transfers[transfer].next = core.free_transfer
-        core.free_transfer = transfer
-    core.finished -= count
-    return count
+    over = int(core.finished)
+    if over > 0:
+        for transfer in state.finished[:over]:
+            state.transfers[transfer].next = core.free_transfer
+            core.free_transfer = transfer
+        core.finished = 0
+        return int(core.now), over
+    return (int(state.heap[0].at) if core.events > 0 else NEVER), 0
 
 
 @compiled
@@ -116,28 +110,28 @@ def set_capacity(state: State, at: int, link: int, capacity: float) -> None:
 
 
 @inlined
-def _find_way(state: State, row: int, source: int, target: int, key: int) -> int:
+def _find_way(state: State, ways: Ways, row: int, source: int, target: int, key: int) -> int:
     """Write the links between two hosts into a flow's hops; return what they delay, picoseconds."""
     flow, hops = state.flows[row], state.hops[row]
     if source == target:
-        hops[0].link, hops[0].weight = state.access[source, 2], 1.0
+        hops[0].link, hops[0].weight = ways.access[source, 2], 1.0
         flow.hops = 1
         return 0
-    here, there = int(state.access[source, 3]), int(state.access[target, 3])
-    hops[0].link, hops[0].weight = state.access[source, 0], 1.0
-    used, delay = 1, int(state.access_delay[source, 0] + state.access_delay[target, 1])
+    here, there = int(ways.access[source, 3]), int(ways.access[target, 3])
+    hops[0].link, hops[0].weight = ways.access[source, 0], 1.0
+    used, delay = 1, int(ways.access_delay[source, 0] + ways.access_delay[target, 1])
     if here != there:
-        choices = int(state.alternatives[here, there])
+        choices = int(ways.alternatives[here, there])
         choice = 0
         if choices > 1:
             choice = int(np.int64(mixed(_UINT64(key)) % _UINT64(choices)))
-        route = state.routes[here, there, choice]
+        route = ways.routes[here, there, choice]
         for each in range(route.hops):
-            trunk = state.trunks[route.first + each]
+            trunk = ways.trunks[route.first + each]
             hops[used].link, hops[used].weight = trunk.link, trunk.weight
             used += 1
-        delay += int(state.route_delay[here, there])
-    hops[used].link, hops[used].weight = state.access[target, 1], 1.0
+        delay += int(ways.route_delay[here, there])
+    hops[used].link, hops[used].weight = ways.access[target, 1], 1.0
     flow.hops = used + 1
     return delay
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from shoal.errors import ResourceError
-from shoal.sim.flow.events import FULL, run, set_capacity, start, take_finished
-from shoal.sim.flow.tables import ROUTE, TRUNK, State, new_tables
+from shoal.sim.flow.events import FULL, run, set_capacity, start
+from shoal.sim.flow.tables import ROUTE, TRUNK, Ways, flow_bytes, new_state, with_room
 from shoal.sim.network import TCP_HEADERS
+from shoal.sim.room import check_room
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.routes import RouteMap, check_paths
 from shoal.switching.tables import NEVER, PICOSECONDS
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from shoal.switching.topology import Cable, Topology
 
-FLOWS = 1 << 14
-"""That may be under way at once where nothing asks for more."""
+FLOWS = 1 << 12
+"""That there is room for at first."""
 
 _Way: TypeAlias = tuple[float, list[int]]
 """The share of the load that takes it if packets are sprayed, and its cables."""
@@ -40,8 +40,9 @@ class FlowNetwork:
     """Transfers that share the links of a topology fairly (max-min), in virtual time.
 
     `local_rate` is how fast what stays on one host moves, bits per second. With `spray` a flow uses
-    all equal ways alike, else one of them. Times are picoseconds. Raises `UsageError` if a host
-    cannot reach another.
+    all equal ways alike, else one of them. There is room for `flows` at first, and for more when
+    more are under way at once. Times are picoseconds. Raises `UsageError` if a host cannot reach
+    another.
     """
 
     def __init__(
@@ -54,20 +55,19 @@ class FlowNetwork:
         seed: int = 0,
     ) -> None:
         self.topology = topology
-        ways = _Ways(topology, spray=spray)
+        ways = _Layout(topology, spray=spray)
         links = len(topology.cables) + topology.hosts
-        tables = new_tables(flows, links, ways.longest + 2)
-        capacity = tables["links"]["capacity"]
+        state = new_state(flows, links, ways.longest + 2)
+        capacity = state.links["capacity"]
         rates = [cable.port.rate for cable in topology.cables]
         capacity[: len(rates)] = np.array(rates, np.float64)
         capacity[len(rates) :] = local_rate
         capacity /= 8.0 * PICOSECONDS
-        self._state = State(**tables, **ways.tables())
+        self._state, self._ways = state, ways.tables()
         self._seed, self._transfers = seed << 32, 0
-        self._taken = np.zeros(flows, np.int32)
         self._ends = np.zeros((2, flows), np.int64)
         self._sizes = np.zeros(flows, np.float64)
-        self._next_event = NEVER
+        self._now, self._next_event = 0, NEVER
         self._delays = ways.delays
 
     @property
@@ -78,7 +78,7 @@ class FlowNetwork:
     @property
     def now(self) -> int:
         """When something has last happened."""
-        return int(self._state.core[0]["now"])
+        return self._now
 
     @property
     def flows_ended(self) -> int:
@@ -101,16 +101,27 @@ class FlowNetwork:
         """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
 
         None exceeds `most` bits per second. Numbers of transfers that are over are used again.
-        Raises `ResourceError` if more flows are under way than there is room for.
+        Raises `ResourceError` if more flows are under way than memory has room for.
         """
         self._transfers += 1
         count = len(sizes)
         if count > len(self._sizes):
-            raise self._too_many()
+            self._make_room(count)
         self._ends[0, :count], self._ends[1, :count] = sources, targets
         self._sizes[:count] = sizes
-        transfer = start(
+        transfer, first = self._try(at, count, most)
+        if transfer == FULL:
+            self._make_room(count)
+            transfer, first = self._try(at, count, most)
+        if first < self._next_event:
+            self._next_event = first
+        return transfer
+
+    def _try(self, at: int, count: int, most: float) -> tuple[int, int]:
+        """Start the first `count` flows of `_ends` and `_sizes`, if there is room."""
+        return start(
             self._state,
+            self._ways,
             at,
             count,
             self._ends[0],
@@ -119,23 +130,25 @@ class FlowNetwork:
             most / (8.0 * PICOSECONDS),
             self._seed + (self._transfers << 12),
         )
-        if transfer == FULL:
-            raise self._too_many()
-        self._next_event = min(self._next_event, at)
-        return int(transfer)
 
-    def _too_many(self) -> ResourceError:
-        return ResourceError(
-            f"More than {len(self._state.flows)} flows at once; make room for more of them."
-        )
+    def _make_room(self, count: int) -> None:
+        """Make room for at least `count` more flows."""
+        had = len(self._state.flows)
+        room = had + max(had, count)
+        check_room(room * flow_bytes(self._state), f"A network of {room:,} flows at once")
+        self._state = with_room(self._state, room)
+        self._ends = np.concatenate([self._ends, np.zeros((2, room - had), np.int64)], axis=1)
+        self._sizes = np.concatenate([self._sizes, np.zeros(room - had)])
 
     def run(self, until: int) -> list[int]:
         """Let time pass up to `until`, or to when the next transfers are over; return those."""
         if until < self._next_event:
             return []
-        self._next_event = int(run(self._state, until))
-        count = take_finished(self._state, self._taken)
-        return [int(each) for each in self._taken[:count]]
+        self._next_event, count = run(self._state, until)
+        if count == 0:
+            return []
+        self._now = self._next_event
+        return self._state.finished[:count].tolist()
 
     def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
         """Let the cable of this number carry so much from `at` on, up to which all has happened."""
@@ -154,7 +167,7 @@ class FlowNetwork:
         return [float(each) for each in self._state.links["carried"][: len(self.topology.cables)]]
 
 
-class _Ways:
+class _Layout:
     """The shortest ways between switches, as rows of hops; the shortest as `routes` finds them."""
 
     def __init__(self, topology: Topology, *, spray: bool) -> None:
@@ -180,7 +193,7 @@ class _Ways:
             self._alternatives[here, there] = len(routes)
         self.longest = max((hops for each in found.values() for _, hops in each), default=0)
 
-    def tables(self) -> dict[str, Any]:
+    def tables(self) -> Ways:
         """Return the tables that say which way a flow takes."""
         topology = self._topology
         access = np.zeros((topology.hosts, 4), np.int32)
@@ -193,14 +206,9 @@ class _Ways:
         trunks = np.zeros(max(1, len(self._rows)), TRUNK)
         for row, (weight, link) in enumerate(self._rows):
             trunks[row]["weight"], trunks[row]["link"] = weight, link
-        return {
-            "access": access,
-            "access_delay": delay,
-            "routes": self._routes,
-            "alternatives": self._alternatives,
-            "route_delay": self.delays.between_switches,
-            "trunks": trunks,
-        }
+        return Ways(
+            access, delay, self._routes, self._alternatives, self.delays.between_switches, trunks
+        )
 
     def _switch_of(self, host: int) -> int:
         return -1 - self._topology.cables[self._out[host]].target

@@ -97,7 +97,7 @@ Row: TypeAlias = Any
 
 
 class State(NamedTuple):
-    """Everything a network of flows knows. Compiled functions take it whole."""
+    """What changes in a network of flows. Compiled functions take it whole."""
 
     core: NDArray[np.void]
     flows: NDArray[np.void]
@@ -112,6 +112,11 @@ class State(NamedTuple):
     near_flows: NDArray[np.int32]
     """A component while it is worked on: its flows, and its links."""
     near_links: NDArray[np.int32]
+
+
+class Ways(NamedTuple):
+    """Which links a flow crosses from host to host; apart, since handing tables over takes time."""
+
     access: NDArray[np.int32]
     """By host: link out, link in, link to itself, switch."""
     access_delay: NDArray[np.int64]
@@ -124,25 +129,47 @@ class State(NamedTuple):
     trunks: NDArray[np.void]
 
 
-def new_tables(flows: int, links: int, hops: int) -> dict[str, NDArray[Any]]:
-    """Return the tables that do not depend on the network's shape, empty.
+_BY_FLOW: Final = ("flows", "hops", "transfers", "heap", "finished", "near_flows")
+
+
+def new_state(flows: int, links: int, hops: int) -> State:
+    """Return the tables of a network where nothing flows yet.
 
     `flows` is how many there may be at once, `hops` how many links one may cross.
     """
-    tables: dict[str, NDArray[Any]] = {
-        "core": np.zeros(1, CORE),
-        "flows": np.zeros(flows, FLOW),
-        "hops": np.zeros((flows, hops), HOP),
-        "links": np.zeros(links, LINK),
-        "transfers": np.zeros(flows, TRANSFER),
-        "heap": np.zeros(4 * flows + 16, EVENT),
-        "dirty": np.zeros(links, np.int32),
-        "finished": np.zeros(flows, np.int32),
-        "near_flows": np.zeros(flows, np.int32),
-        "near_links": np.zeros(links, np.int32),
-    }
-    for name in ("flows", "transfers"):
-        tables[name]["next"] = np.arange(1, flows + 1)
-        tables[name]["next"][-1] = -1
-    tables["links"]["first"] = -1
-    return tables
+    state = State(
+        core=np.zeros(1, CORE),
+        flows=np.zeros(flows, FLOW),
+        hops=np.zeros((flows, hops), HOP),
+        links=np.zeros(links, LINK),
+        transfers=np.zeros(flows, TRANSFER),
+        heap=np.zeros(4 * flows + 16, EVENT),
+        dirty=np.zeros(links, np.int32),
+        finished=np.zeros(flows, np.int32),
+        near_flows=np.zeros(flows, np.int32),
+        near_links=np.zeros(links, np.int32),
+    )
+    for table in (state.flows, state.transfers):
+        table["next"] = np.arange(1, flows + 1)
+        table["next"][-1] = -1
+    state.links["first"] = -1
+    return state
+
+
+def with_room(state: State, flows: int) -> State:
+    """Return `state` with room for `flows` flows at once, more than it has."""
+    had, core = len(state.flows), state.core[0]
+    grown = new_state(flows, len(state.links), state.hops.shape[1])
+    tables = {name: getattr(grown, name) for name in _BY_FLOW}
+    for name, table in tables.items():
+        known = getattr(state, name)
+        table[: len(known)] = known
+    for name, free in (("flows", "free_flow"), ("transfers", "free_transfer")):
+        tables[name]["next"][-1] = core[free]
+        core[free] = had
+    return state._replace(**tables)
+
+
+def flow_bytes(state: State) -> int:
+    """Return how much memory a flow's rows take."""
+    return sum(getattr(state, name).nbytes for name in _BY_FLOW) // len(state.flows)

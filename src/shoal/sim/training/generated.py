@@ -6,9 +6,9 @@ members of its group have asked, and averages with them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from shoal.errors import UsageError
 from shoal.groups import GroupGenerator
@@ -37,34 +37,31 @@ class Generated(AbstractSimulatedStrategy):
         """Let all workers join."""
         self._world = world
         self._generator = GroupGenerator(self._config, Random(world.seed))
+        self._summand = Summand(world.model.bytes)
         for rank, host in enumerate(world.host_of):
             self._generator.join(rank, host)
         self._over = [Signal() for _ in range(world.size)]
 
     def worker(self, rank: int) -> Process:
         """Step by itself, and average within the groups that the generator hands out."""
-        world = self._world
+        world, times = self._world, self._world.times[rank]
         for step in range(world.steps):
             meets = (step + 1) % self._interval == 0
             # asking begins when computing ends: nobody else sees the parameters in between
             yield world.computes(rank, step) + (world.control_delay if meets else 0)
             world.learner.update(rank)
-            if meets:
-                while (yield from self._meet(rank)):
+            while meets:
+                begin = world.time.now
+                over = self._over[rank] = Signal()
+                self._begin(self._generator.request(rank, begin // 1_000))
+                assignment, started = yield over
+                times.wait += started - begin + world.control_delay
+                times.exchange += world.time.now - started
+                meets = rank in assignment.more  # another group is owed before computing goes on
+                if meets:
                     yield world.control_delay
             world.stepped(rank)
         self._begin(self._generator.leave(rank, world.time.now // 1_000))
-
-    def _meet(self, rank: int) -> Generator[int | Signal, Any, bool]:
-        """Take part in one group; return whether another is owed before computing goes on."""
-        world = self._world
-        begin = world.time.now
-        self._over[rank] = Signal()
-        self._begin(self._generator.request(rank, begin // 1_000))
-        assignment, started = yield self._over[rank]
-        world.times[rank].wait += started - begin + world.control_delay
-        world.times[rank].exchange += world.time.now - started
-        return rank in assignment.more
 
     def _begin(self, assignments: Iterable[Assignment]) -> None:
         for each in assignments:
@@ -73,7 +70,7 @@ class Generated(AbstractSimulatedStrategy):
     def _average(self, assignment: Assignment) -> Process:
         world, members = self._world, assignment.members
         started = world.time.now
-        yield from world.mean(members, Summand(world.model.bytes))
+        yield from world.mean(members, self._summand)
         if len(members) > 1:
             world.learner.average(members, [1 / len(members)] * len(members))
         for member in members:

@@ -6,6 +6,7 @@ Sizes follow from the architectures' definitions; nothing here is measured.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from shoal.collectives.buckets import layout_buckets
 from shoal.errors import UsageError
@@ -25,14 +26,14 @@ class Layer:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelSize:
     """Layers from the first to the last."""
 
     name: str
     layers: tuple[Layer, ...]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Of all parameters."""
         return ELEMENT_BYTES * sum(layer.parameters for layer in self.layers)

@@ -29,9 +29,6 @@ SHOAL: Final = "shoal"
 TRANSPORTS: Final = (SHOAL, *ALL_CONTROLS)
 """Those that are simulated packet by packet."""
 
-_FLOWS_PER_WORKER: Final = 64
-"""Room for flows: enough for pushes to every shard among 64 workers; more is added for more."""
-
 
 def check_transport(name: str) -> None:
     """Raise `UsageError` if there is no such transport."""
@@ -55,12 +52,10 @@ def make_network(
     switches = len(cluster.topology.switches)
     shared = () if cluster.shared_buffer is None else (cluster.shared_buffer,) * switches
     if transport == FLOWS:
-        workers = cluster.topology.hosts * cluster.workers
         return FlowNetwork(
             cluster.topology,
             local_rate=training.local_rate,
             spray=cluster.spray,
-            flows=workers * max(_FLOWS_PER_WORKER, 16 * workers if workers <= 256 else 0),
             seed=cluster.seed,
         )
     if transport == SHOAL:
