@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.errors import UsageError
+from shoal.errors import ResourceError, UsageError
 from shoal.sim.transports.bounded_loss import FRAME_BYTES
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork, Missing
 from shoal.switching.port import transmission_time
@@ -322,3 +322,9 @@ def test_too_little_room_is_said() -> None:
     network.start(0, [0], [1], [10**6])
     with pytest.raises(UsageError, match="More than 20 packets"):
         network.run(NEVER)
+
+
+def test_more_hosts_than_memory_has_room_for_are_said() -> None:
+    """Each keeps a row for each of the others."""
+    with pytest.raises(ResourceError, match="Shoal's transport on 16,384 hosts would take"):
+        BoundedLossNetwork(around(1 << 14))

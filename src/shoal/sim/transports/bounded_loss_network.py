@@ -20,8 +20,9 @@ from shoal.errors import ResourceError, UsageError
 from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.sources import FLOW
 from shoal.sim.packet.tables import Problem, new_window
+from shoal.sim.room import check_room
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
-from shoal.sim.transports.endpoints import new_endpoint_state, new_hosts
+from shoal.sim.transports.endpoints import endpoint_bytes, new_endpoint_state, new_hosts
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.tables import PICOSECONDS
@@ -90,7 +91,8 @@ class BoundedLossNetwork:
     those of the switches. `carries_payload` makes room for values in packets. Of contributions to
     sums a share of `loss_bound` may get lost, and a share of `important` packets bear that tag,
     taken at random where no values say which. Raises `UsageError` if more than `packets` are under
-    way at once.
+    way at once, and `ResourceError` if memory has no room for so many hosts: each has a row for
+    each other one.
     """
 
     def __init__(
@@ -115,8 +117,9 @@ class BoundedLossNetwork:
         self.keeps_times = False
         self.times: list[int] = []
         """How long each flow of every transfer took, picoseconds, if that `keeps_times`."""
-        self._delays = WayLengths(topology, delay_of)
         hosts = topology.hosts
+        check_room(hosts * endpoint_bytes(hosts), f"Shoal's transport on {hosts:,} hosts")
+        self._delays = WayLengths(topology, delay_of)
         room = packets or USUAL_PACKETS + hosts * (self.config.budget_packets + hosts)
         self.state = make_state(
             topology, seed=seed, packets=room, spray=spray, shared_buffers=shared_buffers

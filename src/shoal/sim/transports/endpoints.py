@@ -86,6 +86,12 @@ def new_endpoint_state(world_size: int) -> State:
     )
 
 
+def endpoint_bytes(world_size: int) -> int:
+    """Return how much memory the tables of one simulated endpoint take."""
+    few, many = (sum(each.nbytes for each in new_endpoint_state(n)) for n in (64, 128))
+    return few + (world_size - 64) * (many - few) // 64
+
+
 def new_hosts(
     states: Sequence[State],
     ports: Sequence[int],
