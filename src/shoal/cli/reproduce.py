@@ -1,9 +1,10 @@
-"""`shoal reproduce`: a paper's table beside ours. Owns the list of papers."""
+"""`shoal reproduce`: a paper's table beside ours, and what none has. Owns the list."""
 
 from __future__ import annotations
 
 import typer
 
+from shoal.cli.reproduce_combined import combined
 from shoal.cli.reproduce_dlcp import dlcp
 from shoal.cli.reproduce_ds_sync import ds_sync
 from shoal.cli.reproduce_ripples import ripples
@@ -14,3 +15,4 @@ reproduce_app = typer.Typer(
 reproduce_app.command("ripples")(ripples)
 reproduce_app.command("ds-sync")(ds_sync)
 reproduce_app.command("dlcp")(dlcp)
+reproduce_app.command("combined")(combined)
