@@ -114,6 +114,24 @@ def test_gradients_that_get_lost_are_missed_and_all_stay_alike() -> None:
     assert lossy.look(0).averaged > 0.5
 
 
+@pytest.mark.parametrize("sync", ["ps-bsp", "ps-layers"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_gradients_that_are_pushed_are_those_that_were_computed(sync: str, workers: int) -> None:
+    still, _ = learn("0.0", StrategySpec(sync), steps=10, workers=workers)
+    moved, _ = learn("0.02", StrategySpec(sync, transport="shoal"), steps=10, workers=workers)
+    assert moved.last_loss == pytest.approx(still.last_loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("sync", ["ps-bsp", "ps-layers"])
+def test_pushes_that_get_lost_are_missed(sync: str) -> None:
+    bounded = StrategySpec(sync, transport="shoal", loss_bound=0.5)
+    still, _ = learn("0.0", StrategySpec(sync))
+    lossy, outcome = learn("0.2", bounded)
+    assert 0 < outcome.counters["lost_bytes"] <= 0.5 * outcome.counters["lossy_bytes"]
+    assert lossy.last_loss != pytest.approx(still.last_loss, rel=1e-3)
+    assert lossy.look(0).averaged > 0.5
+
+
 def test_a_bound_saves_time_where_packets_get_lost() -> None:
     _, exact = learn("0.1", StrategySpec("all-reduce", transport="shoal"))
     _, bounded = learn("0.1", StrategySpec("all-reduce", transport="shoal", loss_bound=0.5))

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
 
 from shoal.errors import UsageError
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
+from shoal.sim.transports.bounded_loss_network import Contribution
 from shoal.sim.virtual_time import Signal
 from shoal.transport.tags import layer_class
 
@@ -42,6 +45,8 @@ class _Part:
     servers: tuple[int, ...]
     size: float
     """Bytes that each worker sends, to all servers together."""
+    elements: range
+    """Of a worker's gradient."""
 
 
 class _Line:
@@ -53,12 +58,15 @@ class _Line:
 
 
 class _Step:
-    """Which layers of a step are where."""
+    """Which layers of a step are where, and the gradients if they travel."""
 
     def __init__(self, layers: int, parts: list[int]) -> None:
         self.computed = [0] * layers
         self.left = list(parts)
         self.there = [Signal() for _ in range(layers)]
+        self.values = np.zeros(0, np.float32)
+        self.arrived = np.zeros(0, np.float32)
+        """By worker, one after another; what got lost is zero."""
 
 
 @final
@@ -79,11 +87,13 @@ class LayeredServer(AbstractSimulatedStrategy):
         self._world = world
         servers = range(self._servers or world.size)
         self._parts: list[list[_Part]] = []
-        turn = count()
+        turn, first = count(), 0
         for number, layer in enumerate(world.model.layers):
             big = layer.parameters >= BIG_LAYER
             owners = tuple(servers) if big else (servers[next(turn) % len(servers)],)
-            self._parts.append(self._cut(number, owners, layer.parameters * ELEMENT_BYTES))
+            elements = range(first, first + layer.parameters)
+            self._parts.append(self._cut(number, owners, elements))
+            first = elements.stop
         self._steps: dict[int, _Step] = {}
         self._pushes, self._pulls = _Line(CREDIT_BYTES), _Line(CREDIT_BYTES)
         self._order_of_issue = count()
@@ -115,9 +125,10 @@ class LayeredServer(AbstractSimulatedStrategy):
         mine.exchange += world.time.now - begin
         world.stepped(rank)
 
-    def _cut(self, layer: int, servers: tuple[int, ...], size: int) -> list[_Part]:
+    def _cut(self, layer: int, servers: tuple[int, ...], elements: range) -> list[_Part]:
+        size = len(elements) * ELEMENT_BYTES
         pieces = -(-size // PARTITION_BYTES) if self._order == "priority" else 1
-        return [_Part(layer, servers, size / pieces) for _ in range(pieces)]
+        return [_Part(layer, servers, size / pieces, part) for part in _split(elements, pieces)]
 
     def _step(self, number: int) -> _Step:
         if number not in self._steps:
@@ -148,7 +159,11 @@ class LayeredServer(AbstractSimulatedStrategy):
         sizes = [part.size / len(part.servers)] * len(workers)
         urgency = layer_class(part.layer, len(self._parts))
         if line is self._pushes:
-            yield world.pushes(workers, servers, sizes, layer_class=urgency)
+            if world.carries_values:
+                contribution = self._contribution(step, part)
+                yield world.push_values(workers, servers, contribution, layer_class=urgency)
+            else:
+                yield world.pushes(workers, servers, sizes, layer_class=urgency)
             self._issue(self._pulls, step, part)
         else:
             yield world.sends(servers, workers, sizes, layer_class=urgency)
@@ -157,10 +172,33 @@ class LayeredServer(AbstractSimulatedStrategy):
             line.under_way -= part.size
             self._go_on(line, step)
 
+    def _contribution(self, number: int, part: _Part) -> Contribution:
+        """Return what every worker has of a part, for each server in turn."""
+        step, everyone = self._step(number), range(self._world.size)
+        if not len(step.values):
+            step.values = np.concatenate([self._world.learner.gradient(each) for each in everyone])
+            step.arrived = np.zeros_like(step.values)
+        length = len(step.values) // len(everyone)
+        parts = [
+            range(rank * length + piece.start, rank * length + piece.stop)
+            for rank in everyone
+            for piece in _split(part.elements, len(part.servers))
+        ]
+        return Contribution(step.values, step.arrived, parts, tensor=part)
+
     def _arrived(self, step: int, part: _Part) -> None:
-        its = self._step(step)
+        its, learner, everyone = self._step(step), self._world.learner, range(self._world.size)
         its.left[part.layer] -= 1
         if its.left[part.layer] == 0:
             if sum(its.left) == 0:
-                self._world.learner.update_by_mean(range(self._world.size))
+                if len(its.arrived):
+                    for rank, gradient in enumerate(np.split(its.arrived, len(everyone))):
+                        learner.replace_gradient(rank, gradient)
+                learner.update_by_mean(everyone)
             self._world.time.give(its.there[part.layer])
+
+
+def _split(elements: range, pieces: int) -> list[range]:
+    """Return parts of nearly the same length, one after another."""
+    bounds = [elements.start + len(elements) * each // pieces for each in range(pieces + 1)]
+    return [range(a, b) for a, b in pairwise(bounds)]

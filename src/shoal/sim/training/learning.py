@@ -76,6 +76,14 @@ class AbstractLearner(ABC):
         message = f"Worker {rank} has computed nothing."
         raise ProtocolError(message)
 
+    def replace_gradient(self, rank: int, gradient: NDArray[np.float32]) -> None:
+        """Put what has become of a worker's gradient on its way in its place.
+
+        Raises `ProtocolError` where only time counts.
+        """
+        message = f"Worker {rank} has computed nothing that {gradient.size} values could replace."
+        raise ProtocolError(message)
+
     @abstractmethod
     def update_by_mean(
         self, members: Sequence[int], gradients: Sequence[NDArray[np.float32]] = ()

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+import numpy as np
+
 from shoal.groups.server_clock import ServerClock, updates_per_round
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
+from shoal.sim.transports.bounded_loss_network import Contribution
 from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
 
@@ -43,7 +48,9 @@ class ParameterServer(AbstractSimulatedStrategy):
             world.learner.compute_gradient(rank)
             yield world.computes(rank, step)
             begin = world.time.now
-            if others:
+            if others and world.carries_values:
+                yield from self._push_values(rank, others)
+            elif others:
                 yield world.push(rank, others, parts)
             if software:
                 yield software
@@ -63,6 +70,18 @@ class ParameterServer(AbstractSimulatedStrategy):
             world.learner.pull(rank)
             world.stepped(rank)
         self._release(clock.leave(rank).released)
+
+    def _push_values(self, rank: int, others: Sequence[int]) -> Process:
+        """Push a gradient; what gets lost on its way counts as zero, and the own shard is here."""
+        learner, size = self._world.learner, self._world.size
+        gradient = learner.gradient(rank)
+        bounds = [len(gradient) * each // size for each in range(size + 1)]
+        arrived = np.zeros_like(gradient)
+        arrived[bounds[rank] : bounds[rank + 1]] = gradient[bounds[rank] : bounds[rank + 1]]
+        shards = [range(bounds[each], bounds[each + 1]) for each in others]
+        contribution = Contribution(gradient, arrived, shards, tensor=rank)
+        yield self._world.push_values([rank] * len(others), others, contribution)
+        learner.replace_gradient(rank, arrived)
 
     def _push(self, rank: int) -> None:
         world = self._world

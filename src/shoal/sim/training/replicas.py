@@ -124,15 +124,19 @@ class Replicas(AbstractLearner):
         ]
         return torch.cat([part.detach().flatten() for part in parts]).numpy()
 
+    def replace_gradient(self, rank: int, gradient: NDArray[np.float32]) -> None:
+        """Put these values in the gradient's place."""
+        parameters = list(self._models[rank].parameters())
+        parts = torch.split(torch.from_numpy(gradient), [each.numel() for each in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
     def update_by_mean(
         self, members: Sequence[int], gradients: Sequence[NDArray[np.float32]] = ()
     ) -> None:
         """Let the members step by the mean of their gradients, and average their statistics."""
         for rank, gradient in zip(members, gradients, strict=False):
-            parameters = list(self._models[rank].parameters())
-            parts = torch.split(torch.from_numpy(gradient), [p.numel() for p in parameters])
-            for parameter, part in zip(parameters, parts, strict=True):
-                parameter.grad = part.view_as(parameter)
+            self.replace_gradient(rank, gradient)
         if len(members) > 1 and not gradients:
             means = self._mean_gradients(members)
             for rank in members:

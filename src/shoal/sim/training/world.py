@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shoal.sim.compute_times import ComputeTimes
     from shoal.sim.training.learning import AbstractLearner
     from shoal.sim.training.model import ModelSize
+    from shoal.sim.transports.bounded_loss_network import Contribution
     from shoal.sim.virtual_time import Process, VirtualTime
 
 
@@ -176,6 +177,21 @@ class World:
     def push(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
         """As `send`, of contributions to sums: a bounded share of them may get lost."""
         return self.pushes([source] * len(sizes), targets, sizes)
+
+    def push_values(
+        self,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        contribution: Contribution,
+        *,
+        layer_class: int = 0,
+    ) -> Signal:
+        """As `pushes`, of values that travel, where the world carries any."""
+        network = self.time.network
+        assert isinstance(network, BoundedLossNetwork)
+        between = [self.host_of[each] for each in sources], [self.host_of[each] for each in targets]
+        number = network.push(self.time.now, *between, contribution, layer_class=layer_class)
+        return self.time.over(number)
 
     def sends(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,6 +69,18 @@ class Missing:
     target: int
     start: int
     stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Values that are pushed, part by part, and where they arrive: two arrays of one length."""
+
+    values: NDArray[np.float32]
+    arrived: NDArray[np.float32]
+    parts: Sequence[range]
+    """Of both arrays, one for each source and target."""
+    tensor: Hashable
+    """Its name from one iteration to the next."""
 
 
 @dataclass(slots=True)
@@ -235,19 +247,73 @@ class BoundedLossNetwork:
                 receiving[target].append(
                     Receiving(source, start, length, WRITE, loss_bound=loss_bound)
                 )
-        tables = {
+        tables = self._transfer_tables(ABSENT, sending, receiving, is_tagged=is_tagged)
+        self._tag(tables, number)
+        return self._post(at, number, tables, awaited)
+
+    def push(
+        self,
+        at: int,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        contribution: Contribution,
+        *,
+        layer_class: int = 0,
+    ) -> int:
+        """Let each source send its target a part of the values; return the transfer's number.
+
+        They travel in the packets, tagged as in `mean`. What comes is written to its place; what
+        gets lost within the bound leaves what is there. The arrays must stay until it is over.
+        Raises `UsageError` if packets have no room for values.
+        """
+        self._check_payload()
+        sending: dict[int, list[Sending]] = defaultdict(list)
+        receiving: dict[int, list[Receiving]] = defaultdict(list)
+        values, arrived = contribution.values, contribution.arrived
+        number, awaited, bound = self._new_number(), 0, self.loss_bound
+        for source, target, part in zip(sources, targets, contribution.parts, strict=True):
+            if target == source:
+                arrived[part.start : part.stop] = values[part.start : part.stop]
+                self._move(at, source, len(part) * values.itemsize, number)
+                awaited += 1
+                continue
+            piece = self._piece(len(part), FLOAT32)
+            for start in range(part.start, part.stop, piece):
+                length = min(piece, part.stop - start)
+                sending[source].append(
+                    Sending(target, start, length, layer_class=layer_class, loss_bound=bound)
+                )
+                receiving[target].append(Receiving(source, start, length, WRITE, loss_bound=bound))
+        tables = self._transfer_tables(FLOAT32, sending, receiving, is_tagged=True)
+        for host, each in tables.items():
+            each.place(arrived.ctypes.data, values.ctypes.data)
+            self._taggers[host].tag(each, contribution.tensor)
+        return self._post(at, number, tables, awaited)
+
+    def _transfer_tables(
+        self,
+        form: int,
+        sending: Mapping[int, Sequence[Sending]],
+        receiving: Mapping[int, Sequence[Receiving]],
+        *,
+        is_tagged: bool,
+    ) -> dict[int, MessageTables]:
+        """Return the rows of each host that sends or receives something."""
+        return {
             host: MessageTables(
                 len(self.endpoints),
                 self.config.segment_bytes,
-                ABSENT,
-                sending=sending[host],
-                receiving=receiving[host],
+                form,
+                sending=sending.get(host, ()),
+                receiving=receiving.get(host, ()),
                 tagged=is_tagged,
             )
             for host in sorted(sending.keys() | receiving.keys())
         }
-        self._tag(tables, number)
-        return self._post(at, number, tables, awaited)
+
+    def _check_payload(self) -> None:
+        if not self.carries_payload:
+            raise UsageError("Packets have no room for values here (carries_payload=).")
 
     def _start_others(
         self,
@@ -313,8 +379,7 @@ class BoundedLossNetwork:
         arrays must stay. Packets are tagged by the magnitudes of `tensor` in its last iteration.
         `policy` is one of `transport.holes`. Raises `UsageError` if packets have no room for them.
         """
-        if not self.carries_payload:
-            raise UsageError("Packets have no room for values here (carries_payload=).")
+        self._check_payload()
         keeps = policy == ERROR_FEEDBACK and self.loss_bound > 0
         options = GraphOptions(
             1 / len(hosts),
