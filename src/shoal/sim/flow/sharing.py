@@ -31,11 +31,31 @@ def share_out(state: State, flows: int, links: int) -> None:
             link = state.links[hop.link]
             link.weight += hop.weight
             link.open += 1
-    left = flows
+    _offer(state, links)
+    left = 0 if _settle_alike(state, flows, links) else flows
     while left > 0:
-        _offer(state, links)
         _find_tight(state, flows)
         left -= _settle(state, flows)
+        if left > 0:
+            _offer(state, links)
+
+
+@inlined
+def _settle_alike(state: State, flows: int, links: int) -> bool:
+    """Give all flows the same rate if the link that offers least is crossed by all of them."""
+    narrowest = state.links[state.near_links[0]]
+    for each in range(1, links):
+        link = state.links[state.near_links[each]]
+        if link.share < narrowest.share:
+            narrowest = link
+    if narrowest.open < flows:
+        return False
+    for each in range(flows):
+        if state.flows[state.near_flows[each]].most < narrowest.share:
+            return False
+    for each in range(flows):
+        state.flows[state.near_flows[each]].rate = narrowest.share
+    return True
 
 
 @inlined
