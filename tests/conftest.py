@@ -1,8 +1,9 @@
-"""What all tests share: Ctrl-C works in their processes, compiled code, examples without dice."""
+"""What all tests share: Ctrl-C works in them, one thread, compiled code, examples without dice."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 from hypothesis import settings
@@ -22,9 +23,16 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Compile the transport before any time limit runs, if a test that needs it is going to."""
+    """Compile the transport before any time limit runs, if a test that needs it is going to.
+
+    Models in tests are so small that threads which share them out only wait for each other: on a
+    busy machine that took ten times as long, and most of the processor. Commands that tests start
+    have as many as they choose.
+    """
     if session.config.option.collectonly:
         return
+    if "torch" in sys.modules:  # some test uses it
+        sys.modules["torch"].set_num_threads(1)
     if any("transport" in item.nodeid for item in session.items):
         from shoal.runtime.udp.engine import UdpEngine
         from shoal.transport.endpoint import TransportConfig
