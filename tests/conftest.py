@@ -27,16 +27,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Compile what tests need that are going to run, before any time limit does.
-
-    Models in tests are so small that threads which share them out only wait for each other: on a
-    busy machine that took ten times as long, and most of the processor. Commands that tests start
-    have as many as they choose.
-    """
+    """Compile what tests need that are going to run, before any time limit does."""
     if session.config.option.collectonly:
         return
-    if "torch" in sys.modules:  # some test uses it
-        sys.modules["torch"].set_num_threads(1)
     compiles = []
     if any("transport" in item.nodeid for item in session.items):
         compiles.append(_compile_transport)
@@ -48,6 +41,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         compiles.reverse()  # two processes compile different things, and find each other's
     for compile_now in compiles:
         compile_now()
+
+
+def pytest_runtest_setup() -> None:
+    """Let torch compute with one thread in every test, whatever the one before has set.
+
+    Models in tests are so small that threads which share them out only wait for each other: on a
+    busy machine that took ten times as long, and most of the processor. Commands that tests start
+    have as many as they choose.
+    """
+    if "torch" in sys.modules:  # some test uses it
+        sys.modules["torch"].set_num_threads(1)
 
 
 def _compile_transport() -> None:
