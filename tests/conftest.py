@@ -1,14 +1,19 @@
-"""What all tests share: Ctrl-C works in their processes, compiled code, examples without dice."""
+"""What all tests share: Ctrl-C works in them, one thread, compiled code, examples without dice."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypothesis import settings
 
 if TYPE_CHECKING:
     import pytest
+
+SIMULATOR = Path(__file__).parent / "core" / "sim"
 
 # The same examples everywhere, and no test fails for the speed of a machine.
 settings.register_profile("shoal", derandomize=True, deadline=None)
@@ -22,13 +27,37 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Compile the transport before any time limit runs, if a test that needs it is going to."""
+    """Compile what tests need that are going to run, before any time limit does."""
     if session.config.option.collectonly:
         return
+    compiles = []
     if any("transport" in item.nodeid for item in session.items):
-        from shoal.runtime.udp.engine import UdpEngine
-        from shoal.transport.endpoint import TransportConfig
+        compiles.append(_compile_transport)
+    if any(SIMULATOR in item.path.parents for item in session.items):
+        from kernels import compile_kernels
 
-        engine = UdpEngine(0, 1, TransportConfig(), deadline_s=600.0)
-        engine.start([engine.card])
-        engine.close()
+        compiles.append(compile_kernels)
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+        compiles.reverse()  # two processes compile different things, and find each other's
+    for compile_now in compiles:
+        compile_now()
+
+
+def pytest_runtest_setup() -> None:
+    """Let torch compute with one thread in every test, whatever the one before has set.
+
+    Models in tests are so small that threads which share them out only wait for each other: on a
+    busy machine that took ten times as long, and most of the processor. Commands that tests start
+    have as many as they choose.
+    """
+    if "torch" in sys.modules:  # some test uses it
+        sys.modules["torch"].set_num_threads(1)
+
+
+def _compile_transport() -> None:
+    from shoal.runtime.udp.engine import UdpEngine
+    from shoal.transport.endpoint import TransportConfig
+
+    engine = UdpEngine(0, 1, TransportConfig(), deadline_s=600.0)
+    engine.start([engine.card])
+    engine.close()

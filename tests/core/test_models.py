@@ -6,7 +6,6 @@ import math
 import subprocess
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -25,20 +24,8 @@ from shoal.workloads.recipes import (
 )
 from shoal.workloads.shard import batches
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 FASHION = (1, 28, 28)
 CIFAR = (3, 32, 32)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small models gain nothing from a second thread and lose a lot on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def parameter_count(model: torch.nn.Module) -> int:

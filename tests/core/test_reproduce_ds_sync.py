@@ -150,6 +150,7 @@ def test_the_command_trains_and_writes_what_it_found(
     learnt = Learnt("digits", "mlp", 0.5, 12, 0.5, 100, until_target=False)
     monkeypatch.setattr(ds_sync_jobs, "JOBS", (replace(JOBS[0], learnt=learnt, steps_of_16=12),))
     monkeypatch.setattr(paper, "NETWORKS", ("flat", "contended"))
+    monkeypatch.setattr(paper, "_SCALE_STEPS", 2)
     out, plot = tmp_path / "out.json", tmp_path / "out.svg"
     result = CliRunner().invoke(
         reproduce_app,

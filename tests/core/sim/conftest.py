@@ -21,17 +21,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def compiled_kernels() -> None:
     """Run the compiled entry points once."""
-    from engines import Heap, Window
-    from flows import star_of
-    from tcp_networks import finish, network_of, send, star_with
-    from tcp_networks import port as transfer_port
+    from kernels import compile_kernels
 
-    from shoal.sim.packet.simulation import Flow, Simulation
-
-    for engine in (Heap, Window):
-        each = engine(star_of(2), seed=1)
-        each.send(0, 1, 0, 1_500)
-        each.finish()
-    Simulation(star_of(2), [Flow(0, 1, 1_500, 1, 1)]).finish()
-    network = network_of(star_with(2, transfer_port()))
-    finish(network, [send(network, 0, 1, 2)])
+    compile_kernels()

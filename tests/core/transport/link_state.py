@@ -20,8 +20,13 @@ STATES = ("blocked", "unready", "sending", "asking", "done", "expected")
 
 def memory_at(address: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a copy of `count` items that lie at an address."""
+    return _rows_at(address, count, dtype).copy()
+
+
+def _rows_at(address: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the items themselves: for a look at memory that does not change meanwhile."""
     memory = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
-    return np.frombuffer(memory, dtype).copy()
+    return np.frombuffer(memory, dtype)
 
 
 def describe(endpoint: Endpoint) -> str:
@@ -54,22 +59,22 @@ def next_wait(endpoint: Endpoint) -> int:
     For an endpoint that has just sent all that it may.
     """
     state, moment = endpoint.state, int(endpoint.state.core["look_at"][0])
-    holds_data_back = moment != tables.NEVER
-    for peer in state.peers:
-        if not holds_data_back and peer["queue"] >= 0 and not peer["lost"]:
-            paced = state.core["rate_control"][0] in (FIXED, TIMELY)
+    if moment == tables.NEVER:  # nothing is held back
+        paced = state.core["rate_control"][0] in (FIXED, TIMELY)
+        for peer in state.peers[(state.peers["queue"] >= 0) & (state.peers["lost"] == 0)]:
             has_credit = peer["granted"] > peer["next_number"]
             probe = int(peer["credit_probe_at"])
             asks_at = 0 if probe == tables.NEVER else probe
             moment = min(moment, int(peer["next_send_at"]) + 1 if paced and has_credit else asks_at)
     for row in state.operations[state.operations["active"] != 0]:
-        outgoing = memory_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
+        outgoing = _rows_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
         asking = outgoing["probe_at"][outgoing["state"] == tables.ASKING]
-        incoming = memory_at(int(row["incoming"]), int(row["incoming_count"]), tables.INCOMING)
-        answers = incoming["answer_at"][incoming["state"] == tables.EXPECTED]
-        silent = (incoming["state"] == tables.EXPECTED) & (incoming["first_at"] == 0)
-        ready = [row["ready_at"]] if silent.all() and len(incoming) else []
-        moment = min([moment, *map(int, asking), *map(int, answers), *map(int, ready)])
+        incoming = _rows_at(int(row["incoming"]), int(row["incoming_count"]), tables.INCOMING)
+        expected = incoming["state"] == tables.EXPECTED
+        answers = incoming["answer_at"][expected]
+        silent = len(incoming) > 0 and not incoming["first_at"].any() and bool(expected.all())
+        ready = [int(row["ready_at"])] if silent else []
+        moment = min([moment, *asking.tolist(), *answers.tolist(), *ready])
     return moment
 
 

@@ -29,19 +29,19 @@ class Outbox:
         self._memory = np.zeros(BUFFER_BYTES, np.uint8)
         self._pieces = np.zeros(LARGEST_BATCH * PIECES, PIECE)
         self.transmit = np.zeros(1, TRANSMIT)[0]
+        self._start, self._first_piece = self._memory.ctypes.data, self._pieces.ctypes.data
 
     def next(self, endpoint: Endpoint, now: int, clock: int) -> list[bytes]:
         """Return the datagrams of the next batch, or none."""
-        memory, pieces = self._memory.ctypes.data, self._pieces.ctypes.data
+        memory, pieces = self._start, self._first_piece
         more = next_batch(endpoint.state, memory, BUFFER_BYTES, pieces, now, clock, self.transmit)
         return self._datagrams() if more else []
 
     def keep(self) -> list[bytes]:
         """Return the datagrams of the latest batch once more, all of them from the own memory."""
-        keep_batch(self._memory.ctypes.data, self._pieces.ctypes.data, self.transmit)
-        start = self._memory.ctypes.data
+        keep_batch(self._start, self._first_piece, self.transmit)
         for address, _length in self._pieces[: self._count]:
-            assert start <= address < start + BUFFER_BYTES
+            assert self._start <= address < self._start + BUFFER_BYTES
         return self._datagrams()
 
     @property

@@ -177,7 +177,7 @@ class VirtualLink:
 
     def running(self) -> int:
         """Return how many operations are not finished."""
-        return sum(int(each.state.operations["active"].sum()) for each in self.endpoints)
+        return sum(np.count_nonzero(each.state.operations["active"]) for each in self.endpoints)
 
     def _is_quiet(self) -> bool:
         return not self._events and self.running() == 0
@@ -185,7 +185,7 @@ class VirtualLink:
     def _step(self, end: int) -> None:
         """Go to the next moment at which something happens, and let it happen."""
         cores = [each.state.core[0] for each in self.endpoints]
-        timers = [int(min(core["timer_at"], core["look_at"])) for core in cores]
+        timers = [min(int(core["timer_at"]), int(core["look_at"])) for core in cores]
         next_event = self._events[0][0] if self._events else NEVER
         moment = max(self.now, min(next_event, *timers))
         if moment > end:
@@ -213,7 +213,10 @@ class VirtualLink:
             adapt_budget(endpoint.state, self.now)
             if self.now >= core["timer_at"][0]:
                 on_timer(endpoint.state, self.now)
-            if not sum(self._send(host) for _ in range(TURNS)):
+            sent = 0
+            while sent < TURNS and self._send(host):
+                sent += 1
+            if sent == 0:
                 break
         waits = next_wait(endpoint)
         if waits < min(core["timer_at"][0], core["look_at"][0]):

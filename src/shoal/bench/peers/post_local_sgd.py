@@ -8,12 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
-    PostLocalSGDState,
-    post_localSGD_hook,
-)
-from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from shoal.bench.peers.ours import Shoal
@@ -41,6 +35,14 @@ class PostLocalSGD(PooledLibrary):
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of the documentation's example."""
+        # here, because they load FSDP and SymPy: every benchmark would begin two seconds later
+        from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+            PostLocalSGDState,
+            post_localSGD_hook,
+        )
+        from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+        from torch.distributed.optim import PostLocalSGDOptimizer
+
         wrapped = DistributedDataParallel(model)
         state = PostLocalSGDState(
             process_group=None,
