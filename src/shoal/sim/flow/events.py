@@ -59,7 +59,8 @@ def start(
         core.free_flow = flow.next
         core.flowing += 1
         core.started += 1
-        flow.left, flow.rate, flow.most = max(0.0, sizes[each]), 0.0, most
+        flow.size = flow.left = max(0.0, sizes[each])
+        flow.rate, flow.most = 0.0, most
         flow.transfer, flow.state, flow.due = transfer, COMING, -1
         delay = _find_way(state, ways, row, int(sources[each]), int(targets[each]), key + each)
         _push(state, at + delay, row, 1)
@@ -147,6 +148,8 @@ def _begin(state: State, row: int) -> None:
         if link.first >= 0:
             state.hops[link.first // width, link.first % width].before = entry
         link.first = entry
+        link.load += hop.weight
+        link.flows += 1
         _touch(state, hop.link)
 
 
@@ -157,7 +160,9 @@ def _end(state: State, row: int) -> None:
     for each in range(flow.hops):
         hop = state.hops[row, each]
         link = state.links[hop.link]
-        link.carried += flow.rate * float(core.now - flow.since) * hop.weight
+        link.carried += flow.size * hop.weight
+        link.flows -= 1
+        link.load = link.load - hop.weight if link.flows > 0 else 0.0
         if hop.before >= 0:
             state.hops[hop.before // width, hop.before % width].after = hop.after
         else:
@@ -237,11 +242,7 @@ def _gather(state: State, first: int) -> tuple[int, int]:
 @inlined
 def _bring_up_to_date(state: State, row: int) -> None:
     core, flow = state.core[0], state.flows[row]
-    came = flow.rate * float(core.now - flow.since)
-    if came > 0:
-        for hop in state.hops[row][: flow.hops]:
-            state.links[hop.link].carried += came * hop.weight
-    flow.left -= came
+    flow.left -= flow.rate * float(core.now - flow.since)
     flow.since = core.now
 
 

@@ -163,7 +163,7 @@ class FlowNetwork:
         """Do nothing: flows keep their ways."""
 
     def carried(self) -> list[float]:
-        """Return the bytes that each cable has carried, up to its flows' last change."""
+        """Return the bytes that each cable has carried, of flows that have ended."""
         return [float(each) for each in self._state.links["carried"][: len(self.topology.cables)]]
 
 

@@ -23,16 +23,13 @@ def share_out(state: State, flows: int, links: int) -> None:
     """Give the first `flows` of `near_flows` their rates; they cross the first `links` links."""
     for each in range(links):
         link = state.links[state.near_links[each]]
-        link.left, link.weight, link.open = link.capacity, 0.0, 0
-    for each in range(flows):
-        flow = state.flows[state.near_flows[each]]
-        flow.settled = 0
-        for hop in state.hops[state.near_flows[each]][: flow.hops]:
-            link = state.links[hop.link]
-            link.weight += hop.weight
-            link.open += 1
+        link.left, link.weight, link.open = link.capacity, link.load, link.flows
     _offer(state, links)
-    left = 0 if _settle_alike(state, flows, links) else flows
+    if _settle_alike(state, flows, links):
+        return
+    for each in range(flows):
+        state.flows[state.near_flows[each]].settled = 0
+    left = flows
     while left > 0:
         _find_tight(state, flows)
         left -= _settle(state, flows)

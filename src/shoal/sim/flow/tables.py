@@ -21,6 +21,7 @@ FLOWING: Final = 2
 
 FLOW: Final = np.dtype(
     [
+        ("size", "<f8"),  # bytes
         ("left", "<f8"),  # bytes still to come at the time `since`
         ("rate", "<f8"),
         ("most", "<f8"),  # rate that it never exceeds
@@ -51,16 +52,18 @@ HOP: Final = np.dtype(
 LINK: Final = np.dtype(
     [
         ("capacity", "<f8"),
-        ("carried", "<f8"),  # bytes, up to the last change
+        ("carried", "<f8"),  # bytes, of flows that have ended
+        ("load", "<f8"),  # weights of its flows
         ("left", "<f8"),  # while rates are worked out: capacity that nobody has yet
         ("weight", "<f8"),  # of the flows that have no rate yet
         ("share", "<f8"),  # what each of them would get here
         ("visit", "<i8"),
         ("first", "<i4"),  # hop of a flow that crosses it; -1: none
-        ("open", "<i4"),  # flows that have no rate yet
+        ("flows", "<i4"),
+        ("open", "<i4"),  # those that have no rate yet
         ("is_dirty", "u1"),
         ("is_tight", "u1"),  # it bounds all of them
-        ("pad", "u1", (6,)),
+        ("pad", "u1", (2,)),
     ],
     align=True,
 )
