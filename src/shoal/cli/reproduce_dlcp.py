@@ -44,7 +44,14 @@ _CAVEAT = (
     "A re-implementation from partial sources; fabric, thresholds and compute times are assumed:"
     " compare who wins and by about how much."
 )
-_SLOTS = {"DLCP": 3, "DCTCP": 0, "pFabric-like": 1, "TCP, layers by priority": 8, "TCP (Cubic)": 9}
+_SLOTS = {
+    "DLCP": 3,
+    "DLCP, layers by priority": 4,
+    "DCTCP": 0,
+    "pFabric-like": 1,
+    "TCP, layers by priority": 8,
+    "TCP (Cubic)": 9,
+}
 
 
 class DLCPReport(msgspec.Struct, frozen=True):
@@ -234,4 +241,4 @@ def _tail(each: Measured) -> float:
 
 
 def _slot(trial: Trial) -> int:
-    return _SLOTS.get(trial.rival.name, 4)
+    return _SLOTS.get(trial.rival.name, 2)

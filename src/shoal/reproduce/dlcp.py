@@ -62,6 +62,9 @@ TCP: Final = Rival("TCP (Cubic)", "cubic", DEEP)
 SCHEDULED: Final = Rival("TCP, layers by priority", "cubic", DEEP, order="priority")
 PFABRIC: Final = Rival("pFabric-like", "pfabric", SHALLOW, spray=True)
 DLCP: Final = Rival("DLCP", "shoal", TAGGED, BOUND, tags=True, spray=True)
+LAYERED: Final = replace(DLCP, name="DLCP, layers by priority", order="priority")
+"""End to end: the prototype sends the partitions of tensors that ByteScheduler's kin sends, in its
+order (research digest, sections 1.4 and 1.11), so that the two differ in what carries them."""
 
 ABLATION: Final = (
     Rival("exact", "shoal", TAGGED),
@@ -298,7 +301,7 @@ def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
         Trial(TESTBED, job, rival, servers=servers, steps=_STEPS)
         for job in jobs
         for servers in (0, 1)
-        for rival in (SCHEDULED, DCTCP, DLCP)
+        for rival in (SCHEDULED, DCTCP, DLCP, LAYERED)
     ]
     gray = [
         Trial(TESTBED, "resnet50", rival, "all-reduce", loss=loss, steps=_STEPS)
