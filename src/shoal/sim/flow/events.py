@@ -37,12 +37,12 @@ def start(
     sources: NDArray[np.int64],
     targets: NDArray[np.int64],
     sizes: NDArray[np.float64],
-    most: float,
+    most: NDArray[np.float64],
     key: int,
 ) -> int:
     """Let `count` flows between hosts begin at `at`, or when the first bit has crossed; see `run`.
 
-    Sizes are bytes, `most` is the rate that none of them exceeds, bytes per picosecond, and `key`
+    Sizes are bytes, `most` are the rates that they do not exceed, bytes per picosecond, and `key`
     decides which of several equal ways is taken. Returns the transfer's number, or `FULL`.
     """
     core = state.core[0]
@@ -57,7 +57,7 @@ def start(
         core.free_flow = flow.next
         core.flowing += 1
         core.started += 1
-        flow.left, flow.rate, flow.most = max(0.0, sizes[each]), 0.0, most
+        flow.left, flow.rate, flow.most = max(0.0, sizes[each]), 0.0, most[each]
         flow.transfer, flow.state, flow.due = transfer, COMING, -1
         delay = _find_way(state, row, int(sources[each]), int(targets[each]), key + each)
         _push(state, at + delay, row, 1)

@@ -67,6 +67,7 @@ class FlowNetwork:
         self._taken = np.zeros(flows, np.int32)
         self._ends = np.zeros((2, flows), np.int64)
         self._sizes = np.zeros(flows, np.float64)
+        self._most = np.zeros(flows, np.float64)
         self._next_event = NEVER
         self._delays = ways.delays
 
@@ -96,11 +97,12 @@ class FlowNetwork:
         targets: Sequence[int] | NDArray[Any],
         sizes: Sequence[float] | NDArray[Any],
         *,
-        most: float = float("inf"),
+        most: float | NDArray[np.float64] = float("inf"),
     ) -> int:
         """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
 
-        None exceeds `most` bits per second. Numbers of transfers that are over are used again.
+        None exceeds `most` bits per second, one figure for all or one for each. Numbers of
+        transfers that are over are used again.
         Raises `ResourceError` if more flows are under way than there is room for.
         """
         self._transfers += 1
@@ -109,6 +111,8 @@ class FlowNetwork:
             raise self._too_many()
         self._ends[0, :count], self._ends[1, :count] = sources, targets
         self._sizes[:count] = sizes
+        self._most[:count] = most
+        self._most[:count] /= 8.0 * PICOSECONDS
         transfer = start(
             self._state,
             at,
@@ -116,7 +120,7 @@ class FlowNetwork:
             self._ends[0],
             self._ends[1],
             self._sizes,
-            most / (8.0 * PICOSECONDS),
+            self._most,
             self._seed + (self._transfers << 12),
         )
         if transfer == FULL:
