@@ -74,12 +74,15 @@ def test_equal_workers_take_what_flows_take(
     where: ClusterSpec, changes: dict[str, object], name: str, options: dict[str, object]
 ) -> None:
     job = training(name, steps=12, parameters=3_000_000, **changes)
-    unlike = (name == "ds-sync" and "shuffle" in options and where.workers == 4) or (
-        "per_host" in options and where is RACKS
-    )
-    if unlike:  # messages near and far: not all that share a link are held back by the same one
+    # messages near and far: not all that share a link are held back by the same one
+    loose = 0.0
+    if name == "ds-sync" and "shuffle" in options and where.workers == 4:
+        loose = 0.05
+    elif "per_host" in options and where is RACKS:
+        loose = 2e-4
+    if loose:
         assert foretold(name, where, job, **options).seconds == pytest.approx(
-            run(name, where, job, **options).seconds, rel=0.05
+            run(name, where, job, **options).seconds, rel=loose
         )
     else:
         run_both(name, where, job, **options)

@@ -73,6 +73,26 @@ class ExchangeTimes:
                 bytes_[link] += share * by_switches[pair]
         return bytes_ / self._rates
 
+    def last_arrival(
+        self, sources: Sequence[int], targets: Sequence[int], sizes: NDArray[np.float64]
+    ) -> float:
+        """Return when the last of some messages has come, each as late as its busiest link."""
+        if not len(sizes):
+            return 0.0
+        loads = self.loads(sources, targets, sizes)
+        source, target = np.array(sources, np.int64), np.array(targets, np.int64)
+        trunks = np.zeros((self._switches, self._switches))
+        for ends, shares in self._trunks.items():
+            trunks[ends] = max(loads[link] for link, _ in shares)
+        here, there = self._switch[source], self._switch[target]
+        busiest = np.maximum(loads[self._out[source]], loads[self._into[target]])
+        busiest = np.maximum(busiest, trunks[here, there])
+        out, into = np.array(self._delays.out), np.array(self._delays.into)
+        delays = out[source] + self._delays.between_switches[here, there] + into[target]
+        away = source != target
+        arrivals = np.where(away, busiest + delays / PICOSECONDS, loads[self._local + source])
+        return float(arrivals.max())
+
     def busiest(self, mine: NDArray[np.float64], everyones: NDArray[np.float64]) -> float:
         """Return how long the busiest link takes for everyone's, of those that mine cross."""
         return float(np.max(everyones, where=mine > 0, initial=0.0))

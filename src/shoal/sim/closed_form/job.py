@@ -86,10 +86,10 @@ class Job:
         """
         count = self.size
         sources, targets, sizes = self._traffic(per_host, size)
-        loads = self.exchanges.loads(sources, targets, sizes)
         messages = 2 * (per_host - 1) + 2 * (count // per_host - 1)
-        delay = self.exchanges.longest_delay(sources, targets)
-        return float(loads.max()) + ONE_WAY_DELAYS * delay + messages * self.message_cost
+        later = (ONE_WAY_DELAYS - 1) * self.exchanges.longest_delay(sources, targets)
+        last = self.exchanges.last_arrival(sources, targets, sizes)
+        return last + later + messages * self.message_cost
 
     def _traffic(
         self, per_host: int, size: float
@@ -113,13 +113,11 @@ class Job:
         Or pulled it from them: each has one part in as many as there are workers.
         """
         sources, targets, sizes = self._traffic(1, self.model.bytes / 2)
-        loads = self.exchanges.loads(sources, targets, sizes)
-        return float(loads.max()) + self.exchanges.longest_delay(sources, targets)
+        return self.exchanges.last_arrival(sources, targets, sizes)
 
     def pairs(self, active: Sequence[int], passive: Sequence[int]) -> float:
         """Return what the slowest of some pairs takes to exchange the model both ways."""
         a, b = [self.host_of[r] for r in active], [self.host_of[r] for r in passive]
         sizes = np.full(2 * len(a), self.model.bytes * TCP_HEADERS)
-        loads = self.exchanges.loads([*a, *b], [*b, *a], sizes)
-        delay = self.exchanges.longest_delay([*a, *b], [*b, *a])
-        return float(loads.max()) + delay + 2 * self.message_cost
+        last = self.exchanges.last_arrival([*a, *b], [*b, *a], sizes)
+        return last + 2 * self.message_cost
