@@ -28,8 +28,8 @@ TransportsOption = Annotated[
     bool | None,
     typer.Option(
         "--transports/--no-transports",
-        help="Compare transports too, packet by packet. If not given: where a link loses packets,"
-        " or the file names a transport.",
+        help='Compare transports too, packet by packet, or with level = "flows" as calibrated.'
+        " If not given: where a link loses packets, or the file names a transport.",
     ),
 ]
 
@@ -77,6 +77,11 @@ def plan(
     is_carried = transports
     if is_carried is None:
         is_carried = loses(read.cluster) or bool(job.transport)
+    if job.level == "closed-form":
+        message = f"{cluster}: a stand-in learns in a plan, and no formula does; leave level out."
+        raise UsageError(message)
+    if is_carried:
+        packets.check(read)
     for sentence in packets.NOTES if is_carried else not_modelled(read.cluster):
         sys.stderr.write(f"note: {sentence}\n")
     sweeping = Sweeping(jobs, ray, runs)

@@ -73,15 +73,13 @@ def simulate(
             " compute and at least one [[training.strategy]]."
         )
         raise UsageError(message)
-    from shoal.sim.happenings import not_modelled
     from shoal.sim.training.simulation import check
 
-    check(read.training)
+    check(read.cluster, read.training)
     repeats = (read.cluster.seed,) if seeds is None else parse_seeds(seeds)
     require_writable(json)
-    if any(not (each.transport or read.training.transport) for each in read.training.strategies):
-        for sentence in not_modelled(read.cluster):
-            sys.stderr.write(f"note: {sentence}\n")
+    for sentence in _notes(read):
+        sys.stderr.write(f"note: {sentence}\n")
     finished = Sweeping(jobs, ray, runs).make(_runs(read, repeats), Outcome)
     outcomes = [each.result for each in finished]
     names = [each.name for each in read.training.strategies]
@@ -96,6 +94,20 @@ def simulate(
             scenario.name, repeats, describe_environment(), outcomes, took, trace
         )
         write_whole(json, indented_json(report))
+
+
+def _notes(scenario: Scenario) -> list[str]:
+    """Return what the levels of the strategies leave out, each sentence once."""
+    from shoal.sim.happenings import not_modelled
+    from shoal.sim.training.networks import level_of
+
+    assert scenario.training is not None
+    found: list[str] = []
+    for each in scenario.training.strategies:
+        if level_of(scenario.training, each) != "packets":
+            carried = bool(each.transport or scenario.training.transport)
+            found += not_modelled(scenario.cluster, over_transports=carried)
+    return list(dict.fromkeys(found))
 
 
 def _runs(scenario: Scenario, seeds: Sequence[int]) -> list[Run]:

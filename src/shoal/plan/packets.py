@@ -1,4 +1,4 @@
-"""What the transport makes of the best candidates: short runs packet by packet.
+"""What the transport makes of the best candidates: short runs packet by packet, or calibrated.
 
 Which strategies are worth it is known from flows, and so is how many steps each of them needs: a
 packet run is far too short to learn anything. It says how much longer than as flows the same steps
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.plan.candidates import Candidate, candidates, carried
 from shoal.plan.ranking import Prediction, order
 from shoal.scenario.training_spec import StrategySpec
+from shoal.sim.training.networks import check_transport
 from shoal.sim.training.simulation import model_of, simulate
 from shoal.sweeps import Run
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 NOTES: Final = (
     "Steps to the target are those of flows: what lost parts of sums do to learning is left out.",
-    "Transports carry a few steps each, packet by packet: what happens later on is left out.",
+    "Transports carry a few steps each: what happens later on is left out.",
 )
 
 _STRATEGIES: Final = 6
@@ -56,6 +57,14 @@ def runs_of(scenario: Scenario, ranked: Sequence[Prediction]) -> list[Run]:
         for prediction in worth_packets(ranked)
         for each in carried(by_name[prediction.name])
     ]
+
+
+def check(scenario: Scenario) -> None:
+    """Raise `UsageError` if flows are to carry transports that are not calibrated for the job."""
+    assert scenario.training is not None
+    for each in carried(Candidate("all-reduce")):
+        spec = StrategySpec(each.strategy, transport=each.transport, loss_bound=each.loss_bound)
+        check_transport(scenario.cluster, scenario.training, spec)
 
 
 def worth_packets(ranked: Sequence[Prediction]) -> list[Prediction]:

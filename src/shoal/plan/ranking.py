@@ -73,7 +73,9 @@ def runs_of(scenario: Scenario) -> list[Run]:
     """Return the simulation of every candidate as flows; each comes to a `Prediction`."""
     assert scenario.training is not None
     workers = scenario.cluster.topology.hosts * scenario.cluster.workers
-    training = replace(scenario.training, steps=_MOST_STEPS, strategies=(), transport="")
+    training = replace(
+        scenario.training, steps=_MOST_STEPS, strategies=(), transport="", level="flows"
+    )
     return [
         Run(
             each.name,

@@ -12,6 +12,8 @@ from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.topology import USUAL_PACKETS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shoal.switching.settings import Link
     from shoal.switching.topology import Topology
 
@@ -116,6 +118,16 @@ def rerouted(spec: ClusterSpec, event: LinkEvent) -> float | None:
     if spec.reroute_s is None or not is_about_down:
         return None
     return event.at_s + spec.reroute_s
+
+
+def topologies(spec: ClusterSpec) -> Iterator[Topology]:
+    """Yield the cluster's topology at the beginning, and after each event that changes links."""
+    topology = spec.topology
+    yield topology
+    for event in spec.events:
+        if isinstance(event, LinkEvent):
+            topology = changed(topology, event, spec.topology)
+            yield topology
 
 
 def changed(topology: Topology, event: LinkEvent, original: Topology) -> Topology:

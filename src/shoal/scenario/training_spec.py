@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.measured import Measured
+
+Level = Literal["", "packets", "flows", "closed-form"]
+"""How finely a job is simulated; "": packets under a transport, else flows."""
+LEVELS: Final = ("packets", "flows", "closed-form")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +24,13 @@ class StrategySpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
     transport: str = ""
-    """What carries it, packet by packet; "": the job's."""
+    """What carries it; "": the job's."""
     loss_bound: float = 0.0
     """Share of a contribution to a sum that its transport, if it can, may let go missing."""
     tags: bool = True
     """Whether packets say how urgent their layer is, and whether they matter."""
+    level: Level = ""
+    """How finely it is simulated; "": as the job says."""
 
     @property
     def name(self) -> str:
@@ -58,7 +64,9 @@ class TrainingSpec:
     control_delay_s: float = 100e-6
     """From asking the group generator to its answer, however soon it knows it."""
     transport: str = ""
-    """What carries strategies that name none; "": flows that share links, not packets."""
+    """What carries strategies that name none; "": flows that share links and lose nothing."""
+    level: Level = ""
+    """How finely strategies are simulated that do not say it."""
     tick_s: float = 1e-6
     """How fine the clocks and timers of Shoal's transport are; a kernel's are a microsecond."""
     mtu: int = 1_500

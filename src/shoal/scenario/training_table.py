@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from shoal.errors import DataError, UsageError
 from shoal.quantities import parse_duration, parse_rate, parse_size
 from shoal.scenario.measured import read_measured
-from shoal.scenario.toml_table import parse_flag, parse_number, parse_whole
-from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+from shoal.scenario.toml_table import parse_flag, parse_number, parse_one_of, parse_whole
+from shoal.scenario.training_spec import LEVELS, Level, StrategySpec, TrainingSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,8 @@ def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
         raise table.error("What learns on a data set is a model: name one that Shoal can train.")
     parameters = table.take("parameters", lambda value: parse_whole(value, 1, 10**13), 0)
     size = table.take("size", _size, 0)
+    transport = table.take("transport", _word, "")
+    level = _level(table, "", transport, is_named=bool(transport))
     spec = TrainingSpec(
         model=table.take_or_none("model", _word),
         dataset=table.take("dataset", _word, ""),
@@ -47,13 +49,14 @@ def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
         slow=_slow(table, workers),
         local_rate=table.take("local_rate", parse_rate, 80_000_000_000),
         control_delay_s=table.take("control_delay", parse_duration, 100e-6),
-        transport=table.take("transport", _word, ""),
+        transport=transport,
+        level=level,
         tick_s=table.take("tick", _tick, 1e-6),
         mtu=table.take("mtu", lambda value: parse_whole(value, 576, 9_216), 1_500),
         min_timeout_s=table.take_or_none("min_timeout", _timeout),
         message_cost_s=table.take_or_none("message_cost", _cost),
         server_cost_s=table.take_or_none("server_cost", _cost),
-        strategies=tuple(_strategy(each) for each in table.tables("strategy")),
+        strategies=tuple(_strategy(each, level, transport) for each in table.tables("strategy")),
     )
     spec = _replaying(spec, table, workers, folder)
     names = [each.name for each in spec.strategies]
@@ -79,22 +82,42 @@ def _replaying(spec: TrainingSpec, table: Table, workers: int, folder: Path) -> 
     return spec.replaying(measured)
 
 
-def _strategy(table: Table) -> StrategySpec:
+def _strategy(table: Table, usual: Level, carries: str) -> StrategySpec:
+    """Return a strategy of a job at the level `usual` that the transport `carries`."""
     options = {
         key: table.take(key, _option)
         for key in table.keys()  # noqa: SIM118 - not a dictionary
-        if key not in ("sync", "label", "transport", "loss_bound", "tags")
+        if key not in ("sync", "label", "transport", "loss_bound", "tags", "level")
     }
+    transport = table.take("transport", _word, "")
+    level = _level(table, usual, transport or carries, is_named=bool(transport))
     spec = StrategySpec(
         table.take("sync", _word),
         options,
         table.take("label", _word, ""),
-        table.take("transport", _word, ""),
+        transport,
         table.take("loss_bound", _bound, 0.0),
         table.take("tags", parse_flag, True),
+        level,
     )
     table.end()
     return spec
+
+
+def _level(table: Table, usual: Level, transport: str, *, is_named: bool) -> Level:
+    """Return the level that a table says, "" if it says none, and see that its transport fits.
+
+    Without a level of its own the table has the level `usual`; `is_named` says whether the
+    transport is this table's.
+    """
+    said = cast(Level, table.take("level", lambda value: parse_one_of(value, LEVELS), ""))
+    level = said or usual
+    key = "level" if said else "transport"
+    if level == "closed-form" and transport and (said or is_named):
+        raise table.error("A closed form knows no transport: leave it out, or take flows.", key)
+    if level == "packets" and not transport and "strategy" not in table:
+        raise table.error("Packets are those of a transport: name one.", "level" if said else None)
+    return said
 
 
 def _slow(table: Table, workers: int) -> dict[int, float]:

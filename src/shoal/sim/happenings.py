@@ -50,13 +50,18 @@ def loses(cluster: ClusterSpec) -> bool:
     return found or bool(settings & {"loss", "bad_loss", "to_bad"})
 
 
-def not_modelled(cluster: ClusterSpec) -> list[str]:
-    """Return a sentence for everything in the cluster that flows, not packets, know nothing of."""
+def not_modelled(cluster: ClusterSpec, *, over_transports: bool = False) -> list[str]:
+    """Return a sentence for everything in the cluster that flows, not packets, know nothing of.
+
+    Flows `over_transports` are calibrated: they meet the links' loss.
+    """
     links = [cable.link for cable in cluster.topology.cables]
     events = [each for each in cluster.events if isinstance(each, LinkEvent)]
     settings = {name for event in events for name, _ in event.link}
     found = []
-    if loses(cluster):
+    if over_transports:
+        found.append("Flows know no queues: what ports hold, mark and drop is left out.")
+    elif loses(cluster):
         found.append("Flows lose nothing: the links' loss is left out.")
     if any(link.jitter_s or link.reorder for link in links) or settings & {"jitter_s", "reorder"}:
         found.append("Flows keep their order: the links' jitter and reordering are left out.")

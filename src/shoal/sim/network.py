@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -72,4 +72,41 @@ class Network(Protocol):
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Send by shortest paths without these cables from `at` on."""
+        ...
+
+
+@runtime_checkable
+class SummingNetwork(Network, Protocol):
+    """A network whose transport makes sums itself, of which a bounded share may get lost."""
+
+    carries_payload: bool
+    """Whether values travel."""
+    lossy_bytes: int
+    lost_bytes: int
+    """What might have got lost so far, and what did."""
+
+    def start(
+        self,
+        at: int,
+        sources: Sequence[int] | NDArray[Any],
+        targets: Sequence[int] | NDArray[Any],
+        sizes: Sequence[float] | NDArray[Any],
+        *,
+        most: float = float("inf"),
+        contributes: bool = False,
+        layer_class: int = 0,
+    ) -> int:
+        """As `Network.start`; what `contributes` to a sum may lose a share of it."""
+        ...
+
+    def all_reduce(
+        self,
+        at: int,
+        hosts: Sequence[int],
+        size: float,
+        *,
+        algorithm: str = "direct",
+        layer_class: int = 0,
+    ) -> int:
+        """Let `hosts` sum `size` bytes of payload from `at` on; return the transfer's number."""
         ...

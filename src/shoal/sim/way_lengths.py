@@ -5,6 +5,7 @@ Of the shortest ways as `routes` finds them (by cables); where several are equal
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,10 +25,18 @@ def delay_of(cable: Cable) -> int:
 
 
 class WayLengths:
-    """The cost of the way from each host to each other, every host having one way in and out."""
+    """The cost of the way from each host to each other, every host having one way in and out.
 
-    def __init__(self, topology: Topology, cost: Callable[[Cable], int]) -> None:
-        self._topology = topology
+    `join` makes one cost of two that follow each other: their sum, or, with `max`, the larger one.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        cost: Callable[[Cable], int],
+        join: Callable[[int, int], int] = operator.add,
+    ) -> None:
+        self._topology, self._join = topology, join
         self._costs = [cost(cable) for cable in topology.cables]
         hosts, switches = topology.hosts, len(topology.switches)
         self._switch = [0] * hosts
@@ -51,14 +60,16 @@ class WayLengths:
         if source == target:
             return 0
         across = self._between[self._switch[source]][self._switch[target]]
-        return self.out[source] + across + self.into[target]
+        return self._join(self._join(self.out[source], across), self.into[target])
 
     def _length(self, switch: int, known: dict[int, int], toward: list[tuple[int, ...]]) -> int:
         """Return the cost from `switch` on, by the ports in `toward`; `known` is added to."""
         if switch not in known:
             known[switch] = max(
-                self._costs[port]
-                + self._length(-1 - self._topology.cables[port].target, known, toward)
+                self._join(
+                    self._costs[port],
+                    self._length(-1 - self._topology.cables[port].target, known, toward),
+                )
                 for port in toward[switch]
             )
         return known[switch]

@@ -16,6 +16,7 @@ import shoal
 
 _SHOWS_ONLY: Final = ("cli", "report")
 """Rooms that no run's result depends on."""
+_SOURCES: Final = ("*.py", "*.toml", "*.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def code_version() -> str:
     """Return a hash of the package's sources, but for what only shows results."""
     root = Path(shoal.__file__).parent
     digest = hashlib.blake2b(digest_size=8)
-    for file in sorted([*root.rglob("*.py"), *root.rglob("*.toml")]):
+    for file in sorted(each for kind in _SOURCES for each in root.rglob(kind)):
         place = file.relative_to(root)
         if place.parts[0] not in _SHOWS_ONLY:
             digest.update(f"{place.as_posix()} ".encode() + file.read_bytes())

@@ -51,6 +51,16 @@ def run(name: str, where: ClusterSpec, job: TrainingSpec, **options: object) -> 
     return simulate(where, job, StrategySpec(name, options))
 
 
+def run_both(name: str, where: ClusterSpec, job: TrainingSpec, **options: object) -> Outcome:
+    """Return what flows come to, after seeing that the closed form says the same."""
+    out = run(name, where, job, **options)
+    said = simulate(where, job, StrategySpec(name, options, level="closed-form"))
+    assert said.seconds == pytest.approx(out.seconds, rel=1e-9)
+    for share in ("compute_share", "wait_share", "exchange_share", "step_ms"):
+        assert getattr(said, share) == pytest.approx(getattr(out, share), rel=1e-9, abs=1e-9)
+    return out
+
+
 def seconds(share: float) -> float:
     """Return how long this share of the model takes through a port."""
     return share * 4e6 * TCP_HEADERS * 8 / RATE
@@ -74,7 +84,7 @@ def test_options_have_the_defaults_of_real_training(name: str) -> None:
 
 
 def test_all_reduce_takes_its_ring() -> None:
-    out = run("all-reduce", cluster(8), training("all-reduce"))
+    out = run_both("all-reduce", cluster(8), training("all-reduce"))
     ring = seconds(2 * 7 / 8) + 14 * 2 * DELAY_S
     assert out.seconds == pytest.approx(20 * (0.1 + ring), rel=1e-9)
     assert out.compute_share == pytest.approx(0.1 / (0.1 + ring), rel=1e-6)
@@ -82,20 +92,20 @@ def test_all_reduce_takes_its_ring() -> None:
 
 def test_all_reduce_hides_what_backward_still_takes() -> None:
     """Two layers of 2 MB: the last one's sum is under way while the first one is differentiated."""
-    out = run("all-reduce", cluster(8), training("all-reduce", layers=2))
+    out = run_both("all-reduce", cluster(8), training("all-reduce", layers=2))
     ring = seconds(7 / 8) + 14 * 2 * DELAY_S
     assert ring < 0.1 / 3  # as long as backward takes for one of them
     assert out.seconds == pytest.approx(20 * (0.1 + ring), rel=1e-9)
 
 
 def test_ds_sync_takes_a_ring_of_its_group() -> None:
-    out = run("ds-sync", cluster(16), training("ds-sync"))
+    out = run_both("ds-sync", cluster(16), training("ds-sync"))
     ring = seconds(2 * 3 / 4) + 6 * 2 * DELAY_S
     assert out.seconds == pytest.approx(20 * (0.1 + ring), rel=1e-9)
 
 
 def test_a_parameter_server_pushes_and_pulls_all_shards_but_its_own() -> None:
-    out = run("ps-bsp", cluster(4), training("ps-bsp"))
+    out = run_both("ps-bsp", cluster(4), training("ps-bsp"))
     way = seconds(3 / 4) + 2 * DELAY_S
     assert out.seconds == pytest.approx(20 * (0.1 + 2 * way), rel=1e-9)
     assert out.counters == {"staleness.0": 80.0 + 4}
@@ -103,7 +113,7 @@ def test_a_parameter_server_pushes_and_pulls_all_shards_but_its_own() -> None:
 
 def test_ad_psgd_hides_its_exchanges_behind_computing() -> None:
     """Four passive workers of eight: what one computes, an exchange of its own may take."""
-    out = run("ad-psgd", cluster(8), training("ad-psgd"), peers="exponential")
+    out = run_both("ad-psgd", cluster(8), training("ad-psgd"), peers="exponential")
     assert out.seconds == pytest.approx(20 * 0.1, rel=1e-9)
     assert out.counters["exchanges"] == 4 * 20
     assert "busy_requests" not in out.counters
@@ -145,12 +155,12 @@ def test_ds_sync_relieves_an_oversubscribed_trunk_half_of_the_time() -> None:
     """Rows lie within a rack, columns cross: 4 flows on an uplink of a quarter of their rate."""
     materials = replace(PLAIN, trunk_port=Port(RATE // 2))
     where = ClusterSpec(leaf_spine(host_names(16), 4, 2, materials), spray=True)
-    out = run("ds-sync", where, training("ds-sync"))
+    out = run_both("ds-sync", where, training("ds-sync"))
     ring = seconds(2 * 3 / 4)
     across = 4 * ring + 6 * 4 * DELAY_S
     within = ring + 6 * 2 * DELAY_S
     assert out.seconds == pytest.approx(20 * 0.1 + 10 * (across + within), rel=1e-6)
-    everyone = run("all-reduce", where, training("all-reduce"))
+    everyone = run_both("all-reduce", where, training("all-reduce"))
     assert everyone.seconds == pytest.approx(
         20 * (0.1 + seconds(2 * 15 / 16) + 30 * 4 * DELAY_S), rel=1e-6
     )
@@ -160,7 +170,7 @@ def test_ds_sync_that_knows_the_racks_never_shares_an_uplink() -> None:
     """A phase within racks, then four in which one group of four crosses and the rest are alone."""
     materials = replace(PLAIN, trunk_port=Port(RATE // 2))
     where = ClusterSpec(leaf_spine(host_names(16), 4, 2, materials), spray=True)
-    out = run("ds-sync", where, training("ds-sync"), shuffle="topology")
+    out = run_both("ds-sync", where, training("ds-sync"), shuffle="topology")
     ring = seconds(2 * 3 / 4)
     within, across = ring + 6 * 2 * DELAY_S, ring + 6 * 4 * DELAY_S
     assert out.seconds == pytest.approx(20 * 0.1 + 20 // 5 * (within + across), rel=1e-6)
@@ -168,18 +178,18 @@ def test_ds_sync_that_knows_the_racks_never_shares_an_uplink() -> None:
 
 
 def test_a_direct_all_reduce_carries_as_much_as_a_ring_in_fewer_rounds() -> None:
-    out = run("all-reduce", cluster(8), training("all-reduce"), algorithm="direct")
+    out = run_both("all-reduce", cluster(8), training("all-reduce"), algorithm="direct")
     assert out.seconds == pytest.approx(20 * (0.1 + seconds(2 * 7 / 8) + 4 * 2 * DELAY_S), rel=1e-9)
 
 
 def test_a_hierarchical_all_reduce_sends_a_hosts_sum_once() -> None:
     """Four hosts of four: as much through each card as with a worker each, if hosts are fast."""
     job = training("all-reduce", local_rate=100 * RATE)
-    out = run("all-reduce", cluster(4, workers=4), job, algorithm="hierarchical")
+    out = run_both("all-reduce", cluster(4, workers=4), job, algorithm="hierarchical")
     between = seconds(2 * 3 / 4)
     assert out.seconds == pytest.approx(20 * (0.1 + between + 4 * 2 * DELAY_S), rel=1e-9)
     slow = replace(job, local_rate=RATE)
-    out = run("all-reduce", cluster(4, workers=4), slow, algorithm="hierarchical")
+    out = run_both("all-reduce", cluster(4, workers=4), slow, algorithm="hierarchical")
     within = 4 * seconds(2 * 3 / 4)
     assert out.seconds == pytest.approx(20 * (0.1 + within + 3 * 2 * DELAY_S), rel=1e-9)
 
@@ -188,10 +198,10 @@ def test_a_hierarchy_of_racks_relieves_their_uplinks() -> None:
     materials = replace(PLAIN, trunk_port=Port(RATE // 4))
     where = ClusterSpec(leaf_spine(host_names(16), 4, 2, materials), spray=True)
     job = training("all-reduce")
-    out = run("all-reduce", where, job, algorithm="hierarchical", per_host=4)
+    out = run_both("all-reduce", where, job, algorithm="hierarchical", per_host=4)
     across = 2 * seconds(2 * 3 / 4)  # a rack's sum, over an uplink of half a card's rate
     assert out.seconds == pytest.approx(20 * (0.1 + across + 4 * 4 * DELAY_S), rel=1e-6)
-    direct = run("all-reduce", where, job, algorithm="direct")
+    direct = run_both("all-reduce", where, job, algorithm="direct")
     # each of a rack's four sends to twelve others, and as much comes back
     assert direct.seconds == pytest.approx(
         20 * (0.1 + 2 * seconds(4 * 2 * 12 / 16) + 4 * 4 * DELAY_S), rel=1e-6

@@ -38,12 +38,12 @@ def start(
     sources: NDArray[np.int64],
     targets: NDArray[np.int64],
     sizes: NDArray[np.float64],
-    most: float,
+    most: NDArray[np.float64],
     key: int,
 ) -> tuple[int, int]:
     """Let `count` flows between hosts begin at `at`, or when the first bit has crossed; see `run`.
 
-    Sizes are bytes, `most` is the rate that none of them exceeds, bytes per picosecond, and `key`
+    Sizes are bytes, `most` are the rates that they do not exceed, bytes per picosecond, and `key`
     decides which of several equal ways is taken. Returns the transfer's number, or `FULL`, and when
     the first of them begins.
     """
@@ -60,7 +60,7 @@ def start(
         core.flowing += 1
         core.started += 1
         flow.size = flow.left = max(0.0, sizes[each])
-        flow.rate, flow.most = 0.0, most
+        flow.rate, flow.most = 0.0, most[each]
         flow.transfer, flow.state, flow.due = transfer, COMING, -1
         delay = _find_way(state, ways, row, int(sources[each]), int(targets[each]), key + each)
         _push(state, at + delay, row, 1)

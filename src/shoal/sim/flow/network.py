@@ -67,6 +67,7 @@ class FlowNetwork:
         self._seed, self._transfers = seed << 32, 0
         self._ends = np.zeros((2, flows), np.int64)
         self._sizes = np.zeros(flows, np.float64)
+        self._most = np.zeros(flows, np.float64)
         self._now, self._next_event = 0, NEVER
         self._delays = ways.delays
 
@@ -96,12 +97,13 @@ class FlowNetwork:
         targets: Sequence[int] | NDArray[Any],
         sizes: Sequence[float] | NDArray[Any],
         *,
-        most: float = float("inf"),
+        most: float | NDArray[np.float64] = float("inf"),
     ) -> int:
         """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
 
-        None exceeds `most` bits per second. Numbers of transfers that are over are used again.
-        Raises `ResourceError` if more flows are under way than memory has room for.
+        None exceeds `most` bits per second, one figure for all or one for each. Numbers of
+        transfers that are over are used again. Raises `ResourceError` if more flows are under way
+        than memory has room for.
         """
         self._transfers += 1
         count = len(sizes)
@@ -109,16 +111,17 @@ class FlowNetwork:
             self._make_room(count)
         self._ends[0, :count], self._ends[1, :count] = sources, targets
         self._sizes[:count] = sizes
-        transfer, first = self._try(at, count, most)
+        self._most[:count] = most / (8.0 * PICOSECONDS)
+        transfer, first = self._try(at, count)
         if transfer == FULL:
             self._make_room(count)
-            transfer, first = self._try(at, count, most)
+            transfer, first = self._try(at, count)
         if first < self._next_event:
             self._next_event = first
         return transfer
 
-    def _try(self, at: int, count: int, most: float) -> tuple[int, int]:
-        """Start the first `count` flows of `_ends` and `_sizes`, if there is room."""
+    def _try(self, at: int, count: int) -> tuple[int, int]:
+        """Start the first `count` flows that are written down, if there is room."""
         return start(
             self._state,
             self._ways,
@@ -127,7 +130,7 @@ class FlowNetwork:
             self._ends[0],
             self._ends[1],
             self._sizes,
-            most / (8.0 * PICOSECONDS),
+            self._most,
             self._seed + (self._transfers << 12),
         )
 
@@ -139,6 +142,7 @@ class FlowNetwork:
         self._state = with_room(self._state, room)
         self._ends = np.concatenate([self._ends, np.zeros((2, room - had), np.int64)], axis=1)
         self._sizes = np.concatenate([self._sizes, np.zeros(room - had)])
+        self._most = np.concatenate([self._most, np.zeros(room - had)])
 
     def run(self, until: int) -> list[int]:
         """Let time pass up to `until`, or to when the next transfers are over; return those."""

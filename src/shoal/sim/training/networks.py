@@ -1,11 +1,19 @@
-"""The network under a simulated job: flows that share links, or the packets of a transport."""
+"""The network under a simulated job: flows that share links, or the packets of a transport.
+
+Flows are as fast as links let them, or as a transport's calibration says.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import UsageError
+from shoal.scenario.cluster_spec import topologies
+from shoal.sim.calibration.carriers import MTU, Carrier
+from shoal.sim.calibration.limits import check_reach
+from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
+from shoal.sim.calibration.table import table_of
 from shoal.sim.flow.network import FlowNetwork
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
@@ -19,7 +27,7 @@ from shoal.transport.wire import segment_bytes_for
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+    from shoal.scenario.training_spec import Level, StrategySpec, TrainingSpec
     from shoal.sim.network import Network
     from shoal.switching.topology import Topology
 
@@ -27,14 +35,38 @@ FLOWS: Final = ""
 """No transport: what is sent shares the links fairly and loses nothing."""
 SHOAL: Final = "shoal"
 TRANSPORTS: Final = (SHOAL, *ALL_CONTROLS)
-"""Those that are simulated packet by packet."""
+"""Those that can be simulated packet by packet."""
+_USUAL_TICK_S: Final = 1e-6
+"""Of Shoal's transport, as it was calibrated."""
 
 
-def check_transport(name: str) -> None:
-    """Raise `UsageError` if there is no such transport."""
-    if name not in (FLOWS, *TRANSPORTS):
-        message = f"Unknown transport {name!r}; choose one of {', '.join(TRANSPORTS)}."
+def check_transport(cluster: ClusterSpec, training: TrainingSpec, strategy: StrategySpec) -> None:
+    """Raise `UsageError` if there is no such transport, or no calibration of it for this job."""
+    transport = strategy.transport or training.transport
+    if transport not in (FLOWS, *TRANSPORTS):
+        message = f"Unknown transport {transport!r}; choose one of {', '.join(TRANSPORTS)}."
         raise UsageError(message)
+    if transport == FLOWS or level_of(training, strategy) != "flows":
+        return
+    usual = training.mtu == MTU and training.min_timeout_s is None
+    if not usual or training.tick_s != _USUAL_TICK_S or not strategy.tags:
+        message = (
+            "Flows are calibrated for the usual mtu, tick, min_timeout and tags; leave these out,"
+            ' or take level = "packets".'
+        )
+        raise UsageError(message)
+    bound = strategy.loss_bound if transport == SHOAL else 0.0
+    check_reach(topologies(cluster), table_of(Carrier(transport, bound)))
+
+
+def level_of(training: TrainingSpec, strategy: StrategySpec) -> Level:
+    """Return how finely a strategy is simulated: never ""."""
+    level = strategy.level or training.level
+    if level == "closed-form":
+        return level
+    if not (strategy.transport or training.transport):
+        return "flows"
+    return level or "packets"
 
 
 def make_network(
@@ -46,17 +78,21 @@ def make_network(
 ) -> Network:
     """Return the cluster's network under the strategy's transport.
 
-    Raises `UsageError` if there is no such transport.
+    Raises `UsageError` if there is no such transport, or no calibration of it for this job.
     """
+    check_transport(cluster, training, strategy)
     transport = strategy.transport or training.transport
     switches = len(cluster.topology.switches)
     shared = () if cluster.shared_buffer is None else (cluster.shared_buffer,) * switches
     if transport == FLOWS:
-        return FlowNetwork(
-            cluster.topology,
-            local_rate=training.local_rate,
-            spray=cluster.spray,
-            seed=cluster.seed,
+        return FlowNetwork(cluster.topology, **_of_flows(cluster, training))
+    if level_of(training, strategy) == "flows":
+        table = table_of(Carrier(transport))
+        if transport != SHOAL:
+            return CalibratedNetwork(cluster.topology, table, **_of_flows(cluster, training))
+        contributions = table_of(Carrier(transport, strategy.loss_bound))
+        return CalibratedSums(
+            cluster.topology, table, contributions, **_of_flows(cluster, training)
         )
     if transport == SHOAL:
         return BoundedLossNetwork(
@@ -76,7 +112,6 @@ def make_network(
             loss_bound=strategy.loss_bound,
             important=1 - UNIMPORTANT_SHARE if strategy.tags else 1.0,
         )
-    check_transport(transport)
     return PacketNetwork(
         _with_short_host_queues(cluster.topology) if transport == "pfabric" else cluster.topology,
         Transport(
@@ -89,6 +124,15 @@ def make_network(
         shared_buffers=shared,
         seed=cluster.seed,
     )
+
+
+def _of_flows(cluster: ClusterSpec, training: TrainingSpec) -> dict[str, Any]:
+    """Return what every network of flows is told, calibrated or not."""
+    return {
+        "local_rate": training.local_rate,
+        "spray": cluster.spray,
+        "seed": cluster.seed,
+    }
 
 
 def _with_short_host_queues(topology: Topology) -> Topology:

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
+from shoal.sim.closed_form.prediction import predict
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.happenings import processes, slower_hosts
 from shoal.sim.training.all_strategies import make_simulated
 from shoal.sim.training.architectures import architecture
 from shoal.sim.training.learning import AbstractLearner, NothingLearned
 from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
-from shoal.sim.training.networks import check_transport, make_network
+from shoal.sim.training.networks import check_transport, level_of, make_network
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
 from shoal.sim.training.world import World
-from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import VirtualTime
 from shoal.switching.tables import PICOSECONDS
 
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from shoal.sim.network import Network
 
 
-def check(training: TrainingSpec) -> None:
-    """Raise `UsageError` for names and options that there are not, before anything runs."""
+def check(cluster: ClusterSpec, training: TrainingSpec) -> None:
+    """Raise `UsageError` for names, options and calibrations that there are not.
+
+    For before anything runs.
+    """
     if training.dataset and training.model is not None:
         from shoal.workloads import default_model, default_recipe
 
@@ -39,7 +42,9 @@ def check(training: TrainingSpec) -> None:
     for strategy in training.strategies:
         try:
             make_simulated(strategy.strategy, strategy.options)
-            check_transport(strategy.transport or training.transport)
+            check_transport(cluster, training, strategy)
+            if level_of(training, strategy) == "closed-form":
+                predict(cluster, training, strategy, model_of(training))
         except UsageError as error:
             message = f"Strategy {strategy.name!r}: {error}"
             raise UsageError(message) from error
@@ -58,11 +63,16 @@ def simulate(
     network: Network | None = None,
     tick: Callable[[float], None] | None = None,
 ) -> Outcome:
-    """Train in virtual time; calls `tick` with the share of steps made now and then.
+    """Train in virtual time, or say by a formula what that comes to.
 
+    Calls `tick` with the share of steps made now and then.
     `network` is at its beginning, of the cluster's topology; None: the strategy's.
-    Raises `UsageError` for a strategy that does not fit.
+    Raises `UsageError` for a strategy that does not fit, or that has no closed form where the
+    scenario asks for one.
     """
+    if level_of(training, strategy) == "closed-form":
+        make_simulated(strategy.strategy, strategy.options)
+        return predict(cluster, training, strategy, model_of(training))
     world = make_world(cluster, training, strategy, learner=learner, network=network)
     made = make_simulated(strategy.strategy, strategy.options)
     made.prepare(world)
@@ -77,9 +87,9 @@ def simulate(
         )
     made.finish(world)
     world.learner.finish(max(each.ended for each in world.times))
-    if isinstance(world.time.network, BoundedLossNetwork) and world.time.network.lossy_bytes:
-        world.count("lossy_bytes", world.time.network.lossy_bytes)
-        world.count("lost_bytes", world.time.network.lost_bytes)
+    if world.summing is not None and world.summing.lossy_bytes:
+        world.count("lossy_bytes", world.summing.lossy_bytes)
+        world.count("lost_bytes", world.summing.lost_bytes)
     return _outcome(strategy.name, world)
 
 

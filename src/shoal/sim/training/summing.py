@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from numpy.typing import NDArray
 
+    from shoal.sim.network import SummingNetwork
     from shoal.sim.training.world import World
-    from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
     from shoal.sim.virtual_time import Process
 
 
@@ -35,7 +37,7 @@ class Summand:
 
 def sum_over_hosts(
     world: World,
-    network: BoundedLossNetwork,
+    network: SummingNetwork,
     members: Sequence[int],
     summand: Summand,
     algorithm: str,
@@ -58,6 +60,7 @@ def sum_over_hosts(
             values[place][:] *= np.float32(len(leaders) / len(members))
     if len(between) > 1:
         if values:
+            assert isinstance(network, BoundedLossNetwork)  # the only one in which values travel
             number = network.mean(
                 now,
                 between,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from shoal.sim.network import SummingNetwork
 from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
@@ -57,11 +58,15 @@ class World:
     """Software, for a push and a pull, picoseconds."""
     counters: dict[str, float] = field(default_factory=dict)
     times: list[Times] = field(init=False)
+    summing: SummingNetwork | None = field(init=False)
+    """The network, if its transport makes sums itself."""
     _training: int = 0
 
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
         self.times = [Times() for _ in self.host_of]
+        network = self.time.network
+        self.summing = network if isinstance(network, SummingNetwork) else None
 
     @property
     def size(self) -> int:
@@ -76,13 +81,12 @@ class World:
     @property
     def sums_overlap(self) -> bool:
         """Whether several sums may be under way at once."""
-        return isinstance(self.time.network, BoundedLossNetwork)
+        return self.summing is not None
 
     @property
     def carries_values(self) -> bool:
         """Whether gradients travel in the network's packets."""
-        network = self.time.network
-        return isinstance(network, BoundedLossNetwork) and network.carries_payload
+        return self.summing is not None and self.summing.carries_payload
 
     def begin(self, process: Process) -> None:
         """Let a worker begin; time stops when all that have begun have ended."""
@@ -124,9 +128,8 @@ class World:
         """
         if len(members) < 2:
             return
-        network = self.time.network
-        if isinstance(network, BoundedLossNetwork):
-            yield from sum_over_hosts(self, network, members, summand, algorithm or "direct")
+        if self.summing is not None:
+            yield from sum_over_hosts(self, self.summing, members, summand, algorithm or "direct")
             yield from self.software(2 * (len(members) - 1))
         elif algorithm == "direct":
             yield from self.hierarchical_mean(1, summand.size)
@@ -188,7 +191,7 @@ class World:
     ) -> Signal:
         """As `pushes`, of values that travel, where the world carries any."""
         network = self.time.network
-        assert isinstance(network, BoundedLossNetwork)
+        assert isinstance(network, BoundedLossNetwork)  # the only one in which values travel
         between = [self.host_of[each] for each in sources], [self.host_of[each] for each in targets]
         number = network.push(self.time.now, *between, contribution, layer_class=layer_class)
         return self.time.over(number)
@@ -224,14 +227,14 @@ class World:
         *,
         contributes: bool,
     ) -> Signal:
-        network, factor = self.time.network, self.time.network.header_factor
+        factor = self.time.network.header_factor
         between = (
             [self.host_of[rank] for rank in sources],
             [self.host_of[rank] for rank in targets],
             [size * factor for size in sizes],
         )
-        if isinstance(network, BoundedLossNetwork):
-            number = network.start(
+        if self.summing is not None:
+            number = self.summing.start(
                 self.time.now, *between, contributes=contributes, layer_class=layer_class
             )
             return self.time.over(number)

@@ -1,0 +1,50 @@
+"""The transports that are calibrated, and how packets of theirs are counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shoal.sim.network import TCP_HEADERS
+from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
+from shoal.transport.wire import segment_bytes_for
+
+MTU: Final = 1_500
+"""Bytes of packets without Ethernet's header: the only size that is calibrated."""
+FRAME_BYTES: Final = MTU + ETHERNET_BYTES
+"""Of a full packet on a link, whichever transport's."""
+SEGMENT_BYTES: Final = segment_bytes_for(MTU)
+"""Of payload in a full packet of Shoal's transport."""
+SHOAL: Final = "shoal"
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """A transport, and the share of a contribution to a sum that it may lose."""
+
+    transport: str
+    loss_bound: float = 0.0
+
+    def __str__(self) -> str:
+        bound = f" with a loss bound of {self.loss_bound:g}" if self.loss_bound else ""
+        return f"{self.transport}{bound}"
+
+    @property
+    def file_name(self) -> str:
+        """Of its table."""
+        bound = f"-{round(100 * self.loss_bound)}-percent" if self.loss_bound else ""
+        return f"{self.transport}{bound}.json"
+
+    @property
+    def header_factor(self) -> float:
+        """What links carry for a byte of payload in full packets."""
+        return FRAME_BYTES / SEGMENT_BYTES if self.transport == SHOAL else TCP_HEADERS
+
+
+CARRIERS: Final = (
+    Carrier(SHOAL),
+    Carrier(SHOAL, 0.1),
+    Carrier("newreno"),
+    Carrier("cubic"),
+    Carrier("dctcp"),
+)

@@ -1,0 +1,175 @@
+"""The formula of every strategy that has one: when each worker ends, and where its time goes.
+
+Nothing is left to chance: who computes constantly meets whom a schedule says. What forms its groups
+as workers arrive has no formula. Options are those of `training.all_strategies`, checked there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.groups import ds_sync_schedule, make_schedule
+from shoal.groups.bipartite import Bipartite
+from shoal.sim.training.model import FORWARD
+from shoal.sim.training.racks import racks_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shoal.sim.closed_form.job import Exchange, Job
+
+_INSTEAD: Final = 'take level = "flows".'
+_DIGITS: Final = 9
+"""Of seconds in which moments that are the same agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """By rank, seconds: all steps together."""
+
+    compute: NDArray[np.float64]
+    wait: NDArray[np.float64]
+    exchange: NDArray[np.float64]
+
+    @property
+    def ended(self) -> NDArray[np.float64]:
+        """When each has made its steps."""
+        return self.compute + self.wait + self.exchange
+
+
+Form: TypeAlias = Callable[..., Spent]
+
+
+def _all_reduce(job: Job, *, algorithm: str | None = None, per_host: int = 0) -> Spent:
+    """Return what buckets take: each when the slowest worker has it and the last is through."""
+    slowest = float(job.compute.max())
+    ready, through = FORWARD * slowest, 0.0
+    for share, size in job.model.buckets():
+        ready += share * slowest
+        through = max(through, ready) + _sum(job, algorithm, per_host, size)
+    through += 2 * (job.size - 1) * job.message_cost  # the trailer
+    return _in_step(job, through - slowest)
+
+
+def _sum(job: Job, algorithm: str | None, per_host: int, size: float) -> float:
+    if job.size < 2:
+        return 0.0
+    if algorithm in ("direct", "hierarchical"):
+        usual = max(np.bincount(job.host_of)) if algorithm == "hierarchical" else 1
+        return job.hierarchical(int(per_host or usual) if algorithm == "hierarchical" else 1, size)
+    return job.rings([range(job.size)], size)[0].seconds
+
+
+def _in_step(job: Job, exchange: float) -> Spent:
+    """Return what workers spend who wait for the slowest, then exchange, in every step."""
+    compute = job.steps * job.compute
+    wait = job.steps * job.compute.max() - compute
+    return Spent(compute, wait, np.full(job.size, job.steps * exchange))
+
+
+def _server(job: Job, **_options: Any) -> Spent:
+    """Return what a push to all shards and a pull from them take, all workers at once.
+
+    So nobody is ahead, and how far one may be does not matter.
+    """
+    if len(set(job.compute.tolist())) > 1:
+        message = f"There is no closed form of a server with a slow worker: {_INSTEAD}"
+        raise UsageError(message)
+    if job.size < 2:
+        return _in_step(job, 0.0)
+    return _in_step(job, 2 * job.to_all_shards() + job.server_cost)
+
+
+def _scheduled(job: Job, *, schedule: str, interval: int = 1, group_size: int = 0) -> Spent:
+    """Return what a round of groups every `interval` steps takes; each waits for its own only.
+
+    Raises `UsageError` if groups share links that neither begin together nor take equally long.
+    """
+    rounds = make_schedule(
+        schedule,
+        job.size,
+        workers_per_host=int(max(np.bincount(job.host_of))),
+        group_size=group_size or None,
+        seed=job.seed,
+        topology=racks_of(job.topology, job.host_of),
+    )
+    known: dict[tuple[tuple[int, ...], ...], list[Exchange]] = {}
+    ended, wait, exchange = np.zeros((3, job.size))
+    for number in range(job.steps // interval):
+        ended = ended + interval * job.compute
+        groups = tuple(tuple(group.members) for group in rounds.round_at(number))
+        if groups not in known:
+            known[groups] = job.rings(groups, job.model.bytes)
+        together: set[tuple[float, float]] = set()
+        for members, takes in zip(groups, known[groups], strict=True):
+            mine = list(members)
+            begin = ended[mine].max()
+            if takes.shares:
+                together.add((round(begin, _DIGITS), round(takes.seconds, _DIGITS)))
+            wait[mine] += begin - ended[mine]
+            exchange[mine] += takes.seconds
+            ended[mine] = begin + takes.seconds
+        if len(together) > 1:
+            message = f"There is no closed form of unlike groups that share links: {_INSTEAD}"
+            raise UsageError(message)
+    return Spent(job.steps * job.compute, wait, exchange)
+
+
+def _ds_sync(job: Job, *, shuffle: str = "grid", **options: int) -> Spent:
+    return _scheduled(job, schedule=ds_sync_schedule(shuffle), **options)
+
+
+def _ad_psgd(job: Job, *, peers: str = "random") -> Spent:
+    """Return computing alone, if exchanges of pairs that never meet others hide behind it."""
+    if peers != "exponential" and job.size > 1:
+        message = f"There is no closed form of random pairs, which queue: {_INSTEAD}"
+        raise UsageError(message)
+    idle = np.zeros(job.size)
+    spent = Spent(job.steps * job.compute, idle, idle)
+    pairs = Bipartite(job.size, "exponential")
+    for step in range(pairs.period or 0):
+        met = [group.members for group in pairs.round_at(step) if len(group) > 1]
+        active = [max(m, key=pairs.is_active) for m in met]
+        passive = [min(m, key=pairs.is_active) for m in met]
+        slowest = job.pairs(active, passive) if met else 0.0
+        if slowest > job.compute.min() or len(set(job.compute.tolist())) > 1:
+            message = (
+                "There is no closed form of pairs whose exchanges do not hide behind equal"
+                f" computing: {_INSTEAD}"
+            )
+            raise UsageError(message)
+    return spent
+
+
+FORMS: Final[dict[str, Form]] = {
+    "all-reduce": _all_reduce,
+    "ps-bsp": _server,
+    "ps-ssp": _server,
+    "ps-asp": _server,
+    "ad-psgd": _ad_psgd,
+    "ds-sync": _ds_sync,
+    "ripples-static": partial(_scheduled, schedule="ripples-static"),
+    "local-sgd": partial(_scheduled, schedule="all-reduce", interval=8),
+}
+"""By the word of the strategy."""
+
+NO_FORM: Final = {
+    "ripples": "the generator forms groups as workers arrive",
+    "ripples-random": "the generator draws groups, which wait for each other",
+    "ps-layers": "what arrives first decides what computes next",
+}
+"""Why there is none."""
+
+
+def spend(job: Job, strategy: str, options: dict[str, Any]) -> Spent:
+    """Return what the workers spend. Raises `UsageError` where there is no formula."""
+    if strategy in NO_FORM:
+        message = f"There is no closed form of {strategy}: {NO_FORM[strategy]}; {_INSTEAD}"
+        raise UsageError(message)
+    return FORMS[strategy](job, **options)
