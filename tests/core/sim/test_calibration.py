@@ -89,7 +89,7 @@ def test_a_flow_alone_takes_what_the_table_says() -> None:
     took = []
     for seed in range(40):
         network = CalibratedNetwork(
-            pair(way), table_of(CUBIC), local_rate=8e10, spray=False, flows=8, seed=seed
+            pair(way), table_of(CUBIC), local_rate=8e10, spray=False, seed=seed
         )
         network.start(0, [0], [1], [way.packets * FRAME_BYTES])
         assert network.run(NEVER)
@@ -102,7 +102,7 @@ def test_a_flow_alone_takes_what_the_table_says() -> None:
 def test_what_is_lost_for_good_is_counted() -> None:
     way = Way(1e-2, 4e-4, 1e9, 1_000)
     network = CalibratedSums(
-        pair(way), table_of(EXACT), table_of(BOUNDED), local_rate=8e10, spray=False, flows=8
+        pair(way), table_of(EXACT), table_of(BOUNDED), local_rate=8e10, spray=False
     )
     network.start(0, [0], [1], [1e6], contributes=True)
     network.start(0, [1], [0], [1e6])
@@ -112,7 +112,7 @@ def test_what_is_lost_for_good_is_counted() -> None:
 
 def test_others_traffic_and_what_stays_on_a_host_lose_nothing() -> None:
     way = Way(1e-1, 4e-4, 1e9, 1_000)
-    network = CalibratedNetwork(pair(way), table_of(CUBIC), local_rate=1e9, spray=False, flows=8)
+    network = CalibratedNetwork(pair(way), table_of(CUBIC), local_rate=1e9, spray=False)
     network.start(0, [0], [0], [1.25e6])
     network.run(NEVER)
     assert network.now == pytest.approx(0.01 * PICOSECONDS, rel=1e-6)

@@ -46,14 +46,11 @@ class CalibratedNetwork:
         *,
         local_rate: float,
         spray: bool,
-        flows: int,
         seed: int = 0,
     ) -> None:
         self.topology = topology
         self._table = table
-        self._flows = FlowNetwork(
-            topology, local_rate=local_rate, spray=spray, flows=flows, seed=seed
-        )
+        self._flows = FlowNetwork(topology, local_rate=local_rate, spray=spray, seed=seed)
         self._ways = WayTable(topology)
         self._seed, self._started = seed, 0
 
@@ -163,12 +160,9 @@ class CalibratedSums(CalibratedNetwork):
         *,
         local_rate: float,
         spray: bool,
-        flows: int,
         seed: int = 0,
     ) -> None:
-        super().__init__(
-            topology, table, local_rate=local_rate, spray=spray, flows=flows, seed=seed
-        )
+        super().__init__(topology, table, local_rate=local_rate, spray=spray, seed=seed)
         self._contributions = contributions
         self.lossy_bytes = self.lost_bytes = 0
         """Of what might have got lost, and what did: payload, of transfers that have begun."""

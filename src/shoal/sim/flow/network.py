@@ -152,7 +152,8 @@ class FlowNetwork:
         if count == 0:
             return []
         self._now = self._next_event
-        return self._state.finished[:count].tolist()
+        # the last one first: what is recorded of runs rests on this order
+        return self._state.finished[:count][::-1].tolist()
 
     def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
         """Let the cable of this number carry so much from `at` on, up to which all has happened."""
