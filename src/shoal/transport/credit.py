@@ -194,12 +194,23 @@ def _notice_overrun(core: Row) -> bool:
 
 
 @compiled
+def _under_way(state: State) -> float:
+    """Return how many packets were granted that have neither arrived nor are missing."""
+    peers, packets = state.peers, 0
+    for rank in range(peers.size):
+        if peers[rank].expecting > 0:
+            packets += peers[rank].grant - peers[rank].end
+    return float(packets)
+
+
+@compiled
 def adapt_budget(state: State, now: int) -> None:
     """Once an interval: grow or shrink the budget by the smallest queueing delay it has seen."""
     core = state.core[0]
     if now < core.interval_end or core.interval_packets == 0:
         return
     delay, target = core.interval_delay, min(core.delay_target, core.full_delay / 2)
+    core.unheeding = max(0.0, core.unheeding - core.interval_packets - core.interval_lost)
     core.full_delay += (2 * core.delay_target - core.full_delay) / FORGETTING
     if _notice_overrun(core):
         core.full_delay = max(2.0 * QUEUEING_US, min(core.full_delay, float(delay)))
@@ -207,7 +218,9 @@ def adapt_budget(state: State, now: int) -> None:
         core.budget *= 1.0 - DECREASE / 2
     elif delay > target:
         core.slow_start = 0
-        core.budget *= max(1.0 - DECREASE, 1.0 - DECREASE * (1.0 - target / delay))
+        if core.unheeding == 0:  # else the delay is still that of what was granted before
+            core.unheeding = _under_way(state)
+            core.budget *= max(1.0 - DECREASE, 1.0 - DECREASE * (1.0 - target / delay))
     elif core.slow_start and delay < target / 2:
         core.budget += core.interval_packets
     else:

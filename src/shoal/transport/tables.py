@@ -228,7 +228,7 @@ CORE: Final = np.dtype(
         ("receiving_peers", "<i4"),  # that owe us a message
         ("budget", "<f8"),  # packets that may be under way to this receiver in all
         ("largest_budget", "<f8"),
-        ("budget_at", "<i8"),  # when it was last adapted
+        ("unheeding", "<f8"),  # packets that were under way when it last shrank, and may be yet
         ("interval_packets", "<i8"),
         ("interval_lost", "<i8"),
         ("interval_forgiven", "<f8"),  # packets that the bounds of what came would forgive
