@@ -3,10 +3,11 @@
 Each sender that owes a message gets an equal share of one budget, so a port in front of the
 receiver holds at most the budget however many senders there are: incast cannot overrun it. The
 budget grows while queueing delay stays under a target and shrinks in proportion when it does not.
-Loss shrinks it when it is more than the bounds in force forgive and packets queue meanwhile; the
-delay at which that happened is what the port holds, and half of it is aimed at until it is
-forgotten. Loss without a queue is a bad link's, which less credit would not mend; only beyond
-`tolerated_loss` is it heeded all the same. Nobody is granted more than it owes, so that no sender
+Loss shrinks it when it is more than the bounds in force forgive and packets queue meanwhile, at
+least half as long as they lately did without loss; the delay at which that happened is what the
+port holds, and half of it is aimed at until it is forgotten. Loss with a shorter queue, or none, is
+a bad link's, which less credit would not mend; only beyond `tolerated_loss` is it heeded all the
+same. Nobody is granted more than it owes, so that no sender
 keeps credit from one operation and spends it in the next, when all the others want to send as well.
 Delay is measured from the senders' clocks to the kernel's arrival stamps, so neither clock offsets
 nor a receiver that is slow to read look like congestion.
@@ -185,7 +186,8 @@ def _notice_overrun(core: Row) -> bool:
     if core.interval_lost > max(8.0, core.tolerated_loss * total):
         return True
     news = core.interval_lost - core.interval_forgiven - STRAY_LOSS * total
-    queues = core.interval_delay > QUEUEING_US
+    delay = max(float(core.interval_delay), core.last_delay)
+    queues = delay > max(float(QUEUEING_US), core.held_delay / 2)
     core.excess_loss = max(0.0, core.excess_loss + news) if queues else 0.0
     if core.excess_loss <= EXCESS_LOSS:
         return False
@@ -212,6 +214,9 @@ def adapt_budget(state: State, now: int) -> None:
     delay, target = core.interval_delay, min(core.delay_target, core.full_delay / 2)
     core.unheeding = max(0.0, core.unheeding - core.interval_packets - core.interval_lost)
     core.full_delay += (2 * core.delay_target - core.full_delay) / FORGETTING
+    core.held_delay -= core.held_delay / FORGETTING
+    if core.interval_lost <= 0:
+        core.held_delay = max(core.held_delay, min(float(delay), 2 * core.delay_target))
     if _notice_overrun(core):
         core.full_delay = max(2.0 * QUEUEING_US, min(core.full_delay, float(delay)))
         core.slow_start = 0
@@ -231,5 +236,6 @@ def adapt_budget(state: State, now: int) -> None:
     core.arrivals += (core.interval_packets * 1_000 / took - core.arrivals) / 4
     core.interval_packets = core.interval_lost = 0
     core.interval_forgiven = 0.0
+    core.last_delay = float(delay)
     core.interval_delay = 1 << 40
     core.interval_end = now + max(FIRST_INTERVAL_US, min(delay, 10_000))

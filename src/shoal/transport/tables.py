@@ -249,6 +249,8 @@ CORE: Final = np.dtype(
         ("delay_target", "<f8"),
         ("excess_loss", "<f8"),  # packets lost beyond what is forgiven, while they queued
         ("full_delay", "<f8"),  # at which a port lately was full, microseconds
+        ("held_delay", "<f8"),  # and the longest that it lately made of packets without losing any
+        ("last_delay", "<f8"),  # of the interval before
         ("tolerated_loss", "<f8"),
     ],
     align=True,
