@@ -123,10 +123,13 @@ def test_the_examples_can_be_simulated() -> None:
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [
-        (("transport = 'cubic'", "transport = 'cubik'"), "Unknown transport 'cubik'"),
+        (
+            ("transport = 'cubic'", "transport = 'cubik'"),
+            "line 10: Strategy 'all-reduce': Unknown transport 'cubik'",
+        ),
         (("sync = 'ripples'", "sync = 'riples'"), "did you mean 'ripples'?"),
         (("group_size = 2", "group_sise = 2"), "group_sise"),
-        (("dataset = 'digits'", "dataset = 'digit'"), "There is no data set 'digit'"),
+        (("dataset = 'digits'", "dataset = 'digit'"), "line 6: There is no data set 'digit'"),
         (("model = 'mlp'", "model = 'mpl'"), "There is no model 'mpl'"),
     ],
 )

@@ -75,7 +75,7 @@ def simulate(
         raise UsageError(message)
     from shoal.sim.training.simulation import check
 
-    check(read.cluster, read.training)
+    check(read)
     repeats = (read.cluster.seed,) if seeds is None else parse_seeds(seeds)
     require_writable(json)
     for sentence in _notes(read):

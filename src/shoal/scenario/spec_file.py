@@ -30,7 +30,7 @@ from shoal.scenario.toml_table import (
     parse_one_of,
     parse_whole,
 )
-from shoal.scenario.training_spec import Scenario
+from shoal.scenario.training_spec import Scenario, TrainingSpec
 from shoal.scenario.training_table import read_training
 from shoal.switching.routes import check_paths
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
@@ -101,12 +101,16 @@ def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> 
         raise UsageError(message) from error
     top = Table(values, (), lines_of(text), name)
     cluster = _cluster(top)
-    training = None
+    training: TrainingSpec | None = None
+    places: dict[str, str] = {}
     if "training" in top:
-        workers = cluster.topology.hosts * cluster.workers
-        training = read_training(top.table("training"), workers, folder)
+        workers, table = cluster.topology.hosts * cluster.workers, top.table("training")
+        training = read_training(table, workers, folder)
+        names = [each.name for each in training.strategies]
+        places = dict(zip(names, (each.place for each in table.tables("strategy")), strict=True))
+        places[""] = table.place
     top.end()
-    return Scenario(cluster, training)
+    return Scenario(cluster, training, places)
 
 
 def _cluster(top: Table) -> ClusterSpec:

@@ -87,14 +87,21 @@ class Table:
         except UsageError as error:
             raise self.error(str(error), key) from error
 
+    @property
+    def place(self) -> str:
+        """The text's name, and the line where this table begins."""
+        return self._place(self._keys)
+
     def error(self, sentence: str, key: str | None = None) -> UsageError:
         """Return an error about `key`, or about this table."""
-        keys = self._keys if key is None else (*self._keys, key)
+        place = self._place(self._keys if key is None else (*self._keys, key))
+        what = "" if key is None else f"{key}: "
+        return _SpecError(f"{place}: {what}{sentence}")
+
+    def _place(self, keys: Keys) -> str:
         while keys and keys not in self._lines:
             keys = keys[:-1]
-        where = f", line {self._lines[keys]}" if keys else ""
-        what = "" if key is None else f"{key}: "
-        return _SpecError(f"{self._name}{where}: {what}{sentence}")
+        return f"{self._name}, line {self._lines[keys]}" if keys else self._name
 
 
 class _SpecError(UsageError):

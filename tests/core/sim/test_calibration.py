@@ -204,17 +204,15 @@ def test_what_is_not_calibrated_is_refused_before_anything_runs(
 ) -> None:
     assert change[0] in TEXT
     scenario = parse_scenario(TEXT.replace(*change))
-    assert scenario.training is not None
     with pytest.raises(UsageError, match=sentence):
-        check(scenario.cluster, scenario.training)
+        check(scenario)
 
 
 def test_what_a_link_will_lose_is_looked_at_as_well() -> None:
     later = '\n[[event]]\nat = "80 ms"\nbetween = ["host3", "switch"]\nloss = "30 %"\n'
     scenario = parse_scenario(TEXT + later)
-    assert scenario.training is not None
     with pytest.raises(UsageError, match=r"host3 .*loss of 0\.3"):
-        check(scenario.cluster, scenario.training)
+        check(scenario)
 
 
 def test_a_ring_that_may_lose_is_refused() -> None:

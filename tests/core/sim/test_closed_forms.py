@@ -13,7 +13,7 @@ from test_virtual_training import PLAIN, RATE, cluster, run, run_both, training
 
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, HostEvent
-from shoal.scenario.training_spec import StrategySpec
+from shoal.scenario.training_spec import Scenario, StrategySpec
 from shoal.sim.training.simulation import check, simulate
 from shoal.switching.settings import Port
 from shoal.switching.topology import host_names, leaf_spine
@@ -116,7 +116,7 @@ def test_what_has_no_closed_form_is_said_before_anything_runs(
     job = training(name, **changes)
     job = replace(job, strategies=(StrategySpec(name, options, level="closed-form"),))
     with pytest.raises(UsageError, match=sentence):
-        check(cluster(4), job)
+        check(Scenario(cluster(4), job))
 
 
 def test_groups_that_share_links_unlike_each_other_have_none() -> None:

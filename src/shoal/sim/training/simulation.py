@@ -25,29 +25,39 @@ from shoal.switching.tables import PICOSECONDS
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+    from shoal.scenario.training_spec import Scenario, StrategySpec, TrainingSpec
     from shoal.sim.network import Network
 
 
-def check(cluster: ClusterSpec, training: TrainingSpec) -> None:
+def check(scenario: Scenario) -> None:
     """Raise `UsageError` for names, options and calibrations that there are not.
 
     For before anything runs.
     """
+    cluster, training = scenario.cluster, scenario.training
+    assert training is not None
     if training.dataset and training.model is not None:
         from shoal.workloads import default_model, default_recipe
 
-        default_model(training.dataset)
-        default_recipe(training.dataset, training.model)
+        with _said_of(scenario.places.get("", "")):
+            default_model(training.dataset)
+            default_recipe(training.dataset, training.model)
     for strategy in training.strategies:
-        try:
+        with _said_of(scenario.places.get(strategy.name, ""), f"Strategy {strategy.name!r}"):
             make_simulated(strategy.strategy, strategy.options)
             check_transport(cluster, training, strategy)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
-        except UsageError as error:
-            message = f"Strategy {strategy.name!r}: {error}"
-            raise UsageError(message) from error
+
+
+@contextmanager
+def _said_of(*what: str) -> Iterator[None]:
+    """Let what is wrong be said of something that stands somewhere."""
+    try:
+        yield
+    except UsageError as error:
+        message = ": ".join(each for each in (*what, str(error)) if each)
+        raise UsageError(message) from error
 
 
 _SAMPLES: Final = 1_000
