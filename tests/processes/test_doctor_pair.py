@@ -28,7 +28,7 @@ from shoal.runtime.udp.settings import Settings
 
 DOCTOR = [sys.executable, "-m", "shoal.cli", "doctor"]
 KEY = "the key of this test, no secret"
-WAYS = {"TCP ports", "UDP ports", "path MTU", "DSCP", "ECN", "GSO"}
+WAYS = {"TCP ports", "UDP ports", "path MTU", "DSCP", "ECN", "GSO", "rate"}
 
 
 def has_ipv6() -> bool:
@@ -222,6 +222,15 @@ def test_nonsense_of_somebody_with_the_key_is_refused_and_the_next_caller_served
         ]
         nonsense += [encode(["Send", [probe], 0.0]) for probe in too_much]
         nonsense += [encode(["Send", [[1, 1, 1]], 1e9]), encode(["Send", [[1, 1, 1]] * 5000, 0.0])]
+        nonsense += [
+            encode(["SendStream", stream])
+            for stream in (
+                [1, 1, 1500, 20_000, 1_000_000],
+                [1, 1, 1, 1, 1_000_000],
+                [1, 1, 99, 9, 0],
+            )
+        ]
+        nonsense += [encode(["Count", 1, 1, 1e9, 1.0]), encode(["Count", 1, 1, 1.0, 1e9])]
         nonsense += [encode(["Collect", 1, 1e9]), encode(["Dial", list(range(1, 1000))])]
         for payload in nonsense:
             dealer.send_multipart([payload, b""] if len(payload) % 2 else [payload])  # frames too
