@@ -93,11 +93,8 @@ def _text(value: float, units: Mapping[str, Fraction | int]) -> str:
 
 
 def _digits(value: float) -> str:
-    """Return four digits of `value`, and no exponent."""
-    before = len(str(int(value)))
-    return (
-        f"{value:.{max(0, 4 - before)}f}".rstrip("0").rstrip(".") if value % 1 else str(int(value))
-    )
+    """Return four digits of `value`, and no exponent of what is 0.0001 or more."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _parse(text: object, units: Mapping[str, Fraction | int], wanted: str) -> float:

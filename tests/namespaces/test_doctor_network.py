@@ -42,7 +42,7 @@ def examine(
             listener.terminate()
             listener.communicate(timeout=10)
     assert done.stdout, done.stderr
-    findings = json.loads(done.stdout)
+    findings = json.loads(done.stdout)["findings"]
     found = {(each["name"], each["where"]): each for each in findings}
     assert len(found) == len(findings)
     return done.returncode, found

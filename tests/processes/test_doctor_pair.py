@@ -75,7 +75,7 @@ def call(place: str, *options: str, **variables: str) -> subprocess.CompletedPro
 
 
 def findings_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
     return found
 
 
@@ -87,7 +87,7 @@ def test_a_pair_over_loopback_is_in_order(address: str, tmp_path: Path) -> None:
     with listening("--bind", address) as place:
         done = call(place, "--json", str(file))
     assert done.returncode == 0, done.stderr
-    findings = json.loads(file.read_text())
+    findings = json.loads(file.read_text())["findings"]
     both_ways = [each["name"] for each in findings if each["where"] == f"{address} -> {address}"]
     assert sorted(both_ways) == sorted([*WAYS, *WAYS])
     assert all(each["verdict"] == "ok" or each["advice"] for each in findings)

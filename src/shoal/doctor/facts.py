@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 
 class Dialled(StrEnum):
@@ -91,7 +93,7 @@ class MachineFacts(msgspec.Struct, frozen=True):
 class RateFacts(msgspec.Struct, frozen=True):
     """How fast packets get from one machine to another."""
 
-    bits_per_s: int
+    bits_per_s: Annotated[int, Meta(ge=1)]
     """Of IP packets of the transport's size, headers included, that arrived."""
     is_least: bool
     """Whether the two programs, or the probe's bounds, were the limit and not what lies between."""

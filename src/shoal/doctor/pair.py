@@ -31,10 +31,12 @@ from shoal.doctor.judge_pair import judge_pair, unreachable
 from shoal.doctor.machine import BATCH, SMALL_BYTES, tos_facts
 from shoal.doctor.probes import PORT_COPIES, Probe, ProbeSockets, explained
 from shoal.doctor.rate_search import StreamFacts, next_stream, rate_of
+from shoal.doctor.report import figures_of
 from shoal.doctor.streams import Stream
 
 if TYPE_CHECKING:
     from shoal.doctor.findings import Finding
+    from shoal.doctor.report import PairFigures
     from shoal.runtime.control.key import JobKey
     from shoal.runtime.udp.settings import Settings
 
@@ -68,16 +70,19 @@ class _Session:
         return min(next(self._counter) for _ in range(count))
 
 
-def examine_pair(settings: Settings, host: str, port: int, key: JobKey) -> list[Finding]:
+def examine_pair(
+    settings: Settings, host: str, port: int, key: JobKey
+) -> tuple[list[Finding], PairFigures | None]:
     """Return what there is to say about this machine and the one listening at `host`:`port`.
 
-    `host` is numeric. Raises `MismatchError`, `DeadlineExceeded` or `ProtocolError` if what listens
-    there is not to be talked to, `ResourceError` if this machine's sockets cannot be had.
+    Findings, and the figures unless nobody can be reached there. `host` is numeric. Raises
+    `MismatchError`, `DeadlineExceeded` or `ProtocolError` if what listens there is not to be talked
+    to, `ResourceError` if this machine's sockets cannot be had.
     """
     dialled = dial(host, [port])[port]
     if dialled is not Dialled.OPEN:
         where = f"{settings.advertise or settings.bind} -> {host}"
-        return [unreachable(where, port, dialled, explain(dialled))]
+        return [unreachable(where, port, dialled, explain(dialled))], None
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         with ProbeSockets(settings) as sockets:
@@ -87,7 +92,7 @@ def examine_pair(settings: Settings, host: str, port: int, key: JobKey) -> list[
                 welcome = other.greet(this.facts)
                 sockets.begin(welcome.token, None)
                 facts = _examine(settings, this, other, _Session(sockets.tos_values))
-                return [*welcome.findings, *judge_pair(facts)]
+                return [*welcome.findings, *judge_pair(facts)], figures_of(facts)
             finally:
                 other.close()
     finally:
