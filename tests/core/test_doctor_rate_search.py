@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.doctor.facts import RateFacts
 from shoal.doctor.rate_search import (
+    BURST,
     MOST_BYTES,
     MOST_STREAM_BYTES,
     StreamFacts,
     arrival_rate,
+    burst_pace,
     next_stream,
     rate_of,
 )
-
-if TYPE_CHECKING:
-    from shoal.doctor.facts import RateFacts
 
 SIZE = 1500
 
@@ -131,3 +129,20 @@ def test_the_rate_between_arrivals() -> None:
     assert arrival_rate(list(reversed(even))) == 10**9
     burst_first = [(0, 125)] * 50 + even
     assert arrival_rate(burst_first) == 10**9
+
+
+@given(st.lists(st.integers(1, 10**11), min_size=1, max_size=2), st.integers(64, 9000))
+def test_a_burst_takes_five_seconds_and_half_of_a_usual_link_at_most(
+    rates: list[int], size: int
+) -> None:
+    facts = [RateFacts(rate, is_least=False, sent_bytes=1) for rate in rates]
+    gap_s, count = burst_pace([None, *facts], size)
+    assert 16 <= count <= BURST
+    assert gap_s * count <= 5.0001
+    assert gap_s >= 0.001
+    if min(rates) > 10**6:
+        assert 8 * size / gap_s <= min(rates) / 2 * 1.0001
+
+
+def test_a_burst_has_its_usual_pace_where_nothing_is_known() -> None:
+    assert burst_pace([None, None], SIZE) == (0.001, BURST)

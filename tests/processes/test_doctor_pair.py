@@ -21,10 +21,13 @@ import shoal
 from shoal.doctor.ends import OtherEnd, describe_end
 from shoal.doctor.messages import Hello, decode_answer, encode
 from shoal.doctor.probes import ProbeSockets
+from shoal.doctor.rate_search import MOST_BYTES
+from shoal.doctor.report import read_report
 from shoal.errors import MismatchError
 from shoal.runtime.control.key import JobKey
 from shoal.runtime.rendezvous import job_key
 from shoal.runtime.udp.settings import Settings
+from shoal.scenario.spec_file import read_scenario
 
 DOCTOR = [sys.executable, "-m", "shoal.cli", "doctor"]
 KEY = "the key of this test, no secret"
@@ -104,6 +107,37 @@ def test_a_range_of_ports_is_tried_with_its_ends() -> None:
     for name in ("UDP ports", "TCP ports"):
         found = next(each["found"] for each in findings_of(done) if each["name"] == name)
         assert found == f"ports {first} ... {last} reachable"
+
+
+def test_figures_of_several_calls_become_a_cluster_and_a_report(tmp_path: Path) -> None:
+    report, cluster = tmp_path / "report.json", tmp_path / "cluster.toml"
+    with listening("--bind", "127.0.0.2") as place, listening("--bind", "127.0.0.3") as another:
+        calls = ["--with", another, "--bind", "127.0.0.1", "--cluster", str(cluster)]
+        done = call(place, *calls, "--json", str(report))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "leave open" in done.stderr
+    pairs = read_report(report).pairs
+    ends = [(pair.there.sender, pair.there.receiver) for pair in pairs]
+    assert ends == [("127.0.0.1", "127.0.0.2"), ("127.0.0.1", "127.0.0.3")]
+    for way in (way for pair in pairs for way in (pair.there, pair.back)):
+        assert way.rate is not None
+        assert 0 < way.rate.sent_bytes <= MOST_BYTES
+        assert way.path_mtu == 65535
+        assert (way.sent, way.lost) == (1000, 0)
+    for pair in pairs:
+        assert 0 < (pair.shortest_us or 0) <= (pair.median_us or 0) <= (pair.longest_us or 0)
+    hosts = read_scenario(cluster).cluster.topology.host_names
+    assert hosts == ("127-0-0-1", "127-0-0-2", "127-0-0-3")
+
+
+def test_one_address_is_no_cluster_and_the_findings_are_there_all_the_same(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.toml"
+    with listening() as place:
+        done = call(place, "--cluster", str(cluster))
+    assert done.returncode == 4, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: Both ends of a pair are 127.0.0.1")
+    assert "round trip" in done.stdout
+    assert not cluster.exists()
 
 
 def test_nobody_listening_is_one_finding_and_exit_code_9() -> None:

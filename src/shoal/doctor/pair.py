@@ -30,7 +30,7 @@ from shoal.doctor.facts import (
 from shoal.doctor.judge_pair import judge_pair, unreachable
 from shoal.doctor.machine import BATCH, SMALL_BYTES, tos_facts
 from shoal.doctor.probes import PORT_COPIES, Probe, ProbeSockets, explained
-from shoal.doctor.rate_search import StreamFacts, next_stream, rate_of
+from shoal.doctor.rate_search import StreamFacts, burst_pace, next_stream, rate_of
 from shoal.doctor.report import figures_of
 from shoal.doctor.streams import Stream
 
@@ -48,8 +48,6 @@ _SIZES: Final = 16
 _SIZE_COPIES: Final = 5
 """Probes of a size: more than elsewhere, because a size that gets lost is not tried again."""
 _BATCHES: Final = 4
-_BURST: Final = 1000
-"""So that a loss of 0.3 % is met with 95 % probability."""
 _STREAM_S: Final = 2.0
 """How long the rest of a stream is waited for at most."""
 
@@ -107,12 +105,14 @@ def _examine(
     can_return = back.udp[this.facts.udp_ports[0]]
     reachable = [port for port, arrived in there.udp.items() if arrived]
     size = min(there.packet_bytes, there.path_mtu or SMALL_BYTES, back.path_mtu or SMALL_BYTES)
+    burst = None
+    if reachable and can_return:
+        pace = burst_pace((there.rate, back.rate), size)
+        burst = _burst(this, other, reachable[0], size, pace, session)
     return PairFacts(
         there=there,
         back=back,
-        burst=_burst(this, other, reachable[0], size, session)
-        if reachable and can_return
-        else None,
+        burst=burst,
         wanted_packets=settings.transport.budget_packets,
         tolerated_loss=settings.transport.tolerated_loss,
     )
@@ -236,24 +236,29 @@ def _rate(
 
 
 def _burst(
-    this: AbstractEnd, other: AbstractEnd, port: int, size: int, session: _Session
+    this: AbstractEnd,
+    other: AbstractEnd,
+    port: int,
+    size: int,
+    pace: tuple[float, int],
+    session: _Session,
 ) -> BurstFacts:
-    """Send packets at an even pace that the other end returns at once."""
+    """Send packets at an even `pace`, seconds apart and so many, that the other returns at once."""
     sent_at: dict[int, int] = {}
-    arrivals = []
-    for _ in range(_BURST):
+    gap_s, count = pace
+    for _ in range(count):
         probe = Probe(session.next(), port, size, echo=True)
         sent_at[probe.number] = time.monotonic_ns() // 1000
-        this.send([probe], other.facts, _GAP_S)
-    arrivals = this.collect(_BURST, _SETTLE_S)
-    reached = {arrival.number for arrival in other.collect(_BURST, _SETTLE_S)} & sent_at.keys()
+        this.send([probe], other.facts, gap_s)
+    arrivals = this.collect(count, _SETTLE_S)
+    reached = {arrival.number for arrival in other.collect(count, _SETTLE_S)} & sent_at.keys()
     trips = {
         arrival.number: arrival.at_us - sent_at[arrival.number]
         for arrival in reversed(arrivals)
         if arrival.number in sent_at
     }
     return BurstFacts(
-        sent=_BURST,
+        sent=count,
         reached=len(reached | trips.keys()),
         returned=len(trips),
         packet_bytes=size,

@@ -21,7 +21,11 @@ MOST_STREAM_BYTES: Final = 16_000_000
 """Of one stream."""
 MOST_BYTES: Final = 100_000_000
 """Of all streams of one way: IP packets, headers included."""
+BURST: Final = 1000
+"""Packets of a burst: so many that a loss of 0.3 % is met with 95 % probability."""
 
+_GAP_S: Final = 0.001
+_BURST_S: Final = 5.0
 _FIRST_RATE: Final = 10_000_000
 _LAST_RATE: Final = 41_000_000_000
 _GROWTH: Final = 2
@@ -101,6 +105,17 @@ def rate_of(done: Sequence[StreamFacts]) -> RateFacts | None:
     if last.arrived_rate and _met_the_network(last):
         return RateFacts(last.arrived_rate, is_least=False, sent_bytes=sent_bytes)
     return RateFacts(carried, is_least=True, sent_bytes=sent_bytes)
+
+
+def burst_pace(rates: Sequence[RateFacts | None], packet_bytes: int) -> tuple[float, int]:
+    """Return the seconds between the packets of a burst, and how many they are.
+
+    They take half of the slowest of `rates` at most, so that what gets lost is not their doing, and
+    a burst takes five seconds at most: fewer packets where they must be far apart.
+    """
+    slowest = min((each.bits_per_s for each in rates if each is not None), default=_LAST_RATE)
+    gap_s = min(max(_GAP_S, 2 * 8 * packet_bytes / slowest), _BURST_S / _FEWEST_PACKETS)
+    return gap_s, min(BURST, int(_BURST_S / gap_s))
 
 
 def arrival_rate(arrivals: Sequence[tuple[int, int]]) -> int:
