@@ -22,6 +22,8 @@ from shoal.doctor.rate_search import MOST_STREAM_BYTES, arrival_rate
 _NANOSECONDS: Final = 1_000_000_000
 _DEADLINE_NS: Final = _NANOSECONDS
 """After which a stream ends, whatever is left of it: several times what any is to take."""
+_SMALLEST: Final = 64
+_MOST_PACKETS: Final = MOST_STREAM_BYTES // _SMALLEST
 _MOST_BATCH: Final = 40
 """Packets handed to the kernel at once: of 1,500 bytes, what it takes."""
 _BATCH_NS: Final = 1_000_000
@@ -34,9 +36,9 @@ class Stream(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
     number: Annotated[int, Meta(ge=0, lt=1 << 31)]
     port: Annotated[int, Meta(ge=1, le=65535)]
-    size: Annotated[int, Meta(ge=64, le=65535)]
+    size: Annotated[int, Meta(ge=_SMALLEST, le=65535)]
     """Bytes of an IP packet."""
-    packets: Annotated[int, Meta(ge=1, le=MOST_STREAM_BYTES // 64)]
+    packets: Annotated[int, Meta(ge=1, le=_MOST_PACKETS)]
     rate: Annotated[int, Meta(ge=1_000, le=1 << 40)]
     """Bits per second of IP packets."""
 
@@ -71,7 +73,7 @@ class Counter:
 
     def __init__(self) -> None:
         self._number = -1
-        self.packets = 0
+        self._packets = 0
         self._arrivals: list[tuple[int, int]] = []
         self._overflow = self._overflow_before = 0
 
@@ -82,8 +84,8 @@ class Counter:
         """
         if number > self._number:
             self._begin(number)
-        if number == self._number:
-            self.packets += packets
+        if number == self._number and len(self._arrivals) < _MOST_PACKETS:
+            self._packets += packets
             self._overflow = max(self._overflow, overflow)
             self._arrivals.append((at_ns, size))
 
@@ -92,18 +94,18 @@ class Counter:
         if number != self._number:
             return Tally(0, 0, 0)
         overflowed = self._overflow - self._overflow_before
-        return Tally(self.packets, arrival_rate(self._arrivals), overflowed)
+        return Tally(self._packets, arrival_rate(self._arrivals), overflowed)
 
     def count(self, number: int) -> int:
         """Return how many packets of stream `number` have arrived."""
-        return self.packets if number == self._number else 0
+        return self._packets if number == self._number else 0
 
     def forget(self) -> None:
         """Begin anew: another session numbers its streams from the beginning."""
         self._begin(-1)
 
     def _begin(self, number: int) -> None:
-        self._number, self.packets, self._arrivals = number, 0, []
+        self._number, self._packets, self._arrivals = number, 0, []
         self._overflow_before = self._overflow
 
 
