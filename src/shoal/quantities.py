@@ -70,6 +70,33 @@ def parse_share(value: object) -> float:
     return share
 
 
+def rate_text(bits_per_s: float) -> str:
+    """Return a rate as people write it, to four digits: "94.81 Mbit/s"."""
+    return _text(bits_per_s, _RATES)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time as people write it, to four digits and the nanosecond: "20 us"."""
+    return _text(round(seconds, 9), _DURATIONS)
+
+
+def share_text(share: float) -> str:
+    """Return a probability as people write it, to four digits and 0.0001 %: "0.1 %"."""
+    return f"{_digits(round(100 * share, 4))} %"
+
+
+def _text(value: float, units: Mapping[str, Fraction | int]) -> str:
+    """Return `value` in the largest of `units` that there is one of; "min" is nobody's habit."""
+    fitting = [name for name, unit in units.items() if unit <= value and name != "min"]
+    name = fitting[-1] if fitting else next(iter(units))
+    return f"{_digits(value / float(units[name]))} {name}"
+
+
+def _digits(value: float) -> str:
+    """Return four digits of `value`, and no exponent of what is 0.0001 or more."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def _parse(text: object, units: Mapping[str, Fraction | int], wanted: str) -> float:
     found = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if found is None or found[2] not in units:

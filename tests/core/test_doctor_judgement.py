@@ -16,6 +16,7 @@ from shoal.doctor.facts import (
     InterfaceFacts,
     MachineFacts,
     PairFacts,
+    RateFacts,
     SocketFacts,
     TosFact,
     WayFacts,
@@ -61,10 +62,17 @@ THERE = WayFacts(
     path_mtu=1500,
     tos=TOS,
     batch=BatchFact(32, 32),
+    rate=RateFacts(940_000_000, is_least=False, sent_bytes=10_000_000),
 )
 BACK = replace(THERE, sender="192.0.2.8", receiver="192.0.2.7")
 BURST = BurstFacts(
-    sent=200, reached=200, returned=200, packet_bytes=1500, median_us=100, largest_us=900
+    sent=200,
+    reached=200,
+    returned=200,
+    packet_bytes=1500,
+    smallest_us=90,
+    median_us=100,
+    largest_us=900,
 )
 PAIR = PairFacts(THERE, BACK, BURST, wanted_packets=512, tolerated_loss=0.2)
 
@@ -241,7 +249,7 @@ def test_ports() -> None:
     assert found.verdict is WRONG
     assert "4001 ... 4002 not reachable (refused, silent), 2 of 3" in found.found
     assert "192.0.2.8 for 192.0.2.7" in found.advice
-    silent = way(udp={4000: False}, path_mtu=None, tos=[], batch=None)
+    silent = way(udp={4000: False}, path_mtu=None, tos=[], batch=None, rate=None)
     assert [finding.name for finding in silent] == ["TCP ports", "UDP ports"]
     assert named(silent, "UDP ports").verdict is WRONG
     assert "SHOAL_PORTS" in named(silent, "UDP ports").advice
@@ -267,6 +275,13 @@ def test_path_mtu(mtu: int, verdict: Verdict) -> None:
 )
 def test_batches_on_the_way(batch: BatchFact, verdict: Verdict) -> None:
     assert named(way(batch=batch), "GSO").verdict is verdict
+
+
+def test_a_rate_that_the_doctor_could_not_reach_is_said_to_be_at_least_that() -> None:
+    assert named(way(), "rate").found.startswith("940 Mbit/s")
+    quick = way(rate=RateFacts(20_730_000_000, is_least=True, sent_bytes=10))
+    assert named(quick, "rate").found.startswith("at least 20.73 Gbit/s")
+    assert "rate" not in {finding.name for finding in way(rate=None)}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.quantities import parse_duration, parse_rate, parse_share, parse_size
+from shoal.quantities import (
+    duration_text,
+    parse_duration,
+    parse_rate,
+    parse_share,
+    parse_size,
+    rate_text,
+    share_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -64,3 +72,31 @@ def test_what_could_be_meant_in_several_ways_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match="It takes a"):
         parse(text)
+
+
+@given(st.floats(1, 1e15), st.floats(1e-9, 60), st.floats(0, 1))
+def test_what_is_written_reads_back_to_four_digits(rate: float, time: float, share: float) -> None:
+    assert parse_rate(rate_text(rate)) == pytest.approx(rate, rel=1e-3, abs=1)
+    assert parse_duration(duration_text(time)) == pytest.approx(time, rel=1e-3, abs=1e-9)
+    assert parse_share(share_text(share)) == pytest.approx(share, rel=1e-3, abs=1e-6)
+
+
+def test_quantities_are_written_as_people_do() -> None:
+    assert [rate_text(each) for each in (100e6, 94_813_000, 2.5e9, 12)] == [
+        "100 Mbit/s",
+        "94.81 Mbit/s",
+        "2.5 Gbit/s",
+        "12 bit/s",
+    ]
+    assert [duration_text(each) for each in (0, 20e-6, 1.5e-3, 90)] == [
+        "0 ns",
+        "20 us",
+        "1.5 ms",
+        "90 s",
+    ]
+    assert [share_text(each) for each in (0, 0.001, 0.0315, 1)] == [
+        "0 %",
+        "0.1 %",
+        "3.15 %",
+        "100 %",
+    ]

@@ -13,6 +13,7 @@ from shoal.doctor.interfaces import interface_of, kernel_limit
 from shoal.doctor.judge_machine import judge_machine
 from shoal.doctor.machine import look_at_machine
 from shoal.doctor.probes import MAX_PORTS, Probe, ProbeSockets, sample
+from shoal.doctor.streams import Stream
 from shoal.runtime.udp.settings import Settings, from_environment
 
 
@@ -82,6 +83,32 @@ def test_strangers_and_rubbish_are_counted_and_dropped() -> None:
         stranger.sendto(genuine, place)
         assert [arrival.number for arrival in sockets.arrived(1, 5.0)] == [7]
         assert sockets.strangers == 5
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_stream_arrives_and_late_packets_of_others_are_left_out(address: str) -> None:
+    with ProbeSockets(from_environment({"SHOAL_BIND": address})) as sockets:
+        port = sockets.udp_ports[0]
+        stream = Stream(7, port, 1500, 400, 1_000_000_000)
+        sent = sockets.stream(stream, address)
+        assert sent.packets == 400
+        assert sent.took_us >= 400 * 12 - 480, "at its pace, but for the last batch"
+        sockets.stream(Stream(6, port, 1500, 9, 1_000_000_000), address)
+        tally = sockets.tally(7, 400, 5.0, 5.0)
+        assert (tally.packets, tally.overflowed) == (400, 0)
+        assert tally.rate > 0
+        assert sockets.tally(6, 1, 0.0, 0.0).packets == 0
+        assert sockets.strangers == 0
+
+
+def test_a_stream_that_does_not_come_is_not_waited_for_longer_than_said() -> None:
+    with ProbeSockets(Settings()) as sockets:
+        assert sockets.tally(1, 100, 0.05, 60.0).packets == 0
+
+
+def test_a_stream_of_more_than_the_bound_is_none() -> None:
+    with pytest.raises(ValueError, match="at most"):
+        Stream(1, 4000, 1500, 11_000, 1_000_000)
 
 
 def test_a_batch_arrives_as_its_packets() -> None:

@@ -42,7 +42,7 @@ def examine(
             listener.terminate()
             listener.communicate(timeout=10)
     assert done.stdout, done.stderr
-    findings = json.loads(done.stdout)
+    findings = json.loads(done.stdout)["findings"]
     found = {(each["name"], each["where"]): each for each in findings}
     assert len(found) == len(findings)
     return done.returncode, found
@@ -55,7 +55,7 @@ def test_a_clean_network_is_in_order() -> None:
         assert found["path MTU", way]["found"].startswith("1500 bytes")
         for name in ("TCP ports", "UDP ports", "path MTU", "DSCP", "ECN"):
             assert found[name, way]["verdict"] == "ok"
-    assert found["loss", BOTH]["found"] == "0 of 200 packets lost there, 0 of 200 back"
+    assert found["loss", BOTH]["found"] == "0 of 1000 packets lost there, 0 of 1000 back"
     assert found["interface", CALLER]["found"].startswith("wire")
     assert found["interface", LISTENER]["found"].startswith("wire")
 
@@ -88,7 +88,7 @@ def test_small_path_mtu_loss_marks_and_a_dropped_class() -> None:
     assert found["DSCP", THERE]["verdict"] == "ok"
     assert found["DSCP", BACK]["found"].endswith("nothing arrives of 56")
     assert "11 (CE)" in found["ECN", BACK]["found"]
-    assert found["loss", BOTH]["found"] == "50 of 200 packets lost there, 0 of 150 back"
+    assert found["loss", BOTH]["found"] == "250 of 1000 packets lost there, 0 of 750 back"
     assert found["loss", BOTH]["verdict"] == "wrong"
 
 

@@ -21,14 +21,17 @@ import shoal
 from shoal.doctor.ends import OtherEnd, describe_end
 from shoal.doctor.messages import Hello, decode_answer, encode
 from shoal.doctor.probes import ProbeSockets
+from shoal.doctor.rate_search import MOST_BYTES
+from shoal.doctor.report import read_report
 from shoal.errors import MismatchError
 from shoal.runtime.control.key import JobKey
 from shoal.runtime.rendezvous import job_key
 from shoal.runtime.udp.settings import Settings
+from shoal.scenario.spec_file import read_scenario
 
 DOCTOR = [sys.executable, "-m", "shoal.cli", "doctor"]
 KEY = "the key of this test, no secret"
-WAYS = {"TCP ports", "UDP ports", "path MTU", "DSCP", "ECN", "GSO"}
+WAYS = {"TCP ports", "UDP ports", "path MTU", "DSCP", "ECN", "GSO", "rate"}
 
 
 def has_ipv6() -> bool:
@@ -75,7 +78,7 @@ def call(place: str, *options: str, **variables: str) -> subprocess.CompletedPro
 
 
 def findings_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
     return found
 
 
@@ -87,7 +90,7 @@ def test_a_pair_over_loopback_is_in_order(address: str, tmp_path: Path) -> None:
     with listening("--bind", address) as place:
         done = call(place, "--json", str(file))
     assert done.returncode == 0, done.stderr
-    findings = json.loads(file.read_text())
+    findings = json.loads(file.read_text())["findings"]
     both_ways = [each["name"] for each in findings if each["where"] == f"{address} -> {address}"]
     assert sorted(both_ways) == sorted([*WAYS, *WAYS])
     assert all(each["verdict"] == "ok" or each["advice"] for each in findings)
@@ -104,6 +107,37 @@ def test_a_range_of_ports_is_tried_with_its_ends() -> None:
     for name in ("UDP ports", "TCP ports"):
         found = next(each["found"] for each in findings_of(done) if each["name"] == name)
         assert found == f"ports {first} ... {last} reachable"
+
+
+def test_figures_of_several_calls_become_a_cluster_and_a_report(tmp_path: Path) -> None:
+    report, cluster = tmp_path / "report.json", tmp_path / "cluster.toml"
+    with listening("--bind", "127.0.0.2") as place, listening("--bind", "127.0.0.3") as another:
+        calls = ["--with", another, "--bind", "127.0.0.1", "--cluster", str(cluster)]
+        done = call(place, *calls, "--json", str(report))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "leave open" in done.stderr
+    pairs = read_report(report).pairs
+    ends = [(pair.there.sender, pair.there.receiver) for pair in pairs]
+    assert ends == [("127.0.0.1", "127.0.0.2"), ("127.0.0.1", "127.0.0.3")]
+    for way in (way for pair in pairs for way in (pair.there, pair.back)):
+        assert way.rate is not None
+        assert 0 < way.rate.sent_bytes <= MOST_BYTES
+        assert way.path_mtu == 65535
+        assert (way.sent, way.lost) == (1000, 0)
+    for pair in pairs:
+        assert 0 < (pair.shortest_us or 0) <= (pair.median_us or 0) <= (pair.longest_us or 0)
+    hosts = read_scenario(cluster).cluster.topology.host_names
+    assert hosts == ("127-0-0-1", "127-0-0-2", "127-0-0-3")
+
+
+def test_one_address_is_no_cluster_and_the_findings_are_there_all_the_same(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.toml"
+    with listening() as place:
+        done = call(place, "--cluster", str(cluster))
+    assert done.returncode == 4, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: Both ends of a pair are 127.0.0.1")
+    assert "round trip" in done.stdout
+    assert not cluster.exists()
 
 
 def test_nobody_listening_is_one_finding_and_exit_code_9() -> None:
@@ -222,6 +256,15 @@ def test_nonsense_of_somebody_with_the_key_is_refused_and_the_next_caller_served
         ]
         nonsense += [encode(["Send", [probe], 0.0]) for probe in too_much]
         nonsense += [encode(["Send", [[1, 1, 1]], 1e9]), encode(["Send", [[1, 1, 1]] * 5000, 0.0])]
+        nonsense += [
+            encode(["SendStream", stream])
+            for stream in (
+                [1, 1, 1500, 20_000, 1_000_000],
+                [1, 1, 1, 1, 1_000_000],
+                [1, 1, 99, 9, 0],
+            )
+        ]
+        nonsense += [encode(["Count", 1, 1, 1e9, 1.0]), encode(["Count", 1, 1, 1.0, 1e9])]
         nonsense += [encode(["Collect", 1, 1e9]), encode(["Dial", list(range(1, 1000))])]
         for payload in nonsense:
             dealer.send_multipart([payload, b""] if len(payload) % 2 else [payload])  # frames too

@@ -25,6 +25,7 @@ from shoal.jobs.files import indented_json, write_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shoal.doctor.report import PairFigures
     from shoal.runtime.udp.settings import Settings
 
 DEFAULT_PORT: Final = 29499
@@ -42,9 +43,11 @@ def doctor(
         bool, typer.Option("--listen", help="Wait for `shoal doctor --with` on another machine.")
     ] = False,
     with_: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            "--with", metavar="HOST:PORT", help="Examine the pair with who listens there."
+            "--with",
+            metavar="HOST:PORT",
+            help="Examine the pair with who listens there; several, one after another.",
         ),
     ] = None,
     bind: Annotated[
@@ -55,32 +58,76 @@ def doctor(
     ] = DEFAULT_PORT,
     seconds: Annotated[float, typer.Option(help="How long to listen.")] = 600.0,
     json: Annotated[
-        Path | None, typer.Option(help="Write the findings here as JSON; - for standard output.")
+        Path | None,
+        typer.Option(help="Write findings and figures here as JSON; - for standard output."),
+    ] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the hosts of all pairs here, as a star for `shoal plan`, in TOML."
+        ),
+    ] = None,
+    pairs: Annotated[
+        list[Path] | None,
+        typer.Option(help="With --cluster: a report (--json) with more pairs; several."),
     ] = None,
 ) -> None:
     """Say what the transport meets on this machine, or between two, and what to change."""
-    if listen and with_ is not None:
-        raise UsageError("--listen waits on one machine, --with calls from the other: choose one.")
+    calls = [_parse_place(each) for each in with_ or ()]
+    _check_options(listen=listen, calls=bool(calls), cluster=cluster, pairs=bool(pairs))
     require_positive(seconds=seconds)
-    if json != Path("-"):
-        require_writable(json)
+    require_writable(None if json == Path("-") else json, cluster)
+    figures = _known(pairs or ())
+    if pairs and not calls:
+        _write_cluster(figures, cluster)
+        return
     environment = dict(os.environ)
     if bind:
         environment["SHOAL_BIND"] = bind
-    called = None if with_ is None else _parse_place(with_)
-    if called is not None:  # as a job would that meets there
-        environment["MASTER_ADDR"] = called[0]
+    if calls:
+        environment["MASTER_ADDR"] = calls[0][0]
     findings, may_examine = _look(environment)
     if listen and may_examine:
         _listen(environment, port, seconds, findings)
         return
-    if called is not None and may_examine:
-        findings += _examine(environment, called)
-    elif called is not None or listen:
-        _say("no pair is examined until this machine has an address and sockets")
-    _write(findings, json)
+    if calls and may_examine:
+        found, measured = _examine_all(environment, calls)
+        findings += found
+    else:
+        measured = []
+        if calls or listen:
+            _say("no pair is examined until this machine has an address and sockets")
+    _write(findings, measured, json)
+    _write_cluster([*figures, *measured], cluster)
     if is_anything_wrong(findings):
         raise typer.Exit(SOMETHING_IS_WRONG)
+
+
+def _check_options(*, listen: bool, calls: bool, cluster: Path | None, pairs: bool) -> None:
+    if listen and calls:
+        raise UsageError("--listen waits on one machine, --with calls from the other: choose one.")
+    if pairs and cluster is None:
+        raise UsageError("--pairs adds pairs to a cluster file; say which with --cluster FILE.")
+    if cluster is not None and (listen or not (calls or pairs)):
+        raise UsageError("--cluster needs pairs: from --with HOST:PORT, or --pairs REPORT.")
+
+
+def _known(reports: Sequence[Path]) -> list[PairFigures]:
+    """Return the pairs in reports that were written before."""
+    from shoal.doctor.report import read_report
+
+    return [pair for report in reports for pair in read_report(report).pairs]
+
+
+def _write_cluster(pairs: Sequence[PairFigures], cluster: Path | None) -> None:
+    from shoal.doctor.cluster_file import cluster_text, doubts
+    from shoal.doctor.star import links_of
+
+    if cluster is not None:
+        links = links_of(pairs)
+        for sentence in doubts(pairs, links):
+            _say(f"note: {sentence}")
+        write_whole(cluster, cluster_text(pairs, links).encode())
 
 
 def _look(environment: dict[str, str]) -> tuple[list[Finding], bool]:
@@ -127,7 +174,22 @@ def _listen(
         listener.serve(seconds, lambda caller: _say(f"examined by {caller}"))
 
 
-def _examine(environment: dict[str, str], called: tuple[str, int]) -> list[Finding]:
+def _examine_all(
+    environment: dict[str, str], calls: Sequence[tuple[str, int]]
+) -> tuple[list[Finding], list[PairFigures]]:
+    """Examine one pair after another, so that none disturbs another."""
+    findings, measured = [], []
+    for called in calls:
+        # as a job would that meets there
+        found, figures = _examine(environment | {"MASTER_ADDR": called[0]}, called)
+        findings += found
+        measured += [] if figures is None else [figures]
+    return findings, measured
+
+
+def _examine(
+    environment: dict[str, str], called: tuple[str, int]
+) -> tuple[list[Finding], PairFigures | None]:
     from shoal.doctor.pair import examine_pair
     from shoal.runtime.rendezvous import job_key
 
@@ -158,9 +220,11 @@ def _say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def _write(findings: Sequence[Finding], json: Path | None) -> None:
+def _write(findings: list[Finding], pairs: list[PairFigures], json: Path | None) -> None:
     """Write the table to standard output, unless it is the JSON that is wanted there."""
-    encoded = indented_json(findings)
+    from shoal.doctor.report import Report
+
+    encoded = indented_json(Report(findings, pairs))
     if json == Path("-"):
         sys.stdout.write(encoded.decode())
         return

@@ -1,7 +1,8 @@
 """`shoal doctor`: what the transport meets on a machine and between two, and what to change.
 
 Probing (`machine`, `pair`, `listener`) yields facts; judging them (`judge_machine`, `judge_pair`)
-is pure and reads neither clock nor socket.
+is pure and reads neither clock nor socket. What pairs measured goes into a `report`, and becomes a
+cluster for the planner (`star`, `cluster_file`).
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ from shoal.doctor.messages import (
     Bye,
     Collect,
     Collected,
+    Count,
+    Counted,
     Dial,
     EndFacts,
     Hello,
@@ -30,7 +32,9 @@ from shoal.doctor.messages import (
     Question,
     Refused,
     Send,
+    SendStream,
     Sent,
+    StreamSent,
     Welcome,
     decode_answer,
     encode,
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
     from shoal.doctor.facts import Dialled
     from shoal.doctor.probes import Arrival, Probe, ProbeSockets
+    from shoal.doctor.streams import Stream, Streamed, Tally
     from shoal.runtime.control.key import JobKey
     from shoal.runtime.udp.settings import Settings
 
@@ -89,6 +94,14 @@ class AbstractEnd(abc.ABC):
     def collect(self, count: int, wait_s: float) -> list[Arrival]:
         """Return what has arrived since the last time, after `count` probes or `wait_s`."""
 
+    @abc.abstractmethod
+    def stream(self, stream: Stream, other: EndFacts) -> Streamed:
+        """Send a stream to the other end; return how that went."""
+
+    @abc.abstractmethod
+    def tally(self, number: int, packets: int, quiet_s: float, deadline_s: float) -> Tally:
+        """Return what arrived of stream `number`; see `ProbeSockets.tally`."""
+
 
 class ThisEnd(AbstractEnd):
     """This machine."""
@@ -108,6 +121,14 @@ class ThisEnd(AbstractEnd):
     def collect(self, count: int, wait_s: float) -> list[Arrival]:
         """See `AbstractEnd`."""
         return self._sockets.arrived(count, wait_s)
+
+    def stream(self, stream: Stream, other: EndFacts) -> Streamed:
+        """See `AbstractEnd`."""
+        return self._sockets.stream(stream, other.address)
+
+    def tally(self, number: int, packets: int, quiet_s: float, deadline_s: float) -> Tally:
+        """See `AbstractEnd`."""
+        return self._sockets.tally(number, packets, quiet_s, deadline_s)
 
 
 class OtherEnd(AbstractEnd):
@@ -154,6 +175,14 @@ class OtherEnd(AbstractEnd):
     def collect(self, count: int, wait_s: float) -> list[Arrival]:
         """See `AbstractEnd`."""
         return self._ask(Collect(count, wait_s), Collected).arrivals
+
+    def stream(self, stream: Stream, other: EndFacts) -> Streamed:
+        """See `AbstractEnd`."""
+        return self._ask(SendStream(stream), StreamSent).streamed
+
+    def tally(self, number: int, packets: int, quiet_s: float, deadline_s: float) -> Tally:
+        """See `AbstractEnd`."""
+        return self._ask(Count(number, packets, quiet_s, deadline_s), Counted).tally
 
     def close(self) -> None:
         """Take leave, if the other end is there to hear it, and close the connection."""

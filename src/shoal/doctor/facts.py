@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 
 class Dialled(StrEnum):
@@ -88,6 +90,17 @@ class MachineFacts(msgspec.Struct, frozen=True):
     """net.core.wmem_max."""
 
 
+class RateFacts(msgspec.Struct, frozen=True):
+    """How fast packets get from one machine to another."""
+
+    bits_per_s: Annotated[int, Meta(ge=1)]
+    """Of IP packets of the transport's size, headers included, that arrived."""
+    is_least: bool
+    """Whether the two programs, or the probe's bounds, were the limit and not what lies between."""
+    sent_bytes: int
+    """Of IP packets, to find out."""
+
+
 class WayFacts(msgspec.Struct, frozen=True):
     """The way from one machine to another."""
 
@@ -105,6 +118,7 @@ class WayFacts(msgspec.Struct, frozen=True):
     """Largest IP packet that arrived unfragmented; None if that was not tried."""
     tos: list[TosFact] = []
     batch: BatchFact | None = None
+    rate: RateFacts | None = None
 
 
 class BurstFacts(msgspec.Struct, frozen=True):
@@ -114,6 +128,8 @@ class BurstFacts(msgspec.Struct, frozen=True):
     reached: int
     returned: int
     packet_bytes: int
+    smallest_us: int
+    """0, like the other times, if nothing returned."""
     median_us: int
     largest_us: int
 

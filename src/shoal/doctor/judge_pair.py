@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 from shoal.doctor.facts import Dialled
 from shoal.doctor.findings import Finding, Verdict
 from shoal.doctor.judge_tags import judge_tags
+from shoal.quantities import rate_text
 
 if TYPE_CHECKING:
-    from shoal.doctor.facts import BatchFact, BurstFacts, PairFacts, WayFacts
+    from shoal.doctor.facts import BatchFact, BurstFacts, PairFacts, RateFacts, WayFacts
 
 _MICROSECONDS_PER_MILLISECOND: Final = 1000
 
@@ -43,6 +44,8 @@ def _way(way: WayFacts) -> list[Finding]:
     findings += judge_tags(way.tos, where)
     if way.batch is not None:
         findings.append(_batch(way.batch, where))
+    if way.rate is not None:
+        findings.append(_rate(way.rate, where))
     return findings
 
 
@@ -104,6 +107,13 @@ def _batch(batch: BatchFact, where: str) -> Finding:
     return Finding("GSO", where, found)
 
 
+def _rate(rate: RateFacts, where: str) -> Finding:
+    found = f"{rate_text(rate.bits_per_s)} of UDP, headers included"
+    if rate.is_least:
+        found = f"at least {found}: the doctor sends no faster"
+    return Finding("rate", where, found)
+
+
 def _sizes(facts: PairFacts) -> Finding:
     sizes = f"{facts.there.packet_bytes} and {facts.back.packet_bytes} bytes"
     advice = "Set the same SHOAL_MTU, and the same version of IP, on every rank."
@@ -133,7 +143,8 @@ def _round_trip(facts: PairFacts, burst: BurstFacts) -> Finding:
     median, largest = burst.median_us, burst.largest_us
     rate = facts.wanted_packets * burst.packet_bytes / max(1, median)  # bytes per us, so MB/s
     found = (
-        f"median {median / _MICROSECONDS_PER_MILLISECOND:.2f} ms, longest"
+        f"shortest {burst.smallest_us / _MICROSECONDS_PER_MILLISECOND:.2f} ms, median"
+        f" {median / _MICROSECONDS_PER_MILLISECOND:.2f} ms, longest"
         f" {largest / _MICROSECONDS_PER_MILLISECOND:.2f} ms, our own reading and answering"
         f" included; {facts.wanted_packets} packets under way then carry {rate:,.0f} MB/s"
     )

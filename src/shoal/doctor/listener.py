@@ -23,6 +23,8 @@ from shoal.doctor.messages import (
     Bye,
     Collect,
     Collected,
+    Count,
+    Counted,
     Dial,
     EndFacts,
     Hello,
@@ -30,7 +32,9 @@ from shoal.doctor.messages import (
     Question,
     Refused,
     Send,
+    SendStream,
     Sent,
+    StreamSent,
     Welcome,
     decode_question,
     encode,
@@ -128,6 +132,14 @@ class Listener:
             return Sent(self._sockets.send_all(question.probes, caller.address, question.gap_s))
         if isinstance(question, Collect):
             return Collected(self._sockets.arrived(question.count, question.wait_s))
+        if isinstance(question, SendStream):
+            return StreamSent(self._sockets.stream(question.stream, caller.address))
+        if isinstance(question, Count):
+            return Counted(
+                self._sockets.tally(
+                    question.number, question.packets, question.quiet_s, question.deadline_s
+                )
+            )
         self._caller = None
         self._sockets.begin(secrets.token_bytes(TOKEN_BYTES), None)
         return None

@@ -14,6 +14,7 @@ from msgspec import Meta
 from shoal.doctor.facts import Dialled
 from shoal.doctor.findings import Finding
 from shoal.doctor.probes import MAX_PORTS, TOKEN_BYTES, Arrival, Port, Probe
+from shoal.doctor.streams import Stream, Streamed, Tally
 
 MAX_PROBES: Final = 1024
 """Most probes of one request."""
@@ -95,6 +96,33 @@ class Collected(Message, frozen=True):
     arrivals: list[Arrival]
 
 
+class SendStream(Message, frozen=True):
+    """Send this stream to the caller. Answered `StreamSent`."""
+
+    stream: Stream
+
+
+class StreamSent(Message, frozen=True):
+    """It is sent."""
+
+    streamed: Streamed
+
+
+class Count(Message, frozen=True):
+    """Say what arrived of stream `number`; see `ProbeSockets.tally`. Answered `Counted`."""
+
+    number: int
+    packets: int
+    quiet_s: Seconds
+    deadline_s: Seconds
+
+
+class Counted(Message, frozen=True):
+    """What arrived of it."""
+
+    tally: Tally
+
+
 class Bye(Message, frozen=True):
     """The caller is done. Not answered."""
 
@@ -105,8 +133,8 @@ class Refused(Message, frozen=True):
     reason: Annotated[str, Meta(max_length=2000)]
 
 
-Question: TypeAlias = Hello | Dial | Send | Collect | Bye
-Answer: TypeAlias = Welcome | Outcomes | Sent | Collected | Refused
+Question: TypeAlias = Hello | Dial | Send | Collect | SendStream | Count | Bye
+Answer: TypeAlias = Welcome | Outcomes | Sent | Collected | StreamSent | Counted | Refused
 
 encode = msgspec.msgpack.Encoder().encode
 decode_question = msgspec.msgpack.Decoder(Question).decode

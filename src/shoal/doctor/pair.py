@@ -18,13 +18,25 @@ import zmq
 
 from shoal.doctor.dialling import dial, explain
 from shoal.doctor.ends import AbstractEnd, OtherEnd, ThisEnd
-from shoal.doctor.facts import BatchFact, BurstFacts, Dialled, PairFacts, TosFact, WayFacts
+from shoal.doctor.facts import (
+    BatchFact,
+    BurstFacts,
+    Dialled,
+    PairFacts,
+    RateFacts,
+    TosFact,
+    WayFacts,
+)
 from shoal.doctor.judge_pair import judge_pair, unreachable
 from shoal.doctor.machine import BATCH, SMALL_BYTES, tos_facts
 from shoal.doctor.probes import PORT_COPIES, Probe, ProbeSockets, explained
+from shoal.doctor.rate_search import StreamFacts, burst_pace, next_stream, rate_of
+from shoal.doctor.report import figures_of
+from shoal.doctor.streams import Stream
 
 if TYPE_CHECKING:
     from shoal.doctor.findings import Finding
+    from shoal.doctor.report import PairFigures
     from shoal.runtime.control.key import JobKey
     from shoal.runtime.udp.settings import Settings
 
@@ -36,7 +48,8 @@ _SIZES: Final = 16
 _SIZE_COPIES: Final = 5
 """Probes of a size: more than elsewhere, because a size that gets lost is not tried again."""
 _BATCHES: Final = 4
-_BURST: Final = 200
+_STREAM_S: Final = 2.0
+"""How long the rest of a stream is waited for at most."""
 
 
 @dataclass
@@ -55,16 +68,19 @@ class _Session:
         return min(next(self._counter) for _ in range(count))
 
 
-def examine_pair(settings: Settings, host: str, port: int, key: JobKey) -> list[Finding]:
+def examine_pair(
+    settings: Settings, host: str, port: int, key: JobKey
+) -> tuple[list[Finding], PairFigures | None]:
     """Return what there is to say about this machine and the one listening at `host`:`port`.
 
-    `host` is numeric. Raises `MismatchError`, `DeadlineExceeded` or `ProtocolError` if what listens
-    there is not to be talked to, `ResourceError` if this machine's sockets cannot be had.
+    Findings, and the figures unless nobody can be reached there. `host` is numeric. Raises
+    `MismatchError`, `DeadlineExceeded` or `ProtocolError` if what listens there is not to be talked
+    to, `ResourceError` if this machine's sockets cannot be had.
     """
     dialled = dial(host, [port])[port]
     if dialled is not Dialled.OPEN:
         where = f"{settings.advertise or settings.bind} -> {host}"
-        return [unreachable(where, port, dialled, explain(dialled))]
+        return [unreachable(where, port, dialled, explain(dialled))], None
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         with ProbeSockets(settings) as sockets:
@@ -74,7 +90,7 @@ def examine_pair(settings: Settings, host: str, port: int, key: JobKey) -> list[
                 welcome = other.greet(this.facts)
                 sockets.begin(welcome.token, None)
                 facts = _examine(settings, this, other, _Session(sockets.tos_values))
-                return [*welcome.findings, *judge_pair(facts)]
+                return [*welcome.findings, *judge_pair(facts)], figures_of(facts)
             finally:
                 other.close()
     finally:
@@ -89,12 +105,14 @@ def _examine(
     can_return = back.udp[this.facts.udp_ports[0]]
     reachable = [port for port, arrived in there.udp.items() if arrived]
     size = min(there.packet_bytes, there.path_mtu or SMALL_BYTES, back.path_mtu or SMALL_BYTES)
+    burst = None
+    if reachable and can_return:
+        pace = burst_pace((there.rate, back.rate), size)
+        burst = _burst(this, other, reachable[0], size, pace, session)
     return PairFacts(
         there=there,
         back=back,
-        burst=_burst(this, other, reachable[0], size, session)
-        if reachable and can_return
-        else None,
+        burst=burst,
         wanted_packets=settings.transport.budget_packets,
         tolerated_loss=settings.transport.tolerated_loss,
     )
@@ -108,12 +126,14 @@ def _examine_way(sender: AbstractEnd, receiver: AbstractEnd, session: _Session) 
     open_ports = [port for port, arrived in udp.items() if arrived]
     path_mtu: int | None = None
     tos: list[TosFact] = []
-    batch = None
+    batch = rate = None
     if open_ports:
         port = open_ports[0]
         path_mtu = _path_mtu(sender, receiver, port, session)
         tos = _tos(sender, receiver, port, session)
-        batch = _batch(sender, receiver, port, min(path_mtu, facts.packet_bytes), session)
+        size = min(path_mtu, facts.packet_bytes)
+        batch = _batch(sender, receiver, port, size, session)
+        rate = _rate(sender, receiver, port, size, session)
     return WayFacts(
         sender=facts.address,
         receiver=receiver.facts.address,
@@ -124,6 +144,7 @@ def _examine_way(sender: AbstractEnd, receiver: AbstractEnd, session: _Session) 
         path_mtu=path_mtu,
         tos=tos,
         batch=batch,
+        rate=rate,
     )
 
 
@@ -189,28 +210,59 @@ def _batch(
     return BatchFact(sent, len(arrived), refusal)
 
 
+def _rate(
+    sender: AbstractEnd, receiver: AbstractEnd, port: int, size: int, session: _Session
+) -> RateFacts | None:
+    """Return how fast packets get there, in streams that `rate_search` decides on."""
+    done: list[StreamFacts] = []
+    while (wanted := next_stream(done, size)) is not None:
+        rate, packets = wanted
+        stream = Stream(session.next(), port, size, packets, rate)
+        sent = sender.stream(stream, receiver.facts)
+        tally = receiver.tally(stream.number, sent.packets, _SETTLE_S, _STREAM_S)
+        done.append(
+            StreamFacts(
+                rate=rate,
+                packet_bytes=size,
+                sent=sent.packets,
+                sent_us=sent.took_us,
+                held_us=sent.held_us,
+                arrived=tally.packets,
+                arrived_rate=tally.rate,
+                overflowed=tally.overflowed,
+            )
+        )
+    return rate_of(done)
+
+
 def _burst(
-    this: AbstractEnd, other: AbstractEnd, port: int, size: int, session: _Session
+    this: AbstractEnd,
+    other: AbstractEnd,
+    port: int,
+    size: int,
+    pace: tuple[float, int],
+    session: _Session,
 ) -> BurstFacts:
-    """Send packets at an even pace that the other end returns at once."""
+    """Send packets at an even `pace`, seconds apart and so many, that the other returns at once."""
     sent_at: dict[int, int] = {}
-    arrivals = []
-    for _ in range(_BURST):
+    gap_s, count = pace
+    for _ in range(count):
         probe = Probe(session.next(), port, size, echo=True)
         sent_at[probe.number] = time.monotonic_ns() // 1000
-        this.send([probe], other.facts, _GAP_S)
-    arrivals = this.collect(_BURST, _SETTLE_S)
-    reached = {arrival.number for arrival in other.collect(_BURST, _SETTLE_S)} & sent_at.keys()
+        this.send([probe], other.facts, gap_s)
+    arrivals = this.collect(count, _SETTLE_S)
+    reached = {arrival.number for arrival in other.collect(count, _SETTLE_S)} & sent_at.keys()
     trips = {
         arrival.number: arrival.at_us - sent_at[arrival.number]
         for arrival in reversed(arrivals)
         if arrival.number in sent_at
     }
     return BurstFacts(
-        sent=_BURST,
+        sent=count,
         reached=len(reached | trips.keys()),
         returned=len(trips),
         packet_bytes=size,
+        smallest_us=min(trips.values(), default=0),
         median_us=round(statistics.median(trips.values())) if trips else 0,
         largest_us=max(trips.values(), default=0),
     )

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from shoal.compiled.libc import IP_TOS, IPV6_TCLASS, SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
+from shoal.doctor.streams import Counter, Stream, Streamed, Tally, send_stream
 from shoal.errors import ResourceError
 from shoal.runtime.udp.links import LinkListener
 from shoal.runtime.udp.sockets import open_sockets
@@ -43,6 +44,9 @@ _MOST_ARRIVALS: Final = 8192
 """That are kept until somebody asks: many times what any question sends."""
 _MAGIC: Final = b"shdr"
 _ECHO: Final = 1
+_OF_STREAM: Final = 2
+_SO_RXQ_OVFL: Final = 40
+"""Arrivals bear how many before them found the socket full."""
 _BUFFER_BYTES: Final = 65536
 _CONTROL_BYTES: Final = 256
 _IPV6_MORE_BYTES: Final = 20
@@ -92,6 +96,7 @@ class ProbeSockets:
         self.strangers = 0
         self.has_coalesced = False
         self._arrived: list[Arrival] = []
+        self._counter = Counter()
         self._echo_to: tuple[str, int] | None = None
         self._opened = contextlib.ExitStack()
         self._opened.callback(self.transport.close)
@@ -138,6 +143,7 @@ class ProbeSockets:
     def begin(self, token: bytes, echo_to: tuple[str, int] | None) -> None:
         """Take probes with `token` only from now on; send echoes to the host and port `echo_to`."""
         self.token, self._echo_to = token, echo_to
+        self._counter.forget()
         self.strangers, self.has_coalesced = 0, False
         self._arrived.clear()
 
@@ -184,6 +190,25 @@ class ProbeSockets:
         found, self._arrived = self._arrived, []
         return found
 
+    def stream(self, stream: Stream, host: str) -> Streamed:
+        """Send a stream to `host` from a socket of the least urgent class; return how that went."""
+        header = _HEADER.pack(_MAGIC, self.token, stream.number, _OF_STREAM)
+        packet = header.ljust(max(stream.size - self.header_bytes, _HEADER.size))
+        return send_stream(self.transport.senders[0], stream, packet, (host, stream.port))
+
+    def tally(self, number: int, packets: int, quiet_s: float, deadline_s: float) -> Tally:
+        """Return what arrived of stream `number`.
+
+        After `packets`, or when none has come for `quiet_s`, or after `deadline_s`.
+        """
+        now = time.monotonic()
+        deadline, heard_at, count = now + deadline_s, now, self._counter.count(number)
+        while count < packets and now < min(deadline, heard_at + quiet_s):
+            self.absorb(min(deadline, heard_at + quiet_s) - now)
+            now, before, count = time.monotonic(), count, self._counter.count(number)
+            heard_at = now if count > before else heard_at
+        return self._counter.tally(number)
+
     def absorb_until(self, moment: float) -> None:
         """Read what arrives until `moment` of the monotonic clock."""
         while (left := moment - time.monotonic()) > 0:
@@ -203,7 +228,7 @@ class ProbeSockets:
 
     def _note(self, data: bytes, ancillary: list[tuple[int, int, bytes]], port: int) -> None:
         """Note the probes in `data`, which the kernel may have put together from several."""
-        tos, is_stamped, piece = 0, False, len(data)
+        tos, is_stamped, piece, at_ns, overflow = 0, False, len(data), time.time_ns(), 0
         for level, kind, value in ancillary:
             if (level, kind) == (socket.SOL_IP, IP_TOS):
                 tos = value[0]
@@ -211,9 +236,15 @@ class ProbeSockets:
                 (tos,) = struct.unpack_from("=i", value)
             elif (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
                 is_stamped = True
+                seconds, nanoseconds = struct.unpack_from("=qq", value)
+                at_ns = seconds * 1_000_000_000 + nanoseconds
+            elif (level, kind) == (socket.SOL_SOCKET, _SO_RXQ_OVFL):
+                (overflow,) = struct.unpack_from("=I", value)
             elif (level, kind) == (socket.SOL_UDP, UDP_GRO):
                 (piece,) = struct.unpack_from("=i", value)
                 self.has_coalesced |= piece < len(data)
+        if self._is_of_stream(data, piece, at_ns, overflow):
+            return
         now_us = time.monotonic_ns() // 1000
         for at in range(0, max(1, len(data)), max(1, piece)):
             part = data[at : at + piece]
@@ -229,6 +260,18 @@ class ProbeSockets:
                 host, echo_port = self._echo_to
                 self.send(Probe(number, echo_port, size), host)
 
+    def _is_of_stream(self, data: bytes, piece: int, at_ns: int, overflow: int) -> bool:
+        """Count `data` if it is of a stream, all of it alike; return whether it is."""
+        if len(data) < _HEADER.size:
+            return False
+        magic, token, number, flags = _HEADER.unpack_from(data)
+        if magic != _MAGIC or token != self.token or not flags & _OF_STREAM:
+            return False
+        packets = -(-len(data) // max(1, piece))
+        size = len(data) + packets * self.header_bytes
+        self._counter.add(number, packets, size, at_ns, overflow)
+        return True
+
     @property
     def _tos_option(self) -> tuple[int, int]:
         if self.family == socket.AF_INET6:
@@ -240,6 +283,8 @@ class ProbeSockets:
 
     def _open_receivers(self, ports: range | None) -> dict[int, socket.socket]:
         own = self.transport.receiver
+        with contextlib.suppress(OSError):  # told by kernels that know it
+            own.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
         receivers = {int(own.getsockname()[1]): own}
         for port in sample(ports):
             if port not in receivers:
