@@ -57,6 +57,9 @@ class RipplesReport(msgspec.Struct, frozen=True):
 def ripples(
     quick: Annotated[bool, typer.Option("--quick", help="A small model: few minutes.")] = False,
     seeds: SeedsOption = _SEEDS,
+    sweeps: Annotated[
+        bool, typer.Option(help="Group sizes and intervals as well: two thirds of the runs.")
+    ] = True,
     jobs: JobsOption = None,
     ray: RayOption = False,
     runs: RunsOption = None,
@@ -71,19 +74,20 @@ def ripples(
     check_files(json, plot)
     repeats = parse_seeds(seeds or _SEEDS)
     learnt = paper.QUICK if quick else paper.FULL
-    main, swept = paper.main_cases(), paper.swept_cases()
+    main, swept = paper.main_cases(), paper.swept_cases() if sweeps else []
     todo = paper.runs_of([*main, *swept], repeats, learnt)
     finished = Sweeping(jobs, ray, runs).make(todo, Learned)
     middle = len(main) * len(repeats)
     results = paper.results_of(main, finished[:middle])
-    sweeps = paper.results_of(swept, finished[middle:])
+    swept_results = paper.results_of(swept, finished[middle:]) if sweeps else []
     found = paper.claims(results)
     console = output_console()
     title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}, seeds: {len(repeats)}"
     console.print(_results_table(results, f"Strategies: {title}"))
     console.print()
-    console.print(_results_table(sweeps, f"Group sizes and intervals: {title}"))
-    console.print()
+    if sweeps:
+        console.print(_results_table(swept_results, f"Group sizes and intervals: {title}"))
+        console.print()
     console.print(_claims_table(found))
     console.print(CAVEAT)
     if json is not None:
@@ -93,11 +97,11 @@ def ripples(
             learnt,
             describe_environment(),
             results,
-            sweeps,
+            swept_results,
             found,
         )
         write_whole(json, indented_json(report))
-    write_plot(plot, _figures(results, sweeps, title))
+    write_plot(plot, _figures(results, swept_results, title))
 
 
 def _results_table(results: Sequence[Result], title: str) -> Table:
@@ -159,7 +163,7 @@ def _figures(results: Sequence[Result], sweeps: Sequence[Result], title: str) ->
                 for slowdown in paper.SWEPT_SLOWDOWNS
             ],
         )
-        for words, (key, values, fixed) in options.items()
+        for words, (key, values, fixed) in (options.items() if sweeps else ())
         for unit, is_time in (("virtual seconds to the target", True), ("ms per step", False))
     ]
     description = f"Ripples/Prague again, {title}: " + "; ".join(
@@ -169,7 +173,10 @@ def _figures(results: Sequence[Result], sweeps: Sequence[Result], title: str) ->
     )
     scenario = f"Scenario src/shoal/reproduce/{paper.SCENARIO}; {title}."
     notes = [scenario, "Whiskers: 95 % interval over the seeds.", CAVEAT]
-    return draw_charts([bars, lines[:2], lines[2:]], description, notes)
+    rows: list[Sequence[BarPanel | LinePanel]] = [bars]
+    if sweeps:
+        rows += [lines[:2], lines[2:]]
+    return draw_charts(rows, description, notes)
 
 
 def _bar(result: Result) -> Bar:
