@@ -99,5 +99,5 @@ class Scenario:
 
     cluster: ClusterSpec
     training: TrainingSpec | None = None
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Where strategies stand, such as "job.toml, line 12", by their names; "": the training."""
