@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
+from shoal.cli.reproduce_combined import combined
 from shoal.reproduce.combined import (
     CARRIERS,
     CONDITIONS,
@@ -17,6 +20,9 @@ from shoal.reproduce.combined import (
     scenario_of,
 )
 from shoal.sweeps import Finished
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""
@@ -50,3 +56,22 @@ def test_a_combination_is_carried_by_what_it_names_and_loses_what_it_may() -> No
     assert exact.lost_share is None
     assert tcp.lost_share is None
     assert lossy.step_ms < exact.step_ms < tcp.step_ms
+
+
+def test_the_command_writes_and_draws_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = [replace(ANY, carrier=each) for each in CARRIERS[1:]]
+    monkeypatch.setattr("shoal.reproduce.combined.combinations", lambda *, quick: some)
+    file, plot = tmp_path / "found.json", tmp_path / "found.svg"
+    combined(jobs=1, runs=tmp_path / "runs", json=file, plot=plot)
+    found = json.loads(file.read_text())["found"]
+    steps = [each["step_ms"] for each in found]
+    assert [each["combination"]["carrier"]["name"] for each in found] == [
+        each.name for each in CARRIERS[1:]
+    ]
+    printed, drawn = capsys.readouterr().out, plot.read_text()
+    for step in steps:
+        assert f"{step:.1f}" in printed
+        assert f"{step:.1f}" in drawn
+    assert drawn.count("not simulated") == 1

@@ -69,6 +69,7 @@ def test_claims_say_what_was_reached_and_what_was_missed() -> None:
     flow = found["Flow time, 16 hosts: DLCP less than DCTCP, mean / tail"]
     assert flow.ours == "50.0 / 66.7 % (99th percentile)"
     assert flow.verdict == "missed"  # the mean is better than the paper's, the tail is not
+    assert "Step on 8 hosts: DLCP, layers by priority over TCP, layers by priority" in str(found)
     gray = next(each for what, each in found.items() if "loss on one worker's link" in what)
     assert gray.ours == "DLCP 1.00, DCTCP 2.00, TCP (Cubic) 2.00"
     assert gray.verdict == "reached"

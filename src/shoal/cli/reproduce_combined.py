@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from shoal.reproduce.combined import Condition, Found
 
 _SEEDS = "1"
-_SLOTS = {"Shoal's, 10 % may get lost": 3, "Shoal's, exact": 4, "TCP (CUBIC)": 0}
-"""Of the palette."""
+_SLOTS = (3, 4, 0)
+"""Of the palette, for the carriers in their order."""
 _CAVEAT = (
     "DeepFM's clock is an estimate, links of 10 Gbit/s and racks 4:1 are assumed; software costs"
     " nothing: compare who wins and by about how much."
@@ -140,7 +140,7 @@ def _figures(found: Sequence[Found]) -> str:
 
 def _lines(strategy: str, losses: Sequence[Condition], found: Sequence[Found]) -> LinePanel:
     lines = []
-    for name, slot in _SLOTS.items():
+    for name, slot in _slots().items():
         values = [_step_ms(found, strategy, name, each) for each in losses]
         lines.append(Line(name, slot, values, [None] * len(values), instead="not simulated"))
     title = f"{strategy}, {found[0].combination.scale} workers"
@@ -156,10 +156,16 @@ def _bars(strategy: str, condition: Condition, found: Sequence[Found]) -> BarPan
             _step_ms(found, strategy, name, condition),
             instead="not simulated",
         )
-        for name, slot in _SLOTS.items()
+        for name, slot in _slots().items()
     ]
     title = f"{strategy}, {found[0].combination.scale} workers"
     return BarPanel(title, f"virtual ms per step; {condition.name}", bars)
+
+
+def _slots() -> dict[str, int]:
+    from shoal.reproduce.combined import CARRIERS
+
+    return {each.name: slot for each, slot in zip(CARRIERS, _SLOTS, strict=True)}
 
 
 def _step_ms(

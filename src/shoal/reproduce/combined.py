@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from shoal.reproduce.scenarios import read_parts
+from shoal.reproduce.scenarios import losing, read_parts
 from shoal.sim.training.simulation import simulate
 from shoal.sweeps import Finished, Run
 
@@ -134,11 +134,7 @@ def measure(
         combination.carrier,
     )
     assert whole.training is not None
-    topology = whole.cluster.topology
-    cables = tuple(
-        replace(cable, link=replace(cable.link, loss=condition.loss)) for cable in topology.cables
-    )
-    cluster = replace(whole.cluster, seed=seed, topology=replace(topology, cables=cables))
+    cluster = losing(replace(whole.cluster, seed=seed), condition.loss, lambda _cable: True)
     slow = {0: condition.slowdown} if condition.slowdown > 1 else {}
     strategy = next(each for each in _strategies(whole) if each.name == combination.strategy)
     carried = replace(strategy, transport=carrier.transport, loss_bound=carrier.loss_bound)

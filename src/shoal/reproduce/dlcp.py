@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.reproduce.learning import Learned, Learnt, learn
-from shoal.reproduce.scenarios import read_parts
+from shoal.reproduce.scenarios import losing, read_parts
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.networks import make_network
 from shoal.sim.training.real_size import of_real_size
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.sim.network import Network
 
 BOUND: Final = 0.1
@@ -133,7 +132,7 @@ def measure_trial(
     assert scenario.training is not None
     cluster = replace(scenario.cluster, seed=seed, spray=trial.rival.spray)
     if trial.loss:
-        cluster = _with_loss(cluster, trial.loss)
+        cluster = losing(cluster, trial.loss, lambda cable: 0 in (cable.source, cable.target))
     training = replace(scenario.training, steps=trial.steps, mtu=trial.mtu)
     options: dict[str, int | str] = {}
     if trial.sync == "ps-layers":
@@ -164,16 +163,6 @@ def _flow_times(network: Network) -> tuple[NDArray[np.float64], NDArray[np.int64
     records = network.records
     across = records[(records["source"] != records["target"]) & (records["end"] >= 0)]
     return (across["end"] - across["start"]).astype(np.float64), network.state.counts
-
-
-def _with_loss(cluster: ClusterSpec, loss: float) -> ClusterSpec:
-    cables = tuple(
-        replace(cable, link=replace(cable.link, loss=loss))
-        if 0 in (cable.source, cable.target)
-        else cable
-        for cable in cluster.topology.cables
-    )
-    return replace(cluster, topology=replace(cluster.topology, cables=cables))
 
 
 def trial_run(trial: Trial, seed: int) -> Run:
@@ -214,17 +203,13 @@ def lose(
     scenario = read_parts("dlcp-lossy.toml")
     assert scenario.training is not None
     links = 0.0 if loss == 0 else min(0.9, loss + 0.05)
-    cables = tuple(
-        replace(cable, link=replace(cable.link, loss=links if cable.source >= 0 else 0.0))
-        for cable in scenario.cluster.topology.cables
-    )
-    topology = replace(scenario.cluster.topology, cables=cables)
+    cluster = losing(scenario.cluster, links, lambda cable: cable.source >= 0)
     learnt = Learnt(
         tolerance.dataset, tolerance.model, 1.0, tolerance.steps, 0.01, 256, until_target=False
     )
     strategy = StrategySpec("all-reduce", {}, "", "shoal", loss)
     return learn(
-        replace(scenario.cluster, topology=topology, seed=seed),
+        replace(cluster, seed=seed),
         of_real_size(scenario.training, tolerance.dataset, tolerance.model),
         strategy,
         learnt,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from shoal.scenario.spec_file import parse_scenario
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import Scenario
+    from shoal.switching.topology import Cable
 
 
 def scenario_text(*names: str) -> str:
@@ -20,3 +25,12 @@ def scenario_text(*names: str) -> str:
 def read_parts(*names: str) -> Scenario:
     """Return the scenario that the files of these names make together."""
     return parse_scenario(scenario_text(*names), " + ".join(names))
+
+
+def losing(cluster: ClusterSpec, loss: float, is_lossy: Callable[[Cable], bool]) -> ClusterSpec:
+    """Return `cluster` with links that lose this share of their packets, those that `is_lossy`."""
+    cables = tuple(
+        replace(each, link=replace(each.link, loss=loss)) if is_lossy(each) else each
+        for each in cluster.topology.cables
+    )
+    return replace(cluster, topology=replace(cluster.topology, cables=cables))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from shoal.groups import make_schedule
+from shoal.groups.all_workers import LOCAL_STEPS
 from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class LocalSGD(AbstractScheduledAveraging):
 
     name = "local-sgd"
 
-    def __init__(self, *, interval: int = 8, overlap: AveragingOverlap = "none") -> None:
+    def __init__(self, *, interval: int = LOCAL_STEPS, overlap: AveragingOverlap = "none") -> None:
         super().__init__(interval, overlap)
 
     def options(self) -> dict[str, str | int | float | bool | None]:

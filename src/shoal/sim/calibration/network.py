@@ -234,8 +234,7 @@ class CalibratedSums(CalibratedNetwork):
         # the second phase's first bit is on its way while the first phase's last ones are
         seconds = contributing + gathering + ways.there_s
         work = sizes * (2 - lost) / (1 - ways.loss) / len(shifts)
-        if self._contributions is not self._table:
-            self._note(count * message, float(sizes @ lost) / len(shifts))
+        self._note(count * message, float(sizes @ lost) / len(shifts))
         return self._flows.start(at, sources, targets, work, most=work * 8 / seconds)
 
     def _note(self, lossy: float, lost: float) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.groups import ds_sync_schedule, make_schedule
+from shoal.groups.all_workers import LOCAL_STEPS
 from shoal.groups.bipartite import Bipartite
 from shoal.sim.training.model import FORWARD
 from shoal.sim.training.racks import racks_of
@@ -155,7 +156,7 @@ FORMS: Final[dict[str, Form]] = {
     "ad-psgd": _ad_psgd,
     "ds-sync": _ds_sync,
     "ripples-static": partial(_scheduled, schedule="ripples-static"),
-    "local-sgd": partial(_scheduled, schedule="all-reduce", interval=8),
+    "local-sgd": partial(_scheduled, schedule="all-reduce", interval=LOCAL_STEPS),
 }
 """By the word of the strategy."""
 

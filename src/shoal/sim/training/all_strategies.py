@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from shoal.errors import UsageError
 from shoal.groups import GeneratorConfig, ds_sync_schedule
+from shoal.groups.all_workers import LOCAL_STEPS
 from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
 from shoal.sim.training.ad_psgd import ADPSGD
 from shoal.sim.training.all_reduce import AllReduce
@@ -46,7 +47,7 @@ def _ripples_static(*, interval: int = 1) -> Scheduled:
     return Scheduled("ripples-static", interval=interval)
 
 
-def _local_sgd(*, interval: int = 8) -> Scheduled:
+def _local_sgd(*, interval: int = LOCAL_STEPS) -> Scheduled:
     return Scheduled("all-reduce", interval=interval)
 
 

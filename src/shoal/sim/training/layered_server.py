@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import count
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
+from shoal.collectives.sharding import split_evenly
 from shoal.errors import UsageError
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
@@ -200,5 +201,7 @@ class LayeredServer(AbstractSimulatedStrategy):
 
 def _split(elements: range, pieces: int) -> list[range]:
     """Return parts of nearly the same length, one after another."""
-    bounds = [elements.start + len(elements) * each // pieces for each in range(pieces + 1)]
-    return [range(a, b) for a, b in pairwise(bounds)]
+    first = elements.start
+    return [
+        range(first + part.start, first + part.stop) for part in split_evenly(len(elements), pieces)
+    ]

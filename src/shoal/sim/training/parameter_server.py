@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from shoal.collectives.sharding import split_evenly
 from shoal.groups.server_clock import ServerClock, updates_per_round
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.transports.bounded_loss_network import Contribution
@@ -75,11 +76,11 @@ class ParameterServer(AbstractSimulatedStrategy):
         """Push a gradient; what gets lost on its way counts as zero, and the own shard is here."""
         learner, size = self._world.learner, self._world.size
         gradient = learner.gradient(rank)
-        bounds = [len(gradient) * each // size for each in range(size + 1)]
+        shards = split_evenly(len(gradient), size)
         arrived = np.zeros_like(gradient)
-        arrived[bounds[rank] : bounds[rank + 1]] = gradient[bounds[rank] : bounds[rank + 1]]
-        shards = [range(bounds[each], bounds[each + 1]) for each in others]
-        contribution = Contribution(gradient, arrived, shards, tensor=rank)
+        own = slice(shards[rank].start, shards[rank].stop)
+        arrived[own] = gradient[own]
+        contribution = Contribution(gradient, arrived, [shards[o] for o in others], tensor=rank)
         yield self._world.push_values([rank] * len(others), others, contribution)
         learner.replace_gradient(rank, arrived)
 
