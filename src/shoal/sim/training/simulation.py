@@ -87,7 +87,7 @@ def simulate(
     made = make_simulated(strategy.strategy, strategy.options)
     made.prepare(world)
     for rank in range(world.size):
-        world.begin(made.worker(rank))
+        world.time.begin(made.worker(rank), awaited=True)
     for process in processes(cluster, world.time):
         world.time.begin(process)
     total = training.steps * world.size
