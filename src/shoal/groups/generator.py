@@ -135,17 +135,16 @@ class GroupGenerator:
         return worker
 
     def _begin_synchronization(self, worker: Worker, now_ns: int) -> None:
-        counters = self.counters
+        counters, has_group = self.counters, bool(worker.queue)
         counters.requests += 1
         counters.requests_by_rank[worker.rank] = counters.requests_by_rank.get(worker.rank, 0) + 1
-        if not worker.queue:
+        if not has_group:
             self._idle.remove(worker)  # before its progress moves: the bucket is found by it
-        elif self.config.group_buffer:
-            counters.buffer_hits += 1
-            self._filter.count_request(worker, now_ns)
-            return
         self._filter.count_request(worker, now_ns)
-        self._plan(worker)
+        if has_group and self.config.group_buffer:
+            counters.buffer_hits += 1
+        else:
+            self._plan(worker)
 
     def _plan(self, requester: Worker) -> None:
         """Plan groups for `requester`, at least one of them with it, and queue them."""
@@ -205,31 +204,28 @@ class GroupGenerator:
 
     def _start(self, group: QueuedGroup, now_ns: int) -> Assignment:
         """Hand `group` out: all its members wait for it, at the head of their queues."""
-        ranks, more = [], []
-        for worker in group.members:
-            ranks.append(worker.rank)
-            self._end_wait(worker, group, now_ns)
-            if worker.owed is not None:
+        members = group.members
+        waits_ns = [now_ns - (worker.arrived_ns or 0) for worker in members]
+        more = []
+        for worker, waited_ns in zip(members, waits_ns, strict=True):
+            worker.arrived_ns = None
+            worker.running = group.group_id
+            worker.queue.popleft()
+            self._filter.end_wait(worker, waited_ns, now_ns)
+            if not worker.queue:
+                self._idle.add(worker)
+            if worker.owed is group:
+                worker.owed = None
+            elif worker.owed is not None:
                 more.append(worker.rank)
-        ranks.sort()
-        sizes = self.counters.group_sizes
-        sizes[len(ranks)] = sizes.get(len(ranks), 0) + 1
-        self.counters.groups_started += 1
-        alone = len(ranks) == 1 and group.reason is not AssignmentReason.ALONE
+        counters, size = self.counters, len(members)
+        counters.wait_ns += sum(waits_ns)
+        counters.longest_wait_ns = max(counters.longest_wait_ns, *waits_ns)
+        counters.group_sizes[size] = counters.group_sizes.get(size, 0) + 1
+        counters.groups_started += 1
+        alone = size == 1 and group.reason is not AssignmentReason.ALONE
         reason = AssignmentReason.SHRUNK if alone else group.reason
+        ranks = sorted([worker.rank for worker in members])
         return Assignment(
             group.group_id, tuple(ranks), group.requested_by, reason, tuple(sorted(more))
         )
-
-    def _end_wait(self, worker: Worker, group: QueuedGroup, now_ns: int) -> None:
-        waited_ns = now_ns - (worker.arrived_ns or 0)
-        self.counters.wait_ns += waited_ns
-        self.counters.longest_wait_ns = max(self.counters.longest_wait_ns, waited_ns)
-        worker.arrived_ns = None
-        worker.running = group.group_id
-        worker.queue.popleft()
-        if worker.owed is group:
-            worker.owed = None
-        self._filter.end_wait(worker, waited_ns, now_ns)
-        if not worker.queue:
-            self._idle.add(worker)

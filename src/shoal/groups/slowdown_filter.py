@@ -59,8 +59,10 @@ class SlowdownFilter:
         """Advance a worker that waited as far as it would have come meanwhile."""
         worker.answered_ns = now_ns
         if self._refined and worker.pace_ns:
-            worker.progress_ticks += waited_ns * TICKS_PER_REQUEST // worker.pace_ns
-            self.frontier_ticks = max(self.frontier_ticks, worker.progress_ticks)
+            progress = worker.progress_ticks + waited_ns * TICKS_PER_REQUEST // worker.pace_ns
+            worker.progress_ticks = progress
+            if progress > self.frontier_ticks:
+                self.frontier_ticks = progress
 
     def limit_for(self, requester: Worker, furthest_ticks: int) -> int:
         """Return the progress above which others may be grouped with `requester`, in ticks.

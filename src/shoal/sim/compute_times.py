@@ -51,25 +51,30 @@ class ComputeTimes:
 
     def time(self, rank: int, step: int, now: int) -> int:
         """Return how long `rank` computes in its step number `step`, which begins at `now`."""
-        factor, change = self.slow.get(rank, 1.0), 1.0
-        for since, who, other in self.changes:
-            if who == rank and since <= now:
-                change = other
-        factor *= change
+        factor = self.slow.get(rank, 1.0)
+        if self.changes:
+            factor *= self._change(rank, now)
         if self.recorded:
             steps = self.recorded[rank]
             return round(steps[step % len(steps)] * factor)
         if self.spread == 0:
             return round(self.mean * factor)
-        block, place = divmod(step, _BLOCK)
-        known = self._blocks.get(rank)
+        block, known = step // _BLOCK, self._blocks.get(rank)
         if known is None or known[0] != block:
-            known = block, self._draw(rank, block)
-            self._blocks[rank] = known
-        return round(known[1][place] * factor)
+            known = self._blocks[rank] = block, self._draw(rank, block)
+        return round(known[1][step % _BLOCK] * factor)
+
+    def _change(self, rank: int, now: int) -> float:
+        """Return by which factor more `rank` computes at `now` than at first."""
+        latest = 1.0
+        for since, who, factor in self.changes:
+            if who == rank and since <= now:
+                latest = factor
+        return latest
 
     def _draw(self, rank: int, block: int) -> list[float]:
         bits = np.random.Philox(key=self.seed, counter=[0, 0, rank, block])
         normal = np.random.Generator(bits).standard_normal(_BLOCK)
         centre = math.log(self.mean) - self.spread**2 / 2
-        return [float(each) for each in np.exp(centre + self.spread * normal)]
+        times: list[float] = np.exp(centre + self.spread * normal).tolist()
+        return times

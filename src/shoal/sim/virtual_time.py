@@ -46,14 +46,17 @@ class VirtualTime:
         self._sleeping: list[tuple[int, int, Process]] = []
         self._order = 0
         self._transfers: dict[int, Signal] = {}
+        self._awaited: set[Process] = set()
         self._is_stopped = False
 
     def stop(self) -> None:
         """Let `run` return before anything else happens."""
         self._is_stopped = True
 
-    def begin(self, process: Process) -> None:
-        """Let a process take its course from now on."""
+    def begin(self, process: Process, *, awaited: bool = False) -> None:
+        """Let a process take its course from now on; time stops when all `awaited` have ended."""
+        if awaited:
+            self._awaited.add(process)
         self._ready.append((process, None))
 
     def give(self, signal: Signal, value: Any = None) -> None:
@@ -87,29 +90,29 @@ class VirtualTime:
 
         Calls `tick` now and then. Raises `ProtocolError` if transfers stand still for ever.
         """
-        turns = 0
+        turns, ready, sleeping, transfers = 0, self._ready, self._sleeping, self._transfers
         while self.now <= until and not self._is_stopped:
             self._go_on()
             turns += 1
             if tick is not None and turns % _TURNS_PER_TICK == 0:
                 tick()
-            awake = self._sleeping[0][0] if self._sleeping else NEVER
-            if self._transfers:
-                over = self.network.run(min(awake, until))
+            awake = sleeping[0][0] if sleeping else NEVER
+            if transfers:
+                over = self.network.run(min(until, awake))
                 if over:
                     self.now = self.network.now
                     for number in over:
-                        self.give(self._transfers.pop(number))
+                        self.give(transfers.pop(number))
                     continue
             if awake > until:
                 break
             if awake == NEVER:
-                if self._transfers:
+                if transfers:
                     raise ProtocolError("Transfers stand still: a link on their way has no rate.")
                 return
             self.now = awake
-            while self._sleeping and self._sleeping[0][0] == awake:
-                self._ready.append((heapq.heappop(self._sleeping)[2], None))
+            while sleeping and sleeping[0][0] == awake:
+                ready.append((heapq.heappop(sleeping)[2], None))
 
     def _go_on(self) -> None:
         """Let every process that need not wait go on until it has to."""
@@ -120,6 +123,7 @@ class VirtualTime:
                 try:
                     wanted = process.send(value)
                 except StopIteration:
+                    self._end(process)
                     break
                 if isinstance(wanted, int):
                     if wanted > 0:
@@ -132,3 +136,9 @@ class VirtualTime:
                 else:
                     wanted.waiting.append(process)
                     break
+
+    def _end(self, process: Process) -> None:
+        if process in self._awaited:
+            self._awaited.remove(process)
+            if not self._awaited:
+                self.stop()

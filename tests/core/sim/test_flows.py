@@ -74,11 +74,11 @@ def hops_of(network: FlowNetwork, source: int, target: int) -> dict[int, float]:
     """Return what the network says that a flow crosses; its own tests are below."""
     ways = network._ways
     if source == target:
-        return {int(ways.access[source, 2]): 1.0}
-    hops = {int(ways.access[source, 0]): 1.0, int(ways.access[target, 1]): 1.0}
-    here, there = int(ways.access[source, 3]), int(ways.access[target, 3])
+        return {int(ways.access[source]["itself"]): 1.0}
+    hops = {int(ways.access[source]["out"]): 1.0, int(ways.access[target]["into"]): 1.0}
+    here, there = (int(ways.access[host]["switch"]) for host in (source, target))
     if here != there:
-        route = ways.routes[here, there, 0]
+        route = ways.routes[ways.pairs[here, there]["first"]]
         for row in ways.trunks[route["first"] : route["first"] + route["hops"]]:
             hops[int(row["link"])] = float(row["weight"])
     return hops

@@ -13,9 +13,9 @@ import numpy as np
 
 from shoal.compiled import compiled, inlined
 from shoal.sim.flow.sharing import share_out
-from shoal.sim.flow.tables import COMING, FLOWING, FREE
+from shoal.sim.flow.tables import COMING, FLOWING, FREE, state_at, ways_at
 from shoal.switching.random_bits import mixed
-from shoal.switching.tables import NEVER
+from shoal.switching.tables import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,23 +31,16 @@ _UINT64 = np.uint64
 
 @compiled
 def start(
-    state: State,
-    ways: Ways,
-    at: int,
-    count: int,
-    sources: NDArray[np.int64],
-    targets: NDArray[np.int64],
-    sizes: NDArray[np.float64],
-    most: NDArray[np.float64],
-    key: int,
+    places: NDArray[np.void], at: int, flows: NDArray[np.float64], key: int
 ) -> tuple[int, int]:
-    """Let `count` flows between hosts begin at `at`, or when the first bit has crossed; see `run`.
+    """Let flows between hosts begin at `at`, or when the first bit has crossed; see `run`.
 
-    Sizes are bytes, `most` are the rates that they do not exceed, bytes per picosecond, and `key`
-    decides which of several equal ways is taken. Returns the transfer's number, or `FULL`, and when
-    the first of them begins.
+    The rows of `flows` are their sources, their targets, their bytes and the rates that they do not
+    exceed, bits per second. `key` decides which of several equal ways is taken. Returns the
+    transfer's number, or `FULL`, and when the first of them begins.
     """
-    core, first = state.core[0], NEVER
+    state, ways = state_at(places), ways_at(places)
+    core, first, count = state.core[0], NEVER, flows.shape[1]
     if core.flowing + count > len(state.flows) or core.free_transfer < 0:
         return FULL, first
     transfer = int(core.free_transfer)
@@ -59,23 +52,25 @@ def start(
         core.free_flow = flow.next
         core.flowing += 1
         core.started += 1
-        flow.size = flow.left = max(0.0, sizes[each])
-        flow.rate, flow.most = 0.0, most[each]
+        flow.size = flow.left = max(0.0, flows[2, each])
+        flow.rate, flow.most = 0.0, flows[3, each] / (8.0 * PICOSECONDS)
         flow.transfer, flow.state, flow.due = transfer, COMING, -1
-        delay = _find_way(state, ways, row, int(sources[each]), int(targets[each]), key + each)
+        source, target = int(flows[0, each]), int(flows[1, each])
+        delay = _find_way(state, ways, row, source, target, key + each)
         _push(state, at + delay, row, 1)
         first = min(first, at + delay)
     return transfer, first
 
 
 @compiled
-def run(state: State, until: int) -> tuple[int, int]:
+def run(places: NDArray[np.void], until: int) -> tuple[int, int]:
     """Let everything happen that is due up to `until`, or up to when a transfer is over.
 
     Returns the time and how many transfers are over now: the first ones of `finished`, whose
     numbers may be used again. If none is, the time is that of what happens next, `NEVER` if nothing
     does.
     """
+    state = state_at(places)
     core = state.core[0]
     while core.finished == 0:
         _settle_changes(state)
@@ -103,8 +98,9 @@ def run(state: State, until: int) -> tuple[int, int]:
 
 
 @compiled
-def set_capacity(state: State, at: int, link: int, capacity: float) -> None:
+def set_capacity(places: NDArray[np.void], at: int, link: int, capacity: float) -> None:
     """Let `link` carry `capacity` bytes per picosecond from `at` on."""
+    state = state_at(places)
     state.core[0].now = at
     state.links[link].capacity = capacity
     _touch(state, link)
@@ -114,25 +110,24 @@ def set_capacity(state: State, at: int, link: int, capacity: float) -> None:
 def _find_way(state: State, ways: Ways, row: int, source: int, target: int, key: int) -> int:
     """Write the links between two hosts into a flow's hops; return what they delay, picoseconds."""
     flow, hops = state.flows[row], state.hops[row]
+    here, there = ways.access[source], ways.access[target]
     if source == target:
-        hops[0].link, hops[0].weight = ways.access[source, 2], 1.0
+        hops[0].link, hops[0].weight = here.itself, 1.0
         flow.hops = 1
         return 0
-    here, there = int(ways.access[source, 3]), int(ways.access[target, 3])
-    hops[0].link, hops[0].weight = ways.access[source, 0], 1.0
-    used, delay = 1, int(ways.access_delay[source, 0] + ways.access_delay[target, 1])
-    if here != there:
-        choices = int(ways.alternatives[here, there])
-        choice = 0
-        if choices > 1:
-            choice = int(np.int64(mixed(_UINT64(key)) % _UINT64(choices)))
-        route = ways.routes[here, there, choice]
+    hops[0].link, hops[0].weight = here.out, 1.0
+    used, delay = 1, int(here.out_delay + there.into_delay)
+    if here.switch != there.switch:
+        pair, choice = ways.pairs[here.switch, there.switch], 0
+        if pair.routes > 1:
+            choice = int(np.int64(mixed(_UINT64(key)) % _UINT64(pair.routes)))
+        route = ways.routes[pair.first + choice]
         for each in range(route.hops):
             trunk = ways.trunks[route.first + each]
             hops[used].link, hops[used].weight = trunk.link, trunk.weight
             used += 1
-        delay += int(ways.route_delay[here, there])
-    hops[used].link, hops[used].weight = ways.access[target, 1], 1.0
+        delay += int(pair.delay)
+    hops[used].link, hops[used].weight = there.into, 1.0
     flow.hops = used + 1
     return delay
 

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from shoal.sim.flow.events import FULL, run, set_capacity, start
-from shoal.sim.flow.tables import ROUTE, TRUNK, Ways, flow_bytes, new_state, with_room
+from shoal.sim.flow.tables import (
+    ACCESS,
+    PAIR,
+    ROUTE,
+    TRUNK,
+    Ways,
+    flow_bytes,
+    new_state,
+    places_of,
+    with_room,
+)
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.room import check_room
 from shoal.sim.way_lengths import WayLengths, delay_of
@@ -64,10 +74,8 @@ class FlowNetwork:
         capacity[len(rates) :] = local_rate
         capacity /= 8.0 * PICOSECONDS
         self._state, self._ways = state, ways.tables()
+        self._places = places_of(self._state, self._ways)
         self._seed, self._transfers = seed << 32, 0
-        self._ends = np.zeros((2, flows), np.int64)
-        self._sizes = np.zeros(flows, np.float64)
-        self._most = np.zeros(flows, np.float64)
         self._now, self._next_event = 0, NEVER
         self._delays = ways.delays
 
@@ -106,33 +114,18 @@ class FlowNetwork:
         than memory has room for.
         """
         self._transfers += 1
-        count = len(sizes)
-        if count > len(self._sizes):
+        key, count = self._seed + (self._transfers << 12), len(sizes)
+        if count > len(self._state.flows):
             self._make_room(count)
-        self._ends[0, :count], self._ends[1, :count] = sources, targets
-        self._sizes[:count] = sizes
-        self._most[:count] = most / (8.0 * PICOSECONDS)
-        transfer, first = self._try(at, count)
+        limits = most if isinstance(most, np.ndarray) else [most] * count
+        flows = np.array((sources, targets, sizes, limits), np.float64)
+        transfer, first = start(self._places, at, flows, key)
         if transfer == FULL:
             self._make_room(count)
-            transfer, first = self._try(at, count)
+            transfer, first = start(self._places, at, flows, key)
         if first < self._next_event:
             self._next_event = first
         return transfer
-
-    def _try(self, at: int, count: int) -> tuple[int, int]:
-        """Start the first `count` flows that are written down, if there is room."""
-        return start(
-            self._state,
-            self._ways,
-            at,
-            count,
-            self._ends[0],
-            self._ends[1],
-            self._sizes,
-            self._most,
-            self._seed + (self._transfers << 12),
-        )
 
     def _make_room(self, count: int) -> None:
         """Make room for at least `count` more flows."""
@@ -140,15 +133,13 @@ class FlowNetwork:
         room = had + max(had, count)
         check_room(room * flow_bytes(self._state), f"A network of {room:,} flows at once")
         self._state = with_room(self._state, room)
-        self._ends = np.concatenate([self._ends, np.zeros((2, room - had), np.int64)], axis=1)
-        self._sizes = np.concatenate([self._sizes, np.zeros(room - had)])
-        self._most = np.concatenate([self._most, np.zeros(room - had)])
+        self._places = places_of(self._state, self._ways)
 
     def run(self, until: int) -> list[int]:
         """Let time pass up to `until`, or to when the next transfers are over; return those."""
         if until < self._next_event:
             return []
-        self._next_event, count = run(self._state, until)
+        self._next_event, count = run(self._places, until)
         if count == 0:
             return []
         self._now = self._next_event
@@ -157,7 +148,7 @@ class FlowNetwork:
 
     def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
         """Let the cable of this number carry so much from `at` on, up to which all has happened."""
-        set_capacity(self._state, at, cable, bits_per_second / (8.0 * PICOSECONDS))
+        set_capacity(self._places, at, cable, bits_per_second / (8.0 * PICOSECONDS))
         self._next_event = min(self._next_event, at)
 
     def alter(self, at: int, number: int, cable: Cable) -> None:
@@ -190,30 +181,27 @@ class _Layout:
                 if here != there:
                     ways = list(self._ways(here, there, host))
                     found[here, there] = self._lay_out(ways, spray=spray)
-        most = max((len(each) for each in found.values()), default=1)
-        self._routes = np.zeros((switches, switches, most), ROUTE)
-        self._alternatives = np.zeros((switches, switches), np.int32)
+        self._routes = np.array([each for routes in found.values() for each in routes], ROUTE)
+        self._pairs = np.zeros((switches, switches), PAIR)
+        first = 0
         for (here, there), routes in found.items():
-            self._routes[here, there, : len(routes)] = routes
-            self._alternatives[here, there] = len(routes)
+            self._pairs[here, there] = first, len(routes), self.delays.between_switches[here, there]
+            first += len(routes)
         self.longest = max((hops for each in found.values() for _, hops in each), default=0)
 
     def tables(self) -> Ways:
         """Return the tables that say which way a flow takes."""
         topology = self._topology
-        access = np.zeros((topology.hosts, 4), np.int32)
-        delay = np.zeros((topology.hosts, 2), np.int64)
+        access = np.zeros(topology.hosts, ACCESS)
         into = {each.target: number for number, each in enumerate(topology.cables)}
         for host in range(topology.hosts):
-            out = self._out[host]
-            access[host] = out, into[host], len(topology.cables) + host, self._switch_of(host)
-            delay[host] = self.delays.out[host], self.delays.into[host]
-        trunks = np.zeros(max(1, len(self._rows)), TRUNK)
+            links = self._out[host], into[host], len(topology.cables) + host
+            delays = self.delays.out[host], self.delays.into[host]
+            access[host] = *links, self._switch_of(host), *delays
+        trunks = np.zeros(len(self._rows), TRUNK)
         for row, (weight, link) in enumerate(self._rows):
             trunks[row]["weight"], trunks[row]["link"] = weight, link
-        return Ways(
-            access, delay, self._routes, self._alternatives, self.delays.between_switches, trunks
-        )
+        return Ways(access, self._pairs, self._routes, trunks)
 
     def _switch_of(self, host: int) -> int:
         return -1 - self._topology.cables[self._out[host]].target

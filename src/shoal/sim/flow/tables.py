@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from shoal.compiled import I4, grid_at, inlined, rows_at
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -70,6 +72,22 @@ LINK: Final = np.dtype(
 
 TRANSFER: Final = np.dtype([("flows", "<i4"), ("next", "<i4")], align=True)
 
+ACCESS: Final = np.dtype(
+    [
+        ("out", "<i4"),  # link
+        ("into", "<i4"),  # link
+        ("itself", "<i4"),  # link to itself
+        ("switch", "<i4"),
+        ("out_delay", "<i8"),  # picoseconds
+        ("into_delay", "<i8"),
+    ],
+    align=True,
+)
+"""How a host is connected."""
+
+PAIR: Final = np.dtype([("first", "<i4"), ("routes", "<i4"), ("delay", "<i8")], align=True)
+"""Two switches: where the routes between them stand in `routes`, and how many there are."""
+
 ROUTE: Final = np.dtype([("first", "<i4"), ("hops", "<i4")], align=True)
 """One way from switch to switch: where its hops stand in `trunks`."""
 
@@ -100,7 +118,7 @@ Row: TypeAlias = Any
 
 
 class State(NamedTuple):
-    """What changes in a network of flows. Compiled functions take it whole."""
+    """What changes in a network of flows. Inlined functions take it whole."""
 
     core: NDArray[np.void]
     flows: NDArray[np.void]
@@ -118,19 +136,24 @@ class State(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """Which links a flow crosses from host to host; apart, since handing tables over takes time."""
+    """Which links a flow crosses from host to host."""
 
-    access: NDArray[np.int32]
-    """By host: link out, link in, link to itself, switch."""
-    access_delay: NDArray[np.int64]
-    """By host: picoseconds of the link out, and of the link in."""
+    access: NDArray[np.void]
+    """By host."""
+    pairs: NDArray[np.void]
+    """By switch and switch."""
     routes: NDArray[np.void]
-    """By switch, switch and alternative."""
-    alternatives: NDArray[np.int32]
-    """By switch and switch: how many routes there are."""
-    route_delay: NDArray[np.int64]
     trunks: NDArray[np.void]
 
+
+_TABLE: Final = np.dtype([("address", "<i8"), ("rows", "<i8"), ("columns", "<i8")])
+
+PLACES: Final = np.dtype([(name, _TABLE) for name in (*State._fields, *Ways._fields)])
+"""Where the tables of a network lie in memory, and how large they are.
+
+A row of it is what compiled functions that Python calls are given: handing over every table took
+longer than what they do with them.
+"""
 
 _BY_FLOW: Final = ("flows", "hops", "transfers", "heap", "finished", "near_flows")
 
@@ -176,3 +199,42 @@ def with_room(state: State, flows: int) -> State:
 def flow_bytes(state: State) -> int:
     """Return how much memory a flow's rows take."""
     return sum(getattr(state, name).nbytes for name in _BY_FLOW) // len(state.flows)
+
+
+def places_of(state: State, ways: Ways) -> NDArray[np.void]:
+    """Return one row that says where these tables lie; they must live for as long as it is used."""
+    places = np.zeros(1, PLACES)
+    for name, table in (*state._asdict().items(), *ways._asdict().items()):
+        columns = table.shape[1] if table.ndim > 1 else 1
+        places[name] = table.ctypes.data, len(table), columns
+    return places
+
+
+@inlined
+def state_at(places: NDArray[np.void]) -> State:
+    """Return the tables that change."""
+    at = places[0]
+    return State(
+        rows_at(at.core.address, 1, CORE),
+        rows_at(at.flows.address, at.flows.rows, FLOW),
+        grid_at(at.hops.address, at.hops.rows, at.hops.columns, HOP),
+        rows_at(at.links.address, at.links.rows, LINK),
+        rows_at(at.transfers.address, at.transfers.rows, TRANSFER),
+        rows_at(at.heap.address, at.heap.rows, EVENT),
+        rows_at(at.dirty.address, at.dirty.rows, I4),
+        rows_at(at.finished.address, at.finished.rows, I4),
+        rows_at(at.near_flows.address, at.near_flows.rows, I4),
+        rows_at(at.near_links.address, at.near_links.rows, I4),
+    )
+
+
+@inlined
+def ways_at(places: NDArray[np.void]) -> Ways:
+    """Return the tables that say which way a flow takes."""
+    at = places[0]
+    return Ways(
+        rows_at(at.access.address, at.access.rows, ACCESS),
+        grid_at(at.pairs.address, at.pairs.rows, at.pairs.columns, PAIR),
+        rows_at(at.routes.address, at.routes.rows, ROUTE),
+        rows_at(at.trunks.address, at.trunks.rows, TRUNK),
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from shoal.sim.network import SummingNetwork
@@ -60,7 +59,6 @@ class World:
     times: list[Times] = field(init=False)
     summing: SummingNetwork | None = field(init=False)
     """The network, if its transport makes sums itself."""
-    _training: int = 0
 
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
@@ -88,20 +86,11 @@ class World:
         """Whether gradients travel in the network's packets."""
         return self.summing is not None and self.summing.carries_payload
 
-    def begin(self, process: Process) -> None:
-        """Let a worker begin; time stops when all that have begun have ended."""
-        self._training += 1
-        self.time.begin(self._until_end(process))
-
-    def _until_end(self, process: Process) -> Process:
-        yield from process
-        self._training -= 1
-        if self._training == 0:
-            self.time.stop()
-
     def computes(self, rank: int, step: int, share: float = 1.0) -> int:
         """Return how long a worker computes for this share of a step; account for it."""
-        took = round(self.compute.time(rank, step, self.time.now) * share)
+        took = self.compute.time(rank, step, self.time.now)
+        if share != 1.0:
+            took = round(took * share)
         self.times[rank].compute += took
         return took
 
@@ -128,28 +117,22 @@ class World:
         """
         if len(members) < 2:
             return
+        count, network = len(members), self.time.network
         if self.summing is not None:
             yield from sum_over_hosts(self, self.summing, members, summand, algorithm or "direct")
-            yield from self.software(2 * (len(members) - 1))
         elif algorithm == "direct":
             yield from self.hierarchical_mean(1, summand.size)
+            return
         else:
-            yield from self._ring(members, summand.size)
-
-    def _ring(self, members: Sequence[int], size: float) -> Process:
-        """2(S-1)/S of it over every hop.
-
-        The bytes of all rounds flow at once, each round's delay follows: what a pipelined ring
-        takes.
-        """
-        count = len(members)
-        hosts = [self.host_of[rank] for rank in members]
-        ring = list(pairwise([*hosts, hosts[0]]))
-        each = 2 * (count - 1) / count * size * self.time.network.header_factor
-        yield self.time.transfer([a for a, _ in ring], [b for _, b in ring], [each] * count)
-        longest = max(self.time.network.delay(a, b) for a, b in ring)
-        yield (2 * (count - 1) - 1) * longest
-        yield from self.software(2 * (count - 1))
+            # what a pipelined ring takes: the bytes of all rounds flow at once, 2(S-1)/S of it over
+            # every hop, and each round's delay follows
+            hosts = [self.host_of[rank] for rank in members]
+            nexts = [*hosts[1:], hosts[0]]
+            each = 2 * (count - 1) / count * summand.size * network.header_factor
+            yield self.time.transfer(hosts, nexts, [each] * count)
+            yield (2 * (count - 1) - 1) * max(map(network.delay, hosts, nexts))
+        if self.message_cost:
+            yield from self.software(2 * (count - 1))
 
     def hierarchical_mean(self, per_host: int, size: float) -> Process:
         """Let all workers average `size` bytes, first `per_host` that follow each other.
