@@ -103,27 +103,19 @@ def simulate(
     return _outcome(strategy.name, world)
 
 
-_GARBAGE_AFTER: Final = 50_000
-"""As many objects more than there were, until cycles are looked for among them."""
-
-
 @contextmanager
 def _settled_heap() -> Iterator[None]:
-    """Keep the garbage collector from visiting what lives long, again and again.
+    """Keep the garbage collector from visiting what is there already, again and again.
 
-    Thousands of workers wait in objects that live as long as the run, a fifth of its time. What
-    they leave behind has no cycles, so that it is freed without being looked for.
+    Thousands of workers wait in objects that live as long as the run: a fifth of its time.
     """
     if gc.get_freeze_count():
         yield
         return
-    thresholds = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(_GARBAGE_AFTER, *thresholds[1:])
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
         gc.unfreeze()
 
 
