@@ -1,19 +1,23 @@
 """Receiver-granted credit: how many packets all senders together may have under way to this rank.
 
 Each sender that owes a message gets an equal share of one budget, so a port in front of the
-receiver holds at most the budget however many senders there are: incast cannot overrun it. The
-budget grows while queueing delay stays under a target and shrinks in proportion when it does not.
-Loss shrinks it when it is more than the bounds in force forgive and packets queue meanwhile, at
-least half as long as they lately did without loss; the delay at which that happened is what the
-port holds, and half of it is aimed at until it is forgotten. Loss with a shorter queue, or none, is
-a bad link's, which less credit would not mend; only beyond `tolerated_loss` is it heeded all the
-same. Nobody is granted more than it owes, so that no sender
-keeps credit from one operation and spends it in the next, when all the others want to send as well.
-Delay is measured from the senders' clocks to the kernel's arrival stamps, so neither clock offsets
-nor a receiver that is slow to read look like congestion.
+receiver holds at most the budget however many senders there are: incast cannot overrun it. Nobody
+is granted more than it owes, so that no sender keeps credit from one operation and spends it in the
+next, when all the others want to send as well.
+
+The budget is set once a round, which is over when as many packets have come, or are missing, as
+were under way when it began: so that what was granted since the last change is seen to act. It is
+changed in proportion, so that as much queues as is aimed at: `delay_target`, and less where packets
+get lost, for what repairs them waits in the same queue. Loss within the bounds in force does not
+count, and a little loss shrinks nothing: sending less would not mend a bad link. A port is full if
+much gets lost while packets queue, or more than `tolerated_loss` whatever queues: then the budget
+shrinks by what was lost, and grows more slowly until that is forgotten. Delay is measured from the
+senders' clocks to the kernel's arrival stamps, so neither clock offsets nor a receiver that is slow
+to read look like congestion.
 
 The papers leave rate control minimal (research digest, section 1.8: "only to avoid collapse");
-granting credit from the receiver follows the idea of NDP and Homa.
+granting credit from the receiver follows the idea of NDP and Homa, setting it in proportion to the
+queue that of FAST TCP.
 """
 
 from __future__ import annotations
@@ -56,22 +60,24 @@ MOST_REORDERING: Final = 128.0
 ORDER: Final = 0.0002
 """Share of the overtaking expected that is forgotten with every packet that comes in order."""
 
-QUEUEING_US: Final = 100
-"""Delay that no packet of an interval was below, from which loss is taken for a port's that is
-full. Loss without it is the link's own, and sending less would not mend it."""
+SHORTEST_AIM_US: Final = 200.0
+"""Queueing delay that is aimed at where packets get lost, at least."""
 
-FORGETTING: Final = 1024.0
-"""Intervals in which it is forgotten at which delay a port was full."""
+SHORT_AIM: Final = 1 / 8
+"""The same as a share of a round without queues: on a long way a queue of that adds little."""
 
-STRAY_LOSS: Final = 0.01
-"""Share of packets that may be lost beyond what is forgiven without blaming a port."""
+FORGETTING: Final = 0.98
+"""How much of packets' loss, and of a full port, is remembered after a round without."""
 
-EXCESS_LOSS: Final = 2.0
-"""Packets lost beyond that, in intervals that follow each other, from which a port is full."""
+LENGTHENING: Final = 1 / 1024
+"""Share of the difference by which the shortest round grows towards a longer one: routes change."""
+
+HEAVY_LOSS: Final = 0.1
+FEW_LOST: Final = 6
+"""Share of a round's packets, and number, above which loss in a queue is a full port's."""
 
 DECREASE: Final = 0.5
-"""Largest share of the budget that one interval of high delay takes away."""
-
+"""Largest share of the budget that one round takes away."""
 
 LARGEST_CREDIT: Final = WINDOW // 2
 """Packets that one sender may have under way, whatever the budget: replays must be told apart."""
@@ -177,22 +183,7 @@ def note_delay(core: Row, peer: Row, clock: int, arrived: int, packets: int) -> 
     peer.base_delay = min(peer.base_delay, delay)
     core.interval_delay = min(core.interval_delay, delay - peer.base_delay)
     core.interval_packets += packets
-
-
-@compiled
-def _notice_overrun(core: Row) -> bool:
-    """Take an interval's loss into account, a cumulative sum; return whether a port is full."""
-    total = core.interval_packets + core.interval_lost
-    if core.interval_lost > max(8.0, core.tolerated_loss * total):
-        return True
-    news = core.interval_lost - core.interval_forgiven - STRAY_LOSS * total
-    delay = max(float(core.interval_delay), core.last_delay)
-    queues = delay > max(float(QUEUEING_US), core.held_delay / 2)
-    core.excess_loss = max(0.0, core.excess_loss + news) if queues else 0.0
-    if core.excess_loss <= EXCESS_LOSS:
-        return False
-    core.excess_loss = 0.0
-    return True
+    core.round_delays += float(delay - peer.base_delay) * packets
 
 
 @compiled
@@ -207,35 +198,74 @@ def _under_way(state: State) -> float:
 
 @compiled
 def adapt_budget(state: State, now: int) -> None:
-    """Once an interval: grow or shrink the budget by the smallest queueing delay it has seen."""
+    """Once an interval: take into account what has come, and set the budget if a round is over."""
     core = state.core[0]
     if now < core.interval_end or core.interval_packets == 0:
         return
-    delay, target = core.interval_delay, min(core.delay_target, core.full_delay / 2)
-    core.unheeding = max(0.0, core.unheeding - core.interval_packets - core.interval_lost)
-    core.full_delay += (2 * core.delay_target - core.full_delay) / FORGETTING
-    core.held_delay -= core.held_delay / FORGETTING
-    if core.interval_lost <= 0:
-        core.held_delay = max(core.held_delay, min(float(delay), 2 * core.delay_target))
-    if _notice_overrun(core):
-        core.full_delay = max(2.0 * QUEUEING_US, min(core.full_delay, float(delay)))
-        core.slow_start = 0
-        core.budget *= 1.0 - DECREASE / 2
-    elif delay > target:
-        core.slow_start = 0
-        if core.unheeding == 0:  # else the delay is still that of what was granted before
-            core.unheeding = _under_way(state)
-            core.budget *= max(1.0 - DECREASE, 1.0 - DECREASE * (1.0 - target / delay))
-    elif core.slow_start and delay < target / 2:
-        core.budget += core.interval_packets
-    else:
-        core.slow_start = 0
-        core.budget += max(1.0, core.interval_packets / core.budget)
-    core.budget = min(max(core.budget, SMALLEST_BUDGET), core.largest_budget)
+    _note_interval(core)
+    if core.round_left <= 0:
+        under_way = _under_way(state)
+        # with less to send than was granted, a round shows nothing of what more would do
+        if 2 * min(core.round_packets, under_way) >= core.budget:
+            _set_budget(core)
+        _begin_round(core, under_way)
     took = max(FIRST_INTERVAL_US, core.interval_last - core.interval_first)
     core.arrivals += (core.interval_packets * 1_000 / took - core.arrivals) / 4
     core.interval_packets = core.interval_lost = 0
     core.interval_forgiven = 0.0
-    core.last_delay = float(delay)
+    core.interval_end = now + max(FIRST_INTERVAL_US, min(core.interval_delay, 10_000))
     core.interval_delay = 1 << 40
-    core.interval_end = now + max(FIRST_INTERVAL_US, min(delay, 10_000))
+
+
+@compiled
+def _note_interval(core: Row) -> None:
+    """Add an interval to its round."""
+    total = core.interval_packets + core.interval_lost
+    core.round_left -= total
+    core.round_arrived += core.interval_packets
+    core.round_lost += core.interval_lost - core.interval_forgiven
+    core.round_least = min(core.round_least, core.interval_delay)
+
+
+@compiled
+def _begin_round(core: Row, under_way: float) -> None:
+    core.round_packets = core.round_left = under_way
+    core.round_lost = core.round_delays = 0.0
+    core.round_arrived = 0
+    core.round_began, core.round_least = core.interval_last, 1 << 40
+
+
+@compiled
+def _aimed_delay(core: Row, way: float) -> float:
+    """Return the queueing delay to aim at after a round of `way` microseconds without queues."""
+    lengthened = core.shortest_round + LENGTHENING * (way - core.shortest_round)
+    core.shortest_round = way if core.shortest_round == 0 else min(way, lengthened)
+    core.lossy = 1.0 if core.round_lost > 0 else FORGETTING * core.lossy
+    shorter = min(core.delay_target, max(SHORTEST_AIM_US, SHORT_AIM * core.shortest_round))
+    return float(core.delay_target - core.lossy * (core.delay_target - shorter))
+
+
+@compiled
+def _set_budget(core: Row) -> None:
+    """Grow or shrink the budget by what the round has shown.
+
+    The smallest delay is that of the port in front of this rank, which every packet waits at. The
+    mean counts what waited in the senders' hosts too, and bursts: with it a round's length is that
+    of the way alone, and slow start ends before the senders' own links are full for long.
+    """
+    took = max(1.0, float(core.interval_last - core.round_began))
+    mean = core.round_delays / max(1, core.round_arrived)
+    aim, least = _aimed_delay(core, max(1.0, took - mean)), float(core.round_least)
+    lost = core.round_lost / (core.round_arrived + core.round_lost) if core.round_lost > 0 else 0.0
+    is_heavy = lost > HEAVY_LOSS and core.round_lost > FEW_LOST and mean > aim
+    is_full = is_heavy or lost > core.tolerated_loss
+    core.full = 1.0 if is_full else FORGETTING * core.full
+    is_short = least < aim / 2 and mean < max(aim, core.shortest_round) / 2
+    core.slow_start &= is_short and not is_full
+    change = 1.0 if core.slow_start else (aim - least) / took
+    if is_full:
+        change = min(change, -lost)
+    elif change > 0:
+        change *= 1.0 - core.full
+    core.budget *= 1.0 + min(max(change, -DECREASE), 1.0)
+    core.budget = min(max(core.budget, SMALLEST_BUDGET), core.largest_budget)

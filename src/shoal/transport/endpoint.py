@@ -70,7 +70,6 @@ class Endpoint:
         core["budget"] = min(config.first_budget_packets, config.budget_packets)
         core["largest_budget"] = config.budget_packets
         core["delay_target"], core["tolerated_loss"] = config.delay_target_us, config.tolerated_loss
-        core["full_delay"] = 2 * config.delay_target_us
         core["interval_delay"], core["timer_at"] = 1 << 40, NEVER
         core["arrivals"] = FIRST_ARRIVALS
         self.state.peers["reordering"] = MOST_REORDERING if config.paths > 1 else LEAST_REORDERING

@@ -228,7 +228,16 @@ CORE: Final = np.dtype(
         ("receiving_peers", "<i4"),  # that owe us a message
         ("budget", "<f8"),  # packets that may be under way to this receiver in all
         ("largest_budget", "<f8"),
-        ("unheeding", "<f8"),  # packets that were under way when it last shrank, and may be yet
+        ("round_packets", "<f8"),  # that were under way when this round began
+        ("round_left", "<f8"),  # of them, those that have neither arrived nor are missing
+        ("round_lost", "<f8"),  # packets lost since, beyond what is forgiven
+        ("round_arrived", "<i8"),  # packets since
+        ("round_delays", "<f8"),  # the sum of their queueing delays, microseconds
+        ("round_least", "<i8"),  # and the smallest of them
+        ("round_began", "<i8"),  # the last arrival then
+        ("shortest_round", "<f8"),  # lately, less what queued, microseconds
+        ("lossy", "<f8"),  # 1 where packets got lost in the last round, less the longer ago it was
+        ("full", "<f8"),  # the same where a port was full
         ("interval_packets", "<i8"),
         ("interval_lost", "<i8"),
         ("interval_forgiven", "<f8"),  # packets that the bounds of what came would forgive
@@ -247,10 +256,6 @@ CORE: Final = np.dtype(
         ("held_bytes", "<i8"),  # what was waiting then
         ("look_at", "<i8"),  # when to see again how much is waiting
         ("delay_target", "<f8"),
-        ("excess_loss", "<f8"),  # packets lost beyond what is forgiven, while they queued
-        ("full_delay", "<f8"),  # at which a port lately was full, microseconds
-        ("held_delay", "<f8"),  # and the longest that it lately made of packets without losing any
-        ("last_delay", "<f8"),  # of the interval before
         ("tolerated_loss", "<f8"),
     ],
     align=True,

@@ -291,8 +291,10 @@ def test_a_port_that_holds_less_than_the_delay_aimed_at_is_found(senders: int, r
         pass
     packets = messages * senders * 200
     assert network.now < 1.08 * packets * transmission_time(FULL, rate)
-    # 14 to 29 % while loss was heeded only beyond what is tolerated
-    assert 0 < lost_packets(network) < 0.04 * packets
+    # 14 to 29 % while loss was heeded only beyond what is tolerated; the shorter port has no room
+    # for two packets of each of 31 senders
+    most = 0.17 if (senders, room) == (31, 64_000) else 0.04
+    assert 0 < lost_packets(network) < most * packets
 
 
 def test_others_push_aside_what_gives_way() -> None:
@@ -330,13 +332,18 @@ def test_more_hosts_than_memory_has_room_for_are_said() -> None:
         BoundedLossNetwork(around(1 << 14))
 
 
-@pytest.mark.parametrize(("round_trip_s", "loss", "most"), [(0.04, 0.0, 1.1), (0.02, 0.01, 1.4)])
-def test_a_long_way_is_used(round_trip_s: float, loss: float, most: float) -> None:
-    """Credit shrinks once for a queue, not again before that can have helped.
-
-    And loss while hardly anything queues is the link's.
-    """
-    rate, count = 100_000_000, 50_000
+@pytest.mark.parametrize(
+    ("rate", "round_trip_s", "loss", "most"),
+    [
+        (100_000_000, 0.04, 0.0, 1.05),
+        (100_000_000, 0.02, 0.01, 1.06),
+        (1_000_000_000, 0.02, 0.03, 1.4),
+        (1_000_000_000, 0.002, 0.03, 1.12),
+    ],
+)
+def test_a_long_way_is_used(rate: int, round_trip_s: float, loss: float, most: float) -> None:
+    """Credit changes once a round trip, in proportion; a bad link's loss does not shrink it."""
+    count = 50_000
     link = Link(round_trip_s / 4, loss=loss)
     network = BoundedLossNetwork(star(host_names(2), Materials(Port(rate), Port(rate), link)))
     segment = network.config.segment_bytes
@@ -345,3 +352,28 @@ def test_a_long_way_is_used(round_trip_s: float, loss: float, most: float) -> No
     frame = FRAME_BYTES + HEADER_BYTES + segment
     ideal = count * transmission_time(frame, rate)
     assert network.now < most * ideal
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "round_trip_s", "loss", "most"),
+    [
+        (100_000_000, 8_000_000, 0.02, 0.0, 1.2),
+        (1_000_000_000, 25_000_000, 0.002, 0.01, 1.2),
+        (1_000_000_000, 25_000_000, 0.02, 0.03, 1.6),
+    ],
+)
+def test_sums_over_long_and_lossy_ways(
+    rate: int, size: int, round_trip_s: float, loss: float, most: float
+) -> None:
+    """Four hosts, after the first sum; 1.4, 2.1 and 14 while credit shrank for stray loss."""
+    hosts, link = 4, Link(round_trip_s / 4, loss=loss)
+    materials = Materials(Port(rate), Port(rate), link)
+    network = BoundedLossNetwork(star(host_names(hosts), materials))
+    took = []
+    for _ in range(4):
+        begin = network.now
+        network.all_reduce(begin, range(hosts), size)
+        assert network.run(NEVER)
+        took.append(network.now - begin)
+    ideal = 2 * (hosts - 1) / hosts * size * 8 * PICOSECONDS / rate
+    assert np.median(took[1:]) < most * ideal
