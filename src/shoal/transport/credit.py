@@ -76,6 +76,12 @@ HEAVY_LOSS: Final = 0.1
 FEW_LOST: Final = 6
 """Share of a round's packets, and number, above which loss in a queue is a full port's."""
 
+OVER, DOUBLING, WAITING = 0, 1, 2
+"""What slow start is doing."""
+
+FASTER: Final = 1.4
+"""As many times as many packets must come in a round as in the last, for slow start to go on."""
+
 DECREASE: Final = 0.5
 """Largest share of the budget that one round takes away."""
 
@@ -246,24 +252,39 @@ def _aimed_delay(core: Row, way: float) -> float:
 
 
 @compiled
+def _lost_to_a_full_port(core: Row, is_queue: bool) -> float:
+    """Return which share of the round's packets a full port has lost, and remember that."""
+    lost = max(0.0, core.round_lost) / max(1.0, core.round_arrived + core.round_lost)
+    is_heavy = is_queue and lost > HEAVY_LOSS and core.round_lost > FEW_LOST
+    if is_heavy or lost > core.tolerated_loss:
+        core.full = 1.0
+        return float(lost)
+    core.full *= FORGETTING
+    return 0.0
+
+
+@compiled
 def _set_budget(core: Row) -> None:
     """Grow or shrink the budget by what the round has shown.
 
     The smallest delay is that of the port in front of this rank, which every packet waits at. The
-    mean counts what waited in the senders' hosts too, and bursts: with it a round's length is that
-    of the way alone, and slow start ends before the senders' own links are full for long.
+    mean counts what waited in the senders' hosts too, and bursts: without it a round is as long as
+    the way. In slow start the budget doubles while that brings more packets in a round's time; it
+    shows only a round later, so it waits for one before slow start is over.
     """
     took = max(1.0, float(core.interval_last - core.round_began))
-    mean = core.round_delays / max(1, core.round_arrived)
-    aim, least = _aimed_delay(core, max(1.0, took - mean)), float(core.round_least)
-    lost = core.round_lost / (core.round_arrived + core.round_lost) if core.round_lost > 0 else 0.0
-    is_heavy = lost > HEAVY_LOSS and core.round_lost > FEW_LOST and mean > aim
-    is_full = is_heavy or lost > core.tolerated_loss
-    core.full = 1.0 if is_full else FORGETTING * core.full
-    is_short = least < aim / 2 and mean < max(aim, core.shortest_round) / 2
-    core.slow_start &= is_short and not is_full
-    change = 1.0 if core.slow_start else (aim - least) / took
-    if is_full:
+    mean, least = core.round_delays / max(1, core.round_arrived), float(core.round_least)
+    aim = _aimed_delay(core, max(1.0, took - mean))
+    lost = _lost_to_a_full_port(core, mean > aim)
+    is_faster = core.round_arrived / took > FASTER * core.round_rate
+    core.round_rate = core.round_arrived / took
+    if least >= aim / 2 or lost > 0 or (core.slow_start == WAITING and not is_faster):
+        core.slow_start = OVER
+    change = (aim - least) / took
+    if core.slow_start != OVER:
+        core.slow_start = DOUBLING if is_faster else WAITING
+        change = 1.0 if is_faster else 0.0
+    elif lost > 0:
         change = min(change, -lost)
     elif change > 0:
         change *= 1.0 - core.full

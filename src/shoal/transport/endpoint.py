@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ResourceError, UsageError
 from shoal.transport import rates
-from shoal.transport.credit import FIRST_ARRIVALS, LEAST_REORDERING, MOST_REORDERING
+from shoal.transport.credit import DOUBLING, FIRST_ARRIVALS, LEAST_REORDERING, MOST_REORDERING
 from shoal.transport.operations import cancel_operation, post_operation
 from shoal.transport.own_queue import FIRST_BYTES
 from shoal.transport.tables import NEVER, Counter, State, new_state
@@ -66,7 +66,7 @@ class Endpoint:
         core["paths"], core["largest_batch"] = config.paths, config.largest_batch
         core["layer_tags"], core["importance_tags"] = config.layer_tags, config.importance_tags
         core["rate_control"] = rates.ALL_RATE_CONTROLS[config.rate_control]
-        core["stop_early"], core["slow_start"] = config.stop_early, 1
+        core["stop_early"], core["slow_start"] = config.stop_early, DOUBLING
         core["budget"] = min(config.first_budget_packets, config.budget_packets)
         core["largest_budget"] = config.budget_packets
         core["delay_target"], core["tolerated_loss"] = config.delay_target_us, config.tolerated_loss

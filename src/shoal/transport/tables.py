@@ -235,6 +235,7 @@ CORE: Final = np.dtype(
         ("round_delays", "<f8"),  # the sum of their queueing delays, microseconds
         ("round_least", "<i8"),  # and the smallest of them
         ("round_began", "<i8"),  # the last arrival then
+        ("round_rate", "<f8"),  # packets per microsecond in the round before
         ("shortest_round", "<f8"),  # lately, less what queued, microseconds
         ("lossy", "<f8"),  # 1 where packets got lost in the last round, less the longer ago it was
         ("full", "<f8"),  # the same where a port was full
@@ -246,7 +247,7 @@ CORE: Final = np.dtype(
         ("interval_first", "<i8"),  # arrival of its first packet, and of its last
         ("interval_last", "<i8"),
         ("arrivals", "<f8"),  # packets per millisecond while there are any, as a running mean
-        ("slow_start", "u1"),
+        ("slow_start", "u1"),  # OVER, DOUBLING or WAITING
         ("pad", "u1", (7,)),
         ("fixed_rate", "<f8"),
         ("waiting", "<i8"),  # bytes of ours that are still in this host, as the caller sees them
