@@ -82,6 +82,10 @@ OVER, DOUBLING, WAITING = 0, 1, 2
 FASTER: Final = 1.4
 """As many times as many packets must come in a round as in the last, for slow start to go on."""
 
+ENOUGH: Final = 4.0
+"""As many times what comes in the shortest round suffices. More would wait somewhere: if not in
+front of this rank then at senders, in the way of what they owe to ranks that grant less."""
+
 DECREASE: Final = 0.5
 """Largest share of the budget that one round takes away."""
 
@@ -288,5 +292,7 @@ def _set_budget(core: Row) -> None:
         change = min(change, -lost)
     elif change > 0:
         change *= 1.0 - core.full
+    enough = ENOUGH * core.round_rate * (core.shortest_round + aim)
+    change = min(change, enough / core.budget - 1.0)
     core.budget *= 1.0 + min(max(change, -DECREASE), 1.0)
     core.budget = min(max(core.budget, SMALLEST_BUDGET), core.largest_budget)

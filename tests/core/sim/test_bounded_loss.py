@@ -377,3 +377,18 @@ def test_sums_over_long_and_lossy_ways(
         took.append(network.now - begin)
     ideal = 2 * (hosts - 1) / hosts * size * 8 * PICOSECONDS / rate
     assert np.median(took[1:]) < most * ideal
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.03])
+def test_receivers_that_grant_too_much_come_down(loss: float) -> None:
+    """Nothing queues in front of them, but at senders, in the way of what these owe to others."""
+    hosts, size, rate = 8, 1_000_000, 50_000_000
+    materials = Materials(Port(rate), Port(rate), Link(DELAY_S, loss=loss))
+    network = BoundedLossNetwork(star(host_names(hosts), materials))
+    budgets = [each.state.core["budget"] for each in network.endpoints]
+    for number in range(24):
+        if number == 2:
+            budgets[2][:] = budgets[5][:] = 800
+        network.all_reduce(network.now, range(hosts), size)
+        network.run(NEVER)
+    assert max(float(each[0]) for each in budgets) < 250
