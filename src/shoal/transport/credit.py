@@ -11,9 +11,9 @@ changed in proportion, so that as much queues as is aimed at: `delay_target`, an
 get lost, for what repairs them waits in the same queue. Loss within the bounds in force does not
 count, and a little loss shrinks nothing: sending less would not mend a bad link. A port is full if
 much gets lost while packets queue, or more than `tolerated_loss` whatever queues: then the budget
-shrinks by what was lost, and grows more slowly until that is forgotten. Delay is measured from the
-senders' clocks to the kernel's arrival stamps, so neither clock offsets nor a receiver that is slow
-to read look like congestion.
+shrinks by what was lost, and grows more slowly until that is forgotten. At first it doubles, while
+that brings more packets (slow start). Delay is measured from the senders' clocks to the kernel's
+arrival stamps, so neither clock offsets nor a receiver that is slow to read look like congestion.
 
 The papers leave rate control minimal (research digest, section 1.8: "only to avoid collapse");
 granting credit from the receiver follows the idea of NDP and Homa, setting it in proportion to the
@@ -247,7 +247,7 @@ def _begin_round(core: Row, under_way: float) -> None:
 
 @compiled
 def _aimed_delay(core: Row, way: float) -> float:
-    """Return the queueing delay to aim at after a round of `way` microseconds without queues."""
+    """Return the queueing delay to aim at; learn from a round of `way` us without its queues."""
     lengthened = core.shortest_round + LENGTHENING * (way - core.shortest_round)
     core.shortest_round = way if core.shortest_round == 0 else min(way, lengthened)
     core.lossy = 1.0 if core.round_lost > 0 else FORGETTING * core.lossy

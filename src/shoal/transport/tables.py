@@ -238,7 +238,7 @@ CORE: Final = np.dtype(
         ("round_rate", "<f8"),  # packets per microsecond in the round before
         ("shortest_round", "<f8"),  # lately, less what queued, microseconds
         ("lossy", "<f8"),  # 1 where packets got lost in the last round, less the longer ago it was
-        ("full", "<f8"),  # the same where a port was full
+        ("full", "<f8"),  # the same of rounds in which a port was full
         ("interval_packets", "<i8"),
         ("interval_lost", "<i8"),
         ("interval_forgiven", "<f8"),  # packets that the bounds of what came would forgive

@@ -121,7 +121,7 @@ class World:
         if self.summing is not None:
             yield from sum_over_hosts(self, self.summing, members, summand, algorithm or "direct")
         elif algorithm == "direct":
-            yield from self.hierarchical_mean(1, summand.size)
+            yield from self.hierarchical_mean(1, summand.size)  # with its messages' cost
             return
         else:
             # what a pipelined ring takes: the bytes of all rounds flow at once, 2(S-1)/S of it over
