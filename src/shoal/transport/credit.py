@@ -67,7 +67,7 @@ SHORT_AIM: Final = 1 / 8
 """The same as a share of a round without queues: on a long way a queue of that adds little."""
 
 FORGETTING: Final = 0.98
-"""How much of packets' loss, and of a full port, is remembered after a round without."""
+"""How much of packets' loss, a full port or a high rate is remembered after a round without."""
 
 LENGTHENING: Final = 1 / 1024
 """Share of the difference by which the shortest round grows towards a longer one: routes change."""
@@ -83,8 +83,8 @@ FASTER: Final = 1.4
 """As many times as many packets must come in a round as in the last, for slow start to go on."""
 
 ENOUGH: Final = 4.0
-"""As many times what comes in the shortest round suffices. More would wait somewhere: if not in
-front of this rank then at senders, in the way of what they owe to ranks that grant less."""
+"""As many times what at most comes in the shortest round suffices. More would wait somewhere: if
+not in front of this rank then at senders, in the way of what they owe to ranks that grant less."""
 
 DECREASE: Final = 0.5
 """Largest share of the budget that one round takes away."""
@@ -282,6 +282,7 @@ def _set_budget(core: Row) -> None:
     lost = _lost_to_a_full_port(core, mean > aim)
     is_faster = core.round_arrived / took > FASTER * core.round_rate
     core.round_rate = core.round_arrived / took
+    core.highest_rate = max(core.round_rate, FORGETTING * core.highest_rate)
     if least >= aim / 2 or lost > 0 or (core.slow_start == WAITING and not is_faster):
         core.slow_start = OVER
     change = (aim - least) / took
@@ -292,7 +293,7 @@ def _set_budget(core: Row) -> None:
         change = min(change, -lost)
     elif change > 0:
         change *= 1.0 - core.full
-    enough = ENOUGH * core.round_rate * (core.shortest_round + aim)
+    enough = ENOUGH * core.highest_rate * (core.shortest_round + aim)
     change = min(change, enough / core.budget - 1.0)
     core.budget *= 1.0 + min(max(change, -DECREASE), 1.0)
     core.budget = min(max(core.budget, SMALLEST_BUDGET), core.largest_budget)

@@ -236,6 +236,7 @@ CORE: Final = np.dtype(
         ("round_least", "<i8"),  # and the smallest of them
         ("round_began", "<i8"),  # the last arrival then
         ("round_rate", "<f8"),  # packets per microsecond in the round before
+        ("highest_rate", "<f8"),  # lately, of these
         ("shortest_round", "<f8"),  # lately, less what queued, microseconds
         ("lossy", "<f8"),  # 1 where packets got lost in the last round, less the longer ago it was
         ("full", "<f8"),  # the same of rounds in which a port was full

@@ -355,19 +355,23 @@ def test_a_long_way_is_used(rate: int, round_trip_s: float, loss: float, most: f
 
 
 @pytest.mark.parametrize(
-    ("rate", "size", "round_trip_s", "loss", "most"),
+    ("rate", "size", "round_trip_s", "loss", "room", "most"),
     [
-        (100_000_000, 8_000_000, 0.02, 0.0, 1.2),
-        (1_000_000_000, 25_000_000, 0.002, 0.01, 1.2),
-        (1_000_000_000, 25_000_000, 0.02, 0.03, 1.6),
+        (100_000_000, 8_000_000, 0.02, 0.0, None, 1.2),
+        (1_000_000_000, 25_000_000, 0.002, 0.01, None, 1.2),
+        (1_000_000_000, 25_000_000, 0.02, 0.03, None, 1.6),
+        (1_000_000_000, 25_000_000, 0.02, 0.0, 64_000, 2.5),
     ],
 )
 def test_sums_over_long_and_lossy_ways(
-    rate: int, size: int, round_trip_s: float, loss: float, most: float
+    rate: int, size: int, round_trip_s: float, loss: float, room: int | None, most: float
 ) -> None:
-    """Four hosts, after the first sum; 1.4, 2.1 and 14 while credit shrank for stray loss."""
+    """Four hosts, after the first sum; 1.4, 2.1 and 14 while credit shrank for stray loss.
+
+    The last fills a short port again and again unless what it lost is remembered.
+    """
     hosts, link = 4, Link(round_trip_s / 4, loss=loss)
-    materials = Materials(Port(rate), Port(rate), link)
+    materials = Materials(Port(rate), Port(rate, limit_bytes=room), link)
     network = BoundedLossNetwork(star(host_names(hosts), materials))
     took = []
     for _ in range(4):
@@ -392,3 +396,16 @@ def test_receivers_that_grant_too_much_come_down(loss: float) -> None:
         network.all_reduce(network.now, range(hosts), size)
         network.run(NEVER)
     assert max(float(each[0]) for each in budgets) < 250
+
+
+def test_slow_start_ends_where_more_credit_brings_no_more() -> None:
+    """Where senders' links are what is short, no queue in front of a receiver would end it."""
+    hosts, rate = 8, 50_000_000
+    network = BoundedLossNetwork(
+        star(host_names(hosts), Materials(Port(rate), Port(rate), Link(DELAY_S)))
+    )
+    for _ in range(2):
+        network.all_reduce(network.now, range(hosts), 1_000_000)
+        network.run(NEVER)
+    budgets = [float(each.state.core["budget"][0]) for each in network.endpoints]
+    assert max(budgets) <= 256, budgets
