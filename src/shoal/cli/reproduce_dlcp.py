@@ -141,7 +141,7 @@ def dlcp(
 
 
 def _flow_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Measured]) -> Table:
-    columns = ("hosts", "carried by", "mean ms", "99th ms", "flows", "packet-hops", "lost packets")
+    columns = ("hosts", "carried by", "mean ms", "99th ms", "flows", "packet-hops", "dropped", "lost")
     table = table_of(title, columns, words=2)
     for trial in trials:
         each = measured[trial]
@@ -152,6 +152,7 @@ def _flow_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Me
             f"{each.flow_p99_ms:.3f}",
             str(each.flows),
             f"{each.hops / 1e6:.1f} M",
+            str(each.dropped),
             str(each.lost),
         )
     return table

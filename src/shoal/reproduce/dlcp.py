@@ -36,7 +36,7 @@ BOUND: Final = 0.1
 """That both papers used."""
 
 DEEP, SHALLOW, TAGGED = "deep", "shallow", "tagged"
-_DROPS = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED, Count.LOST]
+_DROPS = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,10 @@ class Measured:
     flows: int
     hops: int
     """Packets over links, all together."""
+    dropped: int
+    """Packets, by ports."""
     lost: int
-    """Packets that ports dropped or links lost."""
+    """Packets, by links."""
     digest: str
 
 
@@ -150,7 +152,8 @@ def measure_trial(
         flow_p99_ms=float(np.percentile(times, 99)) / 1e9,
         flows=len(times),
         hops=int(counts[..., Count.SENT].sum()),
-        lost=int(counts[..., _DROPS].sum()),
+        dropped=int(counts[..., _DROPS].sum()),
+        lost=int(counts[..., Count.LOST].sum()),
         digest=outcome.digest,
     )
 

@@ -9,11 +9,11 @@ The budget is set once a round, which is over when as many packets have come, or
 were under way when it began: so that what was granted since the last change is seen to act. It is
 changed in proportion, so that as much queues as is aimed at: `delay_target`, and less where packets
 get lost, for what repairs them waits in the same queue. Loss within the bounds in force does not
-count, and a little loss shrinks nothing: sending less would not mend a bad link. A port is full if
-much gets lost while packets queue, or more than `tolerated_loss` whatever queues: then the budget
-shrinks by what was lost, and grows more slowly until that is forgotten. At first it doubles, while
-that brings more packets (slow start). Delay is measured from the senders' clocks to the kernel's
-arrival stamps, so neither clock offsets nor a receiver that is slow to read look like congestion.
+count, and a little loss shrinks nothing: sending less would not mend a bad link. If more than
+`tolerated_loss` gets lost, a port is full: then the budget shrinks by what was lost, and grows more
+slowly until that is forgotten. At first it doubles, while that brings more packets (slow start).
+Delay is measured from the senders' clocks to the kernel's arrival stamps, so neither clock offsets
+nor a receiver that is slow to read look like congestion.
 
 The papers leave rate control minimal (research digest, section 1.8: "only to avoid collapse");
 granting credit from the receiver follows the idea of NDP and Homa, setting it in proportion to the
@@ -71,10 +71,6 @@ FORGETTING: Final = 0.98
 
 LENGTHENING: Final = 1 / 1024
 """Share of the difference by which the shortest round grows towards a longer one: routes change."""
-
-HEAVY_LOSS: Final = 0.1
-FEW_LOST: Final = 6
-"""Share of a round's packets, and number, above which loss in a queue is a full port's."""
 
 OVER, DOUBLING, WAITING = 0, 1, 2
 """What slow start is doing."""
@@ -256,11 +252,10 @@ def _aimed_delay(core: Row, way: float) -> float:
 
 
 @compiled
-def _lost_to_a_full_port(core: Row, is_queue: bool) -> float:
+def _lost_to_a_full_port(core: Row) -> float:
     """Return which share of the round's packets a full port has lost, and remember that."""
     lost = max(0.0, core.round_lost) / max(1.0, core.round_arrived + core.round_lost)
-    is_heavy = is_queue and lost > HEAVY_LOSS and core.round_lost > FEW_LOST
-    if is_heavy or lost > core.tolerated_loss:
+    if lost > core.tolerated_loss:
         core.full = 1.0
         return float(lost)
     core.full *= FORGETTING
@@ -279,7 +274,7 @@ def _set_budget(core: Row) -> None:
     took = max(1.0, float(core.interval_last - core.round_began))
     mean, least = core.round_delays / max(1, core.round_arrived), float(core.round_least)
     aim = _aimed_delay(core, max(1.0, took - mean))
-    lost = _lost_to_a_full_port(core, mean > aim)
+    lost = _lost_to_a_full_port(core)
     is_faster = core.round_arrived / took > FASTER * core.round_rate
     core.round_rate = core.round_arrived / took
     core.highest_rate = max(core.round_rate, FORGETTING * core.highest_rate)
