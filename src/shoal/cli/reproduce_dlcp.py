@@ -141,7 +141,8 @@ def dlcp(
 
 
 def _flow_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Measured]) -> Table:
-    columns = ("hosts", "carried by", "mean ms", "99th ms", "flows", "hops", "dropped", "lost")
+    times = ("mean ms", "99th ms")
+    columns = ("hosts", "carried by", *times, "flows", "packet-hops", "dropped", "lost")
     table = table_of(title, columns, words=2)
     for trial in trials:
         each = measured[trial]

@@ -17,6 +17,7 @@ from shoal.errors import UsageError
 from shoal.reproduce.learning import Learned, Learnt, learn
 from shoal.reproduce.scenarios import losing, read_parts
 from shoal.scenario.training_spec import StrategySpec
+from shoal.sim.packet.simulation import DROPPED
 from shoal.sim.training.networks import make_network
 from shoal.sim.training.real_size import of_real_size
 from shoal.sim.training.simulation import simulate
@@ -36,7 +37,6 @@ BOUND: Final = 0.1
 """That both papers used."""
 
 DEEP, SHALLOW, TAGGED = "deep", "shallow", "tagged"
-_DROPS = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def measure_trial(
         flow_p99_ms=float(np.percentile(times, 99)) / 1e9,
         flows=len(times),
         hops=int(counts[..., Count.SENT].sum()),
-        dropped=int(counts[..., _DROPS].sum()),
+        dropped=int(counts[..., DROPPED].sum()),
         lost=int(counts[..., Count.LOST].sum()),
         digest=outcome.digest,
     )

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from shoal.switching.tables import State
     from shoal.switching.topology import Topology
 
-GONE: Final = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED, Count.LOST]
+DROPPED: Final = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED]
+GONE: Final = [*DROPPED, Count.LOST]
 _ECN_BITS: Final = 3
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.packet.changes import avoiding, changed_window, like
-from shoal.sim.packet.simulation import GONE, check_flow, flow_rows
+from shoal.sim.packet.simulation import DROPPED, GONE, check_flow, flow_rows
 from shoal.sim.packet.sources import arm, new_flows
 from shoal.sim.packet.tables import LEAST_BYTES, Problem, new_window
 from shoal.sim.transports.engine import run, start, take_finished
@@ -245,7 +245,7 @@ class PacketNetwork:
             flows=self.flows_ended,
             given_up=int(core["given_up"]),
             hops=int(totals[Count.SENT]),
-            dropped=int(totals[GONE].sum()) - lost,
+            dropped=int(totals[DROPPED].sum()),
             lost=lost,
             **sums,
         )
