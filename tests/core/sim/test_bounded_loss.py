@@ -368,7 +368,7 @@ def test_sums_over_long_and_lossy_ways(
 ) -> None:
     """Four hosts, after the first sum; 1.4, 2.1 and 14 while credit shrank for stray loss.
 
-    The last fills a short port again and again unless what it lost is remembered.
+    The last has a port that is short for the way.
     """
     hosts, link = 4, Link(round_trip_s / 4, loss=loss)
     materials = Materials(Port(rate), Port(rate, limit_bytes=room), link)
@@ -409,3 +409,18 @@ def test_slow_start_ends_where_more_credit_brings_no_more() -> None:
         network.run(NEVER)
     budgets = [float(each.state.core["budget"][0]) for each in network.endpoints]
     assert max(budgets) <= 256, budgets
+
+
+def test_a_full_port_is_remembered() -> None:
+    """31 senders, room for less than two packets of each: 11 % are sent again if it is not."""
+    senders, messages, packets, rate = 31, 3, 200, 1_000_000_000
+    port = Port(rate, limit_bytes=64_000)
+    materials = Materials(Port(rate), port, Link(1e-6))
+    network = BoundedLossNetwork(star(host_names(senders + 1), materials))
+    size = packets * network.config.segment_bytes
+    for _ in range(messages):
+        network.start(0, list(range(1, senders + 1)), [0] * senders, [size] * senders)
+    network.run(NEVER)
+    again = sum(each.counts()[Counter.SENT_AGAIN] for each in network.endpoints)
+    share = again / (messages * senders * packets)
+    assert 0 < share < 0.08
