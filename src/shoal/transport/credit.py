@@ -268,12 +268,14 @@ def _set_budget(core: Row) -> None:
 
     The smallest delay is that of the port in front of this rank, which every packet waits at. The
     mean counts what waited in the senders' hosts too, and bursts: without it a round is as long as
-    the way. In slow start the budget doubles while that brings more packets in a round's time; it
-    shows only a round later, so it waits for one before slow start is over.
+    the way. Of a burst it can be more than the round took. Half of that is left then, not nothing:
+    who took the way for so short would grant too little, and be late in every sum. In slow start
+    the budget doubles while that brings more packets in a round's time; it shows only a round
+    later, so it waits for one before slow start is over.
     """
     took = max(1.0, float(core.interval_last - core.round_began))
     mean, least = core.round_delays / max(1, core.round_arrived), float(core.round_least)
-    aim = _aimed_delay(core, max(1.0, took - mean))
+    aim = _aimed_delay(core, max(took / 2, took - mean))
     lost = _lost_to_a_full_port(core)
     is_faster = core.round_arrived / took > FASTER * core.round_rate
     core.round_rate = core.round_arrived / took
