@@ -100,6 +100,25 @@ def test_a_run_ends_when_the_averaged_model_meets_the_target(
     assert result.time_to_target_seconds == first.seconds
 
 
+@pytest.mark.parametrize("strategy", ["all-reduce", "ps-bsp"])
+def test_time_that_is_up_ends_lock_step_workers_after_the_same_step(
+    strategy: str, pool: WorkerPool, dataset: Dataset
+) -> None:
+    spec = spec_of(strategy=strategy, max_steps=None, max_seconds=0.5, slow={1: 2.0})
+    result = run_spec(pool, spec, dataset).result
+    assert result.duration_seconds >= 0.5
+    assert len({worker.steps for worker in result.worker_results}) == 1
+    assert result.final_averaged == result.final_rank0
+    assert result.consensus_distance == 0.0
+
+
+def test_distance_is_that_of_the_models_after_their_last_step(
+    pool: WorkerPool, dataset: Dataset
+) -> None:
+    spec = spec_of(strategy="local-sgd", strategy_options={"interval": 4}, max_steps=6)
+    assert run_spec(pool, spec, dataset).result.consensus_distance > 0.0
+
+
 def test_a_run_without_evaluation_has_no_figures(pool: WorkerPool, dataset: Dataset) -> None:
     result = run_spec(pool, spec_of(max_steps=3, evaluation_samples=0), dataset).result
     assert result.final_averaged is None

@@ -27,6 +27,8 @@ class Column(IntEnum):
     EXCHANGE_SECONDS = 4
     SNAPSHOTS = 5
     """Snapshots of its model written so far."""
+    LAST_STEP = 6
+    """The step after which it wants everyone to stop, 0 while it wants to go on."""
 
 
 class Board:
@@ -52,6 +54,18 @@ class Board:
     def is_stopping(self) -> bool:
         """Whether the workers were asked to finish."""
         return bool(self._table[-1, 0])
+
+    def is_last(self, rank: int, steps: int, *, wants_end: bool) -> bool:
+        """Return whether worker `rank` has made enough with `steps`; `wants_end` if it thinks so.
+
+        The first that wants an end makes one step more, and asks for no more of everyone. Where all
+        meet in every step nobody can be further by then, so all make the same number of steps, and
+        none has to make its last update out of fewer gradients.
+        """
+        proposals = self._table[:-1, Column.LAST_STEP]
+        if wants_end and not proposals[rank]:
+            proposals[rank] = steps + 1
+        return bool(((proposals > 0) & (proposals <= steps)).any())
 
     def publish(self, rank: int, column: Column, value: float) -> None:
         """Write one number of a worker's row."""

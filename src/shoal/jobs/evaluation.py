@@ -78,17 +78,16 @@ class CurveBuilder:
         assert self._mapped is not None
         models = np.stack([rows[index] for rows in self._mapped])
         step, seconds = np.mean([rows[index] for rows in self._moments], axis=0)
-        are_equal = bool((models == models[0]).all())
         own = self._evaluator.evaluate(models[0], self._samples)
         self.points.append(
             CurvePoint(
                 seconds=float(seconds),
                 mean_step=float(step),
                 averaged=own
-                if are_equal
+                if (models == models[0]).all()
                 else self._evaluator.evaluate(models.mean(axis=0), self._samples),
                 rank0=own,
-                consensus_distance=0.0 if are_equal else consensus_distance(models),
+                consensus_distance=consensus_distance(models),
             )
         )
 
@@ -102,5 +101,7 @@ class CurveBuilder:
 
 def consensus_distance(models: np.ndarray) -> float:
     """Return the root mean square distance of the rows of `models` from their mean."""
+    if (models == models[0]).all():
+        return 0.0  # whatever their mean was rounded to
     deviation = models - models.mean(axis=0)
     return float(np.sqrt(np.square(deviation, dtype=np.float64).sum(axis=1).mean()))

@@ -120,9 +120,14 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """First time the averaged model met the target; null when it never did."""
 
     final_averaged: float | None
+    """Metric of the mean of all models, once what the strategy had under way was finished."""
+
     final_rank0: float | None
+    """Metric of rank 0's own model after its last step."""
+
     consensus_distance: float
-    """At the end, before the final average."""
+    """Root mean square distance of the workers' parameters, each after its last step, from their
+    mean."""
 
     curve: list[CurvePoint]
     group_sizes: dict[str, int]

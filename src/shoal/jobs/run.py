@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.jobs.board import Board, Column
-from shoal.jobs.evaluation import CurveBuilder, Evaluator
+from shoal.jobs.evaluation import CurveBuilder, Evaluator, consensus_distance
 from shoal.jobs.result import RunResult, WorkerResult
+from shoal.jobs.snapshots import averaged_path, final_path
 from shoal.jobs.training import train
 from shoal.jobs.waiting import split_waiting, time_by_kind
 from shoal.trace import Sample, Span, SpanKind
@@ -118,8 +119,8 @@ def run_spec(
     watch.curve.extend(min(report.num_snapshots for report in reports))
     spans = [span for report in reports for span in report.spans]
     recipe = spec.recipe()
-    final = np.load(pool.directory / "averaged.npy")
-    own = np.load(pool.directory / "final-0.npy")
+    averaged = np.load(averaged_path(pool.directory))
+    finals = np.stack([np.load(final_path(pool.directory, r)) for r in range(spec.workers)])
     workers = _worker_results(spec, reports, spans)
     ordinary = [w for w in workers if w.slow_factor == 1.0] or workers
     step_ms = np.concatenate([worker.step_ms for worker in ordinary])
@@ -145,9 +146,9 @@ def run_spec(
         wait_share=sum(w.wait_seconds for w in ordinary) / busy,
         exchange_share=sum(w.exchange_seconds for w in ordinary) / busy,
         time_to_target_seconds=watch.time_to_target(),
-        final_averaged=watch.evaluator.evaluate(final, spec.evaluation_samples),
-        final_rank0=watch.evaluator.evaluate(own, spec.evaluation_samples),
-        consensus_distance=reports[0].consensus_distance,
+        final_averaged=watch.evaluator.evaluate(averaged, spec.evaluation_samples),
+        final_rank0=watch.evaluator.evaluate(finals[0], spec.evaluation_samples),
+        consensus_distance=consensus_distance(finals),
         curve=watch.curve.points,
         group_sizes=_group_sizes(counters),
         counters={n: c for n, c in counters.items() if not n.startswith(_GROUP_SIZE)},

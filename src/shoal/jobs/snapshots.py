@@ -35,6 +35,16 @@ def load_vector(flat: FlatParameters, vector: np.ndarray) -> None:
             start += buffer.numel()
 
 
+def final_path(directory: Path, rank: int) -> Path:
+    """Return the file that holds the model of `rank` after its last step, a `flat_vector`."""
+    return directory / f"final-{rank}.npy"
+
+
+def averaged_path(directory: Path) -> Path:
+    """Return the file that holds the mean of all final models, a `flat_vector`."""
+    return directory / "averaged.npy"
+
+
 def snapshot_path(directory: Path, rank: int) -> Path:
     """Return the file that holds the snapshots of `rank`."""
     return directory / f"snapshots-{rank}.npy"

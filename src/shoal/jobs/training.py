@@ -6,6 +6,7 @@ launcher beyond them.
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from torch.optim.lr_scheduler import LinearLR
 
 from shoal.jobs.board import Column
 from shoal.jobs.padding import Padding
-from shoal.jobs.snapshots import SnapshotWriter, flat_vector
+from shoal.jobs.snapshots import SnapshotWriter, averaged_path, final_path, flat_vector
 from shoal.runtime.metrics import MetricsServer
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.trace import ListSink, Sample, Span, SpanKind
@@ -57,7 +58,6 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: list[float]
     num_parameters: int
     num_snapshots: int
-    consensus_distance: float
     counters: dict[str, float]
     spans: list[Span]
     samples: list[Sample]
@@ -118,8 +118,8 @@ class _Loop:
 def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
     """Train this worker's replica as `spec` says; return its report. A task for `WorkerPool.call`.
 
-    Collective over the job's workers. Leaves `snapshots-RANK.npy`, `final-RANK.npy` (this worker's
-    own model at the end) and, from rank 0, `averaged.npy` in the shared directory.
+    Collective over the job's workers. Leaves snapshots, this worker's own model after its last step
+    and, from rank 0, the averaged model in the shared directory.
     """
     session, directory = context.session, context.directory
     dataset = context.dataset(spec.dataset)
@@ -155,12 +155,13 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
         step_ms, loss = _run(loop, snapshots, start_ns)
         end_ns = time.monotonic_ns()
         lost = _bytes_lost(before, optimizer.transport_stats())
-        np.save(directory / f"final-{rank}.npy", flat_vector(optimizer.flat))
+        optimizer.settle()
+        np.save(final_path(directory, rank), flat_vector(optimizer.flat))
         optimizer.finish()
     padding.remove()
-    distance = optimizer.average_model()
+    optimizer.average_model()
     if rank == 0:
-        np.save(directory / "averaged.npy", flat_vector(optimizer.flat))
+        np.save(averaged_path(directory), flat_vector(optimizer.flat))
     return WorkerReport(
         rank=rank,
         steps=len(step_ms),
@@ -170,7 +171,6 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
         step_ms=step_ms,
         num_parameters=optimizer.flat.num_parameters,
         num_snapshots=snapshots.count,
-        consensus_distance=distance,
         counters={**optimizer.replica.counters, **lost},
         spans=sink.spans,
         samples=sink.samples,
@@ -222,7 +222,8 @@ def _run(loop: _Loop, snapshots: SnapshotWriter, start_ns: int) -> tuple[list[fl
     loss = float("nan")
     now_ns = start_ns
     snapshots.take_if_due(0.0, 0)
-    while not board.is_stopping and len(step_ms) != spec.max_steps:
+    is_over = False
+    while not is_over and len(step_ms) != spec.max_steps:
         loss = loop.step()
         end_ns = time.monotonic_ns()
         step_ms.append((end_ns - now_ns) / 1e6)
@@ -231,6 +232,6 @@ def _run(loop: _Loop, snapshots: SnapshotWriter, start_ns: int) -> tuple[list[fl
         if snapshots.take_if_due(elapsed_s, len(step_ms)):
             board.publish(loop.rank, Column.SNAPSHOTS, snapshots.count)
         loop.publish(len(step_ms), loss)
-        if spec.max_seconds is not None and elapsed_s >= spec.max_seconds:
-            break
+        wants_end = board.is_stopping or elapsed_s >= (spec.max_seconds or math.inf)
+        is_over = board.is_last(loop.rank, len(step_ms), wants_end=wants_end)
     return step_ms, loss

@@ -26,7 +26,7 @@ Heading: TypeAlias = tuple[str, str, str]
 
 BEST_NOTE = (
     "Best of a column: {mark}. Iteration times and waiting are those of the ordinary workers; "
-    "distance is that of the workers' models before the final average."
+    "rank 0's accuracy and the distance are those of the workers' models after their last step."
 )
 
 

@@ -138,7 +138,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def state(self) -> Any:  # type: ignore[override]  # the wrapped one's, which may replace it
         """The wrapped optimizer's state; it stays local to this worker."""
-        self._strategy.settle()
+        self.settle()
         return self._inner.state
 
     @property
@@ -230,6 +230,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             " before wrapping it."
         )
 
+    def settle(self) -> None:
+        """Make what `step` has put off: then parameters and state are as after it."""
+        self._strategy.settle()
+
     def finish(self) -> None:
         """Make no more steps; return once no other worker needs this one. See the strategy."""
         self._strategy.finish()
@@ -253,7 +257,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state with the strategy's, schedule position included."""
-        self._strategy.settle()
+        self.settle()
         return {
             **self._inner.state_dict(),
             "shoal": {
@@ -265,7 +269,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from `state_dict`; one saved by the bare optimizer is accepted as well."""
-        self._strategy.settle()
+        self.settle()
         state_dict = dict(state_dict)
         own = state_dict.pop("shoal", None)
         self._inner.load_state_dict(state_dict)
