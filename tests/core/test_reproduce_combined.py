@@ -48,14 +48,14 @@ def test_a_combination_is_carried_by_what_it_names_and_loses_what_it_may() -> No
     found = {
         carrier: found_of(each, Finished(measure(each, 1), 0.0))
         for carrier in CARRIERS
-        for each in [replace(ANY, carrier=carrier, condition=CONDITIONS[1])]
+        for each in [replace(ANY, carrier=carrier, condition=CONDITIONS[2])]
     }
     lossy, exact, tcp = (found[each] for each in CARRIERS)
     assert lossy.lost_share is not None
     assert 0 < lossy.lost_share <= CARRIERS[0].loss_bound
     assert exact.lost_share is None
     assert tcp.lost_share is None
-    assert lossy.step_ms < exact.step_ms < tcp.step_ms
+    assert lossy.step_ms < exact.step_ms < tcp.step_ms  # at 0.1 % loss it depends on the seed
 
 
 def test_the_command_writes_and_draws_what_it_found(

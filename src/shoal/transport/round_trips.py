@@ -15,16 +15,27 @@ LONGEST_GRACE_US: Final = 20_000
 _SMALLEST_WAIT_US = 2_000
 _LARGEST_WAIT_US = 200_000
 _UNKNOWN_WAIT_US = 5_000
+_DEVIATIONS = 4
+_DEVIATIONS_IF_LOSSY = 1
+_UNDOUBLED_IF_LOSSY = 3
 _LONGEST_ROUND_TRIP_US = 60_000_000
 
 
 @compiled
 def probe_wait(peer: Row, probes: int) -> int:
-    """Return microseconds to wait for an answer: from the round trips seen, doubled per silence."""
+    """Return microseconds to wait for an answer: from the round trips seen, doubled per silence.
+
+    If this peer has lately missed packets, silence most likely means that question or answer got
+    lost too, and not that they wait in a long queue. Then the wait is shorter, and doubles only
+    after several silences: a question is a hundred bytes, and a whole sum may wait for its answer.
+    """
+    deviations, doublings = _DEVIATIONS, probes
+    if peer.next_number < peer.asks_twice_until:
+        deviations, doublings = _DEVIATIONS_IF_LOSSY, max(0, probes - _UNDOUBLED_IF_LOSSY)
     wait = _UNKNOWN_WAIT_US
     if peer.smoothed_rtt > 0:
-        wait = int(peer.smoothed_rtt + 4 * peer.rtt_variation)
-    return min(max(wait, _SMALLEST_WAIT_US) << min(probes, 6), _LARGEST_WAIT_US)
+        wait = int(peer.smoothed_rtt + deviations * peer.rtt_variation)
+    return min(max(wait, _SMALLEST_WAIT_US) << min(doublings, 6), _LARGEST_WAIT_US)
 
 
 @compiled

@@ -30,6 +30,19 @@ def test_a_wait_is_the_round_trip_and_four_deviations_doubled_per_silence(
     assert probe_wait(peer_with(smoothed, variation), probes) == expected
 
 
+@given(smoothed=st.floats(1, 1e6), variation=st.floats(0, 1e6), probes=st.integers(0, 12))
+def test_who_has_missed_packets_is_asked_sooner_and_a_few_times_before_waits_double(
+    smoothed: float, variation: float, probes: int
+) -> None:
+    peer = peer_with(smoothed, variation)
+    peer["next_number"], peer["asks_twice_until"] = 10, 11
+    first = max(2_000, int(smoothed + variation))
+    expected = min(first * 2 ** min(max(0, probes - 3), 6), 200_000)
+    assert probe_wait(peer, probes) == expected
+    peer["next_number"] = 11
+    assert probe_wait(peer, probes) >= expected
+
+
 def test_before_anything_is_known_it_is_five_milliseconds() -> None:
     assert probe_wait(peer_with(0, 0), 0) == 5_000
 
