@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from shoal.jobs.result import read_results
+from shoal.report.picture import make_picture
+from shoal.report.scenario import group_scenarios
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -15,6 +19,12 @@ def test_readme_figures_are_those_of_the_result_file() -> None:
         [sys.executable, script, "--check"], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_picture_is_that_of_the_result_file() -> None:
+    results = read_results(ROOT / "benchmarks" / "results" / "demo.json")
+    drawn = make_picture(group_scenarios([results]))
+    assert (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8") == drawn
 
 
 def test_files_that_the_readme_links_to_exist() -> None:

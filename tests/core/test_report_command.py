@@ -46,6 +46,13 @@ def test_the_page_goes_where_it_is_told(files: list[str]):
     assert not Path("report.html").exists()
 
 
+def test_a_picture_is_written_where_one_is_named(files: list[str]):
+    result = invoke(*files, "-o", "both.svg")
+    assert result.stderr == "Wrote both.svg\n"
+    assert Path("both.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert not Path("report.html").exists()
+
+
 def test_markdown_is_all_there_is_on_stdout(files: list[str]):
     result = invoke(*files, "--markdown")
 

@@ -1,8 +1,8 @@
 """`shoal report`: compares the runs of result files, as a table here and as a page to open.
 
 The command raises `DataError` for a file that is absent, truncated or of another kind, `UsageError`
-when plotly is missing, `ResourceError` when the page cannot be written; the caller turns those into
-messages and exit codes.
+when plotly is missing, `ResourceError` when the page or the picture cannot be written; the caller
+turns those into messages and exit codes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from shoal.jobs.result import read_results
-from shoal.report import markdown_table, print_table, write_report
+from shoal.report import markdown_table, print_table, write_picture, write_report
 
 DEFAULT_OUTPUT = Path("report.html")
 
@@ -28,7 +28,10 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Where to write the HTML report.", show_default="report.html"
+            "--output",
+            "-o",
+            help="Where to write the HTML report, or, if it ends in .svg, a small picture.",
+            show_default="report.html",
         ),
     ] = None,
     *,
@@ -41,14 +44,15 @@ def report(
 ) -> None:
     """Compare the runs of one or more result files.
 
-    Prints a table and writes one HTML page that opens without a network.
+    Prints a table and writes one HTML page that opens without a network, or a picture.
     """
     results = [read_results(path) for path in files]
     if markdown:
         sys.stdout.write(markdown_table(results))
     else:
         print_table(results)
-    page = output or (None if markdown else DEFAULT_OUTPUT)
-    if page:
-        write_report(results, page)
-        Console(stderr=True).print(f"Wrote {page}", soft_wrap=True, markup=False, highlight=False)
+    target = output or (None if markdown else DEFAULT_OUTPUT)
+    if target:
+        write = write_picture if target.suffix == ".svg" else write_report
+        write(results, target)
+        Console(stderr=True).print(f"Wrote {target}", soft_wrap=True, markup=False, highlight=False)

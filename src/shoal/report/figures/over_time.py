@@ -174,6 +174,7 @@ CONSENSUS = Panel(
     "consensus",
     "How far apart are the models?",
     "Consensus distance: root mean square distance of the workers' parameters from their mean. "
-    "Zero means that all workers hold the same model.",
+    "Zero means that all workers hold the same model. All are looked at in the same instant, in "
+    "which some may have made a step that others have not.",
     draw_consensus_distance,
 )
