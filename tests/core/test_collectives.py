@@ -187,6 +187,15 @@ def test_contributions_stay_whole_when_asked() -> None:
     assert choose_algorithm(8, 25 << 20, whole_contributions=False) == "ring"
 
 
+@pytest.mark.parametrize("size", range(2, 9))
+def test_large_means_go_round_a_ring_in_pieces_of_a_third_of_the_scratch(size: int) -> None:
+    length = 100_000_000
+    assert choose_algorithm(size, 4 * length, whole_contributions=False) == "ring"
+    plan = plan_average(size, 0, length, 4)
+    assert plan.slots == 3
+    assert 0.9 * (4 << 20) < 4 * plan.slot_length <= 4 << 20
+
+
 def test_pair_refuses_other_sizes() -> None:
     with pytest.raises(UsageError, match="group of two"):
         ALL_ALGORITHMS["pair"](3, 0, 10, 10, 1)

@@ -134,7 +134,7 @@ def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, s
         row.probes = 0
         state.core[0].path_left = 0  # the next path: this one may be dead
         peer = state.peers[rank]
-        peer.asks_twice_until = peer.next_number + LOSSY_PACKETS
+        peer.outgoing_lossy_until = peer.next_number + LOSSY_PACKETS
         start_sending(state, handle // 65536, handle % 65536)
 
 

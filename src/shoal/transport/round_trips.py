@@ -22,6 +22,12 @@ _LONGEST_ROUND_TRIP_US = 60_000_000
 
 
 @compiled
+def has_lately_missed(peer: Row) -> bool:
+    """Return whether something that was sent to this peer got lost not many packets ago."""
+    return bool(peer.next_number < peer.outgoing_lossy_until)
+
+
+@compiled
 def probe_wait(peer: Row, probes: int) -> int:
     """Return microseconds to wait for an answer: from the round trips seen, doubled per silence.
 
@@ -30,7 +36,7 @@ def probe_wait(peer: Row, probes: int) -> int:
     after several silences: a question is a hundred bytes, and a whole sum may wait for its answer.
     """
     deviations, doublings = _DEVIATIONS, probes
-    if peer.next_number < peer.asks_twice_until:
+    if has_lately_missed(peer):
         deviations, doublings = _DEVIATIONS_IF_LOSSY, max(0, probes - _UNDOUBLED_IF_LOSSY)
     wait = _UNKNOWN_WAIT_US
     if peer.smoothed_rtt > 0:

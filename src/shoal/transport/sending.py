@@ -29,7 +29,7 @@ from shoal.transport.rates import (
     report_interval,
     waits_for_reports,
 )
-from shoal.transport.round_trips import probe_wait
+from shoal.transport.round_trips import has_lately_missed, probe_wait
 from shoal.transport.tables import (
     ASKING,
     NEVER,
@@ -363,7 +363,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
         row.passes = min(row.passes + 1, 255)
         row.probe_at = now + probe_wait(peer, row.probes)
         core.timer_at = min(core.timer_at, row.probe_at)
-        if peer.next_number < peer.asks_twice_until:
+        if has_lately_missed(peer):
             _ask_again(state, rank, handle)
     transmit.peer, transmit.path, transmit.packets = rank, core.path, core.batch_packets
     transmit.packet_bytes = HEADER_BYTES + core.segment_bytes

@@ -161,7 +161,7 @@ PEER: Final = np.dtype(
         ("smoothed_rtt", "<f8"),  # microseconds, with the receiver's processing; 0: unknown
         ("rtt_variation", "<f8"),
         ("network_rtt", "<f8"),  # latest, without it
-        ("asks_twice_until", "<i8"),  # packet number; something got lost lately
+        ("outgoing_lossy_until", "<i8"),  # packet number; something sent to it got lost lately
         ("lossy_until", "<i8"),  # the same of what it sends here
         # rate control
         ("rate", "<f8"),  # bytes per microsecond

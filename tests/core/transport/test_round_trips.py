@@ -35,7 +35,7 @@ def test_who_has_missed_packets_is_asked_sooner_and_a_few_times_before_waits_dou
     smoothed: float, variation: float, probes: int
 ) -> None:
     peer = peer_with(smoothed, variation)
-    peer["next_number"], peer["asks_twice_until"] = 10, 11
+    peer["next_number"], peer["outgoing_lossy_until"] = 10, 11
     first = max(2_000, int(smoothed + variation))
     expected = min(first * 2 ** min(max(0, probes - 3), 6), 200_000)
     assert probe_wait(peer, probes) == expected
