@@ -32,7 +32,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     compiles = []
     if any("transport" in item.nodeid for item in session.items):
-        compiles.append(_compile_transport)
+        from shoal.runtime.warm_up import load_transport
+
+        compiles.append(load_transport)
     if any(SIMULATOR in item.path.parents for item in session.items):
         from kernels import compile_kernels
 
@@ -52,12 +54,3 @@ def pytest_runtest_setup() -> None:
     """
     if "torch" in sys.modules:  # some test uses it
         sys.modules["torch"].set_num_threads(1)
-
-
-def _compile_transport() -> None:
-    from shoal.runtime.udp.engine import UdpEngine
-    from shoal.transport.endpoint import TransportConfig
-
-    engine = UdpEngine(0, 1, TransportConfig(), deadline_s=600.0)
-    engine.start([engine.card])
-    engine.close()

@@ -100,12 +100,9 @@ def warm_up() -> None:
     """Load the transport's compiled code once, before anything is forked."""
     if BACKEND != "shoal":
         return
-    from shoal.runtime.udp.engine import UdpEngine
-    from shoal.transport.endpoint import TransportConfig
+    from shoal.runtime.warm_up import load_transport
 
-    engine = UdpEngine(0, 1, TransportConfig(), deadline_s=600.0)
-    engine.start([engine.card])
-    engine.close()
+    load_transport()
 
 
 def run_isolated(tests: type[unittest.TestCase], name: str) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from shoal.bench.cluster.contenders import Contender
 from shoal.bench.cluster.job import Runner
 from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
 from shoal.bench.cluster.task import Task
-from shoal.bench.cluster.warm_up import load_transport
 from shoal.bench.peers.ddp import DDP
 from shoal.bench.peers.ours import Shoal
 from shoal.bench.peers.pooled import Loop, PooledLibrary, Seat
+from shoal.runtime.warm_up import load_transport
 
 if TYPE_CHECKING:
     from torch import nn

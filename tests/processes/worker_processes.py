@@ -27,8 +27,17 @@ DEADLINE_S = 40.0
 """Default limit on one run, below pytest's own."""
 
 context = multiprocessing.get_context("forkserver")
-# torch._dynamo is what torch loads at the first use of any optimizer: once, not once per worker
-context.set_forkserver_preload(["pytest", "torch._dynamo", "shoal.train.optimizer"])
+# What takes a while to load, once and not once per worker; torch._dynamo is what torch loads at the
+# first use of any optimizer.
+context.set_forkserver_preload(
+    [
+        "pytest",
+        "torch._dynamo",
+        "shoal.train.optimizer",
+        "shoal.jobs.loaded_means",
+        "shoal.jobs.loaded_transport",
+    ]
+)
 
 
 class RunWorkers(Protocol):

@@ -24,11 +24,11 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
     from shoal.bench.cluster.job import Runner
     from shoal.bench.cluster.suite import left_to_do, run_jobs, with_rows
     from shoal.bench.cluster.verdict import is_headline
-    from shoal.bench.cluster.warm_up import load_transport
     from shoal.bench.table import print_rows
     from shoal.cli.bench import rows_console
     from shoal.jobs.environment import describe_environment
     from shoal.lab.network.fabric import why_not
+    from shoal.runtime.warm_up import load_transport
 
     reason = why_not()
     if reason is not None:

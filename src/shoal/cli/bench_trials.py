@@ -33,12 +33,12 @@ def run_studies(
     from shoal.bench.cluster.trials.studies import left_to_try, make_trials, run_trials
     from shoal.bench.cluster.trials.trial import run_trial
     from shoal.bench.cluster.trials.verdict import rows_of_trials
-    from shoal.bench.cluster.warm_up import load_transport
     from shoal.bench.table import print_rows
     from shoal.cli.bench import rows_console
     from shoal.cli.bench_cluster import open_file
     from shoal.jobs.environment import describe_environment
     from shoal.lab.network.fabric import why_not
+    from shoal.runtime.warm_up import load_transport
 
     reason = why_not()
     if reason is not None:

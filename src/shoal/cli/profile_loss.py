@@ -210,7 +210,10 @@ def _measure(
     with (
         BenchProgress([start, *parts], quick=quick) as progress,
         WorkerPool(
-            job.workers, deadline_s=deadline, cache_directory=None if cache is None else str(cache)
+            job.workers,
+            deadline_s=deadline,
+            cache_directory=None if cache is None else str(cache),
+            uses_transport=True,
         ) as pool,
     ):
         progress.begin(start)

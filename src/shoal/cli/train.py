@@ -177,6 +177,7 @@ def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
         deadline_s=deadline,
         cache_directory=None if cache is None else str(cache),
         control_port=control_port,
+        uses_transport=spec.transport == "shoal",
     ) as pool:
         with console.status("starting workers"):
             pool.start()

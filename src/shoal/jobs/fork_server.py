@@ -9,14 +9,17 @@ import multiprocessing
 import os
 import signal
 from multiprocessing import forkserver, resource_tracker
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.context import ForkServerContext
 
 
-_OURS = ("shoal.jobs.quiet_orphans", "shoal.jobs.settled_heap")
+_OURS = ("shoal.jobs.quiet_orphans", "shoal.jobs.loaded_means", "shoal.jobs.settled_heap")
+
+TRANSPORT: Final = "shoal.jobs.loaded_transport"
+"""What to import for workers that use Shoal's transport."""
 
 
 def start(modules: Sequence[str]) -> ForkServerContext:

@@ -46,7 +46,10 @@ class RunFailed(ShoalError):
 
 
 class WorkerPool:
-    """`workers` processes that wait for tasks. A context manager: leaving it ends them all."""
+    """`workers` processes that wait for tasks. A context manager: leaving it ends them all.
+
+    `uses_transport` says that tasks will open Shoal's transport: its code is loaded once for all.
+    """
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class WorkerPool:
         deadline_s: float = 60.0,
         cache_directory: str | None = None,
         control_port: int = 0,
+        uses_transport: bool = False,
     ) -> None:
         import torch
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's own omission
@@ -77,6 +81,7 @@ class WorkerPool:
         self._processes: list[BaseProcess] = []
         self._connections: list[Connection] = []
         self._is_starting = False
+        self._uses_transport = uses_transport
 
     @property
     def directory(self) -> Path:
@@ -108,7 +113,10 @@ class WorkerPool:
         """Start the processes and wait until all have joined the job."""
         self._is_starting = True
         # torch loads torch._dynamo at the first use of any optimizer: once here, not in each worker
-        context = fork_server.start(["shoal.jobs.worker", "torch._dynamo"])
+        modules = ["shoal.jobs.worker", "torch._dynamo"]
+        if self._uses_transport:
+            modules.append(fork_server.TRANSPORT)
+        context = fork_server.start(modules)
         for rank in range(self.settings.workers):
             ours, theirs = context.Pipe()
             process = context.Process(

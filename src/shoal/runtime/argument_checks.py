@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.groups.group import Group
-from shoal.runtime.exchange import NARROW_TYPES, WIDE_TYPES
+from shoal.runtime.mean import NARROW_TYPES, WIDE_TYPES
 
 if TYPE_CHECKING:
     import torch

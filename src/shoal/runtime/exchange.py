@@ -1,19 +1,15 @@
 """Carries out an averaging plan on a tensor: partial all-reduce by messages among the members.
 
-Owns the execution of `collectives.Plan` and the arithmetic of the mean. Decides nothing about who
-sends what to whom. (Research digest, section 3.2.)
+Owns the execution of `collectives.Plan`. Decides nothing about who sends what to whom. (Research
+digest, section 3.2.)
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
-
-import torch
-from torch import Tensor
 
 from shoal.collectives import (
     AwaitFill,
@@ -29,74 +25,14 @@ from shoal.collectives import (
 from shoal.runtime.gloo_messages import Kind, message_tag
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.distributed import ProcessGroup, Work
 
     from shoal.runtime.guard import Waiting
+    from shoal.runtime.mean import Mean
 
 Transfer: TypeAlias = "tuple[Work, int]"
 """A message under way, and the rank at its other end."""
-
-BLOCK = 1 << 16
-"""Elements that are added and divided in one go: they stay in a processor's own cache."""
-
-WIDE_TYPES = (torch.float32, torch.float64)
-"""Types in which sums are kept as they are."""
-
-NARROW_TYPES = (torch.bfloat16, torch.float16)
-"""Types summed in float32 and rounded once, so that a sum neither overflows nor loses digits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """The arithmetic of a mean, with one positive whole weight per member."""
-
-    weights: tuple[int, ...]
-    me: int
-
-    @property
-    def weighted(self) -> bool:
-        """Whether the weights differ."""
-        return len(set(self.weights)) > 1
-
-    @property
-    def share(self) -> float:
-        """The factor with which this member enters."""
-        return self.weights[self.me] / sum(self.weights)
-
-    def combine(
-        self, target: Tensor, contributions: Sequence[tuple[int, Tensor]], *, finish: bool
-    ) -> None:
-        """Add the contributions (member, tensor) to `target`; divide if `finish`.
-
-        Block by block, so that a block stays in the cache from its first addition to the division.
-        Only products and sums of two, never fused, so that two members that exchange everything
-        get the same bits on any processor.
-        """
-        for start in range(0, target.numel(), BLOCK):
-            block = slice(start, start + BLOCK)
-            self._combine_block(
-                target[block], [(member, part[block]) for member, part in contributions], finish
-            )
-
-    def _combine_block(
-        self, target: Tensor, contributions: Iterable[tuple[int, Tensor]], finish: bool
-    ) -> None:
-        total = target if target.dtype in WIDE_TYPES else target.float()
-        if self.weighted:
-            total.mul_(self.weights[self.me])
-        for member, part in contributions:
-            if self.weighted:
-                total.add_(part.to(total.dtype) * self.weights[member])
-            else:
-                total.add_(part)
-        if finish:
-            divisor = sum(self.weights) if self.weighted else len(self.weights)
-            if divisor & (divisor - 1):
-                total.div_(divisor)
-            else:  # a power of two, where multiplying gives the same, only faster
-                total.mul_(1 / divisor)
-        if total is not target:
-            target.copy_(total)
 
 
 class Conversation:

@@ -27,8 +27,9 @@ from shoal.collectives import Phase
 from shoal.runtime.gloo_messages import GlooConnections, GuardedWork
 
 if TYPE_CHECKING:
-    from shoal.runtime.exchange import Conversation, Mean
+    from shoal.runtime.exchange import Conversation
     from shoal.runtime.guard import Guard
+    from shoal.runtime.mean import Mean
 
 Backend: TypeAlias = Any
 """A torch.distributed backend over the members only, in their order."""

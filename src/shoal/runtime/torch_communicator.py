@@ -16,7 +16,7 @@ from torch import Tensor
 from shoal.collectives import plan_average
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.runtime.argument_checks import check_average, check_peer, check_rank
-from shoal.runtime.exchange import NARROW_TYPES, Conversation, Exchange, Mean
+from shoal.runtime.exchange import Conversation, Exchange
 from shoal.runtime.gloo_messages import (
     GlooConnections,
     GuardedWork,
@@ -25,6 +25,7 @@ from shoal.runtime.gloo_messages import (
     message_tag,
 )
 from shoal.runtime.guard import GRACE_S, Guard, Waiting
+from shoal.runtime.mean import NARROW_TYPES, Mean, prepare_means
 from shoal.runtime.scratch import Scratch
 from shoal.runtime.subgroup_cache import Subgroups
 
@@ -58,6 +59,7 @@ class TorchCommunicator:
                 "Shoal sends host tensors over gloo or its own transport; initialize"
                 " torch.distributed with the backend 'gloo', 'cpu:gloo,cuda:nccl' or 'shoal'."
             )
+        prepare_means()
         self._rank, self._world_size = self._group.rank(), self._group.size()
         connections = GlooConnections(self._group)
         self._guard = Guard(deadline_s, connections, on_peer_error, grace_s)

@@ -21,7 +21,7 @@ from torch import Tensor
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.argument_checks import check_average, check_peer, check_rank
-from shoal.runtime.exchange import NARROW_TYPES
+from shoal.runtime.mean import NARROW_TYPES
 from shoal.runtime.tensor_memory import Summand, bytes_of, form_of
 from shoal.runtime.transports import LossOptions
 from shoal.runtime.udp.error_feedback import ErrorFeedback

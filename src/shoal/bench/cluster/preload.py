@@ -12,9 +12,6 @@ import os
 
 import torch
 
-from shoal.bench.cluster.warm_up import load_transport
-from shoal.errors import ShoalError
-
 os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when it is imported
 
 for _name in (
@@ -30,5 +27,3 @@ for _name in (
         importlib.import_module(_name)
 
 torch.set_num_threads(1)  # before anything starts more, which no child would have
-with contextlib.suppress(ShoalError):
-    load_transport()

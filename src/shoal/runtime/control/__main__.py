@@ -24,7 +24,10 @@ _CLOSE_S = 5.0
 def main() -> int:
     """Serve one job; return the exit status."""
     with os.fdopen(_STDIN, "rb", buffering=0, closefd=False) as stdin:
-        orders = msgspec.json.decode(stdin.readline(), type=Orders)
+        line = stdin.readline()
+    if not line:
+        return 0  # the parent has ended before it said anything
+    orders = msgspec.json.decode(line, type=Orders)
     try:
         service = ControlService(
             JobKey(orders.job_key),

@@ -1,4 +1,4 @@
-"""Has Shoal's transport compiled, or its code loaded, before anybody's time is measured.
+"""Has Shoal's transport compiled, or its code loaded, before anybody waits or is timed.
 
 Some of it is compiled where a sum may first lose something, or is first sent as another type; so
 two ranks on this machine make such sums.
@@ -40,16 +40,14 @@ def load_transport() -> None:
             _make_sums(engine, [each.card for each in engines])
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             errors.append(error)
+        finally:
+            engine.close()  # by each at once: the first to close waits for the last
 
     threads = [threading.Thread(target=run, args=(engine,), daemon=True) for engine in engines]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        for engine in engines:
-            engine.close()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     if errors:
         raise errors[0]
 

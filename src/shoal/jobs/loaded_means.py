@@ -1,0 +1,7 @@
+"""Imported by the process that workers are forked from: the compiled means are there for all."""
+
+from __future__ import annotations
+
+from shoal.runtime.mean import prepare_means
+
+prepare_means()
