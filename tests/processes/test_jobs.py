@@ -100,6 +100,16 @@ def test_a_run_ends_when_the_averaged_model_meets_the_target(
     assert result.time_to_target_seconds == first.seconds
 
 
+@pytest.mark.parametrize(("target", "is_met"), [(0.6, True), (0.999, False)])
+def test_a_target_met_after_the_last_snapshot_counts_at_the_end(
+    target: float, is_met: bool, pool: WorkerPool, dataset: Dataset
+) -> None:
+    spec = spec_of(strategy="all-reduce", snapshot_seconds=60.0, target=target)
+    result = run_spec(pool, spec, dataset).result
+    assert len(result.curve) == 1
+    assert result.time_to_target_seconds == (result.duration_seconds if is_met else None)
+
+
 @pytest.mark.parametrize("strategy", ["all-reduce", "ps-bsp"])
 def test_time_that_is_up_ends_lock_step_workers_after_the_same_step(
     strategy: str, pool: WorkerPool, dataset: Dataset

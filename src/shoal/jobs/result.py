@@ -117,7 +117,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the ordinary workers' time spent moving data, 0 to 1."""
 
     time_to_target_seconds: float | None
-    """First time the averaged model met the target; null when it never did."""
+    """When the averaged model first met the target, by snapshots or at the end; null if never."""
 
     final_averaged: float | None
     """Metric of the mean of all models, once what the strategy had under way was finished."""

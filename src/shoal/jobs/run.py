@@ -100,6 +100,16 @@ class _Watch:
         """Return when the averaged model first met the target, None if it has not (or has none)."""
         return None if self._spec.target is None else self.curve.time_to(self._spec.target)
 
+    def time_to_target_by(self, end: float, final: float | None) -> float | None:
+        """Return the same for a run that took `end` seconds and ended as good as `final`.
+
+        It may have met the target since the last snapshot.
+        """
+        target, met = self._spec.target, self.time_to_target()
+        if met is not None or target is None or final is None:
+            return met
+        return end if self.evaluator.meets(final, target) else None
+
 
 def run_spec(
     pool: WorkerPool,
@@ -126,6 +136,8 @@ def run_spec(
     step_ms = np.concatenate([worker.step_ms for worker in ordinary])
     busy = sum(w.compute_seconds + w.wait_seconds + w.exchange_seconds for w in ordinary)
     counters = _sum_counters(reports)
+    duration = max(r.end_ns - r.start_ns for r in reports) / NANOSECONDS_PER_SECOND
+    final_averaged = watch.evaluator.evaluate(averaged, spec.evaluation_samples)
     result = RunResult(
         strategy=spec.strategy,
         strategy_options=strategy.options(),
@@ -140,13 +152,13 @@ def run_spec(
         learning_rate=recipe.learning_rate,
         metric=watch.evaluator.metric,
         target=spec.target,
-        duration_seconds=max(r.end_ns - r.start_ns for r in reports) / NANOSECONDS_PER_SECOND,
+        duration_seconds=duration,
         iteration_ms_median=float(np.median(step_ms)),
         iteration_ms_p99=float(np.percentile(step_ms, 99)),
         wait_share=sum(w.wait_seconds for w in ordinary) / busy,
         exchange_share=sum(w.exchange_seconds for w in ordinary) / busy,
-        time_to_target_seconds=watch.time_to_target(),
-        final_averaged=watch.evaluator.evaluate(averaged, spec.evaluation_samples),
+        time_to_target_seconds=watch.time_to_target_by(duration, final_averaged),
+        final_averaged=final_averaged,
         final_rank0=watch.evaluator.evaluate(finals[0], spec.evaluation_samples),
         consensus_distance=consensus_distance(finals),
         curve=watch.curve.points,
