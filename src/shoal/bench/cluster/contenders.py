@@ -48,7 +48,7 @@ class Contender:
         """Whose it is."""
         if isinstance(self.library, Alone):
             return Side.CONTROL
-        return Side.OURS if isinstance(self.library, Shoal) else Side.PEER
+        return Side.OURS if self.library.is_ours else Side.PEER
 
     def obstacle(self) -> str:
         """Return a sentence on why it cannot be measured here, empty if it can."""
@@ -78,6 +78,7 @@ CONTENDERS: Final = (
     Contender("hivemind", HivemindOptimizer()),
     Contender("decent-dp", DecentDP("complete"), in_quick=False),
     Contender("decent-dp-one-peer", DecentDP("one-peer-exp")),
+    Contender("shoal-ddp-powersgd", DDP("PowerSGD", "shoal"), in_quick=False),
     Contender("shoal-all-reduce", Shoal("all-reduce", transport="shoal")),
     Contender(
         "shoal-all-reduce-p10",

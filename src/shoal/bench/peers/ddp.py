@@ -1,15 +1,20 @@
-"""PyTorch's DistributedDataParallel on gloo: its defaults, or one of its communication hooks."""
+"""PyTorch's DistributedDataParallel: its defaults, or one of its communication hooks.
+
+On gloo; or on Shoal's backend, in which nothing but the transport is another.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal, final
 
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from shoal.bench.peers.ours import Shoal
-from shoal.bench.peers.pooled import Loop, PooledLibrary, Seat
+from shoal.bench.peers.pooled import DEADLINE_S, Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,13 +36,19 @@ class DDP(PooledLibrary):
 
     package = "torch"
 
-    def __init__(self, hook: str = "") -> None:
-        self._hook = hook
+    def __init__(self, hook: str = "", backend: Literal["gloo", "shoal"] = "gloo") -> None:
+        self._hook, self._backend = hook, backend
+        self.is_ours = backend == "shoal"
 
     @property
     def title(self) -> str:
         """Its name, with the hook."""
-        return f"PyTorch DDP, {self._hook} hook" if self._hook else "PyTorch DDP"
+        name = f"PyTorch DDP, {self._hook} hook" if self._hook else "PyTorch DDP"
+        return f"{name}, on Shoal's backend" if self.is_ours else name
+
+    def join(self, _seat: Seat) -> None:
+        """Join the job."""
+        dist.init_process_group(self._backend, timeout=timedelta(seconds=DEADLINE_S))
 
     @property
     def counterpart(self) -> PooledLibrary:

@@ -20,6 +20,7 @@ class Shoal(PooledLibrary):
 
     package = "shoal"
     is_lock_step = False
+    is_ours = True
 
     def __init__(
         self,

@@ -90,6 +90,9 @@ class PooledLibrary(AbstractLibrary):
     is_lock_step = True
     """Whether every worker makes as many steps as every other."""
 
+    is_ours = False
+    """Whether it is Shoal, or goes over its transport."""
+
     @abstractmethod
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop that trains `model`; collective over the workers, which have joined."""
