@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import pytest
 
 SIMULATOR = Path(__file__).parent / "core" / "sim"
+PROCESSES = Path(__file__).parent / "processes"
+"""Their workers are forked from a process that loads the transport."""
 
 # The same examples everywhere, and no test fails for the speed of a machine.
 settings.register_profile("shoal", derandomize=True, deadline=None)
@@ -31,7 +34,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     compiles = []
-    if any("transport" in item.nodeid for item in session.items):
+    uses_transport = any(
+        "transport" in item.nodeid or PROCESSES in item.path.parents for item in session.items
+    )
+    if uses_transport and find_spec("torch") is not None:
         from shoal.runtime.warm_up import load_transport
 
         compiles.append(load_transport)

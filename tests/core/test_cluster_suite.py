@@ -309,3 +309,8 @@ def test_what_quick_leaves_out_changes_no_sides() -> None:
 def test_names_are_unique() -> None:
     names = [each.name for each in (*SCENARIOS, *CONTENDERS)]
     assert len(set(names)) == len(names)
+
+
+def test_whoever_goes_over_our_transport_is_ours() -> None:
+    for contender in CONTENDERS:
+        assert (contender.side is Side.OURS) == contender.name.startswith("shoal-"), contender.name

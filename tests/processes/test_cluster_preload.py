@@ -22,6 +22,8 @@ import gc
 from multiprocessing.synchronize import SemLock
 
 import shoal.bench.cluster.preload
+import shoal.jobs.loaded_means
+import shoal.jobs.loaded_transport
 
 print(sum(isinstance(each, SemLock) for each in gc.get_objects()))
 """

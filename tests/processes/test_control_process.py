@@ -282,3 +282,9 @@ def test_a_stopped_worker_is_lost_and_told_when_it_wakes_up() -> None:
             assert receive(running[2][1]) == 1
             os.kill(running[1][0].pid, signal.SIGCONT)
             assert receive(running[1][1]) == 1
+
+
+def test_it_ends_quietly_when_nobody_gives_it_orders() -> None:
+    command = [sys.executable, "-m", "shoal.runtime.control"]
+    done = subprocess.run(command, input=b"", capture_output=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

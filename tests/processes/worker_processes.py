@@ -23,6 +23,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from shoal.jobs import fork_server
+
 DEADLINE_S = 40.0
 """Default limit on one run, below pytest's own."""
 
@@ -34,8 +36,8 @@ context.set_forkserver_preload(
         "pytest",
         "torch._dynamo",
         "shoal.train.optimizer",
-        "shoal.jobs.loaded_means",
-        "shoal.jobs.loaded_transport",
+        fork_server.MEANS_CODE,
+        fork_server.TRANSPORT_CODE,
     ]
 )
 

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 
-_OURS = ("shoal.jobs.quiet_orphans", "shoal.jobs.loaded_means", "shoal.jobs.settled_heap")
-
-TRANSPORT: Final = "shoal.jobs.loaded_transport"
+MEANS_CODE: Final = "shoal.jobs.loaded_means"
+"""What to import for workers that average over gloo."""
+TRANSPORT_CODE: Final = "shoal.jobs.loaded_transport"
 """What to import for workers that use Shoal's transport."""
+
+_OURS: Final = ("shoal.jobs.quiet_orphans", MEANS_CODE, "shoal.jobs.settled_heap")
 
 
 def start(modules: Sequence[str]) -> ForkServerContext:

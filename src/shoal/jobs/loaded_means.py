@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from shoal.runtime.mean import prepare_means
+from shoal.runtime.mean import load_means
 
-prepare_means()
+load_means()

@@ -115,7 +115,7 @@ class WorkerPool:
         # torch loads torch._dynamo at the first use of any optimizer: once here, not in each worker
         modules = ["shoal.jobs.worker", "torch._dynamo"]
         if self._uses_transport:
-            modules.append(fork_server.TRANSPORT)
+            modules.append(fork_server.TRANSPORT_CODE)
         context = fork_server.start(modules)
         for rank in range(self.settings.workers):
             ours, theirs = context.Pipe()

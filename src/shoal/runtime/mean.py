@@ -82,7 +82,7 @@ class Mean:
                 )
 
 
-def prepare_means() -> None:
+def load_means() -> None:
     """Compile what `Mean.combine` runs, or load it, so that no training step waits for that."""
     with compiling_once("mean"):
         for dtype in WIDE_TYPES:

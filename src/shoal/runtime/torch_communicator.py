@@ -25,7 +25,7 @@ from shoal.runtime.gloo_messages import (
     message_tag,
 )
 from shoal.runtime.guard import GRACE_S, Guard, Waiting
-from shoal.runtime.mean import NARROW_TYPES, Mean, prepare_means
+from shoal.runtime.mean import NARROW_TYPES, Mean, load_means
 from shoal.runtime.scratch import Scratch
 from shoal.runtime.subgroup_cache import Subgroups
 
@@ -59,7 +59,7 @@ class TorchCommunicator:
                 "Shoal sends host tensors over gloo or its own transport; initialize"
                 " torch.distributed with the backend 'gloo', 'cpu:gloo,cuda:nccl' or 'shoal'."
             )
-        prepare_means()
+        load_means()
         self._rank, self._world_size = self._group.rank(), self._group.size()
         connections = GlooConnections(self._group)
         self._guard = Guard(deadline_s, connections, on_peer_error, grace_s)

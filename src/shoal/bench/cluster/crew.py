@@ -29,7 +29,7 @@ _ANSWER_S: Final = 2.0
 _LEAD_S: Final = 0.05
 """From the last worker's being ready to the beginning of the training."""
 _JOIN_S: Final = 5.0
-_PRELOAD: Final = ("shoal.bench.cluster.preload", fork_server.TRANSPORT)
+_PRELOAD: Final = ("shoal.bench.cluster.preload", fork_server.TRANSPORT_CODE)
 
 
 class Crew:

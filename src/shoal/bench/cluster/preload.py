@@ -10,8 +10,6 @@ import contextlib
 import importlib
 import os
 
-import torch
-
 os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when it is imported
 
 for _name in (
@@ -25,5 +23,3 @@ for _name in (
 ):
     with contextlib.suppress(ImportError):
         importlib.import_module(_name)
-
-torch.set_num_threads(1)  # before anything starts more, which no child would have
