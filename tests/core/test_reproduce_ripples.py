@@ -92,12 +92,10 @@ def test_the_command_writes_tables_runs_and_figures(
     monkeypatch.setattr(paper, "SLOWDOWNS", (1.0, 2.0, 5.0))
     monkeypatch.setattr(paper, "GROUP_SIZES", (2, 4))
     monkeypatch.setattr(paper, "INTERVALS", (1, 2))
-    out, plot = tmp_path / "out.json", tmp_path / "out.svg"
-    result = CliRunner().invoke(
-        reproduce_app,
-        ["ripples", "--quick", "--seeds", "1", "--jobs", "1", "--runs", str(tmp_path / "r.jsonl"),
-         "--json", str(out), "--plot", str(plot)],
-    )  # fmt: skip
+    out, plot, runs = (tmp_path / name for name in ("out.json", "out.svg", "runs.jsonl"))
+    arguments = ["ripples", "--quick", "--seeds", "1", "--jobs", "1", "--runs", str(runs),
+                 "--json", str(out), "--plot", str(plot)]  # fmt: skip
+    result = CliRunner().invoke(reproduce_app, arguments)
     assert result.exit_code == 0, result.output
     report = json.loads(out.read_text())
     assert len(report["results"]) == 18
@@ -108,6 +106,21 @@ def test_the_command_writes_tables_runs_and_figures(
     assert {"Workers alike", "By group size", "group size"} <= texts
     assert "not met" in texts  # nobody meets the target in four steps, and no bar says otherwise
     assert "Ripples over" in result.stdout
+    assert "Group sizes and intervals" in result.stdout
+    # without the sweeps it is the same comparison, here of the runs that are done already
+    done = runs.read_bytes()
+    alone = CliRunner().invoke(reproduce_app, [*arguments, "--no-sweeps"])
+    assert alone.exit_code == 0, alone.output
+    assert runs.read_bytes() == done
+    assert "Ripples over" in alone.stdout
+    assert "Group sizes and intervals" not in alone.stdout
+    without = json.loads(out.read_text())
+    assert without["sweeps"] == []
+    assert without["results"] == report["results"]
+    assert without["claims"] == report["claims"]
+    texts = {each.text for each in ET.parse(plot).iter() if each.text}
+    assert "Workers alike" in texts
+    assert "By group size" not in texts
 
 
 def test_a_plot_that_is_no_svg_is_refused_before_the_work(tmp_path: Path) -> None:

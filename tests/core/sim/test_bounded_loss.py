@@ -4,6 +4,7 @@ happens to packets."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import ResourceError, UsageError
 from shoal.sim.transports.bounded_loss import FRAME_BYTES
-from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork, Missing
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork, Contribution, Missing
 from shoal.switching.port import transmission_time
 from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import NEVER, PICOSECONDS, QUEUES, Count
@@ -218,6 +219,26 @@ def test_a_lost_packet_is_a_hole_in_the_gradient() -> None:
     np.testing.assert_allclose(arrays[0], values.mean(axis=0), rtol=1e-5, atol=1e-7)
     for array in arrays[1:]:
         np.testing.assert_array_equal(array, arrays[0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_fewer_elements_than_servers_are_pushed(count: int) -> None:
+    """Some servers get a part without elements, from others and from themselves."""
+    network = BoundedLossNetwork(around(4), carries_payload=True)
+    workers, servers = [0, 0, 0, 1, 1, 1, 3, 3, 3], [0, 1, 2] * 3
+    values = np.arange(1, 3 * count + 1, dtype=np.float32)
+    cuts = [number * count // 3 for number in range(4)]
+    parts = [
+        range(first + start, first + stop)
+        for first in range(0, len(values), count)
+        for start, stop in pairwise(cuts)
+    ]
+    arrived = np.zeros_like(values)
+    number = network.push(0, workers, servers, Contribution(values, arrived, parts, tensor="few"))
+    assert network.run(NEVER) == [number]
+    np.testing.assert_array_equal(arrived, values)
+    assert network.missing(number) == []
+    check_conservation(network)
 
 
 def test_what_was_lost_is_added_to_the_next_one() -> None:
