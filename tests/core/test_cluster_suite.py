@@ -150,6 +150,19 @@ def test_the_best_of_each_side_meet_and_repeats_are_taken_pair_by_pair() -> None
     assert row.case.endswith("ours")
 
 
+def test_a_lone_lucky_run_does_not_beat_a_median() -> None:
+    outcomes = [
+        *(outcome("ours", seconds, repeat) for repeat, seconds in enumerate((2.0, 3.0, 4.0))),
+        outcome("our-second", 1.0),
+        *(outcome("peer", seconds, repeat) for repeat, seconds in enumerate((5.0, 6.0, 7.0))),
+        outcome("worse", 1.5),
+    ]
+    (row,) = verdict(SCENARIO, entries_of(outcomes, SCENARIO.name, SIDES))
+    assert row.case.endswith("ours")
+    assert row.peer == "peer"
+    assert (row.value, row.peer_value) == (3.0, 6.0)
+
+
 @pytest.mark.parametrize(
     ("ours", "peers", "ratio"),
     [(2.0, None, 5.0), (None, 2.0, 0.2), (None, None, None)],

@@ -104,7 +104,11 @@ def no_process_is_left() -> bool:
 
 @pytest.mark.parametrize(
     "contender",
-    [Contender("ddp", DDP()), Contender("ours", Shoal("all-reduce", transport="shoal"))],
+    [
+        Contender("ddp", DDP()),
+        Contender("ddp-on-shoal", DDP(backend="shoal")),
+        Contender("ours", Shoal("all-reduce", transport="shoal")),
+    ],
     ids=lambda each: each.name,
 )
 def test_both_sides_train_through_the_same_lossy_fabric(contender: Contender) -> None:
