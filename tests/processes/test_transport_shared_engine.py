@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,19 +23,21 @@ if TYPE_CHECKING:
     from shoal.runtime.session import Session
 
 LIMIT_S = 30.0
+INTERNET = socket.AF_INET, socket.AF_INET6
 
 
 def udp_sockets() -> int:
-    """Return how many UDP sockets this process has."""
-    every = Path("/proc/self/net/udp").read_text().splitlines()[1:]
-    known = {line.split()[9] for line in every}
-    mine = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            mine.append(str(descriptor.readlink()))
-        except FileNotFoundError:  # the one that lists the folder
-            continue
-    return sum(name.removeprefix("socket:[").removesuffix("]") in known for name in mine)
+    """Return how many UDP sockets this process has.
+
+    Asked of each descriptor: the kernel's table of all sockets skips some while others come and go.
+    """
+    sockets = [each for each in Path("/proc/self/fd").iterdir() if each.is_socket()]
+    return sum(is_udp(int(each.name)) for each in sockets)
+
+
+def is_udp(descriptor: int) -> bool:
+    with socket.socket(fileno=os.dup(descriptor)) as same:
+        return same.type == socket.SOCK_DGRAM and same.family in INTERNET
 
 
 def join(backend: str, timeout_s: float = LIMIT_S) -> None:
