@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from shoal.compiled.bits import lowest_bit, number_of_bits
-from shoal.compiled.cache import compiled, compiling_once, inlined, is_cold
+from shoal.compiled.cache import compiling_once, is_cold
+from shoal.compiled.entry import entry
+from shoal.compiled.functions import compiled, inlined
 from shoal.compiled.memory import (
     F4,
     F8,
@@ -31,6 +33,7 @@ __all__ = [
     "compiled",
     "compiling_once",
     "copy_bytes",
+    "entry",
     "grid_at",
     "inlined",
     "is_cold",

@@ -1,4 +1,4 @@
-"""How Shoal compiles its per-packet code: without the GIL, kept on disk between processes.
+"""Where compiled code is kept between processes, and who compiles it.
 
 Numba invalidates a cached function when its own file changes, but not when a file it calls into
 does; and an installed package may be read-only. So the cache lies in the user's cache directory, in
@@ -13,25 +13,14 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
-
-import numba
-from numba import types
-from numba.core import config
+from typing import Final
 
 from shoal.compiled.cache_folders import hold, remove_old
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt": False}
-"""No reference counts: arrays belong to the Python caller for as long as compiled code runs, and
-nothing is allocated there (numba refuses to). Counting took up to half of short functions' time."""
 
 ROOMS: Final = ("compiled", "transport", "switching", "lab/network", "runtime/udp")
 """Folders of the package whose functions are compiled and call each other."""
@@ -44,11 +33,19 @@ one of these compiles only these anew."""
 def source_hash(rooms: Sequence[str] = ROOMS) -> str:
     """Return a hash of the sources of compiled rooms and of the numba that compiles them."""
     package = Path(__file__).parents[1]
-    digest = hashlib.sha256(numba.__version__.encode())
+    digest = hashlib.sha256(_numba_version())
     for room in rooms:
         for file in sorted((package / room).glob("**/*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _numba_version() -> bytes:
+    """Return the file that says numba's version: importing numba takes a second and 20 MB."""
+    found = find_spec("numba")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).with_name("_version.py").read_bytes()
 
 
 def _cache_folder() -> str:
@@ -70,7 +67,8 @@ def _folder_above() -> str:
     return str(Path(_FOLDER, f"above-{source_hash(ABOVE)}"))
 
 
-def _folder_for(module: str) -> str:
+def folder_for(module: str) -> str:
+    """Return the folder for the code of functions of `module`."""
     is_above = any(module.startswith(f"shoal.{room}.") for room in ABOVE)
     return _folder_above() if is_above else _FOLDER
 
@@ -99,60 +97,3 @@ def compiling_once(what: str) -> Iterator[None]:
         remove_old(Path(_FOLDER), time.time())
         yield
         Path(_FOLDER, f"{_WARM}-{what}").touch()
-
-
-def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Compile `function` at its first call; it runs without the GIL and without bounds checks.
-
-    Parameters annotated `int` are 64 bits wide whatever is passed to them, so that a function is
-    compiled once and not for every width, and for every constant, that it is called with.
-    """
-    return _compiled(function, OPTIONS)
-
-
-def inlined(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Compile `function` into each compiled function that calls it.
-
-    A tuple of arrays is passed as some ten words for each of them: for a function that is called
-    for every packet, that takes longer than what it does.
-    """
-    return _compiled(function, OPTIONS | {"forceinline": True})
-
-
-def _compiled(
-    function: Callable[Parameters, Result], options: dict[str, Any]
-) -> Callable[Parameters, Result]:
-    settings: Any = config
-    previous, settings.CACHE_DIR = settings.CACHE_DIR, _folder_for(function.__module__)
-    try:
-        dispatcher = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no place to write: compile in every process
-        dispatcher = numba.njit(**options)(function)
-    finally:
-        settings.CACHE_DIR = previous
-    _widen_arguments(dispatcher, function)
-    return dispatcher
-
-
-def _widen_arguments(dispatcher: Any, function: Callable[..., object]) -> None:
-    """Let calls from other compiled code go to one version of `function`, not one for each width.
-
-    Numba types a call by asking the callee's dispatcher for a template that fits the arguments; the
-    caller then converts them to what the template says.
-    """
-    names = list(inspect.signature(function).parameters)
-    integers = {name for name in names if function.__annotations__.get(name) == "int"}
-    original = dispatcher.get_call_template
-
-    def widen(name: str, kind: Any) -> Any:
-        plain = types.unliteral(kind)  # type: ignore[no-untyped-call]
-        wide = name in integers and isinstance(plain, types.Integer)
-        return types.int64 if wide else plain
-
-    def get_call_template(arguments: Any, keywords: Any) -> Any:
-        return original(
-            tuple(widen(name, kind) for name, kind in zip(names, arguments, strict=False)),
-            {name: widen(name, kind) for name, kind in keywords.items()},
-        )
-
-    dispatcher.get_call_template = get_call_template

@@ -9,22 +9,36 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import types
 
-from shoal.compiled.cache import compiled
+from shoal.compiled.functions import compiled
 from shoal.compiled.memory import I4, rows_at
 
-_int, _long, _address = types.int32, types.int64, types.int64
 
-sendmsg: Any = types.ExternalFunction("sendmsg", _long(_int, _address, _int))
-recvmsg: Any = types.ExternalFunction("recvmsg", _long(_int, _address, _int))
-sendmmsg: Any = types.ExternalFunction("sendmmsg", _int(_int, _address, _int, _int))
-recvmmsg: Any = types.ExternalFunction("recvmmsg", _int(_int, _address, _int, _int, _address))
-ppoll: Any = types.ExternalFunction("ppoll", _int(_address, _long, _address, _address))
-clock_gettime: Any = types.ExternalFunction("clock_gettime", _int(_int, _address))
-ioctl: Any = types.ExternalFunction("ioctl", _int(_int, _long, _address))
-read: Any = types.ExternalFunction("read", _long(_int, _address, _long))
-errno_location: Any = types.ExternalFunction("__errno_location", _address())
+class Foreign:
+    """A function of the C library, for compiled code to call. Types are named as numba does."""
+
+    def __init__(self, name: str, result: str, *arguments: str) -> None:
+        self._name, self._result, self._arguments = name, result, arguments
+
+    @property
+    def _numba_type_(self) -> Any:
+        from numba import types
+
+        result, *arguments = (getattr(types, each) for each in (self._result, *self._arguments))
+        return types.ExternalFunction(self._name, result(*arguments))
+
+
+_int, _long, _address = "int32", "int64", "int64"
+
+sendmsg: Any = Foreign("sendmsg", _long, _int, _address, _int)
+recvmsg: Any = Foreign("recvmsg", _long, _int, _address, _int)
+sendmmsg: Any = Foreign("sendmmsg", _int, _int, _address, _int, _int)
+recvmmsg: Any = Foreign("recvmmsg", _int, _int, _address, _int, _int, _address)
+ppoll: Any = Foreign("ppoll", _int, _address, _long, _address, _address)
+clock_gettime: Any = Foreign("clock_gettime", _int, _int, _address)
+ioctl: Any = Foreign("ioctl", _int, _int, _long, _address)
+read: Any = Foreign("read", _long, _int, _address, _long)
+errno_location: Any = Foreign("__errno_location", _address)
 
 MSGHDR: Final = np.dtype(
     [

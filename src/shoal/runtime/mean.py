@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from shoal.compiled import F4, F8, compiled, compiling_once, inlined, rows_at
+from shoal.compiled import F4, F8, compiling_once, entry, inlined, rows_at
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +69,7 @@ class Mean:
         last = len(contributions) - 1
         length = total.numel()
         size = BLOCK if last else length
-        add, item = _ADD[total.dtype], total.element_size()
+        add, item = _ADD[total.dtype].given(), total.element_size()
         for start in range(0, length, size):
             for number, (member, part) in enumerate(contributions):
                 add(
@@ -90,12 +90,12 @@ def load_means() -> None:
             Mean((1, 1), 0).combine(one, [(1, one.clone())], finish=True)
 
 
-@compiled
+@entry
 def _add_float32(total: int, part: int, length: int, own: int, weight: int, divisor: int) -> None:
     _add(rows_at(total, length, F4), rows_at(part, length, F4), own, weight, divisor)
 
 
-@compiled
+@entry
 def _add_float64(total: int, part: int, length: int, own: int, weight: int, divisor: int) -> None:
     _add(rows_at(total, length, F8), rows_at(part, length, F8), own, weight, divisor)
 

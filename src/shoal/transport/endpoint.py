@@ -8,6 +8,7 @@ the tests and the simulator with virtual ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shoal.errors import ResourceError, UsageError
@@ -19,6 +20,7 @@ from shoal.transport.tables import NEVER, Counter, State, new_state
 from shoal.transport.wire import segment_bytes_for
 
 if TYPE_CHECKING:
+    from shoal.compiled.entry import Given
     from shoal.transport.messages import MessageTables
 
 
@@ -83,6 +85,10 @@ class Endpoint:
         row = self.state.peers[peer]
         row["tag_in"], row["tag_out"], row["known"] = tag_in, tag_out, 1
 
+    @cached_property
+    def _post(self) -> Given[bool]:
+        return post_operation.given(self.state)
+
     @property
     def has_room(self) -> bool:
         """Whether another operation can be posted now."""
@@ -106,7 +112,7 @@ class Endpoint:
         row["outgoing_starts"] = tables.outgoing_starts.ctypes.data
         row["incoming_starts"] = tables.incoming_starts.ctypes.data
         row["keeps_missing"] = tables.keeps_missing
-        if not post_operation(self.state, slot, now):
+        if not self._post(slot, now):
             self._free.append(slot)
             message = (
                 f"Number {iteration} of this conversation has been used; use each number once."

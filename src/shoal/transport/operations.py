@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numpy import uint8
 
-from shoal.compiled import I4, I8, U2, compiled, rows_at
+from shoal.compiled import I4, I8, U2, compiled, entry, rows_at
 from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits, set_bit
 from shoal.transport.control_queue import queue_control
 from shoal.transport.credit import first_grant, note_expected, note_settled
@@ -71,7 +71,7 @@ def is_finished(state: State, stream: int, iteration: int, rank: int) -> bool:
     )
 
 
-@compiled
+@entry
 def post_operation(state: State, slot: int, now: int) -> bool:
     """Start the operation whose row at `slot` is filled in; its tables are as made.
 
@@ -338,7 +338,7 @@ def row_of(starts: int, rank: int, message: int) -> int:
     return row if row < table[rank + 1] else -1
 
 
-@compiled
+@entry
 def cancel_operation(state: State, slot: int) -> None:
     """Take an operation out of the tables, wherever it stands."""
     operation = state.operations[slot]

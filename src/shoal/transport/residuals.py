@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.compiled import F4, F8, I8, compiled, copy_bytes, rows_at
+from shoal.compiled import F4, F8, I8, compiled, copy_bytes, entry, rows_at
 from shoal.transport.bitmap import next_bit
 from shoal.transport.forms import FLOAT64, IN_FLOAT32, widening
 
@@ -44,7 +44,7 @@ def _memory_bytes(row: Row, segment: int, segment_bytes: int) -> int:
     return on_wire * widening(row.form)
 
 
-@compiled
+@entry
 def add_kept(outgoing: NDArray[np.void], buffer: int, segment_bytes: int) -> None:
     """Add what the messages keep to the buffer at address `buffer`; they keep nothing after that.
 

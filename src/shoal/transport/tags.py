@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shoal.compiled import F4, F8, compiled, rows_at
+from shoal.compiled import F4, F8, compiled, entry, rows_at
 from shoal.transport.bitmap import clear_bits, fill_bits, set_bit
 from shoal.transport.forms import FLOAT64, IN_FLOAT32, widening
 from shoal.transport.tables import CLASSES
@@ -84,7 +84,7 @@ class ImportanceTagger:
         )
 
 
-@compiled
+@entry
 def tag_messages(
     outgoing: NDArray[np.void],
     segment_bytes: int,
@@ -115,7 +115,7 @@ def tag_messages(
                 set_bit(row.important, segment)
 
 
-@compiled
+@entry
 def clear_tags(outgoing: NDArray[np.void]) -> None:
     """Tag no packet as important."""
     for index in range(outgoing.size):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from shoal.compiled import U1, compiled
+from shoal.compiled import U1, compiled, entry
 from shoal.compiled.libc import (
     CLOCK_MONOTONIC,
     IOVEC,
@@ -104,13 +104,14 @@ def new_cables(
         ports=np.array(ports, np.int32),
         queues=np.array(queues, np.uint8),
         frames=np.zeros((len(state.packets), slot_bytes), U1),
-        hand=np.array([take_row(state) for _ in range(BATCH)], np.int32),
+        hand=np.zeros(BATCH, np.int32),
         headers=np.zeros(BATCH, MMSGHDR),
         vectors=np.zeros(BATCH, IOVEC),
         outgoing=np.zeros(BATCH, np.int32),
         polls=np.zeros(len(fds) + 1, POLLFD),
         times=np.zeros(1, TIMESPEC),
     )
+    _take_rows(state, cables.hand)
     cables.loop["slot_bytes"], cables.loop["wake_fd"] = slot_bytes, wake_fd
     cables.polls["fd"], cables.polls["events"] = [*fds, wake_fd], POLLIN
     vectors = cables.vectors.ctypes.data + IOVEC.itemsize * np.arange(BATCH)
@@ -118,7 +119,13 @@ def new_cables(
     return cables
 
 
-@compiled
+@entry
+def _take_rows(state: State, hand: NDArray[np.int32]) -> None:
+    for place in range(hand.size):
+        hand[place] = take_row(state)
+
+
+@entry
 def forward(state: State, cables: Cables) -> None:
     """Move frames until `wanted` is set."""
     loop, times = cables.loop[0], cables.times.ctypes.data

@@ -368,7 +368,8 @@ class UdpEngine:
             slot = self.endpoint.post(tables, 0, 0, 0)
             self.endpoint.finished()
             cancel_operation(self.endpoint.state, slot)
-            pump(self.endpoint.state, self._io, 0)
+            self._pump = pump.given(self.endpoint.state, self._io)
+            self._pump(0)
             if cold:  # what the first sum that may lose something calls, in training
                 tag_messages(tables.outgoing, tables.segment_bytes, 0.0, np.zeros(0), False)
                 tables.add_kept(0)
@@ -398,7 +399,7 @@ class UdpEngine:
         while not self._stopping:
             now_us = time.monotonic_ns() // 1_000
             self._post(now_us)
-            why = pump(self.endpoint.state, self._io, now_us + TICK_US)
+            why = self._pump(now_us + TICK_US)
             self._collect()
             if why == FAILED:
                 number = int(self._io.row["last_error"][0])

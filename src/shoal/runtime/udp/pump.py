@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from shoal.compiled import I4, U1, U2, compiled, rows_at
+from shoal.compiled import I4, U1, U2, compiled, entry, rows_at
 from shoal.compiled.libc import (
     CLOCK_MONOTONIC,
     CLOCK_REALTIME,
@@ -166,7 +166,7 @@ def new_sockets(
     )
 
 
-@compiled
+@entry
 def pump(state: State, sockets: Sockets, until: int) -> int:
     """Move datagrams until operations finish, Python wants something or monotonic time `until`."""
     core, row = state.core[0], sockets.row[0]

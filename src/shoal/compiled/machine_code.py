@@ -1,0 +1,97 @@
+"""Machine code of entries: kept in files, and linked into this process without the compiler.
+
+A file belongs to one version of the sources and one kind of processor, for both are in its path.
+One that is missing, damaged, or refers to what this process does not have is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import llvmlite.binding as _llvm
+
+from shoal.compiled.cache import folder_for
+
+llvm: Any = _llvm
+
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+_NUMBERS: Final = itertools.count()
+_LINKED: Final[list[Any]] = []
+"""What owns the code that has been linked: it stays until the process ends."""
+
+
+class MachineCode(NamedTuple):
+    """A function's name in an object file, and the file's bytes."""
+
+    symbol: str
+    image: bytes
+
+
+def linked(function: Callable[..., object], variant: str, make: Callable[[], MachineCode]) -> int:
+    """Return the address of the code of `function`, which `make` compiles if it is not kept.
+
+    `variant` says which of those of the function it is.
+    """
+    file = _file(function, variant)
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        return _link(_read(file))
+    code = make()
+    with contextlib.suppress(OSError):  # no place to write: compile in every process
+        _write(file, code)
+    return _link(code)
+
+
+def _file(function: Callable[..., object], variant: str) -> Path:
+    """Return where the code is kept. The function's own file may lie outside the rooms."""
+    source = Path(function.__code__.co_filename).read_bytes()
+    digest = hashlib.sha256(variant.encode() + source).hexdigest()[:16]
+    name = f"{function.__module__}.{function.__qualname__}-{digest}"
+    return Path(folder_for(function.__module__), f"entries-{_processor()}", name)
+
+
+@functools.cache
+def _processor() -> str:
+    """Return a hash of what code for this processor may use, and of numba's settings."""
+    settings = sorted(each for each in os.environ.items() if each[0].startswith("NUMBA_"))
+    kind = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), settings
+    return hashlib.sha256(repr(kind).encode()).hexdigest()[:16]
+
+
+def _read(file: Path) -> MachineCode:
+    """Return the code in a file. Raises `ValueError` if it is not as it was written."""
+    content = file.read_bytes()
+    digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if hashlib.sha256(body).digest() != digest:
+        raise ValueError(file)
+    symbol, _, image = body.partition(b"\0")
+    return MachineCode(symbol.decode(), image)
+
+
+def _write(file: Path, code: MachineCode) -> None:
+    body = code.symbol.encode() + b"\0" + code.image
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f"{file.name}.{os.getpid()}")
+    part.write_bytes(hashlib.sha256(body).digest() + body)
+    part.replace(file)
+
+
+@functools.cache
+def _linker() -> Any:
+    llvm.initialize_native_target()
+    return llvm.create_lljit_compiler(suppress_errors=True)
+
+
+def _link(code: MachineCode) -> int:
+    """Return the address of the code. Raises `RuntimeError` if what it calls is not here."""
+    builder = llvm.JITLibraryBuilder().add_object_img(code.image).add_current_process()
+    builder.export_symbol(code.symbol)
+    library = builder.link(_linker(), f"entry-{next(_NUMBERS)}")
+    _LINKED.append(library)
+    return int(library[code.symbol])
