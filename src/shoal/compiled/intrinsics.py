@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir as _ir
+from numba import extending as _extending
 from numba import types
 from numba.core import cgutils as _cgutils
-from numba.extending import lower_builtin, type_callable
 from numba.np import arrayobj as _arrayobj
 
 from shoal.compiled.bits import lowest_bit, number_of_bits
 from shoal.compiled.memory import copy_bytes, grid_at, prefetch, rows_at
 
 ir: Any = _ir
+extending: Any = _extending
 cgutils: Any = _cgutils
 arrayobj: Any = _arrayobj
 
@@ -33,9 +34,8 @@ def _becomes(
 
     `result` returns their type, given those of the arguments.
     """
-    declare: Any = type_callable
-    declare(function)(lambda _context: result)
-    decorate: Callable[[Generator], Generator] = lower_builtin(function, *arguments)
+    extending.type_callable(function)(lambda _context: result)
+    decorate: Callable[[Generator], Generator] = extending.lower_builtin(function, *arguments)
     return decorate
 
 
