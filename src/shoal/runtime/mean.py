@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.compiled import F4, F8, compiling_once, entry, inlined, rows_at
+from shoal.compiled import F4, F8, I8, compiling_once, entry, grid_at, inlined, rows_at
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
+
+    from shoal.compiled.entry import Given
 
 BLOCK = 1 << 15
 """Elements to which all contributions are added before the next: they stay in the first caches."""
@@ -66,20 +68,16 @@ class Mean:
         self, total: Tensor, contributions: Sequence[tuple[int, Tensor]], finish: bool
     ) -> None:
         weights = self.weights if self.weighted else (1,) * len(self.weights)
-        last = len(contributions) - 1
-        length = total.numel()
-        size = BLOCK if last else length
-        add, item = _ADD[total.dtype].given(), total.element_size()
-        for start in range(0, length, size):
-            for number, (member, part) in enumerate(contributions):
-                add(
-                    total.data_ptr() + start * item,
-                    part.data_ptr() + start * item,
-                    min(size, length - start),
-                    1 if number else weights[self.me],
-                    weights[member],
-                    sum(weights) if finish and number == last else 1,
-                )
+        rows = [(part.data_ptr(), weights[member]) for member, part in contributions]
+        parts = np.array(rows, np.int64)
+        _combiner(total.dtype)(
+            total.data_ptr(),
+            total.numel(),
+            parts.ctypes.data,
+            len(rows),
+            weights[self.me],
+            sum(weights) if finish else 1,
+        )
 
 
 def load_means() -> None:
@@ -90,14 +88,41 @@ def load_means() -> None:
             Mean((1, 1), 0).combine(one, [(1, one.clone())], finish=True)
 
 
-@entry
-def _add_float32(total: int, part: int, length: int, own: int, weight: int, divisor: int) -> None:
-    _add(rows_at(total, length, F4), rows_at(part, length, F4), own, weight, divisor)
+@functools.cache
+def _combiner(dtype: torch.dtype) -> Given[None]:
+    """Return what combines tensors of a wide type."""
+    return {torch.float32: _combine_float32, torch.float64: _combine_float64}[dtype].given()
 
 
 @entry
-def _add_float64(total: int, part: int, length: int, own: int, weight: int, divisor: int) -> None:
-    _add(rows_at(total, length, F8), rows_at(part, length, F8), own, weight, divisor)
+def _combine_float32(
+    total: int, length: int, parts: int, count: int, own: int, divisor: int
+) -> None:
+    _combine(rows_at(total, length, F4), parts, count, own, divisor)
+
+
+@entry
+def _combine_float64(
+    total: int, length: int, parts: int, count: int, own: int, divisor: int
+) -> None:
+    _combine(rows_at(total, length, F8), parts, count, own, divisor)
+
+
+@inlined
+def _combine(total: NDArray[np.floating], parts: int, count: int, own: int, divisor: int) -> None:
+    """Add `count` contributions to `total`, block by block.
+
+    At `parts` are the address and the weight of each. The first one finds `total` with the weight
+    `own`; the last one divides it.
+    """
+    rows = grid_at(parts, count, 2, I8)
+    for start in range(0, total.size, BLOCK):
+        block = total[start : start + BLOCK]
+        for number in range(count):
+            part = rows_at(rows[number, 0] + start * total.itemsize, block.size, total.dtype)
+            mine = 1 if number else own
+            share = divisor if number == count - 1 else 1
+            _add(block, part, mine, rows[number, 1], share)
 
 
 @inlined
@@ -113,7 +138,3 @@ def _add(
     mine, theirs, share = dtype(own), dtype(weight), dtype(divisor)
     for index in range(total.size):
         total[index] = (mine * total[index] + theirs * part[index]) / share
-
-
-_ADD: Final = MappingProxyType({torch.float32: _add_float32, torch.float64: _add_float64})
-"""Of each wide type, what adds a contribution at one address to a total at another."""
