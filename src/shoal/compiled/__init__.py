@@ -1,4 +1,4 @@
-"""Compiling per-packet code: the decorator, and arrays over memory named by its address."""
+"""Compiling per-packet code: the decorators, and arrays over memory named by its address."""
 
 from __future__ import annotations
 

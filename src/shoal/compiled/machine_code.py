@@ -1,7 +1,7 @@
 """Machine code of entries: kept in files, and linked into this process without the compiler.
 
-A file belongs to one version of the sources and one kind of processor, for both are in its path.
-One that is missing, damaged, or refers to what this process does not have is made anew.
+A file belongs to one version of the sources and one kind of processor, which its path names. One
+that is missing, damaged, or calls what this process does not have is made anew.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def _file(function: Callable[..., object], variant: str) -> Path:
     source = Path(function.__code__.co_filename).read_bytes()
     digest = hashlib.sha256(variant.encode() + source).hexdigest()[:16]
     name = f"{function.__module__}.{function.__qualname__}-{digest}"
-    return Path(folder_for(function.__module__), f"entries-{_processor()}", name)
+    return Path(folder_for(function.__module__), f"entries-{_target()}", name)
 
 
 @functools.cache
-def _processor() -> str:
-    """Return a hash of what code for this processor may use, and of numba's settings."""
+def _target() -> str:
+    """Return a hash of what code is made for: this processor, and the settings of numba."""
     settings = sorted(each for each in os.environ.items() if each[0].startswith("NUMBA_"))
-    kind = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), settings
-    return hashlib.sha256(repr(kind).encode()).hexdigest()[:16]
+    target = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), settings
+    return hashlib.sha256(repr(target).encode()).hexdigest()[:16]
 
 
 def _read(file: Path) -> MachineCode:

@@ -1,6 +1,6 @@
 """Imported by the process that workers are forked from: the transport's code is there for all.
 
-Loading it takes a worker most of a second of processor time.
+Where it has not been compiled yet, that happens here: once, and before anybody is timed.
 """
 
 from __future__ import annotations
