@@ -156,7 +156,7 @@ def test_the_sides_of_overlap_differ_in_when_they_wait_alone(stand: Stand) -> No
     assert all(len(pairs) == 2 and min(map(min, pairs)) > 0 for pairs in by_rank)
 
 
-@pytest.mark.timeout(300)  # four processes load numba, which may have to compile
+@pytest.mark.timeout(300)  # the transport may have to be compiled
 @pytest.mark.parametrize(("loss_bound", "holes"), [(0.0, "zero"), (0.1, "error-feedback")])
 def test_ranks_look_at_their_memory_before_and_after(loss_bound: float, holes: str) -> None:
     by_rank = transport_memory.probe(100_000, 2, loss_bound, holes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,5 +125,5 @@ def _arranged(kinds: Sequence[Any]) -> Any:
 def _reader(builder: Any, address: Any) -> Callable[[], Any]:
     """Return what reads the next of the 64-bit words that begin at `address`."""
     first = builder.inttoptr(address, cgutils.intp_t.as_pointer())
-    places = iter(range(1 << 30))
+    places = itertools.count()
     return lambda: builder.load(builder.gep(first, [cgutils.intp_t(next(places))]))

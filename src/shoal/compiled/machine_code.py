@@ -85,7 +85,8 @@ def _write(file: Path, code: MachineCode) -> None:
 @functools.cache
 def _linker() -> Any:
     llvm.initialize_native_target()
-    return llvm.create_lljit_compiler(suppress_errors=True)
+    # JITLink lays a file's sections side by side: on ARM they cannot reach each other from afar
+    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
 
 
 def _link(code: MachineCode) -> int:
