@@ -9,7 +9,7 @@ from typing import Final
 
 from shoal.compiled import U1, compiled, copy_bytes, rows_at
 from shoal.transport.bitmap import count_bits, count_common, set_bit
-from shoal.transport.credit import LARGEST_CREDIT
+from shoal.transport.credit import LARGEST_CREDIT, note_way
 from shoal.transport.operations import (
     find_operation,
     leave_queue,
@@ -68,6 +68,7 @@ def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
     peer.credit_probe_at, peer.credit_probes = NEVER, 0
     if fresh > 0:
         note_round_trip(peer, feedback, arrived)
+        note_way(state.core[0], peer.network_rtt)
     note_feedback(state.core[0], peer, max(0, fresh), max(0, fresh_marked))
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import compiled
+from shoal.transport.own_queue import longest_wait
 from shoal.transport.replay import WINDOW, has_seen
 from shoal.transport.wire import unwrap
 
@@ -44,8 +45,10 @@ with too little of it ports stand idle by turns. 48 still fit a port's buffer of
 EPOCH_US: Final = 10_000_000
 """How long a smallest delay is believed in: clocks drift, routes change."""
 
+_NO_DELAY: Final = 1 << 60
+
 FIRST_INTERVAL_US: Final = 200
-_FEWEST_NEWS: Final = 4
+_FEWEST_NEWS: Final = 8
 """Packets of new credit below which a sender is told only with something else."""
 
 FIRST_ARRIVALS: Final = 1_000.0
@@ -62,6 +65,11 @@ ORDER: Final = 0.0002
 
 SHORTEST_AIM_US: Final = 200.0
 """Queueing delay that is aimed at where packets get lost, at least."""
+
+OF_TURNS: Final = 0.75
+"""The same as a share of how long packets wait in this host. Whose own link is full takes part in
+sums, where senders turn from one receiver to the next: with a shorter queue than they take to come
+back, ports stand idle by turns."""
 
 SHORT_AIM: Final = 1 / 8
 """The same as a share of a round without queues: on a long way a queue of that adds little."""
@@ -175,21 +183,45 @@ def note_overtaken(core: Row, peer: Row, number: int) -> None:
 
 
 @compiled
-def note_delay(core: Row, peer: Row, clock: int, arrived: int, packets: int) -> None:
-    """Take the one-way delay of `packets` into account: `clock` and `arrived` in microseconds."""
+def note_delay(
+    core: Row, peer: Row, clock: int, arrived: int, packets: int, is_exact: bool
+) -> None:
+    """Take the one-way delay of `packets` into account: `clock` and `arrived` in microseconds.
+
+    Unless it `is_exact`, the clock is when the sender guessed that they would leave. What was taken
+    for the shortest way because of a wrong guess would make all others look long, so guesses count
+    only where there was nothing else for an epoch.
+    """
     if core.interval_packets == 0:
         core.interval_first = arrived
     core.interval_last = arrived
     delay = unwrap(peer.base_delay, (arrived - clock) & 0xFFFFFFFF)
     if arrived >= peer.epoch_end:
-        peer.base_delay = delay if peer.epoch_end == 0 else peer.epoch_delay
-        peer.epoch_delay = delay
+        if peer.epoch_end == 0:
+            peer.base_delay = delay
+        elif peer.epoch_delay < _NO_DELAY:
+            peer.base_delay = peer.epoch_delay
+        else:
+            peer.base_delay = peer.epoch_estimate
+        peer.epoch_delay = peer.epoch_estimate = _NO_DELAY
         peer.epoch_end = arrived + EPOCH_US
-    peer.epoch_delay = min(peer.epoch_delay, delay)
-    peer.base_delay = min(peer.base_delay, delay)
-    core.interval_delay = min(core.interval_delay, delay - peer.base_delay)
+    peer.epoch_estimate = min(peer.epoch_estimate, delay)
+    if is_exact:
+        peer.epoch_delay = min(peer.epoch_delay, delay)
+        peer.base_delay = min(peer.base_delay, delay)
+    core.interval_delay = min(core.interval_delay, max(0, delay - peer.base_delay))
     core.interval_packets += packets
-    core.round_delays += float(delay - peer.base_delay) * packets
+    core.round_delays += float(max(0, delay - peer.base_delay)) * packets
+
+
+@compiled
+def note_way(core: Row, round_trip: float) -> None:
+    """Note how long a round trip of our own packets took: no way without queues is longer.
+
+    Where everyone sends to everyone, credit waits at senders for its turn, and the rounds that it
+    makes look like long ways.
+    """
+    core.shortest_round = min(core.shortest_round, round_trip)
 
 
 @compiled
@@ -247,8 +279,9 @@ def _aimed_delay(core: Row, way: float) -> float:
     lengthened = core.shortest_round + LENGTHENING * (way - core.shortest_round)
     core.shortest_round = way if core.shortest_round == 0 else min(way, lengthened)
     core.lossy = 1.0 if core.round_lost > 0 else FORGETTING * core.lossy
-    shorter = min(core.delay_target, max(SHORTEST_AIM_US, SHORT_AIM * core.shortest_round))
-    return float(core.delay_target - core.lossy * (core.delay_target - shorter))
+    turns = OF_TURNS * longest_wait(core)
+    shorter = max(SHORTEST_AIM_US, turns, SHORT_AIM * core.shortest_round)
+    return float(core.delay_target - core.lossy * max(0.0, core.delay_target - shorter))
 
 
 @compiled
@@ -290,7 +323,7 @@ def _set_budget(core: Row) -> None:
         change = min(change, -lost)
     elif change > 0:
         change *= 1.0 - core.full
-    enough = ENOUGH * core.highest_rate * (core.shortest_round + aim)
+    enough = ENOUGH * core.highest_rate * (core.shortest_round + aim + longest_wait(core))
     change = min(change, enough / core.budget - 1.0)
     core.budget *= 1.0 + min(max(change, -DECREASE), 1.0)
     core.budget = min(max(core.budget, SMALLEST_BUDGET), core.largest_budget)

@@ -6,7 +6,12 @@ receivers together have granted, which on a slow link is tens of milliseconds. S
 here, where the next packet is still to be chosen, while the kernel has as much as the link carries
 in TARGET_US. How fast the link drains is seen while nothing is added; a queue that has run empty
 was too short, so that a program that is late to look gets a longer one (as the kernel's byte queue
-limits do for network cards).
+limits do for network cards). After a pause only a small part of it may wait until a full one would
+be through: receivers get ready one after another, and what all senders have filled their queues
+with for the first to be ready is what the last ones wait behind.
+
+What is known of the link also tells when a packet will leave. Packets bear that time, so that their
+receiver sees what queues on the way, and not what queues here.
 
 Bytes are those that the kernel charges sockets for, which are more than packets have.
 """
@@ -41,7 +46,10 @@ MOST_BYTES: Final = 2 << 20
 FIRST_BYTES: Final = 32 * PACKET_BYTES
 
 FEWEST_AT_ONCE: Final = 4
-"""Packets that are always handed over together if there are as many."""
+
+AFTER_A_PAUSE: Final = 1 / 8
+"""The part of a full queue that may wait at first."""
+"""Packets that are always handed over together if there are as many, but after a pause."""
 
 FIRST_RATE: Final = FIRST_BYTES / TARGET_US
 """Bytes per microsecond that a link is taken to carry when data first wait for it."""
@@ -57,19 +65,24 @@ def may_send(core: Row, now: int) -> bool:
 
     To be asked only when there are some. If not, `core.look_at` says when to ask again.
     """
+    if core.short_until == NEVER:
+        core.short_until = now + int(core.own_limit / core.own_rate)
     if core.held_at == NEVER:
-        if core.waiting < core.own_limit:
+        if core.waiting < _limit(core):
             return True
         if core.own_rate == 0.0:
             core.own_rate = FIRST_RATE
         core.held_at, core.held_bytes = now, core.waiting
         core.look_at = now + _wait(core)
         return False
-    if core.waiting > core.own_limit / 2:
+    if core.waiting > _limit(core) / 2:
         if now >= core.look_at:
             core.look_at = now + _wait(core)
         return False
-    _learn(core, max(1, now - core.held_at))
+    if core.short_until == 0:
+        _learn(core, max(1, now - core.held_at))
+    elif now >= core.short_until:
+        core.short_until = 0
     hold_nothing(core)
     return True
 
@@ -81,30 +94,61 @@ def hold_nothing(core: Row) -> None:
 
 
 @compiled
+def note_pause(core: Row) -> None:
+    """Note that there is nothing to send."""
+    hold_nothing(core)
+    if core.waiting == 0 and core.own_rate > 0.0:
+        core.short_until = NEVER
+
+
+@compiled
+def wait_ahead(core: Row) -> int:
+    """Return how many microseconds a packet handed over now will wait, as far as is known."""
+    return int(core.waiting / core.own_rate) if core.own_known else 0
+
+
+@compiled
+def longest_wait(core: Row) -> float:
+    """Return the same in a full queue."""
+    return float(core.own_limit / core.own_rate) if core.own_known else 0.0
+
+
+@compiled
+def _limit(core: Row) -> float:
+    """Return how many bytes may wait now."""
+    return float(core.own_limit * (AFTER_A_PAUSE if core.short_until != 0 else 1.0))
+
+
+@compiled
 def packets_at_once(core: Row) -> int:
     """Return how many packets may be handed over together: one call of more would be a queue."""
     if core.own_rate == 0.0:
         return int(core.largest_batch)
-    share = int(core.own_limit / (2 * PACKET_BYTES))
-    return int(min(core.largest_batch, max(FEWEST_AT_ONCE, share)))
+    share = int(_limit(core) / (2 * PACKET_BYTES))
+    fewest = FEWEST_AT_ONCE if core.short_until == 0 else 1
+    return int(min(core.largest_batch, max(fewest, share)))
 
 
 @compiled
 def _wait(core: Row) -> int:
     """Return after how many microseconds half of the queue should have gone."""
-    return 1 + int(max(0.0, core.waiting - core.own_limit / 2) / core.own_rate)
+    return 1 + int(max(0.0, core.waiting - _limit(core) / 2) / core.own_rate)
 
 
 @compiled
 def _learn(core: Row, took: int) -> None:
-    """Take into account what has gone in the `took` microseconds in which nothing was added."""
-    rate = min((core.held_bytes - core.waiting) / took, _FASTER * core.own_rate)
+    """Take into account what has gone in the `took` microseconds in which nothing was added.
+
+    The rate is known once a look finds less than it may; until then nothing of it is to be kept.
+    """
+    fastest, rate = _FASTER * core.own_rate, (core.held_bytes - core.waiting) / took
     if core.waiting == 0:  # it ran empty: the link may be faster, and stood idle for a while
-        core.own_rate = max(core.own_rate, rate)
+        core.own_rate = max(core.own_rate, min(rate, fastest))
         core.own_limit = min(2 * core.own_limit, float(MOST_BYTES))
         return
-    gain = 1.0 if core.own_rate == FIRST_RATE else _GAIN  # nothing of what is known is older
-    core.own_rate += (rate - core.own_rate) * gain
+    gain = _GAIN if core.own_known else 1.0
+    core.own_known |= rate < fastest
+    core.own_rate += (min(rate, fastest) - core.own_rate) * gain
     most = min(max(core.own_rate * FAST_US, float(FIRST_BYTES)), float(MOST_BYTES))
     wanted = min(max(core.own_rate * TARGET_US, float(LEAST_BYTES)), most)
     core.own_limit += (wanted - core.own_limit) * gain

@@ -57,6 +57,7 @@ from shoal.transport.wire import (
     REPORT,
     STOP,
     VERSION,
+    WAITED,
     run_length,
     unwrap,
 )
@@ -232,7 +233,7 @@ def _note_arrival(
         peer.marked += count
     if tos & 3 == CONGESTION_MARK or header.flags & REPORT:
         queue_feedback(state, rank, FEEDBACK)
-    note_delay(core, peer, int(header.clock), arrived, count)
+    note_delay(core, peer, int(header.clock), arrived, count, header.flags & WAITED == 0)
 
 
 @compiled

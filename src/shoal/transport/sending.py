@@ -22,7 +22,7 @@ from shoal.transport.operations import (
     outgoing_at,
     row_of,
 )
-from shoal.transport.own_queue import hold_nothing, may_send, packets_at_once
+from shoal.transport.own_queue import may_send, note_pause, packets_at_once, wait_ahead
 from shoal.transport.rates import (
     allowed_packets,
     note_sent,
@@ -54,6 +54,7 @@ from shoal.transport.wire import (
     PROBE,
     REPORT,
     VERSION,
+    WAITED,
 )
 
 TRANSMIT: Final = np.dtype(
@@ -102,10 +103,14 @@ def next_batch(
     The user's memory is not ours any more once its operation has finished: what cannot be sent at
     once must be kept by `keep_batch`. `clock` is the real-time clock in microseconds. While
     `core.waiting` is too much, data are held back until `core.look_at` (`transport/own_queue.py`).
+
+    Whoever begins anew begins after its own rank, so that not all send to the same one at once; and
+    once more when all receivers have had time to get ready.
     """
+    core = state.core[0]
+    clock += wait_ahead(core)
     if _next_control(state, memory, pieces, clock, transmit):
         return True
-    core = state.core[0]
     world_size, candidates = state.peers.size, state.candidates.ctypes.data
     begin = core.peer_cursor
     for turn in range(2):  # from the cursor to the last rank, and from the first to the cursor
@@ -117,17 +122,18 @@ def next_batch(
             allowed = _allowed(state, rank, now)
             if allowed <= 0:
                 continue
+            was_short = core.short_until != 0
             if not may_send(core, now):
                 return False
-            core.peer_cursor = (rank + 1) % world_size
+            begins_anew = was_short and core.short_until == 0
+            core.peer_cursor = ((core.rank if begins_anew else rank) + 1) % world_size
             room = min(
                 allowed, packets_at_once(core), capacity // (HEADER_BYTES + core.segment_bytes)
             )
             _write_batch(state, rank, room, memory, pieces, clock)
             return _describe(state, rank, now, transmit)
-    # whoever begins anew begins after its own rank, so that not all send to the same one at once
     core.peer_cursor = (core.rank + 1) % world_size
-    hold_nothing(core)
+    note_pause(core)
     return False
 
 
@@ -269,6 +275,7 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
     important_only = core.importance_tags and row.important != 0 and row.important_left > 0
     importance = row.important == 0 or important_only
     flags = (IMPORTANT if importance else 0) | (AGAIN if row.passes else 0)
+    flags |= WAITED if core.waiting > 0 else 0
     segment_bytes, cursor, at = core.segment_bytes, row.cursor, memory
     parts = rows_at(pieces, room * PIECES, PIECE)
     to_begin = cursor > 0  # what lies before the cursor comes after the end
@@ -361,7 +368,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
         row.state = ASKING
         row.next = peer.next_number  # what `pass_end` returns
         row.passes = min(row.passes + 1, 255)
-        row.probe_at = now + probe_wait(peer, row.probes)
+        row.probe_at = now + wait_ahead(core) + probe_wait(peer, row.probes)
         core.timer_at = min(core.timer_at, row.probe_at)
         if has_lately_missed(peer):
             _ask_again(state, rank, handle)

@@ -183,7 +183,8 @@ PEER: Final = np.dtype(
         ("last_clock", "<i8"),
         ("last_arrival", "<i8"),
         ("base_delay", "<i8"),  # smallest clock difference of the current and the last epoch
-        ("epoch_delay", "<i8"),
+        ("epoch_delay", "<i8"),  # the current one's, of packets that left at once
+        ("epoch_estimate", "<i8"),  # and of all, their senders' guesses when they left included
         ("epoch_end", "<i8"),
         ("lateness", "<f8"),  # how far behind packets arrive, microseconds
         ("end_at", "<i8"),  # when `end` last advanced
@@ -253,7 +254,9 @@ CORE: Final = np.dtype(
         ("fixed_rate", "<f8"),
         ("waiting", "<i8"),  # bytes of ours that are still in this host, as the caller sees them
         ("own_limit", "<f8"),  # and how many may be there before data are held back
-        ("own_rate", "<f8"),  # how fast they leave, bytes per microsecond; 0: unknown
+        ("own_rate", "<f8"),  # how fast they leave, bytes per microsecond; 0: nothing ever waited
+        ("own_known", "<i8"),  # whether that has been seen, not just guessed
+        ("short_until", "<i8"),  # until when less may wait: NEVER from a pause on, 0 if all may
         ("held_at", "<i8"),  # since when data are held back, NEVER if they are not
         ("held_bytes", "<i8"),  # what was waiting then
         ("look_at", "<i8"),  # when to see again how much is waiting

@@ -39,6 +39,8 @@ IMPORTANT: Final = 2
 """Flag: tagged important, whatever the network made of the ECN bits on the way."""
 AGAIN: Final = 4
 """Flag: this segment has been sent before."""
+WAITED: Final = 16
+"""Flag: the packet had to wait in its sender's own queue, and the clock is when it was to leave."""
 REPORT: Final = 8
 """Flag: the sender's rate control waits to hear what has arrived."""
 

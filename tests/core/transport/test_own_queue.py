@@ -15,6 +15,7 @@ from virtual_link import joined
 
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.own_queue import (
+    AFTER_A_PAUSE,
     FAST_US,
     FEWEST_AT_ONCE,
     FIRST_BYTES,
@@ -23,8 +24,11 @@ from shoal.transport.own_queue import (
     PACKET_BYTES,
     TARGET_US,
     hold_nothing,
+    longest_wait,
     may_send,
+    note_pause,
     packets_at_once,
+    wait_ahead,
 )
 from shoal.transport.tables import NEVER
 
@@ -76,6 +80,8 @@ class Host:
         """Have nothing to send for a while."""
         hold_nothing(self.core)
         self._pass(self.now + duration_us)
+        self.core["waiting"] = int(self.waiting)
+        note_pause(self.core)
 
 
 @given(rate=st.floats(0.5, 800.0))
@@ -114,6 +120,30 @@ def test_what_a_shaper_has_saved_up_is_not_taken_for_its_rate(saves: int, arriva
         host.run(100_000)
         assert host.fullest <= (48 + saves) * PACKET_BYTES
         host.rest(30_000)
+
+
+@pytest.mark.parametrize("rate", [6.25, 12.5, 125.0])
+def test_after_a_pause_little_waits_until_a_full_queue_would_be_through(rate: float) -> None:
+    host = Host(rate)
+    host.run(500_000)
+    full, lasts = float(host.core["own_limit"]), round(longest_wait(host.core))
+    host.rest(10_000)
+    host.run(lasts // 2)
+    assert host.fullest <= AFTER_A_PAUSE * full + packets_at_once(host.core) * PACKET_BYTES
+    assert host.idle_us < 0.1 * lasts
+    host.run(2 * lasts)
+    assert host.fullest > 0.9 * full
+
+
+@given(rate=st.floats(3.0, 800.0))
+def test_how_long_packets_will_wait_is_told_once_it_is_known(rate: float) -> None:
+    host = Host(rate)
+    host.run(100)
+    assert host.waiting > 0
+    assert wait_ahead(host.core) == 0
+    host.run(500_000)
+    host.core["waiting"] = int(host.waiting)
+    assert wait_ahead(host.core) == pytest.approx(host.waiting / rate, rel=0.1, abs=2)
 
 
 def test_where_nothing_ever_waits_batches_are_as_large_as_may_be() -> None:

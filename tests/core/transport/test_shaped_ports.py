@@ -12,6 +12,7 @@ from virtual_link import Datagram, VirtualLink, joined
 
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.own_queue import PACKET_BYTES
+from shoal.transport.wire import WAITED
 
 FRAME_BYTES, UDP_BYTES = 1514, 1472
 HEADERS_BYTES = FRAME_BYTES - UDP_BYTES
@@ -59,6 +60,45 @@ class ShapedLink(VirtualLink):
 
         self._note_under_way(datagram, 1)
         self.at(self._awake[datagram.target], datagram.target, deliver)
+
+
+@dataclass(eq=False)
+class Clocked(ShapedLink):
+    """Compares what packets say of when they leave with when they do."""
+
+    errors: dict[bool, list[int]] = field(default_factory=lambda: {True: [], False: []})
+    """By whether a packet had to wait; in microseconds."""
+
+    def _carry(self, datagram: Datagram) -> None:
+        if datagram.is_data:
+            leaves = max(self._free.get(("out", datagram.source), 0.0), float(self.now))
+            clock = int(datagram.header["clock"]) - self.offsets[datagram.source]
+            error = (clock - int(leaves) + (1 << 31)) % (1 << 32) - (1 << 31)
+            self.errors[bool(datagram.header["flags"] & WAITED)].append(error)
+        super()._carry(datagram)
+
+
+def test_packets_bear_the_time_when_they_leave_their_host() -> None:
+    plain, endpoints = joined(4, TransportConfig())
+    link = Clocked(endpoints, plain.faults, seed=1)
+    values = np.ones((4, 250_000), np.float32)
+    case = AllReduce(link, range(4), values, piece_length=22 * 360)
+    for iteration in range(2):
+        for errors in link.errors.values():
+            errors.clear()
+        for guard, row in zip(case.guards, values, strict=True):
+            guard.bytes[:] = row.view(np.uint8)
+        case.post_all(7, iteration + 1)
+        link.run(lambda: link.running() == 0 and all(link.finished))
+        for each in link.finished:
+            each.clear()
+        link.pass_time(10_000)
+    first_of_batch = [error for error in link.errors[True] if error > -100]
+    assert len(link.errors[True]) > 1_000
+    assert statistics.median(first_of_batch) == pytest.approx(0, abs=150)
+    assert max(link.errors[True]) < 600
+    assert 0 < len(link.errors[False]) < 500
+    assert max(link.errors[False]) <= 0
 
 
 @pytest.mark.parametrize("megabits", [50, 1_000])
