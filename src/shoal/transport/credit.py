@@ -67,9 +67,9 @@ SHORTEST_AIM_US: Final = 200.0
 """Queueing delay that is aimed at where packets get lost, at least."""
 
 OF_TURNS: Final = 0.75
-"""The same as a share of how long packets wait in this host. Whose own link is full takes part in
-sums, where senders turn from one receiver to the next: with a shorter queue than they take to come
-back, ports stand idle by turns."""
+"""The same as a share of how long packets wait in this host, if several send to it. Whose own link
+is full takes part in sums, where senders turn from one receiver to the next: with a shorter queue
+than they take to come back, ports stand idle by turns."""
 
 SHORT_AIM: Final = 1 / 8
 """The same as a share of a round without queues: on a long way a queue of that adds little."""
@@ -279,7 +279,7 @@ def _aimed_delay(core: Row, way: float) -> float:
     lengthened = core.shortest_round + LENGTHENING * (way - core.shortest_round)
     core.shortest_round = way if core.shortest_round == 0 else min(way, lengthened)
     core.lossy = 1.0 if core.round_lost > 0 else FORGETTING * core.lossy
-    turns = OF_TURNS * longest_wait(core)
+    turns = OF_TURNS * longest_wait(core) if core.receiving_peers > 1 else 0.0
     shorter = max(SHORTEST_AIM_US, turns, SHORT_AIM * core.shortest_round)
     return float(core.delay_target - core.lossy * max(0.0, core.delay_target - shorter))
 
