@@ -12,8 +12,9 @@ get lost, for what repairs them waits in the same queue. Loss within the bounds 
 count, and a little loss shrinks nothing: sending less would not mend a bad link. If more than
 `tolerated_loss` gets lost, a port is full: then the budget shrinks by what was lost, and grows more
 slowly until that is forgotten. At first it doubles, while that brings more packets (slow start).
-Delay is measured from the senders' clocks to the kernel's arrival stamps, so neither clock offsets
-nor a receiver that is slow to read look like congestion.
+Delay is measured from when packets leave their senders' hosts to the kernel's arrival stamps, so
+neither clock offsets, nor what waits at senders for its turn, nor a receiver that is slow to read
+look like congestion.
 
 The papers leave rate control minimal (research digest, section 1.8: "only to avoid collapse");
 granting credit from the receiver follows the idea of NDP and Homa, setting it in proportion to the

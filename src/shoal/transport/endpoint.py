@@ -76,6 +76,7 @@ class Endpoint:
         core["arrivals"] = FIRST_ARRIVALS
         self.state.peers["reordering"] = MOST_REORDERING if config.paths > 1 else LEAST_REORDERING
         core["own_limit"], core["held_at"], core["look_at"] = FIRST_BYTES, NEVER, NEVER
+        core["paused_at"] = NEVER
         rates.start(self.state, config.rate_bytes_per_us)
         self._free = list(range(len(self.state.operations)))
         self._running: dict[int, MessageTables] = {}

@@ -65,8 +65,8 @@ def may_send(core: Row, now: int) -> bool:
 
     To be asked only when there are some. If not, `core.look_at` says when to ask again.
     """
-    if core.short_until == NEVER:
-        core.short_until = now + int(core.own_limit / core.own_rate)
+    if core.paused_at != NEVER:
+        _begin_anew(core, now)
     if core.held_at == NEVER:
         if core.waiting < _limit(core):
             return True
@@ -94,11 +94,21 @@ def hold_nothing(core: Row) -> None:
 
 
 @compiled
-def note_pause(core: Row) -> None:
+def note_pause(core: Row, now: int) -> None:
     """Note that there is nothing to send."""
     hold_nothing(core)
-    if core.waiting == 0 and core.own_rate > 0.0:
-        core.short_until = NEVER
+    if core.waiting == 0 and core.paused_at == NEVER:
+        core.paused_at = now
+
+
+@compiled
+def _begin_anew(core: Row, now: int) -> None:
+    """Let little wait for a while, if the pause was longer than what waited before."""
+    if core.own_rate > 0.0:
+        lasts = int(core.own_limit / core.own_rate)
+        if now - core.paused_at > lasts:
+            core.short_until = now + lasts
+    core.paused_at = NEVER
 
 
 @compiled

@@ -133,7 +133,7 @@ def next_batch(
             _write_batch(state, rank, room, memory, pieces, clock)
             return _describe(state, rank, now, transmit)
     core.peer_cursor = (core.rank + 1) % world_size
-    note_pause(core)
+    note_pause(core, now)
     return False
 
 

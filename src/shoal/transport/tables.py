@@ -256,7 +256,8 @@ CORE: Final = np.dtype(
         ("own_limit", "<f8"),  # and how many may be there before data are held back
         ("own_rate", "<f8"),  # how fast they leave, bytes per microsecond; 0: nothing ever waited
         ("own_known", "<i8"),  # whether that has been seen, not just guessed
-        ("short_until", "<i8"),  # until when less may wait: NEVER from a pause on, 0 if all may
+        ("paused_at", "<i8"),  # since when nothing is to be sent, NEVER if something is
+        ("short_until", "<i8"),  # until when less may wait, 0 if all may
         ("held_at", "<i8"),  # since when data are held back, NEVER if they are not
         ("held_bytes", "<i8"),  # what was waiting then
         ("look_at", "<i8"),  # when to see again how much is waiting

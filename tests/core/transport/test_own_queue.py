@@ -79,9 +79,10 @@ class Host:
     def rest(self, duration_us: int) -> None:
         """Have nothing to send for a while."""
         hold_nothing(self.core)
-        self._pass(self.now + duration_us)
+        self._pass(self.now + round(2 * self.waiting / self.rate) + 1)
         self.core["waiting"] = int(self.waiting)
-        note_pause(self.core)
+        note_pause(self.core, self.now)
+        self._pass(self.now + duration_us)
 
 
 @given(rate=st.floats(0.5, 800.0))
