@@ -22,7 +22,8 @@ def next_port(state: State, node: int, packet: Row) -> int:
 
     Nodes hash differently, so that flows which share a port here part at the next node.
     """
-    first, choices = state.routes[node, packet.destination]
+    route = state.routes[node, packet.destination]
+    first, choices = route[0], route[1]
     if choices == 0:
         return -1
     if choices == 1:

@@ -105,8 +105,7 @@ def share_of(free: int, share: int) -> int:
 @inlined
 def _append(state: State, port: Row, queue: Row, packet_row: int) -> None:
     packet = state.packets[packet_row]
-    packet.next = -1
-    if queue.tail < 0:
+    if queue.packets == 0:
         queue.head = packet_row
         port.busy |= 1 << packet.queue
     else:
@@ -137,8 +136,7 @@ def serve(state: State, number: int, start: int) -> int:
     queue.head = packet.next
     queue.bytes -= packet.size
     queue.packets -= 1
-    if queue.head < 0:
-        queue.tail = -1
+    if queue.packets == 0:
         queue.empty_since = start
         port.busy &= ~(1 << index)
     port.bytes -= packet.size

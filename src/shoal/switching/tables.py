@@ -42,14 +42,14 @@ PACKET: Final = np.dtype(
         ("flow", "<u8"),  # hash of what makes packets belong together
         ("next", "<i4"),  # in its queue, or among the free rows; -1: none
         ("size", "<i4"),  # bytes on the link
-        ("destination", "<i4"),  # host
+        ("destination", "<u4"),  # host
         ("queue", "u1"),
         ("ecn", "u1"),  # the two bits
         ("pad", "u1", (2,)),
         # What follows is for engines that need it.
         ("at", "<i8"),  # when it arrives next
         ("begun", "<i8"),  # when it was put in
-        ("place", "<i4"),  # where it arrives next
+        ("place", "<u4"),  # where it arrives next
         ("owner", "<i4"),  # whose it is; -1: nobody's
         ("line", "u1", (8,)),
     ],
@@ -82,8 +82,8 @@ QUEUE: Final = np.dtype(
         ("limit_packets", "<i8"),
         ("peak_bytes", "<i8"),
         ("empty_since", "<i8"),
-        ("head", "<i4"),
-        ("tail", "<i4"),
+        ("head", "<u4"),  # rows of packets, if there are any
+        ("tail", "<u4"),
         ("weight", "<i4"),  # the average moves by 2 ** -weight of the difference; 0: no average
         ("pad", "<i4"),
         # Not everybody needs the rest.
@@ -188,9 +188,9 @@ class State(NamedTuple):
     links: NDArray[np.void]
     counts: NDArray[np.int64]
     """By port, queue, color and `Count`."""
-    routes: NDArray[np.int32]
+    routes: NDArray[np.uint32]
     """By node and host: where its ports stand in `choices`, and how many there are."""
-    choices: NDArray[np.int32]
+    choices: NDArray[np.uint32]
     packets: NDArray[np.void]
     heap: NDArray[np.void]
     delivered: NDArray[np.int32]
@@ -212,8 +212,8 @@ def new_state(
         buffers=np.zeros(buffers, BUFFER),
         links=_rows(ports, LINK),
         counts=np.zeros((ports, QUEUES, COLORS, len(Count)), np.int64),
-        routes=np.zeros((nodes, hosts, 2), np.int32),
-        choices=np.zeros(0, np.int32),
+        routes=np.zeros((nodes, hosts, 2), np.uint32),
+        choices=np.zeros(0, np.uint32),
         packets=_rows(packets, PACKET),
         heap=np.zeros(packets + ports, EVENT),
         delivered=np.zeros(packets, np.int32),
@@ -222,7 +222,6 @@ def new_state(
     state.packets["next"] = np.arange(1, packets + 1)
     state.packets["next"][-1] = -1
     state.ports["buffer"] = -1
-    state.queues["head"] = state.queues["tail"] = -1
     for table in (state.ports, state.queues):
         table["limit_bytes"] = table["limit_packets"] = NEVER
     state.queues["share"] = ONE

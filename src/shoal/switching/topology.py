@@ -207,7 +207,7 @@ def make_state(
         set_port(state, number, cable.port, -1 - cable.source if shares else -1)
         set_link(state, number, cable.link)
         state.links[number]["leads_to"] = -1 - cable.target
-    state = state._replace(choices=np.zeros(len(topology.cables) * topology.hosts, np.int32))
+    state = state._replace(choices=np.zeros(len(topology.cables) * topology.hosts, np.uint32))
     set_routes(state, topology)
     return state
 

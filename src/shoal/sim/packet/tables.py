@@ -51,7 +51,7 @@ CLOCK: Final = np.dtype(
 TIMER: Final = 1 << 62
 """A row of packets whose size is 0 is a timer; numbers from this on are theirs."""
 
-DUE: Final = np.dtype([("at", "<i8"), ("place", "<i4"), ("row", "<i4")], align=True)
+DUE: Final = np.dtype([("at", "<i8"), ("place", "<u4"), ("row", "<u4")], align=True)
 
 
 @unique
@@ -77,9 +77,9 @@ class Window(NamedTuple):
     """A bit for every bucket with something in it."""
     due: NDArray[np.void]
     """What the bucket under the cursor held, in the order of events."""
-    busy: NDArray[np.int32]
+    busy: NDArray[np.uint32]
     """Ports whose `scheduled` is set: all in which something waits, and some others."""
-    sharers: NDArray[np.int32]
+    sharers: NDArray[np.uint32]
     """Ports by the buffer that they share: those of b are first_sharers[b : b + 2]."""
     first_sharers: NDArray[np.int32]
 
@@ -94,7 +94,7 @@ def new_window(state: State, *, least_size: int = LEAST_BYTES) -> Window:
     shift = _shift(lookahead, len(state.ports))
     span = lookahead + _longest_way(state)
     buckets = _power_of_two(min(max(span >> shift, _FEWEST_BUCKETS), _MOST_BUCKETS))
-    order = np.argsort(state.ports["buffer"], kind="stable").astype(np.int32)
+    order = np.argsort(state.ports["buffer"], kind="stable").astype(np.uint32)
     owners = state.ports["buffer"][order]
     clock = np.zeros(1, CLOCK)
     clock["lookahead"], clock["shift"], clock["least_size"] = lookahead, shift, least_size
@@ -104,7 +104,7 @@ def new_window(state: State, *, least_size: int = LEAST_BYTES) -> Window:
         heads=np.full(buckets, -1, np.int32),
         filled=np.zeros(buckets // 64, np.uint64),
         due=np.zeros(len(state.packets), DUE),
-        busy=np.zeros(len(state.ports), np.int32),
+        busy=np.zeros(len(state.ports), np.uint32),
         sharers=order,
         first_sharers=np.searchsorted(owners, np.arange(len(state.buffers) + 1)).astype(np.int32),
     )
@@ -132,7 +132,7 @@ def _longest_way(state: State) -> int:
 
 def _shift(lookahead: int, ports: int) -> int:
     """Return the logarithm of a bucket's width: few arrivals in each, when all ports are busy."""
-    return max(0, (lookahead // max(_NARROW, 2 * ports)).bit_length() - 1)
+    return max(0, (lookahead // max(_NARROW, 4 * ports)).bit_length() - 1)
 
 
 def _power_of_two(least: int) -> int:
