@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from shoal.switching.tables import Row, State
 
 _COUNTS: Final = COLORS * len(Count)
-_AHEAD: Final = 3
+_AHEAD: Final = 16
 """Buckets after which a row that the processor fetches now is needed."""
+_TOGETHER: Final = 8
+"""Entries that are gathered at a time: by the last one's turn, what it needs has been fetched."""
+_WORD: Final = 64
+"""Buckets that a word of `filled` stands for."""
 _FEW: Final = 32
 """Entries that are sorted by insertion; more, by a heap."""
 
@@ -47,42 +51,46 @@ def next_bucket(window: Window) -> int:
     """Return the first bucket after the cursor's with something in it; `NEVER` if there is none."""
     clock, words = window.clock[0], len(window.filled)
     begin = clock.cursor + 1
-    place = begin & (len(window.heads) - 1)
-    word, below = place >> 6, place & 63
-    bits = window.filled[word] >> uint64(below)
+    slot = slot_of(window, begin)
+    word, below = slot >> uint64(6), slot & uint64(63)
+    bits = window.filled[word] >> below
     if bits != uint64(0):
         return min(begin + lowest_bit(bits), clock.far_least)
-    begin += 64 - below
+    begin += _WORD - int(below)
     for _ in range(words):
-        word = (word + 1) & (words - 1)
+        word = (word + uint64(1)) & uint64(words - 1)
         bits = window.filled[word]
         if bits != uint64(0):
             return min(begin + lowest_bit(bits), clock.far_least)
-        begin += 64
+        begin += _WORD
     return int(clock.far_least)
 
 
 @inlined
-def gather(state: State, window: Window, bucket: int) -> None:
-    """Move the cursor to `bucket`, the next one, and sort what it holds into `due`, now empty."""
+def gather(state: State, window: Window, bucket: int, last: int) -> None:
+    """Sort what `bucket`, the next one, and some up to `last` hold into `due`, now empty.
+
+    The cursor moves to the last of them.
+    """
     clock = window.clock[0]
     clock.cursor = bucket
     if bucket >= clock.far_least:
         _fetch_far(state, window)
-    slot = bucket & (len(window.heads) - 1)
-    ahead = first_of(window, bucket + _AHEAD)
-    if ahead >= 0:
-        prefetch(state.packets, ahead)
-    row, count = int(window.heads[slot]), 0
-    window.heads[slot] = -1
-    window.filled[slot >> 6] &= ~(uint64(1) << uint64(slot & 63))
-    while row >= 0:
-        packet, entry = state.packets[row], window.due[count]
-        entry.at, entry.place, entry.row = packet.at, packet.place, row
-        count += 1
-        row = int(packet.next)
-        if entry.place < len(state.ports):
-            _expect(state, entry.place, packet.queue)
+    slot = slot_of(window, bucket)
+    word, below = slot >> uint64(6), slot & uint64(63)
+    base, filled = bucket - int(below), window.filled[word]
+    bits = filled & (~uint64(0) << below)
+    room = min(last, clock.far_least - 1) - base
+    if room < _WORD - 1:
+        bits &= (uint64(2) << uint64(room)) - uint64(1)
+    count = 0
+    while bits != uint64(0) and count < _TOGETHER:
+        place = lowest_bit(bits)
+        bits &= bits - uint64(1)
+        filled &= ~(uint64(1) << uint64(place))
+        clock.cursor = base + place
+        count = _take(state, window, base + place, count)
+    window.filled[word] = filled
     clock.first, clock.last = 0, count
     if count > _FEW:
         _sort_many(state, window, count)
@@ -91,9 +99,34 @@ def gather(state: State, window: Window, bucket: int) -> None:
 
 
 @inlined
+def _take(state: State, window: Window, bucket: int, count: int) -> int:
+    """Empty a bucket into `due` behind the first `count` entries; return how many there are now."""
+    ahead = first_of(window, bucket + _AHEAD)
+    if ahead >= 0:
+        prefetch(state.packets, ahead)
+    slot = slot_of(window, bucket)
+    row = int(window.heads[slot])
+    window.heads[slot] = -1
+    while row >= 0:
+        packet, entry = state.packets[row], window.due[count]
+        entry.at, entry.place, entry.row = packet.at, packet.place, row
+        count += 1
+        row = int(packet.next)
+        if entry.place < len(state.ports):
+            _expect(state, entry.place, packet.queue)
+    return count
+
+
+@inlined
+def slot_of(window: Window, bucket: int) -> uint64:
+    """Return where a bucket that the ring has room for stands in it."""
+    return uint64(bucket) & uint64(len(window.heads) - 1)
+
+
+@inlined
 def first_of(window: Window, bucket: int) -> int:
     """Return a row that is due in a bucket that the ring has room for; -1 if none is known yet."""
-    return int(window.heads[bucket & (len(window.heads) - 1)])
+    return int(window.heads[slot_of(window, bucket)])
 
 
 @inlined
@@ -130,10 +163,10 @@ def _move_list(state: State, row: int, other: Window) -> None:
 
 @inlined
 def _link(state: State, window: Window, row: int, bucket: int) -> None:
-    slot = bucket & (len(window.heads) - 1)
+    slot = slot_of(window, bucket)
     state.packets[row].next = window.heads[slot]
     window.heads[slot] = row
-    window.filled[slot >> 6] |= uint64(1) << uint64(slot & 63)
+    window.filled[slot >> uint64(6)] |= uint64(1) << (slot & uint64(63))
 
 
 @compiled

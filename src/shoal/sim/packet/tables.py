@@ -38,9 +38,9 @@ CLOCK: Final = np.dtype(
         ("cursor", "<i8"),  # the bucket whose arrivals lie in `due`; those before are empty
         ("far_least", "<i8"),  # the first bucket of what lies in `far`
         ("digest", "<u8"),  # of the deliveries so far, in their order
-        ("first", "<i4"),  # of `due`
-        ("last", "<i4"),
-        ("busy", "<i4"),  # ports in `busy`
+        ("first", "<u4"),  # of `due`
+        ("last", "<u4"),
+        ("busy", "<u4"),  # ports in `busy`
         ("far", "<i4"),  # the first row of what lies beyond the ring; -1: none
         ("shift", "<i4"),  # a bucket is 2 ** shift picoseconds wide
         ("least_size", "<i4"),  # bytes of the smallest packet that may be put in

@@ -157,8 +157,9 @@ def _turn(state: State, window: Window, until: int) -> bool:
             return False
         clock.served = max(clock.served, start)
     sure = clock.served + clock.lookahead
-    if start <= until and start <= sure - (1 << clock.shift) + 1:
-        gather(state, window, bucket)
+    last = min(until, sure - (1 << clock.shift) + 1) >> clock.shift
+    if bucket <= last:
+        gather(state, window, bucket, last)
         return True
     if clock.served >= until:
         return False
