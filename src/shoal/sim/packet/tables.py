@@ -26,7 +26,7 @@ LEAST_BYTES: Final = 64
 _LARGE_BYTES: Final = 9_000
 """Of a packet whose time on the link the ring still spans; what takes longer goes to `far`."""
 _MOST_BUCKETS: Final = 1 << 16
-_FEWEST_BUCKETS: Final = 64
+_FEWEST_BUCKETS: Final = 256
 _NARROW: Final = 4
 """A window is at least so many buckets wide."""
 
@@ -132,7 +132,7 @@ def _longest_way(state: State) -> int:
 
 def _shift(lookahead: int, ports: int) -> int:
     """Return the logarithm of a bucket's width: few arrivals in each, when all ports are busy."""
-    return max(0, (lookahead // max(_NARROW, 4 * ports)).bit_length() - 1)
+    return max(0, (lookahead // max(_NARROW, 8 * ports)).bit_length() - 1)
 
 
 def _power_of_two(least: int) -> int:
