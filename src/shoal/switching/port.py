@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from numpy import uint64
 
-from shoal.compiled import inlined, lowest_bit
+from shoal.compiled import inlined, lowest_bit, prefetch
 from shoal.switching.drop_profile import is_too_long, note_arrival
 from shoal.switching.random_bits import random_share
 from shoal.switching.tables import (
@@ -139,6 +139,8 @@ def serve(state: State, number: int, start: int) -> int:
     if queue.packets == 0:
         queue.empty_since = start
         port.busy &= ~(1 << index)
+    else:
+        prefetch(state.packets, queue.head)
     port.bytes -= packet.size
     port.packets -= 1
     if port.buffer >= 0:
