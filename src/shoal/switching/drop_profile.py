@@ -35,9 +35,8 @@ def is_too_long(profile: Row, waiting: int, random: int) -> bool:
         return False
     if waiting >= profile.most:
         return True
-    return random < profile.probability * (waiting - profile.least) // (
-        profile.most - profile.least
-    )
+    span = profile.most - profile.least
+    return bool((random + 1) * span <= profile.probability * (waiting - profile.least))
 
 
 @inlined
@@ -49,7 +48,7 @@ def note_arrival(queue: Row, rate: int, now: int) -> int:
     """
     if queue.weight == 0:
         return int(queue.bytes)
-    if queue.packets == 0:
+    if queue.packets == 0 and queue.average > 0:
         idle = (now - queue.empty_since) // (TYPICAL_BYTES * 8 * PICOSECONDS // rate)
         queue.average = decayed(queue.average, queue.weight, idle)
     queue.average += (queue.bytes * AVERAGE_ONE - queue.average) >> queue.weight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numpy import uint64
+from numpy import int64, uint64
 
 from shoal.compiled import compiled
 
@@ -25,4 +25,4 @@ def random_word(seed: int, stream: int, counter: int) -> uint64:
 @compiled
 def random_share(seed: int, stream: int, counter: int) -> int:
     """Return a random number from 0 to 2 ** 32 - 1, to be compared with fixed-point shares."""
-    return int(random_word(seed, stream, counter) >> uint64(32))
+    return int(int64(random_word(seed, stream, counter) >> uint64(32)))
