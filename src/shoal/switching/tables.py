@@ -2,7 +2,8 @@
 
 A port is where packets leave a switch or a host: eight queues, a rate, and one link. Everything
 about port k stands in row k of its table; its queues are rows 8k to 8k + 7, their two profiles,
-one for each color, rows 2q and 2q + 1.
+one for each color, rows 2q and 2q + 1. What is always an index is unsigned: of any other, compiled
+code asks first whether it counts from the end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PACKET: Final = np.dtype(
     [
         ("number", "<i8"),  # of its arrival in the network; breaks ties
         ("flow", "<u8"),  # hash of what makes packets belong together
-        ("next", "<i4"),  # in its queue, or among the free rows; -1: none
+        ("next", "<i4"),  # in its queue, if more wait, or among the free rows; -1: none
         ("size", "<i4"),  # bytes on the link
         ("destination", "<u4"),  # host
         ("queue", "u1"),

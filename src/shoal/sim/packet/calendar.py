@@ -51,7 +51,7 @@ def next_bucket(window: Window) -> int:
     """Return the first bucket after the cursor's with something in it; `NEVER` if there is none."""
     clock, words = window.clock[0], len(window.filled)
     begin = clock.cursor + 1
-    slot = slot_of(window, begin)
+    slot = _slot_of(window, begin)
     word, below = slot >> uint64(6), slot & uint64(63)
     bits = window.filled[word] >> below
     if bits != uint64(0):
@@ -76,7 +76,7 @@ def gather(state: State, window: Window, bucket: int, last: int) -> None:
     clock.cursor = bucket
     if bucket >= clock.far_least:
         _fetch_far(state, window)
-    slot = slot_of(window, bucket)
+    slot = _slot_of(window, bucket)
     word, below = slot >> uint64(6), slot & uint64(63)
     base, filled = bucket - int(below), window.filled[word]
     bits = filled & (~uint64(0) << below)
@@ -104,7 +104,7 @@ def _take(state: State, window: Window, bucket: int, count: int) -> int:
     ahead = first_of(window, bucket + _AHEAD)
     if ahead >= 0:
         prefetch(state.packets, ahead)
-    slot = slot_of(window, bucket)
+    slot = _slot_of(window, bucket)
     row = int(window.heads[slot])
     window.heads[slot] = -1
     while row >= 0:
@@ -118,15 +118,9 @@ def _take(state: State, window: Window, bucket: int, count: int) -> int:
 
 
 @inlined
-def slot_of(window: Window, bucket: int) -> uint64:
-    """Return where a bucket that the ring has room for stands in it."""
-    return uint64(bucket) & uint64(len(window.heads) - 1)
-
-
-@inlined
 def first_of(window: Window, bucket: int) -> int:
     """Return a row that is due in a bucket that the ring has room for; -1 if none is known yet."""
-    return int(window.heads[slot_of(window, bucket)])
+    return int(window.heads[_slot_of(window, bucket)])
 
 
 @inlined
@@ -162,8 +156,14 @@ def _move_list(state: State, row: int, other: Window) -> None:
 
 
 @inlined
+def _slot_of(window: Window, bucket: int) -> uint64:
+    """Return where a bucket that the ring has room for stands in it."""
+    return uint64(bucket) & uint64(len(window.heads) - 1)
+
+
+@inlined
 def _link(state: State, window: Window, row: int, bucket: int) -> None:
-    slot = slot_of(window, bucket)
+    slot = _slot_of(window, bucket)
     state.packets[row].next = window.heads[slot]
     window.heads[slot] = row
     window.filled[slot >> uint64(6)] |= uint64(1) << (slot & uint64(63))
