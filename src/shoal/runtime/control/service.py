@@ -125,10 +125,9 @@ class ControlService:
                 self._send(handler.reject_frames(identity, 1 + self._skip_frames()))
                 continue
             answers = handler.receive(identity, frame.bytes, clock())
-            if answers:
-                self._send(answers)
-                if isinstance(answers[0][1], Welcome):
-                    self._watch(frame, identity)
+            if answers and isinstance(answers[0][1], Welcome):
+                self._watch(frame, identity)  # first: whoever is welcomed may close at once
+            self._send(answers)
         return True
 
     def _skip_frames(self) -> int:
