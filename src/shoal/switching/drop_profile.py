@@ -35,7 +35,7 @@ def is_too_long(profile: Row, waiting: int, random: int) -> bool:
         return False
     if waiting >= profile.most:
         return True
-    span = profile.most - profile.least
+    span = profile.most - profile.least  # a product, for a division is asked of every packet
     return bool((random + 1) * span <= profile.probability * (waiting - profile.least))
 
 

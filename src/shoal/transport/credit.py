@@ -47,6 +47,7 @@ EPOCH_US: Final = 10_000_000
 """How long a smallest delay is believed in: clocks drift, routes change."""
 
 _NO_DELAY: Final = 1 << 60
+"""Of an epoch in which there was none."""
 
 FIRST_INTERVAL_US: Final = 200
 _FEWEST_NEWS: Final = 8
@@ -88,8 +89,9 @@ FASTER: Final = 1.4
 """As many times as many packets must come in a round as in the last, for slow start to go on."""
 
 ENOUGH: Final = 4.0
-"""As many times what at most comes in the shortest round suffices. More would wait somewhere: if
-not in front of this rank then at senders, in the way of what they owe to ranks that grant less."""
+"""As many times what at most comes in the shortest round suffices, a full queue at the sender
+included. More would wait somewhere: if not in front of this rank then at senders, in the way of
+what they owe to ranks that grant less."""
 
 DECREASE: Final = 0.5
 """Largest share of the budget that one round takes away."""
@@ -301,9 +303,9 @@ def _set_budget(core: Row) -> None:
     """Grow or shrink the budget by what the round has shown.
 
     The smallest delay is that of the port in front of this rank, which every packet waits at. The
-    mean counts what waited in the senders' hosts too, and bursts: without it a round is as long as
-    the way. Of a burst it can be more than the round took. Half of that is left then, not nothing:
-    who took the way for so short would grant too little, and be late in every sum. In slow start
+    mean counts bursts too: without it a round is as long as the way and the wait at senders. Of a
+    burst it can be more than the round took. Half of that is left then, not nothing: who took the
+    way for so short would grant too little, and be late in every sum. In slow start
     the budget doubles while that brings more packets in a round's time; it shows only a round
     later, so it waits for one before slow start is over.
     """

@@ -46,10 +46,10 @@ MOST_BYTES: Final = 2 << 20
 FIRST_BYTES: Final = 32 * PACKET_BYTES
 
 FEWEST_AT_ONCE: Final = 4
+"""Packets that are always handed over together if there are as many, but after a pause."""
 
 AFTER_A_PAUSE: Final = 1 / 8
 """The part of a full queue that may wait at first."""
-"""Packets that are always handed over together if there are as many, but after a pause."""
 
 FIRST_RATE: Final = FIRST_BYTES / TARGET_US
 """Bytes per microsecond that a link is taken to carry when data first wait for it."""
@@ -105,22 +105,28 @@ def note_pause(core: Row, now: int) -> None:
 def _begin_anew(core: Row, now: int) -> None:
     """Let little wait for a while, if the pause was longer than what waited before."""
     if core.own_rate > 0.0:
-        lasts = int(core.own_limit / core.own_rate)
+        lasts = int(_lasts(core))
         if now - core.paused_at > lasts:
             core.short_until = now + lasts
     core.paused_at = NEVER
 
 
 @compiled
+def _lasts(core: Row) -> float:
+    """Return how many microseconds a full queue takes to leave at the rate seen or guessed."""
+    return float(core.own_limit / core.own_rate)
+
+
+@compiled
 def wait_ahead(core: Row) -> int:
     """Return how many microseconds a packet handed over now will wait, as far as is known."""
-    return int(core.waiting / core.own_rate) if core.own_known else 0
+    return int(core.waiting / core.own_rate) if core.own_rate_known else 0
 
 
 @compiled
 def longest_wait(core: Row) -> float:
     """Return the same in a full queue."""
-    return float(core.own_limit / core.own_rate) if core.own_known else 0.0
+    return _lasts(core) if core.own_rate_known else 0.0
 
 
 @compiled
@@ -149,15 +155,16 @@ def _wait(core: Row) -> int:
 def _learn(core: Row, took: int) -> None:
     """Take into account what has gone in the `took` microseconds in which nothing was added.
 
-    The rate is known once a look finds less than it may; until then nothing of it is to be kept.
+    The rate is known once a look finds less than the most it may find. Until then each look
+    replaces the guess: what is kept of one that is wrong would date packets wrongly.
     """
     fastest, rate = _FASTER * core.own_rate, (core.held_bytes - core.waiting) / took
     if core.waiting == 0:  # it ran empty: the link may be faster, and stood idle for a while
         core.own_rate = max(core.own_rate, min(rate, fastest))
         core.own_limit = min(2 * core.own_limit, float(MOST_BYTES))
         return
-    gain = _GAIN if core.own_known else 1.0
-    core.own_known |= rate < fastest
+    gain = _GAIN if core.own_rate_known else 1.0
+    core.own_rate_known |= rate < fastest
     core.own_rate += (min(rate, fastest) - core.own_rate) * gain
     most = min(max(core.own_rate * FAST_US, float(FIRST_BYTES)), float(MOST_BYTES))
     wanted = min(max(core.own_rate * TARGET_US, float(LEAST_BYTES)), most)

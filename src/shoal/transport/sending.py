@@ -105,10 +105,11 @@ def next_batch(
     `core.waiting` is too much, data are held back until `core.look_at` (`transport/own_queue.py`).
 
     Whoever begins anew begins after its own rank, so that not all send to the same one at once; and
-    once more when all receivers have had time to get ready.
+    once more when all receivers have had time to get ready, for until then all serve them in the
+    order of their getting ready.
     """
     core = state.core[0]
-    clock += wait_ahead(core)
+    clock += wait_ahead(core)  # what waits here is no news of the way, of answers neither
     if _next_control(state, memory, pieces, clock, transmit):
         return True
     world_size, candidates = state.peers.size, state.candidates.ctypes.data
@@ -125,8 +126,8 @@ def next_batch(
             was_short = core.short_until != 0
             if not may_send(core, now):
                 return False
-            begins_anew = was_short and core.short_until == 0
-            core.peer_cursor = ((core.rank if begins_anew else rank) + 1) % world_size
+            all_are_ready = was_short and core.short_until == 0
+            core.peer_cursor = ((core.rank if all_are_ready else rank) + 1) % world_size
             room = min(
                 allowed, packets_at_once(core), capacity // (HEADER_BYTES + core.segment_bytes)
             )

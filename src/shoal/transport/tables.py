@@ -255,7 +255,7 @@ CORE: Final = np.dtype(
         ("waiting", "<i8"),  # bytes of ours that are still in this host, as the caller sees them
         ("own_limit", "<f8"),  # and how many may be there before data are held back
         ("own_rate", "<f8"),  # how fast they leave, bytes per microsecond; 0: nothing ever waited
-        ("own_known", "<i8"),  # whether that has been seen, not just guessed
+        ("own_rate_known", "<i8"),  # whether that has been seen, not just guessed
         ("paused_at", "<i8"),  # since when nothing is to be sent, NEVER if something is
         ("short_until", "<i8"),  # until when less may wait, 0 if all may
         ("held_at", "<i8"),  # since when data are held back, NEVER if they are not

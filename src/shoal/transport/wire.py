@@ -39,10 +39,10 @@ IMPORTANT: Final = 2
 """Flag: tagged important, whatever the network made of the ECN bits on the way."""
 AGAIN: Final = 4
 """Flag: this segment has been sent before."""
-WAITED: Final = 16
-"""Flag: the packet had to wait in its sender's own queue, and the clock is when it was to leave."""
 REPORT: Final = 8
 """Flag: the sender's rate control waits to hear what has arrived."""
+WAITED: Final = 16
+"""Flag: the packet had to wait in its sender's host, so its clock is a guess of when it left."""
 
 HEADER: Final = np.dtype(
     [
@@ -51,7 +51,7 @@ HEADER: Final = np.dtype(
         ("length", "<u2"),  # bytes that follow
         ("session", "<u4"),  # the tag that the receiver gave this sender
         ("number", "<u4"),  # counts data packets from this sender to this receiver
-        ("clock", "<u4"),  # sender's clock in microseconds
+        ("clock", "<u4"),  # sender's clock in microseconds when it expected the packet to leave
         ("stream", "<u4"),  # whose conversation: a process group, a channel
         ("iteration", "<u4"),  # which operation of the stream
         ("message", "<u2"),  # which message of the operation between these two
