@@ -14,6 +14,7 @@ from numba.core import config
 from numba.extending import intrinsic
 
 from shoal.compiled.cache import folder_for
+from shoal.compiled.indices import WithoutSigns
 from shoal.compiled.intrinsics import array_over
 from shoal.compiled.machine_code import MachineCode
 
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 numba: Any = _numba
 cgutils: Any = _cgutils
 
-_OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: Final[dict[str, Any]] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "_nrt": False,
+    "pipeline_class": WithoutSigns,
+}
 """No reference counts: arrays belong to the Python caller for as long as compiled code runs, and
 nothing is allocated there (numba refuses to). Counting took up to half of short functions' time."""
 
