@@ -16,6 +16,7 @@ from shoal.transport.operations import (
     message_done,
     outgoing_at,
     row_of,
+    set_probe,
     start_sending,
 )
 from shoal.transport.rates import note_feedback
@@ -162,5 +163,6 @@ def on_stop(state: State, rank: int, header: Row, bitmap: int, size: int) -> Non
     if row.missing != 0 and size * 8 >= row.segments:
         _copy_bits(row.missing, bitmap, row.segments)
         keep_missing(row, state.core[0].segment_bytes)
-    row.state, row.probe_at = DONE, NEVER
+    row.state = DONE
+    set_probe(state.operations[handle // 65536], handle % 65536, NEVER)
     message_done(state, handle // 65536)

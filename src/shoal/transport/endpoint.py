@@ -112,6 +112,8 @@ class Endpoint:
         row["gate_count"] = len(tables.gates)
         row["outgoing_starts"] = tables.outgoing_starts.ctypes.data
         row["incoming_starts"] = tables.incoming_starts.ctypes.data
+        row["probe_times"] = tables.times.ctypes.data
+        row["answer_times"] = tables.times.ctypes.data + 8 * len(tables.outgoing)
         row["keeps_missing"] = tables.keeps_missing
         if not self._post(slot, now):
             self._free.append(slot)

@@ -93,6 +93,8 @@ class MessageTables:
         self.outgoing = np.zeros(len(sending), OUTGOING)
         self.incoming = np.zeros(len(receiving), INCOMING)
         self.gates = np.zeros(len(gates), GATE)
+        self.times = np.zeros(len(sending) + len(receiving), np.int64)
+        """When something is due about each row, apart from them: the timer looks at all."""
         self.keeps_missing = keeps_missing
         out_order = sorted(range(len(sending)), key=lambda k: sending[k].peer)
         in_order = sorted(range(len(receiving)), key=lambda k: receiving[k].peer)

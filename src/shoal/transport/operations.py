@@ -128,7 +128,7 @@ def _expect_messages(state: State, slot: int) -> None:
     for index in range(operation.incoming_count):
         row = incoming[index]
         row.received, row.first_at, row.last_at, row.asked = 0, 0, 0, 0
-        row.answer_at = NEVER
+        set_answer(operation, index, NEVER)
         if row.saved != 0:
             rows_at(row.saved, 1, I8)[0] = 0
         fill_bits(row.seen, row.segments)
@@ -176,7 +176,8 @@ def _line_up_messages(state: State, slot: int) -> None:
         row.unsent, row.probes, row.passes = row.segments, 0, 0
         row.cursor = first_segment(row, operation.iteration)
         row.important_left = count_common(row.important, row.pending, row.segments)
-        row.probe_at, row.next = NEVER, -1
+        row.next = -1
+        set_probe(operation, index, NEVER)
         if row.peer != previous:
             previous = row.peer
             ready = uint8(recalls(state.early, previous, operation.stream, operation.iteration))
@@ -209,7 +210,7 @@ def start_sending(state: State, slot: int, index: int) -> None:
     operation = state.operations[slot]
     row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
     row.state = SENDING
-    row.probe_at = NEVER
+    set_probe(operation, index, NEVER)
     peer = state.peers[row.peer]
     handle = slot * 65536 + index
     before, after = -1, peer.queue
@@ -223,6 +224,24 @@ def start_sending(state: State, slot: int, index: int) -> None:
         set_bit(state.candidates.ctypes.data, int(row.peer))
     else:
         outgoing_at(state, before).next = handle
+
+
+@compiled
+def set_probe(operation: Row, index: int, at: int) -> None:
+    """Let it be asked at `at` what is missing of an outgoing message in state ASKING.
+
+    Others are not asked about: that is at `NEVER`.
+    """
+    rows_at(operation.probe_times, operation.outgoing_count, I8)[index] = at
+
+
+@compiled
+def set_answer(operation: Row, index: int, at: int) -> None:
+    """Let it be said at `at` what is missing of an incoming message in state EXPECTED.
+
+    Of others nothing is said: that is at `NEVER`.
+    """
+    rows_at(operation.answer_times, operation.incoming_count, I8)[index] = at
 
 
 @compiled
@@ -290,7 +309,7 @@ def incoming_done(state: State, slot: int, index: int) -> None:
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     row.state = DONE
-    row.answer_at = NEVER
+    set_answer(operation, index, NEVER)
     if row.received < row.size:
         missing = count_bits(row.seen, row.segments)
         note_settled(state.core[0], state.peers[row.peer], missing)

@@ -26,7 +26,14 @@ from shoal.transport.credit import (
     note_settled,
 )
 from shoal.transport.forms import put
-from shoal.transport.operations import find_operation, incoming_done, is_finished, row_of
+from shoal.transport.operations import (
+    find_operation,
+    incoming_done,
+    is_finished,
+    row_of,
+    set_answer,
+    set_probe,
+)
 from shoal.transport.replay import accept_number, accept_run, advance
 from shoal.transport.round_trips import LONGEST_GRACE_US
 from shoal.transport.tables import (
@@ -193,7 +200,7 @@ def _still_needed(state: State, operation: Row, index: int, now: int) -> bool:
     """
     row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
     if row.state == ASKING and row.probes == 0:
-        row.probe_at = now
+        set_probe(operation, index, now)
         state.core[0].timer_at = now
     return bool(row.state != DONE)
 
@@ -372,11 +379,12 @@ def _on_question(state: State, slot: int, index: int, now: int) -> None:
     peer = state.peers[row.peer]
     row.asked = 1
     grace = min(int(peer.lateness * 1.25), LONGEST_GRACE_US)
-    if grace < 50 or row.answer_at <= now:
+    answer_at = rows_at(operation.answer_times, operation.incoming_count, I8)[index]
+    if grace < 50 or answer_at <= now:
         answer(state, slot, index)
-    elif now + grace < row.answer_at:
-        row.answer_at = now + grace
-        state.core[0].timer_at = min(state.core[0].timer_at, row.answer_at)
+    elif now + grace < answer_at:
+        set_answer(operation, index, now + grace)
+        state.core[0].timer_at = min(state.core[0].timer_at, now + grace)
 
 
 @compiled
@@ -391,7 +399,7 @@ def answer(state: State, slot: int, index: int) -> None:
         _queue_stop(state, row.peer, operation, row)
         incoming_done(state, slot, index)
         return
-    row.answer_at = NEVER
+    set_answer(operation, index, NEVER)
     row.asked = 0
     state.counters[row.peer, _BITMAPS] += 1
     queue_control(

@@ -56,7 +56,6 @@ OUTGOING: Final = np.dtype(
         ("kept_first", "<i4"),  # which of them is this message's first
         ("kept_segments", "<i4"),  # how many are its
         ("pad", "<i4"),
-        ("probe_at", "<i8"),  # when to ask what is missing
         ("peer", "<i4"),  # rank
         ("segments", "<i4"),
         ("unsent", "<i4"),  # set bits in `pending`
@@ -89,7 +88,6 @@ INCOMING: Final = np.dtype(
         ("saved", "<i8"),  # address of what its shard has left (int64); 0: may lose none
         ("first_at", "<i8"),  # when its first segment came; 0: none yet
         ("last_at", "<i8"),  # when the latest one came that was not there
-        ("answer_at", "<i8"),  # when to say what is missing
         ("peer", "<i4"),
         ("segments", "<i4"),
         ("gate", "<i4"),  # that it leads to; -1: none
@@ -130,6 +128,8 @@ OPERATION: Final = np.dtype(
         ("gates", "<i8"),
         ("outgoing_starts", "<i8"),  # int32 per rank and one more: where its rows start
         ("incoming_starts", "<i8"),
+        ("probe_times", "<i8"),  # int64 per outgoing row: when to ask what is missing, or NEVER
+        ("answer_times", "<i8"),  # int64 per incoming row: when to say what is missing, or NEVER
         ("ready_at", "<i8"),  # when to say READY again
         ("ready_wait", "<i8"),
         ("started", "<i8"),

@@ -6,12 +6,12 @@ waits come from the round trips that have been seen, not from a constant.
 
 from __future__ import annotations
 
-from shoal.compiled import I4, compiled, rows_at
+from shoal.compiled import I4, I8, compiled, rows_at
 from shoal.transport.control_queue import queue_control
-from shoal.transport.operations import outgoing_at
+from shoal.transport.operations import outgoing_at, set_probe
 from shoal.transport.receiving import answer
 from shoal.transport.round_trips import probe_wait
-from shoal.transport.tables import ASKING, EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
+from shoal.transport.tables import EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
 from shoal.transport.wire import CREDIT_PROBE, PROBE, READY
 
 _PROBES = int(Counter.PROBES)
@@ -54,35 +54,35 @@ def _probe_credit(state: State, rank: int, now: int) -> None:
 @compiled
 def _outgoing_timers(state: State, slot: int, now: int) -> int:
     operation = state.operations[slot]
-    rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
+    times = rows_at(operation.probe_times, operation.outgoing_count, I8)
     following = NEVER
     for index in range(operation.outgoing_count):
-        row = rows[index]
-        if row.state != ASKING:
-            continue
-        if row.probe_at <= now:
-            row.probes += 1
-            row.probe_at = now + probe_wait(state.peers[row.peer], row.probes)
-            state.counters[row.peer, _PROBES] += 1
-            queue_control(
-                state, PROBE, row.peer, operation.stream, operation.iteration, row.message, 0, 0
-            )
-        following = min(following, row.probe_at)
+        if times[index] <= now:
+            _ask(state, slot, index, now)
+        following = min(following, times[index])
     return following
+
+
+@compiled
+def _ask(state: State, slot: int, index: int, now: int) -> None:
+    """Ask once more what is missing of an outgoing message."""
+    operation = state.operations[slot]
+    row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
+    row.probes += 1
+    set_probe(operation, index, now + probe_wait(state.peers[row.peer], row.probes))
+    state.counters[row.peer, _PROBES] += 1
+    queue_control(state, PROBE, row.peer, operation.stream, operation.iteration, row.message, 0, 0)
 
 
 @compiled
 def _incoming_timers(state: State, slot: int, now: int) -> int:
     operation = state.operations[slot]
-    rows = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+    times = rows_at(operation.answer_times, operation.incoming_count, I8)
     following = NEVER
     for index in range(operation.incoming_count):
-        row = rows[index]
-        if row.state != EXPECTED:
-            continue
-        if row.answer_at <= now:
+        if times[index] <= now:
             answer(state, slot, index)
-        following = min(following, row.answer_at)
+        following = min(following, times[index])
     return following
 
 

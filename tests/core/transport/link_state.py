@@ -68,10 +68,10 @@ def next_wait(endpoint: Endpoint) -> int:
             moment = min(moment, int(peer["next_send_at"]) + 1 if paced and has_credit else asks_at)
     for row in state.operations[state.operations["active"] != 0]:
         outgoing = _rows_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
-        asking = outgoing["probe_at"][outgoing["state"] == tables.ASKING]
+        asking = _times(row, "probe_times", outgoing)[outgoing["state"] == tables.ASKING]
         incoming = _rows_at(int(row["incoming"]), int(row["incoming_count"]), tables.INCOMING)
         expected = incoming["state"] == tables.EXPECTED
-        answers = incoming["answer_at"][expected]
+        answers = _times(row, "answer_times", incoming)[expected]
         silent = len(incoming) > 0 and not incoming["first_at"].any() and bool(expected.all())
         ready = [int(row["ready_at"])] if silent else []
         moment = min([moment, *asking.tolist(), *answers.tolist(), *ready])
@@ -85,17 +85,22 @@ def _operation(slot: int, row: np.void) -> list[str]:
     outgoing = memory_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
     lines.extend(
         f"    to {out['peer']} message {out['message']}: {STATES[out['state']]},"
-        f" {out['unsent']} of {out['segments']} unsent, probe {_time(out['probe_at'])}"
-        for out in outgoing
+        f" {out['unsent']} of {out['segments']} unsent, probe {_time(at)}"
+        for out, at in zip(outgoing, _times(row, "probe_times", outgoing), strict=True)
     )
     incoming = memory_at(int(row["incoming"]), int(row["incoming_count"]), tables.INCOMING)
     lines.extend(
         f"    from {each['peer']} message {each['message']}: {STATES[each['state']]},"
         f" {each['received']} of {each['size']} bytes, enough {each['target']},"
-        f" answer {_time(each['answer_at'])}"
-        for each in incoming
+        f" answer {_time(at)}"
+        for each, at in zip(incoming, _times(row, "answer_times", incoming), strict=True)
     )
     return lines
+
+
+def _times(row: np.void, name: str, messages: NDArray[np.void]) -> NDArray[np.int64]:
+    """Return when something is due about each of an operation's messages."""
+    return memory_at(int(row[name]), len(messages), np.dtype(np.int64))
 
 
 def _time(moment: int) -> str:
