@@ -109,12 +109,13 @@ def take_turn(state: State, window: Window, hosts: Hosts, host: int, at: int) ->
 
 @inlined
 def _expect(state: State, window: Window, hosts: Hosts) -> None:
-    """Let the processor fetch what the packet that probably arrives next is going to need."""
+    """Let the processor fetch what the packet that probably comes to a host next is to need."""
     clock = window.clock[0]
-    if clock.first < clock.last:
-        row = int(window.due[clock.first].row)
-    else:
-        row = first_of(window, clock.cursor + 1)
+    row = first_of(window, clock.cursor + 1)
+    for index in range(clock.first, clock.last):
+        if window.due[index].place >= len(state.ports):
+            row = int(window.due[index].row)
+            break
     if row < 0:
         return
     packet = state.packets[row]
