@@ -19,6 +19,7 @@ from shoal.compiled.memory import (
     grid_at,
     prefetch,
     rows_at,
+    rows_of_zeros,
 )
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "number_of_bits",
     "prefetch",
     "rows_at",
+    "rows_of_zeros",
 ]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from shoal.compiled import rows_of_zeros
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -34,8 +36,6 @@ NEVER: Final = np.iinfo(np.int64).max
 
 ONE: Final = 1 << 32
 """A probability of 1, or a factor of 1, in fixed point."""
-
-_LINE: Final = 64
 
 PACKET: Final = np.dtype(
     [
@@ -207,15 +207,15 @@ def new_state(
     """
     state = State(
         network=np.zeros(1, NETWORK),
-        ports=_rows(ports, PORT),
-        queues=_rows(ports * QUEUES, QUEUE),
-        profiles=_rows(ports * QUEUES * COLORS, PROFILE),
+        ports=rows_of_zeros(ports, PORT),
+        queues=rows_of_zeros(ports * QUEUES, QUEUE),
+        profiles=rows_of_zeros(ports * QUEUES * COLORS, PROFILE),
         buffers=np.zeros(buffers, BUFFER),
-        links=_rows(ports, LINK),
+        links=rows_of_zeros(ports, LINK),
         counts=np.zeros((ports, QUEUES, COLORS, len(Count)), np.int64),
         routes=np.zeros((nodes, hosts, 2), np.uint32),
         choices=np.zeros(0, np.uint32),
-        packets=_rows(packets, PACKET),
+        packets=rows_of_zeros(packets, PACKET),
         heap=np.zeros(packets + ports, EVENT),
         delivered=np.zeros(packets, np.int32),
     )
@@ -234,7 +234,7 @@ def with_packets(state: State, packets: int) -> State:
     """Return `state` with room for more packets, `packets` of them; what is in it stays."""
     had, network = len(state.packets), state.network[0]
     grown = state._replace(
-        packets=_rows(packets, PACKET),
+        packets=rows_of_zeros(packets, PACKET),
         heap=np.zeros(packets + len(state.ports), EVENT),
         delivered=np.zeros(packets, np.int32),
     )
@@ -245,10 +245,3 @@ def with_packets(state: State, packets: int) -> State:
     grown.packets["next"][-1] = network["free"]
     network["free"] = had
     return grown
-
-
-def _rows(count: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
-    """Return rows of zeros that begin where a line of the processor's cache does."""
-    memory = np.zeros(count * dtype.itemsize + _LINE, np.uint8)
-    first = -memory.ctypes.data % _LINE
-    return memory[first : first + count * dtype.itemsize].view(dtype)

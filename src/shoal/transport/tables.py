@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.compiled import rows_of_zeros
 from shoal.transport import replay
 
 # ---- messages -----------------------------------------------------------------------------------
@@ -147,26 +148,50 @@ OPERATION: Final = np.dtype(
 
 PEER: Final = np.dtype(
     [
+        # Looked at for every packet, and by the timer.
         ("tag_out", "<u4"),  # what it wants to see in our packets
         ("tag_in", "<u4"),  # what we want to see in its packets
-        # as a sender to it
         ("next_number", "<i8"),
         ("granted", "<i8"),  # packet numbers below this may be sent
         ("queue", "<i8"),  # handle of the first message with segments to send; -1: none
         ("credit_probe_at", "<i8"),
-        ("credit_probes", "<i8"),
+        ("end", "<i8"),  # one more than the highest packet number that is known from it
+        ("grant", "<i8"),
+        ("expecting", "<i4"),  # incoming messages that are not done
+        ("feedback_due", "u1"),
+        ("known", "u1"),  # whether tags and addresses are set
+        ("lost", "u1"),  # whether it has been declared dead
+        ("pad", "u1"),
+        # A line of the processor's cache ends here. As a receiver from it:
+        ("received", "<i8"),
+        ("marked", "<i8"),
+        ("grant_sent", "<i8"),
+        ("last_clock", "<i8"),
+        ("last_arrival", "<i8"),
+        ("lateness", "<f8"),  # how far behind packets arrive, microseconds
+        ("judged", "<i8"),  # packet numbers below this are here or count as lost
+        ("reordering", "<f8"),  # packets that may overtake one before it counts as lost
+        # Another one ends here.
+        ("base_delay", "<i8"),  # smallest clock difference of the current and the last epoch
+        ("epoch_delay", "<i8"),  # the current one's, of packets that left at once
+        ("epoch_estimate", "<i8"),  # and of all, their senders' guesses when they left included
+        ("epoch_end", "<i8"),
+        ("lossy_until", "<i8"),  # packet number; something that it sent here got lost lately
+        # As a sender to it:
         ("reported_highest", "<i8"),
         ("reported_received", "<i8"),
         ("reported_marked", "<i8"),
+        # Another one ends here.
         ("smoothed_rtt", "<f8"),  # microseconds, with the receiver's processing; 0: unknown
         ("rtt_variation", "<f8"),
         ("network_rtt", "<f8"),  # latest, without it
         ("outgoing_lossy_until", "<i8"),  # packet number; something sent to it got lost lately
-        ("lossy_until", "<i8"),  # the same of what it sends here
+        ("credit_probes", "<i8"),
         # rate control
         ("rate", "<f8"),  # bytes per microsecond
         ("next_send_at", "<f8"),
         ("window", "<f8"),  # packets
+        # Another one ends here.
         ("mark_fraction", "<f8"),
         ("window_end", "<i8"),
         ("window_marked", "<i8"),
@@ -174,30 +199,11 @@ PEER: Final = np.dtype(
         ("previous_rtt", "<f8"),
         ("rtt_slope", "<f8"),
         ("increases", "<i8"),
-        # as a receiver from it
-        ("end", "<i8"),  # one more than the highest packet number that is known
-        ("received", "<i8"),
-        ("marked", "<i8"),
-        ("grant", "<i8"),
-        ("grant_sent", "<i8"),
-        ("last_clock", "<i8"),
-        ("last_arrival", "<i8"),
-        ("base_delay", "<i8"),  # smallest clock difference of the current and the last epoch
-        ("epoch_delay", "<i8"),  # the current one's, of packets that left at once
-        ("epoch_estimate", "<i8"),  # and of all, their senders' guesses when they left included
-        ("epoch_end", "<i8"),
-        ("lateness", "<f8"),  # how far behind packets arrive, microseconds
         ("end_at", "<i8"),  # when `end` last advanced
-        ("judged", "<i8"),  # packet numbers below this are here or count as lost
-        ("reordering", "<f8"),  # packets that may overtake one before it counts as lost
-        ("expecting", "<i4"),  # incoming messages that are not done
-        ("feedback_due", "u1"),
-        ("known", "u1"),  # whether tags and addresses are set
-        ("lost", "u1"),  # whether it has been declared dead
-        ("pad", "u1"),
     ],
     align=True,
 )
+"""Each host of a simulated network has a row for each other one: more than fit any cache."""
 
 CORE: Final = np.dtype(
     [
@@ -383,7 +389,7 @@ def new_state(
     """
     state = State(
         core=np.zeros(1, CORE),
-        peers=np.zeros(world_size, PEER),
+        peers=rows_of_zeros(world_size, PEER),
         counters=np.zeros((world_size + 1, COUNTERS), np.int64),
         seen=np.zeros((world_size, replay.WORDS), np.uint64),
         operations=np.zeros(operations, OPERATION),
