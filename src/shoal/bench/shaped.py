@@ -73,7 +73,12 @@ class Case:
         return f"{self.hosts} x {self.megabits} Mbit/s, {self.megabytes:g} MB"
 
 
-CASES: Final = (Case(4, 100, 2.0), Case(8, 50, 1.0))
+SMALL: Final = (Case(4, 100, 2.0), Case(8, 50, 1.0))
+"""A quarter of a second each: what a sum takes beside its bytes shows, the getting ready of eight
+processes on two cores and the last repairs among it."""
+
+LARGE: Final = (Case(4, 100, 8.0), Case(8, 50, 4.0))
+"""A second each: what the bytes take shows."""
 
 
 def measure_clean(stand: Stand) -> list[Row]:
@@ -86,8 +91,9 @@ def measure_clean(stand: Stand) -> list[Row]:
         Contender(GLOO, rounds),
     ]
     rows: list[Row] = []
-    for done, case in enumerate(CASES):
-        stand.note(str(case), done, len(CASES))
+    cases = _cases(stand)
+    for done, case in enumerate(cases):
+        stand.note(str(case), done, len(cases))
         with EmulatedNetwork(case.ports) as network:
             pool = stand.pool(case.hosts)
             rows.append(rate_row(CLEAN, str(case), network, pool))
@@ -107,15 +113,20 @@ def measure_loss(stand: Stand) -> list[Row]:
     if not is_possible(stand):
         return []
     rows: list[Row] = []
-    for number, case in enumerate(CASES):
+    cases = _cases(stand)
+    for number, case in enumerate(cases):
         with EmulatedNetwork(case.ports) as network:
             pool = stand.pool(case.hosts)
             rows.append(rate_row(LOSS, str(case), network, pool))
             for which, loss in enumerate(LOSSES):
                 done = number * len(LOSSES) + which
-                stand.note(f"{case}, {loss:.0%} loss", done, len(CASES) * len(LOSSES))
+                stand.note(f"{case}, {loss:.0%} loss", done, len(cases) * len(LOSSES))
                 rows += _lossy_rows(stand, case, network, loss)
     return rows
+
+
+def _cases(stand: Stand) -> tuple[Case, ...]:
+    return SMALL if stand.quick else SMALL + LARGE
 
 
 def _lossy_rows(stand: Stand, case: Case, network: EmulatedNetwork, loss: float) -> list[Row]:

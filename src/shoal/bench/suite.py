@@ -200,14 +200,14 @@ TRANSPORT_SECTIONS = (
         "all-reduce among emulated hosts with shaped ports",
         shaped.measure_clean,
         quick_s=40,
-        full_s=70,
+        full_s=280,
     ),
     Section(
         shaped.LOSS,
         "the same with random loss",
         shaped.measure_loss,
         quick_s=50,
-        full_s=330,
+        full_s=2_600,
     ),
     Section(
         incast.NAME,
