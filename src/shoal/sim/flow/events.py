@@ -46,6 +46,7 @@ def start(
     transfer = int(core.free_transfer)
     core.free_transfer = state.transfers[transfer].next
     state.transfers[transfer].flows = count
+    head, tail, due = -1, -1, NEVER  # of flows that begin together: one event stands for all
     for each in range(count):
         row = int(core.free_flow)
         flow = state.flows[row]
@@ -56,9 +57,17 @@ def start(
         flow.rate, flow.most = 0.0, flows[3, each] / (8.0 * PICOSECONDS)
         flow.transfer, flow.state, flow.due = transfer, COMING, -1
         source, target = int(flows[0, each]), int(flows[1, each])
-        delay = _find_way(state, ways, row, source, target, key + each)
-        _push(state, at + delay, row, 1)
-        first = min(first, at + delay)
+        begins = at + _find_way(state, ways, row, source, target, key + each)
+        if begins == due:
+            state.flows[tail].next = row
+        else:
+            if head >= 0:
+                _push(state, due, head, 1)
+            head, due = row, begins
+            first = min(first, begins)
+        tail, flow.next = row, -1
+    if head >= 0:
+        _push(state, due, head, 1)
     return transfer, first
 
 
@@ -84,7 +93,9 @@ def run(places: NDArray[np.void], until: int) -> tuple[int, int]:
             begins = state.heap[0].begins
             _pop(state)
             if begins:
-                _begin(state, row)
+                while row >= 0:
+                    _begin(state, row)
+                    row = int(state.flows[row].next)
             elif state.flows[row].due == number:
                 _end(state, row)
     over = int(core.finished)
@@ -209,7 +220,10 @@ def _settle_changes(state: State) -> None:
 
 @inlined
 def _gather(state: State, first: int) -> tuple[int, int]:
-    """Find the flows and links that depend on link `first`, and bring what is left up to date."""
+    """Find the flows and links that depend on link `first`, and bring what is left up to date.
+
+    A link that one flow has to itself is not among them: it bounds that flow, and nobody else.
+    """
     core, width = state.core[0], state.hops.shape[1]
     state.near_links[0] = first
     state.links[first].visit = core.visits
@@ -225,11 +239,19 @@ def _gather(state: State, first: int) -> tuple[int, int]:
                 state.near_flows[flows] = row
                 flows += 1
                 _bring_up_to_date(state, row)
+                bound = flow.most
                 for hop in state.hops[row][: flow.hops]:
-                    if state.links[hop.link].visit != core.visits:
-                        state.links[hop.link].visit = core.visits
+                    link = state.links[hop.link]
+                    if link.visit == core.visits:
+                        continue
+                    link.visit = core.visits
+                    if link.flows == 1:
+                        link.share = np.inf
+                        bound = min(bound, link.capacity / link.load)
+                    else:
                         state.near_links[links] = hop.link
                         links += 1
+                flow.bound = bound
             entry = int(state.hops[row, entry % width].after)
     return flows, links
 

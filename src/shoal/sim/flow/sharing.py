@@ -39,7 +39,10 @@ def share_out(state: State, flows: int, links: int) -> None:
 
 @inlined
 def _settle_alike(state: State, flows: int, links: int) -> bool:
-    """Give all flows the same rate if the link that offers least is crossed by all of them."""
+    """Give all flows the same rate if they cross the link that offers least, and may have that.
+
+    A flow that is alone gets what it may have.
+    """
     narrowest = state.links[state.near_links[0]]
     for each in range(1, links):
         link = state.links[state.near_links[each]]
@@ -47,8 +50,12 @@ def _settle_alike(state: State, flows: int, links: int) -> bool:
             narrowest = link
     if narrowest.open < flows:
         return False
+    if flows == 1:
+        flow = state.flows[state.near_flows[0]]
+        flow.rate = min(flow.bound, narrowest.share)
+        return True
     for each in range(flows):
-        if state.flows[state.near_flows[each]].most < narrowest.share:
+        if state.flows[state.near_flows[each]].bound < narrowest.share:
             return False
     for each in range(flows):
         state.flows[state.near_flows[each]].rate = narrowest.share
@@ -80,9 +87,9 @@ def _find_tight(state: State, flows: int) -> None:
 
 @inlined
 def _bound(state: State, number: int) -> float:
-    """Return the least that a flow is offered, or the most that it takes."""
+    """Return the least that a flow is offered, or the most that it may have."""
     flow = state.flows[number]
-    bound = flow.most
+    bound = flow.bound
     for hop in state.hops[number][: flow.hops]:
         bound = min(bound, state.links[hop.link].share)
     return float(bound)
@@ -98,7 +105,7 @@ def _settle(state: State, flows: int) -> int:
         if flow.settled:
             continue
         bound = _bound(state, number)
-        is_bounded = flow.most <= bound
+        is_bounded = flow.bound <= bound
         for hop in state.hops[number][: flow.hops]:
             link = state.links[hop.link]
             if link.is_tight and link.share <= bound * _EQUAL:

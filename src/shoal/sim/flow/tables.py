@@ -27,12 +27,13 @@ FLOW: Final = np.dtype(
         ("left", "<f8"),  # bytes still to come at the time `since`
         ("rate", "<f8"),
         ("most", "<f8"),  # rate that it never exceeds
+        ("bound", "<f8"),  # while rates are worked out: that, or what links of its own carry
         ("since", "<i8"),
         ("due", "<i8"),  # number of the event that ends it; -1: another's comes first
         ("visit", "<i8"),  # the last time that its component was gathered
         ("transfer", "<i4"),
         ("hops", "<i4"),
-        ("next", "<i4"),  # free row
+        ("next", "<i4"),  # free row; or, if it is COMING, who begins with it; -1: nobody
         ("state", "u1"),
         ("settled", "u1"),  # whether its new rate is known
         ("pad", "u1", (2,)),
@@ -58,7 +59,7 @@ LINK: Final = np.dtype(
         ("load", "<f8"),  # weights of its flows
         ("left", "<f8"),  # while rates are worked out: capacity that nobody has yet
         ("weight", "<f8"),  # of the flows that have no rate yet
-        ("share", "<f8"),  # what each of them would get here
+        ("share", "<f8"),  # what each of them would get here; infinite if one flow has it to itself
         ("visit", "<i8"),
         ("first", "<i4"),  # hop of a flow that crosses it; -1: none
         ("flows", "<i4"),
