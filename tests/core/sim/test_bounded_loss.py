@@ -434,6 +434,24 @@ def test_sums_keep_every_port_busy(
     assert np.median(took[2:]) < most * ideal
 
 
+@pytest.mark.parametrize(
+    ("rate", "size", "most_us"), [(50_000_000, 1_000_000, 5_000), (1_000_000_000, 8_000_000, 800)]
+)
+def test_waiting_at_senders_is_not_taken_for_a_long_way(
+    rate: int, size: int, most_us: float
+) -> None:
+    """A way of 0.1 ms. Judged by rounds of credit alone it seems to be 13 to 20 ms, or 1.2 to 1.4
+    ms, and twice as much is granted."""
+    hosts, link = 8, Link(25e-6)
+    port = Port(rate, limit_bytes=128 << 10)
+    network = BoundedLossNetwork(star(host_names(hosts), Materials(Port(rate), port, link)))
+    for _ in range(6):
+        network.all_reduce(network.now + PICOSECONDS // 100, range(hosts), size)
+        assert network.run(NEVER)
+    known = [float(each.state.core["shortest_round"][0]) for each in network.endpoints]
+    assert all(100 <= each <= most_us for each in known), known
+
+
 @pytest.mark.parametrize("loss", [0.0, 0.03])
 def test_receivers_that_grant_too_much_come_down(loss: float) -> None:
     """Nothing queues in front of them, but at senders, in the way of what these owe to others."""
