@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.core import ir, types
+from numba.core import ir
+from numba.core import types as _types
 from numba.core.compiler import CompilerBase
 from numba.core.compiler import DefaultPassBuilder as _DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass
 from numba.core.compiler_machinery import register_pass as _register_pass
 from numba.core.typed_passes import NopythonRewrites
 
+types: Any = _types
 pass_builder: Any = _DefaultPassBuilder
 register_pass: Any = _register_pass
 
@@ -26,7 +28,7 @@ class IndicesWithoutSign(FunctionPass):
 
     _name = "indices_without_sign"
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # abstract in numba, which also has no types
         super().__init__()  # type: ignore[no-untyped-call]
 
     def run_pass(self, state: Any) -> bool:
@@ -58,5 +60,5 @@ def _without_sign(index: Any) -> Any:
     if isinstance(index, types.Integer):
         return types.uintp
     if isinstance(index, types.BaseTuple):
-        return types.Tuple([_without_sign(each) for each in index])  # type: ignore[attr-defined, no-untyped-call]
+        return types.Tuple([_without_sign(each) for each in index])
     return index

@@ -16,7 +16,7 @@ from shoal.transport.operations import (
     message_done,
     outgoing_at,
     row_of,
-    set_probe,
+    schedule_probe,
     start_sending,
 )
 from shoal.transport.rates import note_feedback
@@ -164,5 +164,5 @@ def on_stop(state: State, rank: int, header: Row, bitmap: int, size: int) -> Non
         _copy_bits(row.missing, bitmap, row.segments)
         keep_missing(row, state.core[0].segment_bytes)
     row.state = DONE
-    set_probe(state.operations[handle // 65536], handle % 65536, NEVER)
+    schedule_probe(state.operations[handle // 65536], handle % 65536, NEVER)
     message_done(state, handle // 65536)

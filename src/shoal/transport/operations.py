@@ -128,7 +128,7 @@ def _expect_messages(state: State, slot: int) -> None:
     for index in range(operation.incoming_count):
         row = incoming[index]
         row.received, row.first_at, row.last_at, row.asked = 0, 0, 0, 0
-        set_answer(operation, index, NEVER)
+        schedule_answer(operation, index, NEVER)
         if row.saved != 0:
             rows_at(row.saved, 1, I8)[0] = 0
         fill_bits(row.seen, row.segments)
@@ -177,7 +177,7 @@ def _line_up_messages(state: State, slot: int) -> None:
         row.cursor = first_segment(row, operation.iteration)
         row.important_left = count_common(row.important, row.pending, row.segments)
         row.next = -1
-        set_probe(operation, index, NEVER)
+        schedule_probe(operation, index, NEVER)
         if row.peer != previous:
             previous = row.peer
             ready = uint8(recalls(state.early, previous, operation.stream, operation.iteration))
@@ -210,7 +210,7 @@ def start_sending(state: State, slot: int, index: int) -> None:
     operation = state.operations[slot]
     row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
     row.state = SENDING
-    set_probe(operation, index, NEVER)
+    schedule_probe(operation, index, NEVER)
     peer = state.peers[row.peer]
     handle = slot * 65536 + index
     before, after = -1, peer.queue
@@ -227,7 +227,7 @@ def start_sending(state: State, slot: int, index: int) -> None:
 
 
 @compiled
-def set_probe(operation: Row, index: int, at: int) -> None:
+def schedule_probe(operation: Row, index: int, at: int) -> None:
     """Let it be asked at `at` what is missing of an outgoing message in state ASKING.
 
     Others are not asked about: that is at `NEVER`.
@@ -236,7 +236,7 @@ def set_probe(operation: Row, index: int, at: int) -> None:
 
 
 @compiled
-def set_answer(operation: Row, index: int, at: int) -> None:
+def schedule_answer(operation: Row, index: int, at: int) -> None:
     """Let it be said at `at` what is missing of an incoming message in state EXPECTED.
 
     Of others nothing is said: that is at `NEVER`.
@@ -309,7 +309,7 @@ def incoming_done(state: State, slot: int, index: int) -> None:
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     row.state = DONE
-    set_answer(operation, index, NEVER)
+    schedule_answer(operation, index, NEVER)
     if row.received < row.size:
         missing = count_bits(row.seen, row.segments)
         note_settled(state.core[0], state.peers[row.peer], missing)

@@ -31,8 +31,8 @@ from shoal.transport.operations import (
     incoming_done,
     is_finished,
     row_of,
-    set_answer,
-    set_probe,
+    schedule_answer,
+    schedule_probe,
 )
 from shoal.transport.replay import accept_number, accept_run, advance
 from shoal.transport.round_trips import LONGEST_GRACE_US
@@ -200,7 +200,7 @@ def _still_needed(state: State, operation: Row, index: int, now: int) -> bool:
     """
     row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
     if row.state == ASKING and row.probes == 0:
-        set_probe(operation, index, now)
+        schedule_probe(operation, index, now)
         state.core[0].timer_at = now
     return bool(row.state != DONE)
 
@@ -383,7 +383,7 @@ def _on_question(state: State, slot: int, index: int, now: int) -> None:
     if grace < 50 or answer_at <= now:
         answer(state, slot, index)
     elif now + grace < answer_at:
-        set_answer(operation, index, now + grace)
+        schedule_answer(operation, index, now + grace)
         state.core[0].timer_at = min(state.core[0].timer_at, now + grace)
 
 
@@ -399,7 +399,7 @@ def answer(state: State, slot: int, index: int) -> None:
         _queue_stop(state, row.peer, operation, row)
         incoming_done(state, slot, index)
         return
-    set_answer(operation, index, NEVER)
+    schedule_answer(operation, index, NEVER)
     row.asked = 0
     state.counters[row.peer, _BITMAPS] += 1
     queue_control(

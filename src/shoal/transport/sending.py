@@ -21,7 +21,7 @@ from shoal.transport.operations import (
     leave_queue,
     outgoing_at,
     row_of,
-    set_probe,
+    schedule_probe,
 )
 from shoal.transport.own_queue import may_send, note_pause, packets_at_once, wait_ahead
 from shoal.transport.rates import (
@@ -371,7 +371,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
         row.next = peer.next_number  # what `pass_end` returns
         row.passes = min(row.passes + 1, 255)
         probe_at = now + wait_ahead(core) + probe_wait(peer, row.probes)
-        set_probe(state.operations[handle // 65536], handle % 65536, probe_at)
+        schedule_probe(state.operations[handle // 65536], handle % 65536, probe_at)
         core.timer_at = min(core.timer_at, probe_at)
         if has_lately_missed(peer):
             _ask_again(state, rank, handle)

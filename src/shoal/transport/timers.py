@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from shoal.compiled import I4, I8, compiled, rows_at
 from shoal.transport.control_queue import queue_control
-from shoal.transport.operations import outgoing_at, set_probe
+from shoal.transport.operations import outgoing_at, schedule_probe
 from shoal.transport.receiving import answer
 from shoal.transport.round_trips import probe_wait
 from shoal.transport.tables import EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
@@ -69,7 +69,7 @@ def _ask(state: State, slot: int, index: int, now: int) -> None:
     operation = state.operations[slot]
     row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
     row.probes += 1
-    set_probe(operation, index, now + probe_wait(state.peers[row.peer], row.probes))
+    schedule_probe(operation, index, now + probe_wait(state.peers[row.peer], row.probes))
     state.counters[row.peer, _PROBES] += 1
     queue_control(state, PROBE, row.peer, operation.stream, operation.iteration, row.message, 0, 0)
 
