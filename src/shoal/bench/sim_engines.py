@@ -2,17 +2,19 @@
 
 Packet-hops per second of one core's time, sources at their own pace (`sim_packets`) and hosts that
 react to every packet (`sim_transports`); how the rate holds where networks grow and where ports do
-all that they can; and the most memory that 1,024 hosts take.
+all that they can; and the most memory that 1,024 hosts take. All cases take turns, so that a row's
+two sides are of about the same moment whatever else the machine does.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import resource
-from typing import TYPE_CHECKING, Final
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from shoal.bench import sim_packets, sim_transports
-from shoal.bench.rows import Row, at_least, at_most, comparison, figure
+from shoal.bench.rows import Row, Target, at_least, at_most, comparison, figure
 from shoal.sim.transports.controls import ALL_CONTROLS
 
 if TYPE_CHECKING:
@@ -21,48 +23,48 @@ if TYPE_CHECKING:
 NAME = "sim-engines"
 _UNIT: Final = "packet-hops/s"
 _SPAWN: Final = multiprocessing.get_context("spawn")
+_WINDOW, _HEAP, _PLAIN = sim_packets.ENGINES
+_CASES: Final = (
+    (64, 0.01, (_WINDOW, _HEAP, _PLAIN), False),
+    (512, 0.003, (_WINDOW, _HEAP, _PLAIN), False),
+    (1024, 0.003, (_WINDOW, _HEAP), False),
+    (64, 0.02, (_WINDOW, _HEAP), True),
+    (512, 0.005, (_WINDOW, _HEAP), True),
+)
+"""Hosts, virtual seconds, engines, and whether ports do all that they can."""
+
+_Rates: TypeAlias = dict[tuple[str, int, bool], list[float]]
+"""Packet-hops per second of each turn, by engine, hosts and whether ports do all they can."""
 
 
 def measure(stand: Stand) -> list[Row]:
     """Return the rates side by side, and the memory."""
     shorter = stand.choose(full=1.0, quick=0.1)
-    engines = tuple(sim_packets.ENGINES)
-    compiled = engines[:2]
-    rates: dict[tuple[str, int, bool], float] = {}
-    for place, (hosts, duration_s, its, is_full) in enumerate(
-        (
-            (64, 0.01, engines, False),
-            (512, 0.003, engines, False),
-            (1024, 0.003, compiled, False),
-            (64, 0.02, compiled, True),
-            (512, 0.005, compiled, True),
-        )
+    turns = stand.choose(full=5, quick=1)
+    rates: _Rates = defaultdict(list)
+    for turn in range(turns):
+        for hosts, duration_s, engines, is_full in _CASES:
+            case = _name(hosts, is_full=is_full)
+            stand.note(f"{case}, turn {turn + 1} of {turns}", turn, turns + 2)
+            for speed in sim_packets.measure(hosts, duration_s * shorter, engines, is_full=is_full):
+                rates[speed.engine, hosts, is_full].append(speed.hops_per_s)
+    rows = [_against(rates, hosts, _HEAP, is_full=is_full) for hosts, _, _, is_full in _CASES]
+    rows += [_against(rates, hosts, _PLAIN, target=at_least(40)) for hosts in (64, 512)]
+    few, many, full = (
+        rates[_WINDOW, hosts, is_full] for hosts, is_full in ((64, False), (512, False), (64, True))
+    )
+    for case, ours, peer, target in (
+        ("512 hosts", many, "64 hosts", at_least(0.75)),
+        ("all features", full, "bare ports", at_least(0.7)),
     ):
-        stand.note(f"{hosts} hosts{', all features' if is_full else ''}", place, 7)
-        for speed in sim_packets.measure(hosts, duration_s * shorter, its, is_full=is_full):
-            rates[speed.engine, hosts, is_full] = speed.hops_per_s
-    window, heap, plain = engines
-    rows = [
-        _against(rates, hosts, window, heap, is_full=is_full)
-        for hosts, is_full in ((64, False), (512, False), (1024, False), (64, True), (512, True))
-    ]
-    rows += [
-        _against(rates, hosts, window, plain, is_full=False, target=40.0) for hosts in (64, 512)
-    ]
-    few, many = rates[window, 64, False], rates[window, 512, False]
-    bare = [(many, few)]
-    full = [(rates[window, 64, True], few)]
-    grown, featured = at_least(0.75), at_least(0.7)
-    rows += [
-        comparison(NAME, "512 hosts", _UNIT, "1/s", bare, peer="64 hosts", target=grown),
-        comparison(NAME, "all features", _UNIT, "1/s", full, peer="bare ports", target=featured),
-    ]
-    stand.note("transports", 5, 7)
+        pairs = list(zip(ours, few, strict=True))
+        rows.append(comparison(NAME, case, _UNIT, "1/s", pairs, peer=peer, target=target))
+    stand.note("transports", turns, turns + 2)
     size = sim_transports.MESSAGE_BYTES * shorter
     for control in ALL_CONTROLS:
         rate = sim_transports.measure(control, size).hops_per_s
         rows.append(figure(NAME, f"{control}, 64 hosts", _UNIT, "1/s", [rate]))
-    stand.note("memory", 6, 7)
+    stand.note("memory", turns + 1, turns + 2)
     with _SPAWN.Pool(1) as pool:
         memory_mb = pool.apply(_memory_mb, (1024, 0.003 * shorter))
     most = at_most(1000.0)
@@ -70,19 +72,17 @@ def measure(stand: Stand) -> list[Row]:
     return rows
 
 
+def _name(hosts: int, *, is_full: bool) -> str:
+    return f"{hosts} hosts{', all features' if is_full else ''}"
+
+
 def _against(
-    rates: dict[tuple[str, int, bool], float],
-    hosts: int,
-    ours: str,
-    peer: str,
-    *,
-    is_full: bool,
-    target: float | None = None,
+    rates: _Rates, hosts: int, peer: str, *, is_full: bool = False, target: Target | None = None
 ) -> Row:
-    case = f"{hosts} hosts{', all features' if is_full else ''}"
-    pair = rates[ours, hosts, is_full], rates[peer, hosts, is_full]
-    bound = None if target is None else at_least(target)
-    return comparison(NAME, case, _UNIT, "1/s", [pair], peer=peer, target=bound)
+    ours, theirs = rates[_WINDOW, hosts, is_full], rates[peer, hosts, is_full]
+    pairs = list(zip(ours, theirs, strict=True))
+    case = _name(hosts, is_full=is_full)
+    return comparison(NAME, case, _UNIT, "1/s", pairs, peer=peer, target=target)
 
 
 def _memory_mb(hosts: int, duration_s: float) -> float:

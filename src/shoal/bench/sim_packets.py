@@ -7,7 +7,6 @@ and must agree on every count. (Research digest on simulation, section 1: the mi
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -43,7 +42,6 @@ INCAST_LOAD: Final = 1.2
 SHAPES: Final = {64: (8, 8), 512: (32, 16), 1024: (32, 32)}
 """Leaves and spines by the number of hosts: as much up as down."""
 PACKETS: Final = 1 << 18
-ROUNDS: Final = 3
 
 _SEND: Final = np.dtype(
     [
@@ -63,7 +61,7 @@ _SLOT: Final = SIZE * 8 * PICOSECONDS // RATE
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What one engine did with one scenario; figures are medians over the rounds."""
+    """What one engine did with one scenario, once."""
 
     engine: str
     hosts: int
@@ -177,23 +175,17 @@ def measure(
     Plain Python knows nothing of what `is_full` asks for.
     """
     scenario = mixed_scenario(hosts, duration_s, is_full=is_full)
-    taken: dict[str, list[float]] = {name: [] for name in engines}
-    counted: list[NDArray[np.int64]] = []
     for name in engines:  # compile
         ENGINES[name](mixed_scenario(64, 1e-5))
-    for _ in range(ROUNDS):
-        for name in engines:
-            seconds, counts = ENGINES[name](scenario)
-            taken[name].append(seconds)
-            counted.append(counts)
+    runs = {name: ENGINES[name](scenario) for name in engines}
+    counted = [counts for _, counts in runs.values()]
     assert all((counts == counted[0]).all() for counts in counted)
     totals = counted[0].sum(axis=(0, 1, 2))
     hops, dropped = int(totals[Count.SENT]), int(totals[GONE].sum())
     delivered = sum(flow.packets for flow in scenario.flows) - dropped
-    medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
     return [
-        Speed(name, hosts, is_full, hops, median, hops / median, delivered, dropped)
-        for name, median in medians.items()
+        Speed(name, hosts, is_full, hops, seconds, hops / seconds, delivered, dropped)
+        for name, (seconds, _) in runs.items()
     ]
 
 
