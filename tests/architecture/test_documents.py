@@ -97,22 +97,25 @@ def test_environment_variables_are_documented_and_exist() -> None:
 def test_figures_of_the_wire_format_are_those_of_the_code() -> None:
     from shoal.transport import answers, credit, replay, round_trips, tables
     from shoal.transport.messages import LARGEST_MESSAGE_SEGMENTS
-    from shoal.transport.timers import _LONGEST_READY_WAIT_US
 
+    longest = round_trips.LARGEST_WAIT_US // 1000
     text = " ".join((ROOT / "docs" / "wire-format.md").read_text().split())
     for figure in (
         f"at most {LARGEST_MESSAGE_SEGMENTS:,} segments",
         f"at most {round_trips.LONGEST_GRACE_US // 1000} ms",
-        f"{FIRST_READY_WAIT_US // 1000} ms, doubling up to {_LONGEST_READY_WAIT_US // 1000} ms",
+        f"{FIRST_READY_WAIT_US // 1000} ms, doubling up to {longest} ms",
         f"({round_trips._UNKNOWN_WAIT_US // 1000} ms if unknown)",
         f"at least {round_trips._SMALLEST_WAIT_US // 1000} ms,",
-        f", doubling up to {round_trips._LARGEST_WAIT_US // 1000} ms",
+        f", doubling up to {longest} ms",
         f"less than {answers.LOSSY_PACKETS:,} packets ago",
         f"the last {tables.FINISHED_SLOTS:,} finished operations",
         f"the last {tables.CONTROL_SLOTS // 2:,} STOPs",
         f"{replay.WINDOW:,} or more behind the highest",
         f"more than {credit.LARGEST_CREDIT:,} packets beyond",
         f"({credit._FEWEST_NEWS} packets at least)",
+        f"a turn is {credit.TURN} packets",
+        f"last grant was of {credit.TURN} packets or fewer",
+        f"less than {credit.TURN} packets, senders take turns",
     ):
         assert figure in text
 

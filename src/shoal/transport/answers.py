@@ -22,7 +22,7 @@ from shoal.transport.operations import (
 from shoal.transport.rates import note_feedback
 from shoal.transport.recent_keys import remember
 from shoal.transport.residuals import keep_missing
-from shoal.transport.round_trips import note_round_trip
+from shoal.transport.round_trips import gives_turns, note_round_trip, note_turn
 from shoal.transport.tables import (
     ASKING,
     BLOCKED,
@@ -55,8 +55,11 @@ def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
         state.counters[rank, _MISPLACED] += 1
         highest = min(highest, peer.next_number)
         grant = min(grant, highest + LARGEST_CREDIT)
+    is_turn = gives_turns(highest, grant)
     if grant > peer.granted:
         peer.granted = grant
+        if is_turn:
+            note_turn(state.core[0], int(feedback.held))
         peer.credit_probe_at, peer.credit_probes = NEVER, 0
     received = min(highest, unwrap(peer.reported_received, int(feedback.received)))
     same = highest == peer.reported_highest
@@ -68,7 +71,7 @@ def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
     peer.reported_marked = marked
     peer.credit_probe_at, peer.credit_probes = NEVER, 0
     if fresh > 0:
-        note_round_trip(peer, feedback, arrived)
+        note_round_trip(peer, feedback, arrived, is_turn)
         note_way(state.core[0], peer.network_rtt)
     note_feedback(state.core[0], peer, max(0, fresh), max(0, fresh_marked))
 

@@ -96,6 +96,12 @@ what they owe to ranks that grant less."""
 DECREASE: Final = 0.5
 """Largest share of the budget that one round takes away."""
 
+TURN: Final = 4
+"""Packets that are granted together, at least."""
+
+NO_TURN, WAITS, HAS_ONE, KEEPS_ONE = 0, 1, 2, 3
+"""Whether a sender waits for a turn, or has had one since this round or the one before."""
+
 LARGEST_CREDIT: Final = WINDOW // 2
 """Packets that one sender may have under way, whatever the budget: replays must be told apart."""
 
@@ -114,6 +120,7 @@ def note_settled(core: Row, peer: Row, segments: int) -> None:
     peer.expecting -= segments
     if peer.expecting == 0 and segments > 0:
         core.receiving_peers -= 1
+        _end_turn(core, peer)
 
 
 @compiled
@@ -141,6 +148,7 @@ def extend_grant(core: Row, peer: Row) -> bool:
     nothing is waiting that takes it along. Like all that is called for every packet, takes rows: a
     state takes longer to hand over.
     """
+    _end_turn(core, peer)
     if peer.expecting == 0:
         return False
     share = max(1, int(core.budget / max(1, core.receiving_peers)))
@@ -148,6 +156,87 @@ def extend_grant(core: Row, peer: Row) -> bool:
     peer.grant = max(peer.grant, peer.end + min(share, peer.expecting))
     news = _worth_telling(core, share) if peer.expecting > share else 1
     return bool(peer.grant - peer.grant_sent >= news and not peer.feedback_due)
+
+
+@compiled
+def takes_turns(core: Row) -> bool:
+    """Return whether senders are so many that they are granted credit in turns."""
+    return bool(core.budget < TURN * core.receiving_peers)
+
+
+@compiled
+def line_up(state: State, rank: int) -> None:
+    """Let `rank` wait for its next turn once it has used up its credit."""
+    core, peers = state.core[0], state.peers
+    peer = peers[rank]
+    if peer.end < peer.grant:
+        return
+    _end_turn(core, peer)
+    if peer.expecting == 0 or peer.turn == WAITS:
+        return
+    peer.turn, peer.next_waiting = WAITS, -1
+    if core.first_waiting < 0:
+        core.first_waiting = rank
+    else:
+        peers[core.last_waiting].next_waiting = rank
+    core.last_waiting = rank
+
+
+@compiled
+def leave_turn(core: Row, peer: Row) -> bool:
+    """Let others have a sender's turn: it has nothing to send now. Return whether to tell it."""
+    _end_turn(core, peer)
+    return keep_credit(peer)
+
+
+@compiled
+def keep_credit(peer: Row) -> bool:
+    """Grant a packet to who owes something and has no credit. Return whether that is new.
+
+    So a sender that had nothing to send can show that it has again; and one that has waited for its
+    turn for so long that it asks goes on, whoever has turns and makes nothing of them.
+    """
+    if peer.expecting == 0 or peer.end < peer.grant:
+        return False
+    peer.grant = peer.end + 1
+    return True
+
+
+@compiled
+def next_turn(state: State) -> int:
+    """Grant a turn to who has waited longest; return its rank, -1 if nobody may have one."""
+    core, peers = state.core[0], state.peers
+    packets = min(TURN, max(1, int(core.budget)))
+    while core.first_waiting >= 0 and (core.turns + 1) * packets <= core.budget:
+        rank = int(core.first_waiting)
+        peer = peers[rank]
+        core.first_waiting, peer.turn = peer.next_waiting, NO_TURN
+        if peer.expecting > 0:
+            peer.grant = max(peer.grant, peer.end + min(packets, peer.expecting))
+            peer.turn = HAS_ONE
+            core.turns += 1
+            return rank
+    return -1
+
+
+@compiled
+def _end_turn(core: Row, peer: Row) -> None:
+    """Free the turn of a sender that has one."""
+    if peer.turn >= HAS_ONE:
+        peer.turn = NO_TURN
+        core.turns -= 1
+
+
+@compiled
+def _end_long_turns(state: State) -> None:
+    """Free the turns that have lasted for a whole round: what they were to bring is lost."""
+    core, peers = state.core[0], state.peers
+    if core.turns > 0:
+        for rank in range(peers.size):
+            if peers[rank].turn == KEEPS_ONE:
+                _end_turn(core, peers[rank])
+            elif peers[rank].turn == HAS_ONE:
+                peers[rank].turn = KEEPS_ONE
 
 
 @compiled
@@ -250,6 +339,7 @@ def adapt_budget(state: State, now: int) -> None:
         if 2 * min(core.round_packets, under_way) >= core.budget:
             _set_budget(core)
         _begin_round(core, under_way)
+        _end_long_turns(state)
     took = max(FIRST_INTERVAL_US, core.interval_last - core.interval_first)
     core.arrivals += (core.interval_packets * 1_000 / took - core.arrivals) / 4
     core.interval_packets = core.interval_lost = 0

@@ -89,7 +89,7 @@ def post_operation(state: State, slot: int, now: int) -> bool:
     core.order += 1
     operation.remaining = 0
     operation.ready_wait = FIRST_READY_WAIT_US
-    operation.ready_at = NEVER
+    operation.ready_at = operation.due_at = NEVER
     gates = rows_at(operation.gates, operation.gate_count, GATE)
     for index in range(operation.gate_count):
         gates[index].remaining = gates[index].awaited
@@ -233,6 +233,7 @@ def schedule_probe(operation: Row, index: int, at: int) -> None:
     Others are not asked about: that is at `NEVER`.
     """
     rows_at(operation.probe_times, operation.outgoing_count, I8)[index] = at
+    operation.due_at = min(operation.due_at, at)
 
 
 @compiled
@@ -242,6 +243,7 @@ def schedule_answer(operation: Row, index: int, at: int) -> None:
     Of others nothing is said: that is at `NEVER`.
     """
     rows_at(operation.answer_times, operation.incoming_count, I8)[index] = at
+    operation.due_at = min(operation.due_at, at)
 
 
 @compiled

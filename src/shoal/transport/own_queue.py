@@ -147,8 +147,12 @@ def packets_at_once(core: Row) -> int:
 
 @compiled
 def _wait(core: Row) -> int:
-    """Return after how many microseconds half of the queue should have gone."""
-    return 1 + int(max(0.0, core.waiting - _limit(core) / 2) / core.own_rate)
+    """Return after how many microseconds half of the queue should have gone.
+
+    At least one packet's time: it is there as a whole until it has gone as a whole.
+    """
+    excess = core.waiting - _limit(core) / 2
+    return 1 + int(max(excess, float(core.segment_bytes)) / core.own_rate)
 
 
 @compiled

@@ -20,10 +20,15 @@ from shoal.transport.control_queue import (
 from shoal.transport.credit import (
     LARGEST_CREDIT,
     extend_grant,
+    keep_credit,
+    leave_turn,
+    line_up,
     move_end,
+    next_turn,
     note_delay,
     note_overtaken,
     note_settled,
+    takes_turns,
 )
 from shoal.transport.forms import put
 from shoal.transport.operations import (
@@ -59,6 +64,7 @@ from shoal.transport.wire import (
     HEADER_BYTES,
     IMPORTANT,
     LAST,
+    MORE,
     PROBE,
     READY,
     REPORT,
@@ -165,24 +171,48 @@ def _on_data(
         count = min(count, peer.grant - number)
         accept_run(state.seen[rank], peer.end, number, count)
     _note_arrival(state, rank, number, count, header, arrived, tos)
-    _find_place(state, rank, header, payload, count, now)
-    if extend_grant(state.core[0], peer):
-        queue_feedback(state, rank, FEEDBACK)
+    goes_on = _find_place(state, rank, header, payload, count, now)
+    _grant_more(state, rank, goes_on or header.flags & MORE != 0)
     return count
 
 
 @compiled
-def _find_place(state: State, rank: int, header: Row, payload: int, count: int, now: int) -> None:
-    """Find the message and the segments that data packets belong to, if they do to any."""
+def _grant_more(state: State, rank: int, goes_on: bool) -> None:
+    """Grant what has become free by what has come from `rank`, and tell whom it is granted to.
+
+    `goes_on` says whether it has more to send at once.
+    """
+    core = state.core[0]
+    if takes_turns(core):
+        if goes_on:
+            line_up(state, rank)
+        elif leave_turn(core, state.peers[rank]):
+            queue_feedback(state, rank, FEEDBACK)
+    elif extend_grant(core, state.peers[rank]):
+        queue_feedback(state, rank, FEEDBACK)
+    if core.first_waiting < 0:
+        return
+    following = next_turn(state)
+    while following >= 0:
+        queue_feedback(state, following, FEEDBACK)
+        following = next_turn(state)
+
+
+@compiled
+def _find_place(state: State, rank: int, header: Row, payload: int, count: int, now: int) -> bool:
+    """Find the message and the segments that data packets belong to, if they do to any.
+
+    Returns whether the message goes on after them.
+    """
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=True)
     if slot < 0:
         _on_unknown(state, rank, header, count)
-        return
+        return False
     operation = state.operations[slot]
     index = row_of(operation.incoming_starts, rank, int(header.message))
     if index < 0:
         state.counters[rank, _MISPLACED] += count
-        return
+        return False
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     fitting = _fitting(row, state.core[0].segment_bytes, header, count)
     state.counters[rank, _MISPLACED] += count - fitting
@@ -190,6 +220,7 @@ def _find_place(state: State, rank: int, header: Row, payload: int, count: int, 
         state.counters[rank, _EARLY] += fitting
     elif fitting > 0:
         _deliver(state, slot, index, header, payload, fitting, now)
+    return bool(row.state != DONE and not header.flags & LAST)
 
 
 @compiled
@@ -238,7 +269,7 @@ def _note_arrival(
         state.counters[rank, _IMPORTANT_RECEIVED] += count
     if tos & 3 == CONGESTION_MARK:
         peer.marked += count
-    if tos & 3 == CONGESTION_MARK or header.flags & REPORT:
+    if header.flags & REPORT:
         queue_feedback(state, rank, FEEDBACK)
     note_delay(core, peer, int(header.clock), arrived, count, header.flags & WAITED == 0)
 
@@ -471,13 +502,13 @@ def _on_sent_up_to(state: State, rank: int, header: Row, arrived: int) -> None:
         advance(state.seen[rank], peer.end, number)
         move_end(state.core[0], peer, state.seen[rank], number)
         peer.last_clock, peer.last_arrival = header.clock, arrived
-    if extend_grant(state.core[0], peer):
-        queue_feedback(state, rank, FEEDBACK)
 
 
 @compiled
 def _on_probe(state: State, rank: int, header: Row, arrived: int, now: int) -> None:
     _on_sent_up_to(state, rank, header, arrived)
+    _grant_more(state, rank, header.kind & 15 == CREDIT_PROBE)
+    keep_credit(state.peers[rank])
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=True)
     if slot < 0:
         _on_unknown(state, rank, header, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import compiled
+from shoal.transport.credit import TURN
 
 if TYPE_CHECKING:
     from shoal.transport.tables import Row
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
 LONGEST_GRACE_US: Final = 20_000
 """How long a receiver holds back an answer on a network that reorders."""
 
+LARGEST_WAIT_US: Final = 200_000
+"""However long nothing is heard, the next question is asked after this."""
+
 _SMALLEST_WAIT_US = 2_000
-_LARGEST_WAIT_US = 200_000
 _UNKNOWN_WAIT_US = 5_000
 _DEVIATIONS = 4
 _DEVIATIONS_IF_LOSSY = 1
@@ -41,20 +44,44 @@ def probe_wait(peer: Row, probes: int) -> int:
     wait = _UNKNOWN_WAIT_US
     if peer.smoothed_rtt > 0:
         wait = int(peer.smoothed_rtt + deviations * peer.rtt_variation)
-    return min(max(wait, _SMALLEST_WAIT_US) << min(doublings, 6), _LARGEST_WAIT_US)
+    return min(max(wait, _SMALLEST_WAIT_US) << min(doublings, 6), LARGEST_WAIT_US)
 
 
 @compiled
-def note_round_trip(peer: Row, feedback: Row, arrived: int) -> None:
+def credit_wait(core: Row, peer: Row, probes: int) -> int:
+    """Return the same to wait for credit: where senders take turns, two of their turns longer."""
+    wait = probe_wait(peer, probes)
+    if gives_turns(int(peer.reported_highest), int(peer.granted)):
+        wait += int(2 * core.turn_wait)
+    return wait
+
+
+@compiled
+def gives_turns(highest: int, grant: int) -> bool:
+    """Return whether a receiver that grants so little beyond what it has heard gives turns."""
+    return grant - highest <= TURN
+
+
+@compiled
+def note_turn(core: Row, held: int) -> None:
+    """Learn how long a turn was waited for: as long as its receiver held it back."""
+    core.turn_wait += (min(held, LONGEST_GRACE_US) - core.turn_wait) / 8
+
+
+@compiled
+def note_round_trip(peer: Row, feedback: Row, arrived: int, is_turn: bool) -> None:
     """Learn from a report on new packets how long answers take.
 
-    A report that was held back for long was no answer to those packets, but waited for an occasion.
+    A report that was held back for long was no answer to those packets, but waited for an occasion;
+    or, if it gives a turn, for that. Answers to questions wait for no turn.
     """
     round_trip = float((arrived - int(feedback.echo)) & 0xFFFFFFFF)
     if round_trip >= _LONGEST_ROUND_TRIP_US:
         return
     peer.network_rtt = max(1.0, round_trip - feedback.held)
-    if feedback.held > LONGEST_GRACE_US:
+    if is_turn:
+        round_trip = peer.network_rtt
+    elif feedback.held > LONGEST_GRACE_US:
         return
     if peer.smoothed_rtt == 0:
         peer.smoothed_rtt, peer.rtt_variation = round_trip, round_trip / 2

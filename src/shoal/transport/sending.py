@@ -30,7 +30,7 @@ from shoal.transport.rates import (
     report_interval,
     waits_for_reports,
 )
-from shoal.transport.round_trips import has_lately_missed, probe_wait
+from shoal.transport.round_trips import credit_wait, has_lately_missed, probe_wait
 from shoal.transport.tables import (
     ASKING,
     NEVER,
@@ -52,6 +52,7 @@ from shoal.transport.wire import (
     HEADER_BYTES,
     IMPORTANT,
     LAST,
+    MORE,
     PROBE,
     REPORT,
     VERSION,
@@ -153,7 +154,7 @@ def _allowed(state: State, rank: int, now: int) -> int:
     allowed = min(credit, allowed_packets(core, peer, now)) if credit > 0 else 0
     if allowed <= 0 and (credit <= 0 or waits_for_reports(core)):
         if peer.credit_probe_at == NEVER:
-            peer.credit_probe_at = now + probe_wait(peer, 0)
+            peer.credit_probe_at = now + credit_wait(core, peer, 0)
         core.timer_at = min(core.timer_at, peer.credit_probe_at)
         clear_bit(state.candidates.ctypes.data, rank)
     return allowed
@@ -277,7 +278,7 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
     important_only = core.importance_tags and row.important != 0 and row.important_left > 0
     importance = row.important == 0 or important_only
     flags = (IMPORTANT if importance else 0) | (AGAIN if row.passes else 0)
-    flags |= WAITED if core.waiting > 0 else 0
+    flags |= (WAITED if core.waiting > 0 else 0) | (MORE if row.next >= 0 else 0)
     segment_bytes, cursor, at = core.segment_bytes, row.cursor, memory
     parts = rows_at(pieces, room * PIECES, PIECE)
     to_begin = cursor > 0  # what lies before the cursor comes after the end

@@ -131,6 +131,7 @@ OPERATION: Final = np.dtype(
         ("incoming_starts", "<i8"),
         ("probe_times", "<i8"),  # int64 per outgoing row: when to ask what is missing, or NEVER
         ("answer_times", "<i8"),  # int64 per incoming row: when to say what is missing, or NEVER
+        ("due_at", "<i8"),  # none of them is earlier
         ("ready_at", "<i8"),  # when to say READY again
         ("ready_wait", "<i8"),
         ("started", "<i8"),
@@ -157,11 +158,11 @@ PEER: Final = np.dtype(
         ("credit_probe_at", "<i8"),
         ("end", "<i8"),  # one more than the highest packet number that is known from it
         ("grant", "<i8"),
-        ("expecting", "<i4"),  # incoming messages that are not done
+        ("expecting", "<i4"),  # segments that it owes
         ("feedback_due", "u1"),
         ("known", "u1"),  # whether tags and addresses are set
         ("lost", "u1"),  # whether it has been declared dead
-        ("pad", "u1"),
+        ("turn", "u1"),  # to be granted credit: whether it waits for one, or has one
         # A line of the processor's cache ends here. As a receiver from it:
         ("received", "<i8"),
         ("marked", "<i8"),
@@ -186,7 +187,8 @@ PEER: Final = np.dtype(
         ("rtt_variation", "<f8"),
         ("network_rtt", "<f8"),  # latest, without it
         ("outgoing_lossy_until", "<i8"),  # packet number; something sent to it got lost lately
-        ("credit_probes", "<i8"),
+        ("credit_probes", "<i4"),
+        ("next_waiting", "<i4"),  # the rank whose turn is after its own; -1: none
         # rate control
         ("rate", "<f8"),  # bytes per microsecond
         ("next_send_at", "<f8"),
@@ -233,6 +235,10 @@ CORE: Final = np.dtype(
         ("timer_at", "<i8"),
         ("last_operation", "<i4"),
         ("receiving_peers", "<i4"),  # that owe us a message
+        ("turns", "<i4"),  # of them, those that have a turn
+        ("first_waiting", "<i4"),  # the rank whose turn is next; -1: none
+        ("last_waiting", "<i4"),
+        ("turn_wait", "<f8"),  # microseconds for which receivers held turns back lately
         ("budget", "<f8"),  # packets that may be under way to this receiver in all
         ("largest_budget", "<f8"),
         ("round_packets", "<f8"),  # that were under way when this round began
@@ -401,5 +407,6 @@ def new_state(
     )
     state.finished["peer"] = state.early["peer"] = -1
     state.peers["queue"] = -1
+    state.core["first_waiting"] = -1
     state.peers["credit_probe_at"] = NEVER
     return state

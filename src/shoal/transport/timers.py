@@ -6,16 +6,21 @@ waits come from the round trips that have been seen, not from a constant.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from shoal.compiled import I4, I8, compiled, rows_at
 from shoal.transport.control_queue import queue_control
 from shoal.transport.operations import outgoing_at, schedule_probe
 from shoal.transport.receiving import answer
-from shoal.transport.round_trips import probe_wait
+from shoal.transport.round_trips import LARGEST_WAIT_US, credit_wait, probe_wait
 from shoal.transport.tables import EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
 from shoal.transport.wire import CREDIT_PROBE, PROBE, READY
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 _PROBES = int(Counter.PROBES)
-_LONGEST_READY_WAIT_US = 50_000
 
 
 @compiled
@@ -24,10 +29,15 @@ def on_timer(state: State, now: int) -> None:
     core = state.core[0]
     following = NEVER
     for slot in range(state.operations.size):
-        if state.operations[slot].active:
-            following = min(following, _outgoing_timers(state, slot, now))
-            following = min(following, _incoming_timers(state, slot, now))
-            if state.operations[slot].active:
+        operation = state.operations[slot]
+        if operation.active:
+            if operation.due_at <= now:
+                operation.due_at = NEVER
+                outgoing = _outgoing_timers(state, slot, now)
+                incoming = _incoming_timers(state, slot, now)
+                operation.due_at = min(int(operation.due_at), outgoing, incoming)
+            following = min(following, operation.due_at)
+            if operation.active:
                 following = min(following, _ready_timer(state, slot, now))
     for rank in range(state.peers.size):
         peer = state.peers[rank]
@@ -48,13 +58,16 @@ def _probe_credit(state: State, rank: int, now: int) -> None:
         state, CREDIT_PROBE, rank, operation.stream, operation.iteration, row.message, 0, 0
     )
     peer.credit_probes += 1
-    peer.credit_probe_at = now + probe_wait(peer, peer.credit_probes)
+    peer.credit_probe_at = now + credit_wait(state.core[0], peer, int(peer.credit_probes))
 
 
 @compiled
 def _outgoing_timers(state: State, slot: int, now: int) -> int:
     operation = state.operations[slot]
     times = rows_at(operation.probe_times, operation.outgoing_count, I8)
+    following = _earliest(times)
+    if following > now:
+        return following
     following = NEVER
     for index in range(operation.outgoing_count):
         if times[index] <= now:
@@ -78,12 +91,24 @@ def _ask(state: State, slot: int, index: int, now: int) -> None:
 def _incoming_timers(state: State, slot: int, now: int) -> int:
     operation = state.operations[slot]
     times = rows_at(operation.answer_times, operation.incoming_count, I8)
+    following = _earliest(times)
+    if following > now:
+        return following
     following = NEVER
     for index in range(operation.incoming_count):
         if times[index] <= now:
             answer(state, slot, index)
         following = min(following, times[index])
     return following
+
+
+@compiled
+def _earliest(times: NDArray[np.int64]) -> int:
+    """Return the least of `times`, or NEVER; nothing else, so that it is one pass over memory."""
+    earliest = NEVER
+    for time in times:
+        earliest = min(earliest, time)
+    return earliest
 
 
 @compiled
@@ -106,6 +131,6 @@ def _ready_timer(state: State, slot: int, now: int) -> int:
     if not waiting:
         operation.ready_at = NEVER
         return NEVER
-    operation.ready_wait = min(operation.ready_wait * 2, _LONGEST_READY_WAIT_US)
+    operation.ready_wait = min(operation.ready_wait * 2, LARGEST_WAIT_US)
     operation.ready_at = now + operation.ready_wait
     return operation.ready_at

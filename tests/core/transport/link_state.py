@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.transport import tables
+from shoal.transport.credit import HAS_ONE, KEEPS_ONE, WAITS
 from shoal.transport.rates import FIXED, TIMELY
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ def check_consistency(endpoint: Endpoint) -> None:
         row = state.operations[slot]
         outgoing = memory_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
         incoming = memory_at(int(row["incoming"]), int(row["incoming_count"]), tables.INCOMING)
+        times = [_times(row, "probe_times", outgoing), _times(row, "answer_times", incoming)]
+        assert row["due_at"] <= min(np.concatenate(times), default=tables.NEVER)
         gates = memory_at(int(row["gates"]), int(row["gate_count"]), tables.GATE)
         open_rows = (outgoing["state"] != tables.DONE).sum() + (
             incoming["state"] != tables.DONE
@@ -145,7 +148,21 @@ def check_consistency(endpoint: Endpoint) -> None:
             assert (blocked == ((gate["remaining"] > 0) & (behind["size"] > 0))).all()
     np.testing.assert_array_equal(state.peers["expecting"], owed)
     assert state.core["receiving_peers"][0] == (owed > 0).sum()
+    check_turns(state)
     assert _queued(state) == sending
+
+
+def check_turns(state: tables.State) -> None:
+    """Fail unless those who have a turn owe something, and those who wait for one are in line."""
+    peers, core = state.peers, state.core[0]
+    has_turn = np.isin(peers["turn"], (HAS_ONE, KEEPS_ONE))
+    assert core["turns"] == has_turn.sum()
+    assert (peers["expecting"][has_turn] > 0).all()
+    line, rank = [], int(core["first_waiting"])
+    while rank >= 0:
+        line.append(rank)
+        rank = int(peers["next_waiting"][rank])
+    assert sorted(line) == np.flatnonzero(peers["turn"] == WAITS).tolist()
 
 
 def check_saved(incoming: NDArray[np.void]) -> None:

@@ -17,6 +17,7 @@ from shoal.transport.credit import (
     LARGEST_CREDIT,
     MOST_REORDERING,
     SMALLEST_BUDGET,
+    TURN,
     adapt_budget,
     extend_grant,
     note_delay,
@@ -247,6 +248,56 @@ def test_many_senders_into_a_short_buffer_do_not_collapse(senders: int) -> None:
     assert link.now < 1.05 * ideal
     again = sum(each.counts()[Counter.SENT_AGAIN] for each in endpoints)
     assert again < 0.25 * 40 * len(transfers)
+
+
+def gathered(senders: int, *, late: int = 0, loss: float = 0.0) -> VirtualLink:
+    """Return a link over which host 0 has heard 100 segments from all but the last `late` others.
+
+    Those owe it a second message as well, which they send once the others are through.
+    """
+    config = TransportConfig(
+        segment_bytes=1440, budget_packets=48, first_budget_packets=48, tolerated_loss=1.0
+    )
+    port = Port(bytes_per_us=100.0)
+    link, _ = joined(senders + 1, config, port=port, faults=Faults(loss=loss), seed=3)
+    values = np.ones(360 * 100, np.float32)
+    prompt = [Transfer(link, source, 0, values) for source in range(1, senders + 1)]
+    for transfer in prompt:
+        transfer.post()
+    for source in range(senders - late + 1, senders + 1):
+        Transfer(link, source, 0, values, iteration=1).post_receiver()
+    link.run(lambda: len(link.finished[0]) == senders)
+    for transfer in prompt:
+        transfer.check_places()
+    return link
+
+
+def test_many_senders_take_turns_so_that_not_every_packet_needs_an_answer() -> None:
+    link = gathered(31)
+    counts = link.endpoints[0].counts()
+    # a turn's answer, a STOP for each, and what ends and beginnings take
+    assert counts[Counter.CONTROL_SENT] < counts[Counter.RECEIVED] / TURN + 10 * 31
+    assert link.most_under_way[0] <= 48 + 31
+    assert link.now < 1.05 * 31 * 100 * (1440 + 32) / 100.0
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.05])
+def test_senders_that_have_nothing_to_send_yet_do_not_keep_their_turns(loss: float) -> None:
+    """Of 31 senders 20 owe more than they have: the others' packets still fill the port."""
+    alone, link = gathered(31, loss=loss), gathered(31, late=20, loss=loss)
+    assert link.now < 1.1 * alone.now
+
+
+def test_who_asks_for_credit_goes_on_though_nobody_gives_up_turns() -> None:
+    config = TransportConfig(segment_bytes=16, budget_packets=48, first_budget_packets=48)
+    link, (receiver, *_) = joined(32, config)
+    transfers = [Transfer(link, k, 0, np.ones(4 * 8, np.float32)) for k in range(1, 32)]
+    for transfer in transfers:
+        transfer.post()
+    receiver.state.core["turns"] = 1_000
+    link.run()
+    for transfer in transfers:
+        transfer.check_places()
 
 
 def test_loss_that_no_queue_explains_leaves_the_budget_alone() -> None:

@@ -103,6 +103,18 @@ def test_a_host_that_looks_late_gets_a_longer_queue(rate: float) -> None:
     assert host.idle_us < 0.05 * 1_000_000
 
 
+def test_a_host_does_not_look_again_before_a_packet_can_have_gone() -> None:
+    """A packet is there as a whole until all of it has gone: looks in between see nothing new."""
+    core = Endpoint(0, 2, TransportConfig(segment_bytes=9_000)).state.core[0]
+    core["own_rate"], core["waiting"] = 1.0, 1_000_000
+    assert not may_send(core, 10)
+    core["waiting"] = core["own_limit"] / 2 + 1  # all but a packet of what had to go
+    assert not may_send(core, int(core["look_at"]))
+    looked_at = int(core["look_at"])
+    assert not may_send(core, looked_at)
+    assert core["look_at"] - looked_at >= 9_000
+
+
 def test_a_link_that_becomes_slower_or_faster_is_followed() -> None:
     host = Host(125.0)
     for rate in (125.0, 12.5, 1_250.0, 125.0):

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from transfers import Transfer
 from virtual_link import Faults, joined
 
+from shoal.transport.credit import TURN
 from shoal.transport.endpoint import Endpoint, TransportConfig
-from shoal.transport.round_trips import probe_wait
+from shoal.transport.round_trips import credit_wait, note_round_trip, note_turn, probe_wait
 from shoal.transport.tables import Counter
+from shoal.transport.wire import FEEDBACK_BLOCK
 
 
 def peer_with(smoothed: float, variation: float) -> np.void:
@@ -41,6 +43,22 @@ def test_who_has_missed_packets_is_asked_sooner_and_a_few_times_before_waits_dou
     assert probe_wait(peer, probes) == expected
     peer["next_number"] = 11
     assert probe_wait(peer, probes) >= expected
+
+
+@given(held=st.lists(st.integers(0, 15_000), min_size=40, max_size=40))
+def test_a_turn_that_was_waited_for_makes_credit_late_and_no_answer(held: list[int]) -> None:
+    core, peer = Endpoint(0, 2, TransportConfig()).state.core[0], peer_with(0, 0)
+    feedback = np.zeros(1, FEEDBACK_BLOCK)[0]
+    for each in held:
+        feedback["held"] = each
+        note_turn(core, each)
+        note_round_trip(peer, feedback, 500 + each, True)
+    assert peer["smoothed_rtt"] == 500
+    assert min(held) * 0.99 <= core["turn_wait"] <= max(held)
+    peer["granted"] = peer["reported_highest"] + TURN
+    assert credit_wait(core, peer, 0) == probe_wait(peer, 0) + int(2 * core["turn_wait"])
+    peer["granted"] += 1  # no turn, but a share
+    assert credit_wait(core, peer, 0) == probe_wait(peer, 0)
 
 
 def test_before_anything_is_known_it_is_five_milliseconds() -> None:

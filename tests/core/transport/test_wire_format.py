@@ -21,6 +21,7 @@ from shoal.transport.wire import (
     FEEDBACK_BYTES,
     HEADER_BYTES,
     LARGEST_SEGMENT,
+    REPORT,
     segment_bytes_for,
     unwrap,
 )
@@ -175,9 +176,18 @@ def test_stop_is_read_so() -> None:
     assert link.slots[0] == dict.fromkeys(link.endpoints[0].finished(), transfer.sender_ticket)
 
 
-def test_a_congestion_mark_is_reported_at_once() -> None:
+def test_a_congestion_mark_is_counted_and_nothing_is_sent_for_it() -> None:
     link, _ = posted()
     link.hand(1, DATA_0_TO_1, tos=3)
+    assert written(link.endpoints[1]) == []
+    assert link.endpoints[1].state.peers["marked"][0] == 1
+
+
+def test_a_report_is_given_when_it_is_asked_for() -> None:
+    link, _ = posted()
+    asking = bytearray(DATA_0_TO_1)
+    asking[1] |= REPORT
+    link.hand(1, bytes(asking), tos=3)
     assert written(link.endpoints[1]) == [FEEDBACK_1_TO_0]
     link.hand(0, FEEDBACK_1_TO_0)
     peer = link.endpoints[0].state.peers[1]
