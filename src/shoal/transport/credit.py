@@ -3,7 +3,10 @@
 Each sender that owes a message gets an equal share of one budget, so a port in front of the
 receiver holds at most the budget however many senders there are: incast cannot overrun it. Nobody
 is granted more than it owes, so that no sender keeps credit from one operation and spends it in the
-next, when all the others want to send as well.
+next, when all the others want to send as well. Where shares would be less than `TURN` packets,
+senders take turns of so many instead: an answer to every packet would double the packets. Everyone
+has a packet's credit to begin with, and asks for its first turn by using it; who has nothing more
+to send gives its turn up.
 
 The budget is set once a round, which is over when as many packets have come, or are missing, as
 were under way when it began: so that what was granted since the last change is seen to act. It is
@@ -97,10 +100,14 @@ DECREASE: Final = 0.5
 """Largest share of the budget that one round takes away."""
 
 TURN: Final = 4
-"""Packets that are granted together, at least."""
+"""Packets of a turn.
+
+Two made a quarter more packets among 64 hosts, eight half as many repairs again among 144; steps
+were hardly faster with either.
+"""
 
 NO_TURN, WAITS, HAS_ONE, KEEPS_ONE = 0, 1, 2, 3
-"""Whether a sender waits for a turn, or has had one since this round or the one before."""
+"""What a sender's turn is: none, to come, under way, and under way for more than a round."""
 
 LARGEST_CREDIT: Final = WINDOW // 2
 """Packets that one sender may have under way, whatever the budget: replays must be told apart."""
