@@ -64,7 +64,6 @@ from shoal.transport.wire import (
     HEADER_BYTES,
     IMPORTANT,
     LAST,
-    MORE,
     PROBE,
     READY,
     REPORT,
@@ -171,8 +170,7 @@ def _on_data(
         count = min(count, peer.grant - number)
         accept_run(state.seen[rank], peer.end, number, count)
     _note_arrival(state, rank, number, count, header, arrived, tos)
-    goes_on = _find_place(state, rank, header, payload, count, now)
-    _grant_more(state, rank, goes_on or header.flags & MORE != 0)
+    _grant_more(state, rank, _find_place(state, rank, header, payload, count, now))
     return count
 
 
@@ -180,7 +178,7 @@ def _on_data(
 def _grant_more(state: State, rank: int, goes_on: bool) -> None:
     """Grant what has become free by what has come from `rank`, and tell whom it is granted to.
 
-    `goes_on` says whether it has more to send at once.
+    `goes_on` says whether its message does, so that it is sure to have more to send.
     """
     core = state.core[0]
     if takes_turns(core):

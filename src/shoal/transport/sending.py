@@ -52,7 +52,6 @@ from shoal.transport.wire import (
     HEADER_BYTES,
     IMPORTANT,
     LAST,
-    MORE,
     PROBE,
     REPORT,
     VERSION,
@@ -278,7 +277,7 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
     important_only = core.importance_tags and row.important != 0 and row.important_left > 0
     importance = row.important == 0 or important_only
     flags = (IMPORTANT if importance else 0) | (AGAIN if row.passes else 0)
-    flags |= (WAITED if core.waiting > 0 else 0) | (MORE if row.next >= 0 else 0)
+    flags |= WAITED if core.waiting > 0 else 0
     segment_bytes, cursor, at = core.segment_bytes, row.cursor, memory
     parts = rows_at(pieces, room * PIECES, PIECE)
     to_begin = cursor > 0  # what lies before the cursor comes after the end

@@ -43,8 +43,6 @@ REPORT: Final = 8
 """Flag: the sender's rate control waits to hear what has arrived."""
 WAITED: Final = 16
 """Flag: the packet had to wait in its sender's host, so its clock is a guess of when it left."""
-MORE: Final = 32
-"""Flag: behind its message, others wait to be sent to the same receiver."""
 
 HEADER: Final = np.dtype(
     [

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from link_state import check_turns
 from transfers import Transfer
 from virtual_link import Faults, Port, VirtualLink, joined
 
 from shoal.transport.credit import (
     EPOCH_US,
+    HAS_ONE,
+    KEEPS_ONE,
     LARGEST_CREDIT,
     MOST_REORDERING,
     SMALLEST_BUDGET,
@@ -61,6 +64,11 @@ def post_gathering(
     return target
 
 
+def is_quiet_and_consistent(link: VirtualLink) -> bool:
+    check_turns(link.endpoints[0].state)
+    return link._is_quiet()
+
+
 @given(
     senders=st.integers(1, 12),
     budget=st.integers(16, 200),
@@ -80,7 +88,7 @@ def test_packets_under_way_never_exceed_budget_and_senders(
     link, endpoints = joined(senders + 1, config, faults=faults, seed=seed)
     for iteration in range(rounds):
         target = post_gathering(link, senders, segments, iteration, link.random)
-        link.run()
+        link.run(partial(is_quiet_and_consistent, link))
         assert (target == 1).all()
     assert 0 < link.most_under_way[0] <= budget + senders
     state = endpoints[0].state
@@ -298,6 +306,22 @@ def test_who_asks_for_credit_goes_on_though_nobody_gives_up_turns() -> None:
     link.run()
     for transfer in transfers:
         transfer.check_places()
+
+
+def test_who_makes_nothing_of_a_turn_loses_it() -> None:
+    """All that the first sender sends after 10 ms gets lost, its questions too."""
+    config = TransportConfig(
+        segment_bytes=1440, budget_packets=48, first_budget_packets=48, tolerated_loss=1.0
+    )
+    link, (receiver, *_) = joined(32, config, port=Port(bytes_per_us=100.0))
+    for source in range(1, 32):
+        Transfer(link, source, 0, np.ones(360 * 100, np.float32)).post()
+    first = receiver.state.peers[1]
+    link.run(lambda: link.now > 10_000 and first["turn"] == HAS_ONE)
+    link.drop = lambda each: each.source == 1
+    link.pass_time(10_000)
+    assert first["turn"] not in (HAS_ONE, KEEPS_ONE)
+    assert first["expecting"] > 0
 
 
 def test_loss_that_no_queue_explains_leaves_the_budget_alone() -> None:
