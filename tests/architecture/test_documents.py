@@ -114,7 +114,6 @@ def test_figures_of_the_wire_format_are_those_of_the_code() -> None:
         f"more than {credit.LARGEST_CREDIT:,} packets beyond",
         f"({credit._FEWEST_NEWS} packets at least)",
         f"a turn is {credit.TURN} packets",
-        f"last grant was of {credit.TURN} packets or fewer",
         f"less than {credit.TURN} packets, senders take turns",
     ):
         assert figure in text

@@ -22,7 +22,7 @@ from shoal.transport.operations import (
 from shoal.transport.rates import note_feedback
 from shoal.transport.recent_keys import remember
 from shoal.transport.residuals import keep_missing
-from shoal.transport.round_trips import gives_turns, note_round_trip, note_turn
+from shoal.transport.round_trips import note_round_trip, note_turn
 from shoal.transport.tables import (
     ASKING,
     BLOCKED,
@@ -35,7 +35,7 @@ from shoal.transport.tables import (
     Row,
     State,
 )
-from shoal.transport.wire import unwrap
+from shoal.transport.wire import FEEDBACK, TURNS, unwrap
 
 _MISPLACED = int(Counter.MISPLACED)
 _TRUNCATED = int(Counter.TRUNCATED)
@@ -45,9 +45,11 @@ LOSSY_PACKETS: Final = 4_096
 
 
 @compiled
-def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
+def on_feedback(state: State, rank: int, header: Row, feedback: Row, arrived: int) -> None:
     """Take in what the receiver says of our packets to it, and how many more it grants."""
     peer = state.peers[rank]
+    peer.gives_turns = header.flags & TURNS != 0
+    is_turn = bool(peer.gives_turns and header.kind & 15 == FEEDBACK)
     set_bit(state.candidates.ctypes.data, rank)
     highest = unwrap(peer.reported_highest, int(feedback.highest))
     grant = unwrap(highest, int(feedback.grant))
@@ -55,7 +57,6 @@ def on_feedback(state: State, rank: int, feedback: Row, arrived: int) -> None:
         state.counters[rank, _MISPLACED] += 1
         highest = min(highest, peer.next_number)
         grant = min(grant, highest + LARGEST_CREDIT)
-    is_turn = gives_turns(highest, grant)
     if grant > peer.granted:
         peer.granted = grant
         if is_turn:

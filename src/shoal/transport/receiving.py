@@ -471,7 +471,7 @@ def _on_control(state: State, rank: int, header: Row, payload: int, arrived: int
         state.counters[rank, _TRUNCATED] += 1
         return
     feedback = rows_at(payload, 1, FEEDBACK_BLOCK)[0]
-    on_feedback(state, rank, feedback, arrived)
+    on_feedback(state, rank, header, feedback, arrived)
     rest, rest_bytes = payload + FEEDBACK_BYTES, int(header.length) - FEEDBACK_BYTES
     if kind == READY:
         on_ready(state, rank, header)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import compiled
-from shoal.transport.credit import TURN
 
 if TYPE_CHECKING:
     from shoal.transport.tables import Row
@@ -51,15 +50,9 @@ def probe_wait(peer: Row, probes: int) -> int:
 def credit_wait(core: Row, peer: Row, probes: int) -> int:
     """Return the same to wait for credit: where senders take turns, two of their turns longer."""
     wait = probe_wait(peer, probes)
-    if gives_turns(int(peer.reported_highest), int(peer.granted)):
+    if peer.gives_turns:
         wait += int(2 * core.turn_wait)
     return wait
-
-
-@compiled
-def gives_turns(highest: int, grant: int) -> bool:
-    """Return whether a receiver that grants so little beyond what it has heard gives turns."""
-    return grant - highest <= TURN
 
 
 @compiled

@@ -187,7 +187,9 @@ PEER: Final = np.dtype(
         ("rtt_variation", "<f8"),
         ("network_rtt", "<f8"),  # latest, without it
         ("outgoing_lossy_until", "<i8"),  # packet number; something sent to it got lost lately
-        ("credit_probes", "<i4"),
+        ("credit_probes", "<i2"),
+        ("gives_turns", "u1"),  # whether it grants credit in turns
+        ("pad", "u1"),
         ("next_waiting", "<i4"),  # the rank whose turn is after its own; -1: none
         # rate control
         ("rate", "<f8"),  # bytes per microsecond

@@ -43,6 +43,8 @@ REPORT: Final = 8
 """Flag: the sender's rate control waits to hear what has arrived."""
 WAITED: Final = 16
 """Flag: the packet had to wait in its sender's host, so its clock is a guess of when it left."""
+TURNS: Final = 32
+"""Flag, of what a receiver sends: it grants credit in turns."""
 
 HEADER: Final = np.dtype(
     [
