@@ -308,6 +308,16 @@ def test_who_asks_for_credit_goes_on_though_nobody_gives_up_turns() -> None:
         transfer.check_places()
 
 
+@pytest.mark.parametrize(("senders", "takes"), [(7, False), (31, True)])
+def test_a_receiver_says_whether_it_gives_turns(senders: int, takes: bool) -> None:
+    config = TransportConfig(segment_bytes=1440, budget_packets=48, first_budget_packets=48)
+    link, (_, first, *_) = joined(senders + 1, config)
+    for source in range(1, senders + 1):
+        Transfer(link, source, 0, np.ones(360 * 20, np.float32)).post()
+    link.run(lambda: first.state.peers["reported_received"][0] > 10)
+    assert first.state.peers["gives_turns"][0] == takes
+
+
 def test_who_makes_nothing_of_a_turn_loses_it() -> None:
     """All that the first sender sends after 10 ms gets lost, its questions too."""
     config = TransportConfig(
