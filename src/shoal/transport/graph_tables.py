@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shoal.collectives.message_graph import MessageGraph
 
-PIECE_BYTES: Final = 256 << 10
+PIECE_BYTES: Final = 512 << 10
 """About how much of a large shard is one message: large enough for what is done for each message to
 count little; a message has at most 1,024 segments."""
 
