@@ -1,4 +1,4 @@
-"""What the loopback section makes of samples: the slowest rank's time, all ranks' processor time."""
+"""Rows of the loopback section: the slowest rank's time, all ranks' processor time."""
 
 from __future__ import annotations
 
