@@ -35,7 +35,7 @@ _DEADLINE_S = 60.0
 
 
 def measure(stand: Stand) -> list[Row]:
-    """Return two rows per ranks, size of buffer and algorithm: time and processor time."""
+    """Return time and processor time, for every number of ranks, size of buffer and algorithm."""
     repeats = stand.choose(full=15, quick=5)
     rows: list[Row] = []
     for number, ranks in enumerate(RANKS):
