@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy import uint64
@@ -14,28 +14,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def words_for(bits: int) -> int:
-    """Return how many words hold `bits` bits."""
+Count = TypeVar("Count", int, "NDArray[np.int64]")
+
+
+def words_for(bits: Count) -> Count:
+    """Return how many words hold `bits` bits, or so many each."""
     return -(-bits // 64)
 
 
 def flags_at(address: int, bits: int) -> NDArray[np.bool_]:
     """Return the `bits` bits at an address, for Python."""
-    flags = np.unpackbits(_bytes_at(address, bits), bitorder="little")
-    return flags[:bits].astype(np.bool_)
-
-
-def set_flags(address: int, flags: NDArray[np.bool_]) -> None:
-    """Let the bits at an address be `flags`."""
-    packed = np.packbits(flags, bitorder="little")
-    memory = _bytes_at(address, len(flags))
-    memory[:] = 0
-    memory[: len(packed)] = packed
-
-
-def _bytes_at(address: int, bits: int) -> NDArray[np.uint8]:
     memory = (ctypes.c_uint8 * (8 * words_for(bits))).from_address(address)
-    return np.ctypeslib.as_array(memory)
+    flags = np.unpackbits(np.ctypeslib.as_array(memory), bitorder="little")
+    return flags[:bits].astype(np.bool_)
 
 
 @compiled

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -40,6 +41,19 @@ class Sending:
     loss_bound: float = 0.0
 
 
+SENDING: Final = np.dtype(
+    [
+        ("peer", "<i4"),
+        ("start", "<i8"),
+        ("count", "<i8"),
+        ("gate", "<i4"),
+        ("layer_class", "u1"),
+        ("loss_bound", "<f8"),
+    ]
+)
+"""`Sending` as a row, for who has many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Receiving:
     """A message from `peer`: `count` elements to `start`, added or written; leads to `gate`.
@@ -54,6 +68,20 @@ class Receiving:
     gate: int = -1
     loss_bound: float = 0.0
     shard: int = 0
+
+
+RECEIVING: Final = np.dtype(
+    [
+        ("peer", "<i4"),
+        ("start", "<i8"),
+        ("count", "<i8"),
+        ("mode", "u1"),
+        ("gate", "<i4"),
+        ("loss_bound", "<f8"),
+        ("shard", "<i4"),
+    ]
+)
+"""`Receiving` as a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +111,8 @@ class MessageTables:
         segment_bytes: int,
         form: int,
         *,
-        sending: Sequence[Sending] = (),
-        receiving: Sequence[Receiving] = (),
+        sending: Sequence[Sending] | NDArray[np.void] = (),
+        receiving: Sequence[Receiving] | NDArray[np.void] = (),
         gates: Sequence[Joining] = (),
         keeps_missing: bool = False,
         tagged: bool = False,
@@ -96,17 +124,16 @@ class MessageTables:
         self.times = np.zeros(len(sending) + len(receiving), np.int64)
         """When something is due about each row, apart from them: the timer looks at all."""
         self.keeps_missing = keeps_missing
-        out_order = sorted(range(len(sending)), key=lambda k: sending[k].peer)
-        in_order = sorted(range(len(receiving)), key=lambda k: receiving[k].peer)
-        self._fill_outgoing([sending[k] for k in out_order])
-        self._fill_incoming([receiving[k] for k in in_order])
+        outgoing, incoming = _by_peer(sending, SENDING), _by_peer(receiving, RECEIVING)
+        self._fill_outgoing(outgoing)
+        self._fill_incoming(incoming)
         self._fill_gates(gates)
         self.outgoing_starts = _starts(self.outgoing["peer"], world_size)
         self.incoming_starts = _starts(self.incoming["peer"], world_size)
         self._words = self._lay_out_bitmaps(tagged=tagged)
         self.incoming["behind"] = -1
         if keeps_missing:
-            self._kept = self._lay_out_kept([sending[k].loss_bound for k in out_order])
+            self._kept = self._lay_out_kept(outgoing["loss_bound"])
 
     @property
     def elements(self) -> int:
@@ -152,36 +179,27 @@ class MessageTables:
         """Whether nothing is sent or received."""
         return not len(self.outgoing) and not len(self.incoming)
 
-    def _fill_outgoing(self, messages: Sequence[Sending]) -> None:
+    def _fill_outgoing(self, messages: NDArray[np.void]) -> None:
         table, wire = self.outgoing, WIRE_BYTES[self._form]
-        table["peer"] = [message.peer for message in messages]
-        table["start"] = [message.start * wire for message in messages]
-        table["size"] = [message.count * wire for message in messages]
-        table["gate"] = [message.gate for message in messages]
-        table["layer_class"] = [message.layer_class for message in messages]
-        table["rotates"] = [message.loss_bound > 0 for message in messages]
+        for name in ("peer", "gate", "layer_class"):
+            table[name] = messages[name]
+        table["start"], table["size"] = messages["start"] * wire, messages["count"] * wire
+        table["rotates"] = messages["loss_bound"] > 0
         table["form"], table["next_blocked"] = self._form, -1
         self._number(table)
 
-    def _fill_incoming(self, messages: Sequence[Receiving]) -> None:
+    def _fill_incoming(self, messages: NDArray[np.void]) -> None:
         table, wire = self.incoming, WIRE_BYTES[self._form]
-        table["peer"] = [message.peer for message in messages]
-        table["start"] = [message.start * wire for message in messages]
-        table["size"] = [message.count * wire for message in messages]
-        table["gate"] = [message.gate for message in messages]
-        table["mode"] = [message.mode for message in messages]
+        for name in ("peer", "gate", "mode"):
+            table[name] = messages[name]
+        table["start"], table["size"] = messages["start"] * wire, messages["count"] * wire
         table["form"] = self._form
-        table["target"] = [
-            target_bytes(message.count * wire, message.loss_bound) for message in messages
-        ]
-        shards = [(message.peer, message.shard) for message in messages]
-        places = {shard: place for place, shard in enumerate(dict.fromkeys(shards))}
-        self._saved = np.zeros(len(places), np.int64)
-        at = self._saved.ctypes.data
-        table["saved"] = [
-            at + 8 * places[shard] if message.loss_bound > 0 else 0
-            for message, shard in zip(messages, shards, strict=True)
-        ]
+        table["target"] = target_bytes(table["size"], messages["loss_bound"])
+        lossy = messages["loss_bound"] > 0
+        shards = messages["peer"][lossy].astype(np.int64) << 32 | messages["shard"][lossy]
+        different, places = np.unique(shards, return_inverse=True)
+        self._saved = np.zeros(len(different), np.int64)
+        table["saved"][lossy] = self._saved.ctypes.data + 8 * places
         self._number(table)
 
     def _number(self, table: NDArray[np.void]) -> None:
@@ -200,53 +218,54 @@ class MessageTables:
         table["contributions"] = [gate.contributions for gate in gates]
         table["policy"] = [gate.policy for gate in gates]
         table["form"], table["first_blocked"] = self._form, -1
-        for row in self.incoming:
-            if row["gate"] >= 0:
-                table["awaited"][row["gate"]] += 1
-        for index in reversed(range(len(self.outgoing))):
-            gate = self.outgoing["gate"][index]
-            if gate >= 0:
-                self.outgoing["next_blocked"][index] = table["first_blocked"][gate]
-                table["first_blocked"][gate] = index
+        leading = self.incoming["gate"][self.incoming["gate"] >= 0]
+        table["awaited"] = np.bincount(leading, minlength=len(gates))
+        blocked = np.flatnonzero(self.outgoing["gate"] >= 0)
+        blocked = blocked[np.argsort(self.outgoing["gate"][blocked], kind="stable")]
+        behind = self.outgoing["gate"][blocked]
+        is_first = np.diff(behind, prepend=-1) != 0
+        table["first_blocked"][behind[is_first]] = blocked[is_first]
+        after = blocked[~is_first]
+        self.outgoing["next_blocked"][blocked[np.flatnonzero(~is_first) - 1]] = after
 
     def _lay_out_bitmaps(self, *, tagged: bool) -> NDArray[np.uint64]:
         """Give every message its bitmaps, and every counted gate its counts."""
-        out_words = [words_for(int(segments)) for segments in self.outgoing["segments"]]
-        in_words = [words_for(int(segments)) for segments in self.incoming["segments"]]
-        counted = {
-            int(row["gate"]): words_for(16 * int(row["segments"]))
-            for row in self.incoming
-            if row["gate"] >= 0 and self.gates["policy"][row["gate"]] == DIVIDE_BY_COUNT
-        }
         each = 3 if self.keeps_missing else 2
-        words = np.zeros(each * sum(out_words) + sum(in_words) + sum(counted.values()), np.uint64)
-        at = words.ctypes.data
-        for index, count in enumerate(out_words):
-            self.outgoing["pending"][index] = at
-            if tagged and self.outgoing["gate"][index] < 0:
-                self.outgoing["important"][index] = at + 8 * count
-            if self.keeps_missing:
-                self.outgoing["missing"][index] = at + 16 * count
-            at += 8 * each * count
-        for index, count in enumerate(in_words):
-            self.incoming["seen"][index] = at
-            at += 8 * count
-        for gate, count in counted.items():
-            self.gates["counts"][gate] = at
-            self.incoming["counts"][self.incoming["gate"] == gate] = at
-            at += 8 * count
+        out_words = words_for(self.outgoing["segments"].astype(np.int64))
+        in_words = words_for(self.incoming["segments"].astype(np.int64))
+        counted = [
+            gate
+            for gate in np.unique(self.incoming["gate"]).tolist()
+            if gate >= 0 and self.gates["policy"][gate] == DIVIDE_BY_COUNT
+        ]
+        rows = [self.incoming["gate"] == gate for gate in counted]
+        counts = [words_for(16 * int(self.incoming["segments"][leading].max())) for leading in rows]
+        lengths = np.concatenate([each * out_words, in_words, np.array(counts, np.int64)])
+        words = np.zeros(int(lengths.sum()), np.uint64)
+        places = words.ctypes.data + 8 * (np.cumsum(lengths) - lengths)
+        out_places, in_places, count_places = np.split(
+            places, [len(out_words), len(out_words) + len(in_words)]
+        )
+        self.outgoing["pending"], self.incoming["seen"] = out_places, in_places
+        if tagged:
+            free = self.outgoing["gate"] < 0
+            self.outgoing["important"][free] = (out_places + 8 * out_words)[free]
+        if self.keeps_missing:
+            self.outgoing["missing"] = out_places + 16 * out_words
+        self.gates["counts"][counted] = count_places
+        for leading, place in zip(rows, count_places, strict=True):
+            self.incoming["counts"][leading] = place
         return words
 
-    def _lay_out_kept(self, bounds: Sequence[float]) -> NDArray[np.uint8]:
+    def _lay_out_kept(self, bounds: NDArray[np.float64]) -> NDArray[np.uint8]:
         """Give the messages to each peer that may lose something room for that, together.
 
         What comes in to the same place must wait until what was lost from there has been kept.
         """
         table = self.outgoing
         full = self.segment_bytes * MEMORY_BYTES[self._form] // WIRE_BYTES[self._form]
-        sizes = zip(table["size"].tolist(), bounds, strict=True)
-        allowed = np.array([size - target_bytes(size, bound) for size, bound in sizes], np.int64)
-        lossy = np.array(bounds) > 0
+        allowed = table["size"] - target_bytes(table["size"], bounds)
+        lossy = bounds > 0
         peers = [int(peer) for peer in np.unique(table["peer"][allowed > 0])]
         rooms = []
         for peer in peers:
@@ -267,15 +286,30 @@ class MessageTables:
         return memory
 
 
-def target_bytes(size: int, loss_bound: float) -> int:
-    """Return how many distinct bytes of `size` are enough, rounded up to 4 as in the prototype.
+def target_bytes(sizes: NDArray[np.int64], loss_bounds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many distinct bytes are enough of each size, rounded up to 4 as in the prototype.
 
-    Raises `UsageError` unless the bound is at least 0 and less than 1.
+    Raises `UsageError` unless all bounds are at least 0 and less than 1.
     """
-    if not 0 <= loss_bound < 1:
-        message = f"A loss bound is a share of at least 0 and less than 1, not {loss_bound}."
+    wrong = loss_bounds[~((loss_bounds >= 0) & (loss_bounds < 1))]
+    if len(wrong):
+        message = f"A loss bound is a share of at least 0 and less than 1, not {wrong[0]}."
         raise UsageError(message)
-    return min(size, -(-int(np.ceil(size * (1 - loss_bound))) // 4) * 4)
+    enough = np.ceil(sizes * (1 - loss_bounds)).astype(np.int64)
+    return np.minimum(sizes, -(-enough // 4) * 4)
+
+
+def _by_peer(
+    messages: Sequence[Sending] | Sequence[Receiving] | NDArray[np.void], row: np.dtype[np.void]
+) -> NDArray[np.void]:
+    """Return the messages as rows, those to or from one rank together and in their order."""
+    if isinstance(messages, np.ndarray):
+        rows = messages
+    else:
+        assert row.names is not None
+        values = attrgetter(*row.names)
+        rows = np.array([values(message) for message in messages], row)
+    return rows[np.argsort(rows["peer"], kind="stable")]
 
 
 def _starts(peers: NDArray[np.int32], world_size: int) -> NDArray[np.int32]:

@@ -124,6 +124,21 @@ def clear_tags(outgoing: NDArray[np.void]) -> None:
             clear_bits(row.important, row.segments)
 
 
+@entry
+def tag_these(outgoing: NDArray[np.void], flags: NDArray[np.bool_]) -> None:
+    """Tag those packets as important whose `flags` say so: one for each that has room for a tag."""
+    at = 0
+    for index in range(outgoing.size):
+        row = outgoing[index]
+        if row.important == 0:
+            continue
+        clear_bits(row.important, row.segments)
+        for segment in range(row.segments):
+            if flags[at + segment]:
+                set_bit(row.important, segment)
+        at += row.segments
+
+
 @compiled
 def block_magnitude(form: int, message: int, offset: int, length: int) -> float:
     """Return the mean absolute value of a sample of the block's elements; NaN if one is."""

@@ -8,8 +8,8 @@ are the window kernel's. Times are picoseconds, sizes bytes of payload.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,18 +23,17 @@ from shoal.sim.packet.tables import Problem, new_window
 from shoal.sim.room import check_room
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
 from shoal.sim.transports.endpoints import endpoint_bytes, new_endpoint_state, new_hosts
+from shoal.sim.transports.transfer_tables import Flows, transfer_tables
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import USUAL_PACKETS, make_state
-from shoal.transport.bitmap import flags_at, set_flags
+from shoal.transport.bitmap import flags_at
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import ABSENT, FLOAT32, WIRE_BYTES
 from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
 from shoal.transport.holes import ERROR_FEEDBACK, ZERO
-from shoal.transport.messages import MessageTables, Receiving, Sending
-from shoal.transport.tables import WRITE
-from shoal.transport.tags import ImportanceTagger
+from shoal.transport.tags import ImportanceTagger, tag_these
 from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from shoal.switching.tables import State
     from shoal.switching.topology import Cable, Topology
+    from shoal.transport.messages import MessageTables
 
 ELEMENT_BYTES: Final = WIRE_BYTES[ABSENT]
 
@@ -227,29 +227,25 @@ class BoundedLossNetwork:
         """
         if most != float("inf"):
             return self._start_others(at, sources, targets, sizes, most)
-        sending: dict[int, list[Sending]] = defaultdict(list)
-        receiving: dict[int, list[Receiving]] = defaultdict(list)
-        number, awaited = self._new_number(), 0
-        loss_bound = self.loss_bound if contributes else 0.0
-        is_tagged = contributes and self.important < 1
-        for source, target, size in zip(sources, targets, sizes, strict=True):
-            if source == target:
-                self._move(at, source, size, number)
-                awaited += 1
-                continue
-            count = max(1, round(size) // ELEMENT_BYTES)
-            piece = self._piece(count)
-            for start in range(0, count, piece):
-                length = min(piece, count - start)
-                sending[source].append(
-                    Sending(target, start, length, layer_class=layer_class, loss_bound=loss_bound)
-                )
-                receiving[target].append(
-                    Receiving(source, start, length, WRITE, loss_bound=loss_bound)
-                )
-        tables = self._transfer_tables(ABSENT, sending, receiving, is_tagged=is_tagged)
+        number = self._new_number()
+        senders, receivers = np.asarray(sources, np.int64), np.asarray(targets, np.int64)
+        stays = senders == receivers
+        for source, size in zip(senders[stays].tolist(), np.asarray(sizes)[stays], strict=True):
+            self._move(at, source, float(size), number)
+        counts = np.rint(np.asarray(sizes, float)[~stays]).astype(np.int64) // ELEMENT_BYTES
+        nowhere = np.zeros(len(counts), np.int64)
+        flows = Flows(
+            senders[~stays],
+            receivers[~stays],
+            nowhere,
+            np.maximum(1, counts),
+            layer_class=layer_class,
+            loss_bound=self.loss_bound if contributes else 0.0,
+            is_tagged=contributes and self.important < 1,
+        )
+        tables = transfer_tables(flows, len(self.endpoints), self.config)
         self._tag(tables, number)
-        return self._post(at, number, tables, awaited)
+        return self._post(at, number, tables, int(stays.sum()))
 
     def push(
         self,
@@ -267,49 +263,32 @@ class BoundedLossNetwork:
         Raises `UsageError` if packets have no room for values.
         """
         self._check_payload()
-        sending: dict[int, list[Sending]] = defaultdict(list)
-        receiving: dict[int, list[Receiving]] = defaultdict(list)
         values, arrived = contribution.values, contribution.arrived
-        number, awaited, bound = self._new_number(), 0, self.loss_bound
+        number, awaited = self._new_number(), 0
+        moved = []
         for source, target, part in zip(sources, targets, contribution.parts, strict=True):
             if target == source:
                 arrived[part.start : part.stop] = values[part.start : part.stop]
                 self._move(at, source, len(part) * values.itemsize, number)
                 awaited += 1
-                continue
-            piece = self._piece(len(part), FLOAT32)
-            for start in range(part.start, part.stop, piece):
-                length = min(piece, part.stop - start)
-                sending[source].append(
-                    Sending(target, start, length, layer_class=layer_class, loss_bound=bound)
-                )
-                receiving[target].append(Receiving(source, start, length, WRITE, loss_bound=bound))
-        tables = self._transfer_tables(FLOAT32, sending, receiving, is_tagged=True)
+            else:
+                moved.append((source, target, part.start, len(part)))
+        senders, receivers, starts, counts = np.array(moved, np.int64).reshape(-1, 4).T
+        flows = Flows(
+            senders,
+            receivers,
+            starts,
+            counts,
+            form=FLOAT32,
+            layer_class=layer_class,
+            loss_bound=self.loss_bound,
+            is_tagged=True,
+        )
+        tables = transfer_tables(flows, len(self.endpoints), self.config)
         for host, each in tables.items():
             each.place(arrived.ctypes.data, values.ctypes.data)
             self._taggers[host].tag(each, contribution.tensor)
         return self._post(at, number, tables, awaited)
-
-    def _transfer_tables(
-        self,
-        form: int,
-        sending: Mapping[int, Sequence[Sending]],
-        receiving: Mapping[int, Sequence[Receiving]],
-        *,
-        is_tagged: bool,
-    ) -> dict[int, MessageTables]:
-        """Return the rows of each host that sends or receives something."""
-        return {
-            host: MessageTables(
-                len(self.endpoints),
-                self.config.segment_bytes,
-                form,
-                sending=sending.get(host, ()),
-                receiving=receiving.get(host, ()),
-                tagged=is_tagged,
-            )
-            for host in sorted(sending.keys() | receiving.keys())
-        }
 
     def _check_payload(self) -> None:
         if not self.carries_payload:
@@ -410,7 +389,14 @@ class BoundedLossNetwork:
         options: GraphOptions,
     ) -> dict[int, MessageTables]:
         """Return the rows of each host's part in a sum of `count` elements."""
-        piece = self._piece(count, form, shards=len(hosts), ring=algorithm == "ring")
+        piece = piece_length(
+            count,
+            form,
+            self.config.segment_bytes,
+            self.config.largest_batch,
+            shards=len(hosts),
+            ring=algorithm == "ring",
+        )
         return {
             host: tables_of(
                 graphs.all_reduce(len(hosts), place, count, piece, algorithm=algorithm),
@@ -485,19 +471,12 @@ class BoundedLossNetwork:
         self._started += 1
         return self._started
 
-    def _piece(self, count: int, form: int = ABSENT, *, shards: int = 1, ring: bool = False) -> int:
-        config = self.config
-        return piece_length(
-            count, form, config.segment_bytes, config.largest_batch, shards=shards, ring=ring
-        )
-
     def _tag(self, tables: dict[int, MessageTables], number: int) -> None:
         """Tag a share of all packets as important, the same ones with the same seed."""
         for host, each in tables.items():
             random = np.random.default_rng([self._seed, number, host])
-            for row in each.outgoing[each.outgoing["important"] != 0]:
-                flags = random.random(int(row["segments"])) < self.important
-                set_flags(int(row["important"]), flags)
+            tagged = each.outgoing["segments"][each.outgoing["important"] != 0]
+            tag_these(each.outgoing, random.random(int(tagged.sum())) < self.important)
 
     def _move(self, at: int, host: int, size: float, number: int) -> None:
         """Let `size` bytes move within `host`, after what moves there already."""
