@@ -19,8 +19,8 @@ from shoal.compiled.memory import (
     grid_at,
     prefetch,
     rows_at,
-    rows_of_zeros,
 )
+from shoal.compiled.zeros import Arena, Zeros, rows_of_zeros
 
 __all__ = [
     "F4",
@@ -31,6 +31,8 @@ __all__ = [
     "U2",
     "U4",
     "U8",
+    "Arena",
+    "Zeros",
     "compiled",
     "compiling_once",
     "copy_bytes",

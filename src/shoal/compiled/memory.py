@@ -9,12 +9,9 @@ What stands here is for compiled code to call; `intrinsics` says what it becomes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 U1 = np.dtype(np.uint8)
 U2 = np.dtype(np.uint16)
@@ -24,16 +21,6 @@ I4 = np.dtype(np.int32)
 I8 = np.dtype(np.int64)
 F4 = np.dtype(np.float32)
 F8 = np.dtype(np.float64)
-
-
-_LINE: Final = 64
-
-
-def rows_of_zeros(count: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
-    """Return rows that begin where a line of the processor's cache does; for Python to call."""
-    memory = np.zeros(count * dtype.itemsize + _LINE, np.uint8)
-    first = -memory.ctypes.data % _LINE
-    return memory[first : first + count * dtype.itemsize].view(dtype)
 
 
 def rows_at(address: int, count: int, dtype: np.dtype[Any]) -> Any:

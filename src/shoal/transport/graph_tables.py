@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from shoal.compiled import Zeros, rows_of_zeros
 from shoal.transport.forms import WIRE_BYTES
 from shoal.transport.holes import ZERO
 from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
@@ -65,6 +66,7 @@ def tables_of(
     segment_bytes: int,
     form: int,
     options: GraphOptions,
+    zeros: Zeros = rows_of_zeros,
 ) -> MessageTables:
     """Return the rows of `graph` among the group `ranks`, for elements of `form`."""
     bound = options.loss_bound
@@ -111,4 +113,5 @@ def tables_of(
         ],
         keeps_missing=options.keeps_missing and bound > 0,
         tagged=options.tagged,
+        zeros=zeros,
     )

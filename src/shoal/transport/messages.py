@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from shoal.compiled import I4, I8, U1, U8, Zeros, rows_of_zeros
 from shoal.errors import UsageError
 from shoal.transport.bitmap import words_for
 from shoal.transport.forms import MEMORY_BYTES, WIRE_BYTES
@@ -102,7 +103,7 @@ class MessageTables:
     which must be the same on both: the k-th that one sends is the k-th that the other receives.
     `keeps_missing` makes room for which segments did not arrive, and for what was in them where a
     loss bound lets that happen; `tagged` for which packets are important, of messages that wait for
-    nothing.
+    nothing. `zeros` gives the tables their memory.
     """
 
     def __init__(
@@ -116,20 +117,22 @@ class MessageTables:
         gates: Sequence[Joining] = (),
         keeps_missing: bool = False,
         tagged: bool = False,
+        zeros: Zeros = rows_of_zeros,
     ) -> None:
-        self.segment_bytes, self._form = segment_bytes, form
-        self.outgoing = np.zeros(len(sending), OUTGOING)
-        self.incoming = np.zeros(len(receiving), INCOMING)
-        self.gates = np.zeros(len(gates), GATE)
-        self.times = np.zeros(len(sending) + len(receiving), np.int64)
+        self.segment_bytes, self._form, self._zeros = segment_bytes, form, zeros
+        self.outgoing = zeros(len(sending), OUTGOING)
+        self.incoming = zeros(len(receiving), INCOMING)
+        self.gates = zeros(len(gates), GATE)
+        self.times = zeros(len(sending) + len(receiving), I8)
         """When something is due about each row, apart from them: the timer looks at all."""
         self.keeps_missing = keeps_missing
         outgoing, incoming = _by_peer(sending, SENDING), _by_peer(receiving, RECEIVING)
         self._fill_outgoing(outgoing)
         self._fill_incoming(incoming)
         self._fill_gates(gates)
-        self.outgoing_starts = _starts(self.outgoing["peer"], world_size)
-        self.incoming_starts = _starts(self.incoming["peer"], world_size)
+        self.outgoing_starts, self.incoming_starts = (zeros(world_size + 2, I4) for _ in range(2))
+        self.outgoing_starts[:] = _starts(self.outgoing["peer"], world_size)
+        self.incoming_starts[:] = _starts(self.incoming["peer"], world_size)
         self._words = self._lay_out_bitmaps(tagged=tagged)
         self.incoming["behind"] = -1
         if keeps_missing:
@@ -198,7 +201,7 @@ class MessageTables:
         lossy = messages["loss_bound"] > 0
         shards = messages["peer"][lossy].astype(np.int64) << 32 | messages["shard"][lossy]
         different, places = np.unique(shards, return_inverse=True)
-        self._saved = np.zeros(len(different), np.int64)
+        self._saved = self._zeros(len(different), I8)
         table["saved"][lossy] = self._saved.ctypes.data + 8 * places
         self._number(table)
 
@@ -241,7 +244,7 @@ class MessageTables:
         rows = [self.incoming["gate"] == gate for gate in counted]
         counts = [words_for(16 * int(self.incoming["segments"][leading].max())) for leading in rows]
         lengths = np.concatenate([each * out_words, in_words, np.array(counts, np.int64)])
-        words = np.zeros(int(lengths.sum()), np.uint64)
+        words = self._zeros(int(lengths.sum()), U8)
         places = words.ctypes.data + 8 * (np.cumsum(lengths) - lengths)
         out_places, in_places, count_places = np.split(
             places, [len(out_words), len(out_words) + len(in_words)]
@@ -272,7 +275,7 @@ class MessageTables:
             rows = lossy & (table["peer"] == peer)
             most = int(allowed[rows].sum()) // self.segment_bytes + int(rows.sum())
             rooms.append(min(most, int(table["segments"][rows].sum())))  # last segments are short
-        memory = np.zeros(sum(rooms) * full + 8 * len(peers), np.uint8)
+        memory = self._zeros(sum(rooms) * full + 8 * len(peers), U1)
         counts, at = memory.ctypes.data, memory.ctypes.data + 8 * len(peers)
         for place, (peer, room) in enumerate(zip(peers, rooms, strict=True)):
             rows = lossy & (table["peer"] == peer)

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.compiled import rows_of_zeros
+from shoal.compiled import I4, I8, U8, Zeros, rows_of_zeros
 from shoal.transport import replay
 
 # ---- messages -----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ PEER: Final = np.dtype(
         ("previous_rtt", "<f8"),
         ("rtt_slope", "<f8"),
         ("increases", "<i8"),
-        ("end_at", "<i8"),  # when `end` last advanced
+        ("pad2", "u1", (8,)),
     ],
     align=True,
 )
@@ -390,22 +390,23 @@ def new_state(
     control: int = CONTROL_SLOTS,
     finished: int = FINISHED_SLOTS,
     early: int = EARLY_SLOTS,
+    zeros: Zeros = rows_of_zeros,
 ) -> State:
     """Return the state of an endpoint among `world_size` ranks that has not sent anything.
 
-    The others are lengths of its tables.
+    The others are lengths of its tables, and what gives them their memory.
     """
     state = State(
-        core=np.zeros(1, CORE),
-        peers=rows_of_zeros(world_size, PEER),
-        counters=np.zeros((world_size + 1, COUNTERS), np.int64),
-        seen=np.zeros((world_size, replay.WORDS), np.uint64),
-        operations=np.zeros(operations, OPERATION),
-        control=np.zeros(control, CONTROL),
-        events=np.zeros(operations, np.int32),
-        finished=np.zeros(finished, KEY),
-        early=np.zeros(early, KEY),
-        candidates=np.zeros(-(-world_size // 64), np.uint64),
+        core=zeros(1, CORE),
+        peers=zeros(world_size, PEER),
+        counters=zeros((world_size + 1) * COUNTERS, I8).reshape(-1, COUNTERS),
+        seen=zeros(world_size * replay.WORDS, U8).reshape(-1, replay.WORDS),
+        operations=zeros(operations, OPERATION),
+        control=zeros(control, CONTROL),
+        events=zeros(operations, I4),
+        finished=zeros(finished, KEY),
+        early=zeros(early, KEY),
+        candidates=zeros(-(-world_size // 64), U8),
     )
     state.finished["peer"] = state.early["peer"] = -1
     state.peers["queue"] = -1

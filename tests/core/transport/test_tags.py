@@ -8,7 +8,15 @@ import pytest
 from shoal.transport.bitmap import test_bit as is_set
 from shoal.transport.forms import FLOAT32, FLOAT64
 from shoal.transport.messages import Joining, MessageTables, Sending
-from shoal.transport.tags import IMPORTANCE, LARGE, NONE, SMALL, ImportanceTagger, layer_class
+from shoal.transport.tags import (
+    IMPORTANCE,
+    LARGE,
+    NONE,
+    SMALL,
+    ImportanceTagger,
+    layer_class,
+    tag_these,
+)
 
 SEGMENT_BYTES = 240
 
@@ -112,3 +120,30 @@ def test_front_layers_are_the_most_urgent() -> None:
     assert classes == sorted(classes)
     assert set(classes) == set(range(8))
     assert [layer_class(layer, 3) for layer in range(3)] == [0, 2, 5]
+
+
+def test_packets_can_be_told_which_are_important() -> None:
+    values = np.ones(40 * SEGMENT_BYTES // 4 + 7, np.float32)
+    tables = tables_for(values, FLOAT32)
+    rng = np.random.default_rng(3)
+    for _ in range(2):  # the second time over what is there
+        flags = rng.random(int(tables.outgoing["segments"].sum())) < 0.5
+        tag_these(tables.outgoing, flags)
+        assert important(tables) == flags.tolist()
+
+
+def test_messages_without_room_for_tags_take_no_flags() -> None:
+    tables = MessageTables(
+        3,
+        SEGMENT_BYTES,
+        FLOAT32,
+        sending=[Sending(1, 0, 300, gate=0), Sending(2, 300, 100)],
+        gates=[Joining(0, 100)],
+        tagged=True,
+    )
+    row = tables.outgoing[1]
+    flags = np.arange(int(row["segments"])) % 2 == 0
+    tag_these(tables.outgoing, flags)
+    found = [bool(is_set(int(row["important"]), k)) for k in range(int(row["segments"]))]
+    assert found == flags.tolist()
+    assert tables.outgoing["important"][0] == 0

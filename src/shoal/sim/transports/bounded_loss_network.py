@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from shoal.collectives import graphs
+from shoal.compiled import Arena
 from shoal.errors import ResourceError, UsageError
 from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.sources import FLOW
@@ -137,8 +138,10 @@ class BoundedLossNetwork:
             topology, seed=seed, packets=room, spray=spray, shared_buffers=shared_buffers
         )
         self._window = new_window(self.state, least_size=LEAST_BYTES)
+        zeros = Arena().zeros
         self.endpoints = [
-            Endpoint(rank, hosts, self.config, new_endpoint_state(hosts)) for rank in range(hosts)
+            Endpoint(rank, hosts, self.config, new_endpoint_state(hosts, zeros))
+            for rank in range(hosts)
         ]
         for endpoint in self.endpoints:
             peers = endpoint.state.peers
@@ -397,6 +400,7 @@ class BoundedLossNetwork:
             shards=len(hosts),
             ring=algorithm == "ring",
         )
+        zeros = Arena().zeros
         return {
             host: tables_of(
                 graphs.all_reduce(len(hosts), place, count, piece, algorithm=algorithm),
@@ -405,6 +409,7 @@ class BoundedLossNetwork:
                 self.config.segment_bytes,
                 form,
                 options,
+                zeros,
             )
             for place, host in enumerate(hosts)
         }

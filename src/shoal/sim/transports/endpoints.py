@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from shoal.compiled import I4, I8, U8, grid_at, inlined, rows_at
+from shoal.compiled import I4, I8, U8, Zeros, grid_at, inlined, rows_at, rows_of_zeros
 from shoal.switching.tables import NEVER
 from shoal.transport import replay
 from shoal.transport.sending import LARGEST_BATCH, PIECE, PIECES, TRANSMIT
@@ -79,10 +79,15 @@ class Hosts(NamedTuple):
     """[1]: picoseconds that a microsecond of the transport takes."""
 
 
-def new_endpoint_state(world_size: int) -> State:
+def new_endpoint_state(world_size: int, zeros: Zeros = rows_of_zeros) -> State:
     """Return the tables of one simulated endpoint: smaller than a real one's."""
     return new_state(
-        world_size, operations=64, control=max(512, 8 * world_size), finished=2048, early=1024
+        world_size,
+        operations=64,
+        control=max(512, 8 * world_size),
+        finished=2048,
+        early=1024,
+        zeros=zeros,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from shoal.compiled import Arena
 from shoal.transport.forms import ABSENT
 from shoal.transport.graph_tables import piece_length
 from shoal.transport.messages import RECEIVING, SENDING, MessageTables
@@ -46,7 +47,7 @@ def transfer_tables(
     flows: Flows, world_size: int, config: TransportConfig
 ) -> dict[int, MessageTables]:
     """Return the rows of each host that sends or receives something, hosts in their order."""
-    pieces = _pieces(flows, config)
+    pieces, arena = _pieces(flows, config), Arena()
     sending = np.zeros(len(pieces), SENDING)
     receiving = np.zeros(len(pieces), RECEIVING)
     for rows in (sending, receiving):
@@ -63,6 +64,7 @@ def transfer_tables(
             sending=sent.get(host, ()),
             receiving=received.get(host, ()),
             tagged=flows.is_tagged,
+            zeros=arena.zeros,
         )
         for host in sorted(sent.keys() | received.keys())
     }
