@@ -154,7 +154,7 @@ SIM_SECTIONS = (
         "an iteration of VGG-16 among 144 hosts, packet by packet",
         sim_dlcp.measure,
         quick_s=30,
-        full_s=180,
+        full_s=240,
     ),
     Section(
         sim_flows.NAME,
