@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shoal.compiled import Zeros, rows_of_zeros
+import numpy as np
+
 from shoal.transport.forms import WIRE_BYTES
 from shoal.transport.holes import ZERO
 from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.collectives.message_graph import MessageGraph
+    from shoal.compiled import Zeros
 
 PIECE_BYTES: Final = 512 << 10
 """About how much of a large shard is one message: large enough for what is done for each message to
@@ -66,7 +68,7 @@ def tables_of(
     segment_bytes: int,
     form: int,
     options: GraphOptions,
-    zeros: Zeros = rows_of_zeros,
+    zeros: Zeros = np.zeros,
 ) -> MessageTables:
     """Return the rows of `graph` among the group `ranks`, for elements of `form`."""
     bound = options.loss_bound

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shoal.compiled import I4, I8, U1, U8, Zeros, rows_of_zeros
+from shoal.compiled import I4, I8, U1, U8, Zeros
 from shoal.errors import UsageError
 from shoal.transport.bitmap import words_for
 from shoal.transport.forms import MEMORY_BYTES, WIRE_BYTES
@@ -117,7 +117,7 @@ class MessageTables:
         gates: Sequence[Joining] = (),
         keeps_missing: bool = False,
         tagged: bool = False,
-        zeros: Zeros = rows_of_zeros,
+        zeros: Zeros = np.zeros,
     ) -> None:
         self.segment_bytes, self._form, self._zeros = segment_bytes, form, zeros
         self.outgoing = zeros(len(sending), OUTGOING)
@@ -198,12 +198,13 @@ class MessageTables:
         table["start"], table["size"] = messages["start"] * wire, messages["count"] * wire
         table["form"] = self._form
         table["target"] = target_bytes(table["size"], messages["loss_bound"])
-        lossy = messages["loss_bound"] > 0
-        shards = messages["peer"][lossy].astype(np.int64) << 32 | messages["shard"][lossy]
-        different, places = np.unique(shards, return_inverse=True)
-        self._saved = self._zeros(len(different), I8)
-        table["saved"][lossy] = self._saved.ctypes.data + 8 * places
         self._number(table)
+        lossy = messages["loss_bound"] > 0
+        if lossy.any():
+            shards = messages["peer"][lossy].astype(np.int64) << 32 | messages["shard"][lossy]
+            different, places = np.unique(shards, return_inverse=True)
+            self._saved = self._zeros(len(different), I8)
+            table["saved"][lossy] = self._saved.ctypes.data + 8 * places
 
     def _number(self, table: NDArray[np.void]) -> None:
         """Count segments, and the messages between each two ranks."""
@@ -216,6 +217,8 @@ class MessageTables:
     def _fill_gates(self, gates: Sequence[Joining]) -> None:
         table, memory = self.gates, MEMORY_BYTES[self._form]
         self._gate_starts = np.array([gate.start * memory for gate in gates], np.int64)
+        if not gates:
+            return
         table["size"] = [gate.count * memory for gate in gates]
         table["scale"] = [gate.scale for gate in gates]
         table["contributions"] = [gate.contributions for gate in gates]
@@ -238,8 +241,8 @@ class MessageTables:
         in_words = words_for(self.incoming["segments"].astype(np.int64))
         counted = [
             gate
-            for gate in np.unique(self.incoming["gate"]).tolist()
-            if gate >= 0 and self.gates["policy"][gate] == DIVIDE_BY_COUNT
+            for gate in np.flatnonzero(self.gates["policy"] == DIVIDE_BY_COUNT).tolist()
+            if (self.incoming["gate"] == gate).any()
         ]
         rows = [self.incoming["gate"] == gate for gate in counted]
         counts = [words_for(16 * int(self.incoming["segments"][leading].max())) for leading in rows]

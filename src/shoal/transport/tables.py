@@ -5,7 +5,7 @@ go out, messages that come in, and gates between them. A gate opens when the mes
 it have come in; then the messages behind it may go out. That is all there is to a collective, so
 the compiled code carries any of them out without asking Python between two steps.
 
-The rows of an operation live in arrays of its own (`plans.py`), which its row here names by
+The rows of an operation live in arrays of its own (`messages.py`), which its row here names by
 address. Times are microseconds of a monotonic clock; clocks and ages of packets are microseconds
 of the hosts' real-time clocks, of which only differences of differences are used.
 """
