@@ -65,3 +65,20 @@ def test_both_sides_of_every_flow_fit(
         assert (each.outgoing["rotates"] == (loss_bound > 0)).all()
         whole = each.outgoing["segments"] * CONFIG.segment_bytes
         assert (each.outgoing["size"] <= whole).all()
+
+
+def test_all_hosts_rows_lie_in_few_blocks() -> None:
+    hosts = 16
+    pairs = [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
+    sources, targets = np.array(pairs, np.int64).T
+    counts = np.full(len(pairs), 1_000_000)
+    found = transfer_tables(Flows(sources, targets, 0 * counts, counts), hosts, CONFIG)
+    blocks = {_block_of(table) for each in found.values() for table in (each.outgoing, each.times)}
+    assert len(blocks) < hosts
+
+
+def _block_of(table: np.ndarray) -> int:
+    """Return what was allocated for the table, and for others."""
+    while isinstance(table.base, np.ndarray):
+        table = table.base
+    return id(table)

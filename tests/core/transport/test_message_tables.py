@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import fields
 from itertools import pairwise
 from math import ceil
 
@@ -139,6 +140,11 @@ def _check_gates(tables: MessageTables, sending: list[Sending], receiving: list[
         assert blocked == [k for k, message in enumerate(sending) if message.gate == gate]
     free = tables.outgoing["gate"] < 0
     assert (tables.outgoing["next_blocked"][free] == -1).all()
+
+
+def test_rows_have_every_field_of_messages() -> None:
+    for message, row in ((Sending, SENDING), (Receiving, RECEIVING)):
+        assert row.names == tuple(each.name for each in fields(message))
 
 
 @given(st.lists(SENDINGS, max_size=8), st.lists(RECEIVINGS, max_size=8))

@@ -236,11 +236,11 @@ class BoundedLossNetwork:
         for source, size in zip(senders[stays].tolist(), np.asarray(sizes)[stays], strict=True):
             self._move(at, source, float(size), number)
         counts = np.rint(np.asarray(sizes, float)[~stays]).astype(np.int64) // ELEMENT_BYTES
-        nowhere = np.zeros(len(counts), np.int64)
+        starts = np.zeros(len(counts), np.int64)  # of no account: there is no payload
         flows = Flows(
             senders[~stays],
             receivers[~stays],
-            nowhere,
+            starts,
             np.maximum(1, counts),
             layer_class=layer_class,
             loss_bound=self.loss_bound if contributes else 0.0,
