@@ -15,7 +15,14 @@ import pytest
 from shoal.lab.check.check import Checker, Effort, check_lab
 from shoal.lab.check.fidelity import Check, Verdict
 from shoal.lab.check.load import LoadTest
-from shoal.lab.check.probes import FULL_BYTES, Probe, Stream, packets_in, wait_until_empty
+from shoal.lab.check.probes import (
+    FULL_BYTES,
+    HEADERS_BYTES,
+    Probe,
+    Stream,
+    payload_in,
+    wait_until_empty,
+)
 from shoal.lab.check.set_aside import set_aside
 from shoal.lab.check.ways import ways_over_all
 from shoal.lab.lab import Lab
@@ -179,7 +186,8 @@ def test_a_stream_counts_what_it_sends_and_keeps_its_rate() -> None:
             time.sleep(0.3)
         assert 0 < stream.sent <= 2_000 * (time.monotonic() - began)
         wait_until_empty(fabric, 10)
-        assert packets_in(fabric, 1) + packets_in(fabric, 2) == stream.sent
+        received = payload_in(fabric, 1) + payload_in(fabric, 2)
+    assert received == stream.sent * (FULL_BYTES - HEADERS_BYTES)
 
 
 def test_a_load_that_is_carried_comes_out() -> None:

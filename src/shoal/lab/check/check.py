@@ -28,11 +28,12 @@ from shoal.lab.check.fidelity import (
 )
 from shoal.lab.check.probes import (
     FULL_BYTES,
+    HEADERS_BYTES,
     SMALLEST_BYTES,
     Heard,
     Probe,
     Stream,
-    packets_in,
+    payload_in,
     wait_until_empty,
 )
 from shoal.lab.check.set_aside import set_aside, without_loss
@@ -191,18 +192,18 @@ class Checker:
             time.sleep(_SETTLE_S + self._delay_of(way, size) + 16 * packet_s)
             looks = self._look_often(way.target, max(effort.rate_s, _ENOUGH * packet_s), packet_s)
         rates = [(b - a) / (then - now) for (now, a), (then, b) in itertools.pairwise(looks)]
-        measured = percentile(rates, 0.5)
+        measured = percentile(rates, 0.5) / (size - HEADERS_BYTES)
         note = f"{measured:.0f} packets/s in the median of {len(rates)} windows, offered 10 % more"
         return judge_rate("rate", where, right, measured * size * 8, note)
 
     def _look_often(self, host: int, seconds: float, packet_s: float) -> list[tuple[float, int]]:
-        """Return (time, packets that have come to a host), of windows with enough packets each."""
+        """Return (time, payload that has come to a host), of windows with enough packets each."""
         windows = max(1, min(_MOST_WINDOWS, int(seconds / packet_s / _WINDOW)))
         looks, began = [], time.monotonic()
         for number in range(windows + 1):
             time.sleep(max(0.0, began + number * seconds / windows - time.monotonic()))
-            count = packets_in(self._fabric, host)
-            looks.append((time.monotonic(), count))
+            received = payload_in(self._fabric, host)
+            looks.append((time.monotonic(), received))
         return looks
 
     def _delay_of(self, way: Way, size: int) -> float:
@@ -233,11 +234,12 @@ class Checker:
         links = [self._topology.cables[k].link for k in way.cables]
         gap_s = max(0.0001, 3 * SMALLEST_BYTES * 8 / slowest_rate(self._topology, way.cables))
         packets = max(50, min(self._effort.loss_packets, round(self._effort.loss_s / gap_s)))
-        before = packets_in(self._fabric, way.target)
+        before = payload_in(self._fabric, way.target)
         with Probe(self._fabric, way.source, way.target) as probe:
             probe.send(range(packets), SMALLEST_BYTES, gap_s=gap_s)
             wait_until_empty(self._fabric, _PATIENCE_S)
-        lost = packets - (packets_in(self._fabric, way.target) - before)
+        received = payload_in(self._fabric, way.target) - before
+        lost = packets - received // (SMALLEST_BYTES - HEADERS_BYTES)
         interval = loss_interval(links, packets)
         note = f"of {packets}; the spec's {100 * loss_of(links):.4g} % allow"
         note += f" {interval[0]} to {interval[1]} in 99.9 % of cases"

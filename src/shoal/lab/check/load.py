@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from shoal.lab.check.fidelity import DELAY_TOLERANCE_S, RATE_TOLERANCE, distance, percentile
-from shoal.lab.check.probes import FULL_BYTES, Probe, Stream, packets_in, wait_until_empty
+from shoal.lab.check.probes import FULL_BYTES, HEADERS_BYTES, Probe, Stream, payload_in, wait_until_empty
 from shoal.lab.check.ways import delay_over_any_path_s
 from shoal.lab.network.fabric import Fabric
 from shoal.switching.settings import Link, Port
@@ -197,7 +197,9 @@ class LoadTest:
         return time.monotonic(), sent, arrived, busy, fabric.processor_s()
 
     def _arrived(self) -> int:
-        return sum(packets_in(self._fabric, host) for host in range(self._hosts))
+        """Return how many full packets have come to the hosts."""
+        received = sum(payload_in(self._fabric, host) for host in range(self._hosts))
+        return received // (FULL_BYTES - HEADERS_BYTES)
 
     def _errors(self, probe: Probe) -> list[float]:
         right = delay_over_any_path_s(self._topology, *self._probed, FULL_BYTES)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_SEGMENT
+from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.errors import DeadlineExceeded
 from shoal.lab.hosts.background import UDP_HEADERS_BYTES
 from shoal.lab.network.frames import ETHERNET_BYTES
@@ -164,6 +164,8 @@ class Stream:
             with inside(fabric.hosts[target]):
                 sink = self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            with contextlib.suppress(OSError):  # whoever reads single packets pays for them
+                sink.setsockopt(socket.SOL_UDP, UDP_GRO, 1)
             sink.bind((address_of(target), 0))
             with inside(fabric.hosts[source]):
                 made = self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
@@ -204,12 +206,16 @@ class Stream:
             turn += 1
 
 
-def packets_in(fabric: Fabric, host: int) -> int:
-    """Return how many packets the interface of a host has received so far."""
+def payload_in(fabric: Fabric, host: int) -> int:
+    """Return how many bytes of UDP payload the interface of a host has received so far.
+
+    That many packets of one size have come, however many of them the host got as one frame.
+    """
     with inside(fabric.hosts[host]):
         lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
     line = next(line for line in lines if line.strip().startswith(f"{INTERFACE}:"))
-    return int(line.split(":")[1].split()[1])
+    received_bytes, frames = (int(each) for each in line.split(":")[1].split()[:2])
+    return received_bytes - frames * HEADERS_BYTES
 
 
 def wait_until_empty(fabric: Fabric, limit_s: float) -> None:

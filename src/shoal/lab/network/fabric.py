@@ -22,13 +22,15 @@ from shoal.lab.network.interfaces import (
     CHECKSUM,
     INTERFACE,
     SEGMENTATION,
+    address_of,
     link_lines,
     set_up_lines,
+    tells_how_to_cut,
     turn_off,
 )
 from shoal.lab.network.namespaces import Namespace, inside, obstacle
 from shoal.lab.network.promptness import be_prompt
-from shoal.lab.network.shaper import HOST_QUEUE_BYTES, shape_lines
+from shoal.lab.network.shaper import HOST_QUEUE_BYTES, pace_lines, shape_lines
 from shoal.lab.network.switch_loop import forward, new_cables
 from shoal.switching.routes import set_routes
 from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
@@ -51,6 +53,7 @@ COMMANDS: Final = ("ip", "tc")
 _ETH_P_ALL: Final = 0x0003
 _SOL_PACKET: Final = 263
 _PACKET_STATISTICS: Final = 6
+_PACKET_VNET_HDR: Final = 15
 _STATISTICS: Final = struct.Struct("II")
 """Frames that came to a socket and frames that it had no room for, since this was last asked."""
 _PACKET_QDISC_BYPASS: Final = 20
@@ -67,7 +70,9 @@ class Fabric:
     """A context manager: leaving it removes everything. Raises `ResourceError` if refused.
 
     `queues` says for each DSCP which queue of a port it goes to; `spray` that packets and not flows
-    choose among equal paths; `shared_buffers` as for `make_state`.
+    choose among equal paths; `shared_buffers` as for `make_state`. With `offloads` hosts hand over
+    and are given many packets as one frame if the kernel can do that, and the switch cuts and joins
+    them; without, each packet is a frame, which takes the kernel several times as long.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Fabric:
         queues: Sequence[int] = CLASS_SELECTORS,
         shared_buffers: Sequence[int] = (),
         packets: int = USUAL_PACKETS,
+        offloads: bool = True,
     ) -> None:
         self.topology = topology
         self._state = make_state(
@@ -87,6 +93,8 @@ class Fabric:
         self._open = contextlib.ExitStack()
         self._changes: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
+        self.has_offloads = False
+        """Whether hosts hand over frames with many packets, and are given them."""
         self.paces_hosts = True
         """Whether programs wait when their host's link is busy; else what is too much is lost."""
         self._unread = 0
@@ -97,6 +105,7 @@ class Fabric:
             self._hosts = [self._open.enter_context(Namespace()) for _ in range(topology.hosts)]
             self._join()
             self._sockets = self._open_sockets()
+            self._set_up(offloads=offloads)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._open.callback(os.close, self._wake_fd)
             ports = [topology.access_port(host) for host in range(topology.hosts)]
@@ -226,24 +235,44 @@ class Fabric:
         keep = [host.fileno for host in self._hosts]
         lines = link_lines("host", keep)
         self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=keep)
-        names = [f"host{index}" for index in range(len(self._hosts))]
-        turn_off(self._switch.path, names, SEGMENTATION.values())
         for index, host in enumerate(self._hosts):
             lines = set_up_lines(index, len(self._hosts))
             host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
-            turn_off(host.path, [INTERFACE], [*SEGMENTATION.values(), *CHECKSUM.values()])
-            self.paces_hosts &= self._pace(index)
 
-    def _pace(self, host: int) -> bool:
-        """Make a host's programs wait for its link; return whether the kernel can."""
+    def _set_up(self, *, offloads: bool) -> None:
+        """Give both ends of every link the offloads, and each host the pace, that they are to have.
+
+        Hosts cannot have offloads if the kernel does not say how frames are to be cut, or has no
+        bucket that takes them whole. What is read for one packet is never joined by the kernel.
+        """
+        first = self._hosts[0].path
+        self.has_offloads = (
+            offloads
+            and len(self._hosts) > 1
+            and tells_how_to_cut(first, address_of(1), self._sockets[0])
+        )
+        self.paces_hosts = self._pace()
+        if self.has_offloads and not self.paces_hosts:
+            self.has_offloads, self.paces_hosts = False, self._pace()
+        off = {"gro": SEGMENTATION["gro"]} if self.has_offloads else SEGMENTATION
+        turn_off(self._switch.path, [f"host{k}" for k in range(len(self._hosts))], off.values())
+        off = off if self.has_offloads else {**off, **CHECKSUM}
+        for host in self._hosts:
+            turn_off(host.path, [INTERFACE], off.values())
+
+    def _pace(self) -> bool:
+        """Make the hosts' programs wait for their links; return whether the kernel can."""
+        cables = self.topology.cables
         try:
-            self._shape(host, self.topology.cables[self.topology.access_port(host)].port.rate)
-        except ResourceError:  # no token buckets in this kernel
+            for host in range(len(self._hosts)):
+                self._shape(host, cables[self.topology.access_port(host)].port.rate)
+        except ResourceError:  # no such buckets in this kernel
             return False
         return True
 
     def _shape(self, host: int, rate: int, *, change: bool = False) -> None:
-        lines = shape_lines(INTERFACE, rate, HOST_QUEUE_BYTES, change=change)
+        lines_of = pace_lines if self.has_offloads else shape_lines
+        lines = lines_of(INTERFACE, rate, HOST_QUEUE_BYTES, change=change)
         self._hosts[host].run(["tc", "-batch", "-"], "\n".join(lines) + "\n")
 
     def _open_sockets(self) -> list[socket.socket]:
@@ -253,6 +282,7 @@ class Fabric:
                 made = self._open.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
                 made.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
                 made.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
+                made.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
                 for option, plain in (
                     (_SO_RCVBUFFORCE, socket.SO_RCVBUF),
                     (_SO_SNDBUFFORCE, socket.SO_SNDBUF),

@@ -1,7 +1,8 @@
 """What an emulated host's interface is called, its addresses, and which offloads it has.
 
-Offloads are off so that switches meet the packets that a wire would carry: none larger than its
-MTU, each with its checksum.
+Without offloads the other end of a link meets the packets that a wire would carry: none larger than
+its MTU, each with its checksum. With them it has to do what a network card does, and can only if the
+kernel says of a frame how it is to be cut.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError
 from shoal.lab.network.namespaces import inside
 
@@ -26,6 +28,10 @@ CHECKSUM: Final = {"tx-checksum": 0x17}
 """Without it, what another program reads off the interface has its checksums still to come."""
 
 _SIOCETHTOOL: Final = 0x8946
+_DISCARD: Final = 9
+"""The port of RFC 863."""
+_FRAME_BYTES: Final = 2048
+_PATIENCE_S: Final = 1.0
 
 
 def address_of(host: int) -> str:
@@ -87,6 +93,29 @@ def offloads(namespace: str, requests: dict[str, int]) -> dict[str, bool]:
             name: bool(_ethtool(any_socket, INTERFACE, request - 1, 0))
             for name, request in requests.items()
         }
+
+
+def tells_how_to_cut(host: str, target: str, end: socket.socket) -> bool:
+    """Return whether a frame of UDP comes whole out of a host, with how it is to be cut.
+
+    `host` is the path of its namespace, `target` an address that it can send to, and `end` a packet
+    socket at its link's other end that asks for what Linux says of frames (since Linux 6.2).
+    """
+    packet = b"cut" * 200
+    payload = packet * 2
+    with inside(host), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.setsockopt(socket.SOL_UDP, UDP_SEGMENT, len(packet))
+            sender.sendto(payload, (target, _DISCARD))
+        except OSError:
+            return False
+    end.settimeout(_PATIENCE_S)
+    try:
+        while not (frame := end.recv(_FRAME_BYTES)).endswith(packet):
+            pass  # what else an interface sends when it comes up
+    except OSError:
+        return False
+    return frame.endswith(payload)
 
 
 def _ethtool(any_socket: socket.socket, interface: str, request: int, value: int) -> int:

@@ -1,8 +1,12 @@
-"""The token bucket in front of an interface: what makes a program wait when its link is busy.
+"""The bucket in front of an interface: what makes a program wait when its link is busy.
 
 A real host's network card takes no more than its link carries, so that what is too much waits in
-the host, where sockets fill up and programs pause. A virtual interface takes everything; behind the
-kernel's token bucket it is like a real one.
+the host, where sockets fill up and programs pause. A virtual interface takes everything; behind one
+of the kernel's buckets it is like a real one.
+
+A token bucket lets something go when there are tokens for all of it, so it cuts up what holds many
+packets. A hierarchical one lets it go when there are any, and is in debt afterwards: like a card
+that begins to send, and takes the next when it is done.
 """
 
 from __future__ import annotations
@@ -26,13 +30,34 @@ _PEAK_BYTES: Final = 2 * 1472
 """A bucket with a peak rate cuts up what is larger than this: all that is more than one packet."""
 
 
+def pace_lines(
+    interface: str, bits_per_second: int, limit_bytes: int, *, change: bool = False
+) -> list[str]:
+    """Return what `tc -batch` has to do for a bucket that takes frames whole, before a queue.
+
+    For rates, limit and `change` as `shape_lines`.
+    """
+    rate = min(bits_per_second, PEAK_RATE - 1_000_000)
+    bucket = (
+        f"dev {interface} parent 1: classid 1:1 htb rate {rate}bit"
+        f" burst {_BURST_BYTES} cburst {_BURST_BYTES} quantum {FRAME_BYTES}"
+    )
+    if change:
+        return [f"class change {bucket}"]
+    return [
+        f"qdisc add dev {interface} root handle 1: htb default 1",
+        f"class add {bucket}",
+        f"qdisc add dev {interface} parent 1:1 handle 10: bfifo limit {limit_bytes}",
+    ]
+
+
 def shape_lines(
     interface: str, bits_per_second: int, limit_bytes: int, *, change: bool = False
 ) -> list[str]:
-    """Return what `tc -batch` has to do for a bucket in front of a queue limited in bytes.
+    """Return what `tc -batch` has to do for a bucket of single packets, before a queue.
 
-    A rate of PEAK_RATE or more becomes a little less than that. With `change` the bucket is there
-    and gets another rate.
+    The queue is limited in bytes. A rate of PEAK_RATE or more becomes a little less than that. With
+    `change` the bucket is there and gets another rate.
     """
     rate = min(bits_per_second, PEAK_RATE - 1_000_000)
     bucket = (
