@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -16,16 +17,24 @@ import numpy as np
 import pytest
 from leftovers import references
 
+from shoal.compiled.libc import UDP_GRO, UDP_SEGMENT
 from shoal.lab.check.probes import Stream
 from shoal.lab.network.fabric import Fabric
-from shoal.lab.network.interfaces import CHECKSUM, SEGMENTATION, address_of, offloads
+from shoal.lab.network.interfaces import (
+    CHECKSUM,
+    INTERFACE,
+    SEGMENTATION,
+    address_of,
+    hardware_address_of,
+    offloads,
+)
 from shoal.lab.network.namespaces import inside
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
 from shoal.switching.tables import CAPABLE, PLAIN, QUEUES, Count, State
 from shoal.switching.topology import Materials, host_names, leaf_spine, names_of, star
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.timeout(200)  # the first test compiles
 
@@ -65,30 +74,105 @@ def settled(fabric: Fabric, packets: int) -> np.ndarray:
         time.sleep(0.002)
 
 
-def test_a_stream_of_tcp_arrives_unharmed() -> None:
+NEEDS_OFFLOADS = "Needs Linux 6.2, and the kernel's hierarchical token bucket (htb)."
+
+
+def offloading(fabric: Fabric, *, wanted: bool) -> None:
+    """See to it that the hosts have the offloads that they should; skip if they cannot."""
+    if wanted and not fabric.has_offloads:
+        pytest.skip(NEEDS_OFFLOADS)
+    for host in fabric.hosts:
+        on = offloads(host, {**SEGMENTATION, **CHECKSUM})
+        assert on == {"tso": wanted, "gso": wanted, "gro": False, "tx-checksum": wanted}
+
+
+def address6_of(host: int) -> str:
+    return f"fd00::{host + 1:x}"
+
+
+def add_ipv6(fabric: Fabric) -> None:
+    for host, path in enumerate(fabric.hosts):
+        lines = [f"addr add {address6_of(host)}/64 dev {INTERFACE} nodad"]
+        lines += [
+            f"neigh add {address6_of(k)} lladdr {hardware_address_of(k)} dev {INTERFACE}"
+            for k in range(len(fabric.hosts))
+            if k != host
+        ]
+        with inside(path):
+            subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+
+
+@pytest.mark.parametrize("with_offloads", [True, False])
+@pytest.mark.parametrize("address", [address_of, address6_of])
+def test_a_stream_of_tcp_arrives_unharmed(
+    with_offloads: bool, address: Callable[[int], str]
+) -> None:
     data = np.random.default_rng(1).bytes(3_000_000)
-    with two_hosts() as fabric:
-        for host in range(2):
-            on = offloads(fabric.hosts[host], {**SEGMENTATION, **CHECKSUM})
-            assert not any(on.values())
-        with (
-            socket_at(fabric, 1, socket.SOCK_STREAM, SOME_PORT) as listener,
-            socket_at(fabric, 0, socket.SOCK_STREAM) as sender,
-        ):
-            listener.listen()
-            sender.connect((address_of(1), SOME_PORT))
-            receiver, _ = listener.accept()
-            with receiver:
-                thread = threading.Thread(target=sender.sendall, args=(data,))
-                thread.start()
-                got = bytearray()
-                while len(got) < len(data):
-                    got += receiver.recv(65_536)
-                thread.join()
+    with Fabric(
+        star(host_names(2), Materials(FAST, FAST, Link())), offloads=with_offloads
+    ) as fabric:
+        offloading(fabric, wanted=with_offloads)
+        add_ipv6(fabric)
+        with inside(fabric.hosts[1]):
+            family = socket.AF_INET6 if address is address6_of else socket.AF_INET
+            listener = socket.create_server((address(1), SOME_PORT), family=family)
+        with inside(fabric.hosts[0]):
+            sender = socket.create_connection((address(1), SOME_PORT), timeout=10)
+        receiver, _ = listener.accept()
+        with listener, sender, receiver:
+            thread = threading.Thread(target=sender.sendall, args=(data,))
+            thread.start()
+            got = bytearray()
+            while len(got) < len(data):
+                got += receiver.recv(65_536)
+            thread.join()
         assert bytes(got) == data
         loop = fabric.loop_counts()
         assert loop["received"] > 3_000_000 / 1_460
         assert loop["oversized"] == loop["refused"] == loop["unsent"] == 0
+
+
+@pytest.mark.parametrize("reads_many", [True, False])
+@pytest.mark.parametrize("address", [address_of, address6_of])
+def test_datagrams_in_one_frame_pass_the_switch_one_by_one(
+    reads_many: bool, address: Callable[[int], str]
+) -> None:
+    """With every tenth lost on the way the others come, the same and in order."""
+    payloads = [np.random.default_rng(k).bytes(1_000 if k % 20 != 19 else 300) for k in range(400)]
+    lossy = Link(loss=0.05)
+    family = socket.AF_INET6 if address is address6_of else socket.AF_INET
+    with (
+        Fabric(star(host_names(2), Materials(FAST, FAST, lossy))) as fabric,
+        contextlib.ExitStack() as sockets,
+    ):
+        offloading(fabric, wanted=True)
+        add_ipv6(fabric)
+        ends = []
+        for host in (1, 0):
+            with inside(fabric.hosts[host]):
+                ends.append(sockets.enter_context(socket.socket(family, socket.SOCK_DGRAM)))
+            ends[-1].bind((address(host), SOME_PORT))
+        receiver, sender = ends
+        receiver.setsockopt(socket.SOL_UDP, UDP_GRO, int(reads_many))
+        receiver.settimeout(0)
+        sender.setsockopt(socket.SOL_UDP, UDP_SEGMENT, 1_000)
+        received, reads = [], 0
+        for first in range(0, len(payloads), 20):
+            sender.sendto(b"".join(payloads[first : first + 20]), (address(1), SOME_PORT))
+            counts = settled(fabric, first + 20)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    data, ancillary, _, _ = receiver.recvmsg(65_536, 64)
+                    each = struct.unpack("i", ancillary[0][2])[0] if ancillary else len(data)
+                    received += [data[k : k + each] for k in range(0, len(data), each)]
+                    reads += 1
+        lost = int(counts[..., Count.LOST].sum())
+        assert fabric.loop_counts()["received"] == len(payloads)
+    assert lost > 10
+    assert len(received) == len(payloads) - lost
+    left = iter(payloads)
+    assert all(each in left for each in received), "in order, and unchanged"
+    assert (reads < len(received)) == reads_many
 
 
 def test_capable_packets_are_marked_and_plain_ones_dropped_by_real_headers() -> None:
@@ -266,7 +350,8 @@ def test_frames_that_the_switch_does_not_read_in_time_are_counted() -> None:
         stands.set()
         go.wait(9)
 
-    with two_hosts() as fabric:
+    shape = star(host_names(2), Materials(FAST, FAST, Link()))
+    with Fabric(shape, offloads=False) as fabric:  # so that a frame is a packet
         assert fabric.overruns() == 0
         waiter = threading.Thread(target=fabric.change, args=(stand_still,))
         waiter.start()

@@ -215,24 +215,29 @@ down = true
         assert sent(lab, "leaf0-spine1") > before + 100
 
 
+def pace_of(lab: Lab, host: int) -> str:
+    """Return what the kernel says of the bucket in front of a host's interface."""
+    kind = "class" if lab.fabric.has_offloads else "qdisc"
+    return output_of(lab, host, "tc", kind, "show", "dev", "eth0")[1]
+
+
 def test_a_rate_that_changes_holds_for_the_host_that_sends() -> None:
     with Lab(parse_spec(STAR.format(hosts=2))) as lab:
         if not lab.fabric.paces_hosts:
-            pytest.skip("Needs the kernel's token bucket (tbf).")
+            pytest.skip("Needs a token bucket of the kernel's (htb or tbf).")
         number = names_of(lab.spec.topology).index("host0-switch")
         lab.change(LinkEvent(0, (number,), rate=10_000_000))
-        shown = output_of(lab, 0, "tc", "qdisc", "show", "dev", "eth0")[1]
-        assert "rate 10Mbit" in shown
+        assert "rate 10Mbit" in pace_of(lab, 0)
 
 
 def test_one_host_that_is_faster_than_any_bucket_does_not_take_the_others_theirs() -> None:
     with Lab(parse_spec(STAR.format(hosts=2))) as lab:
         if not lab.fabric.paces_hosts:
-            pytest.skip("Needs the kernel's token bucket (tbf).")
+            pytest.skip("Needs a token bucket of the kernel's (htb or tbf).")
         number = names_of(lab.spec.topology).index("host0-switch")
         for rate in (400_000_000_000, 10_000_000):
             lab.change(LinkEvent(0, (number,), rate=rate))
-        assert "rate 10Mbit" in output_of(lab, 0, "tc", "qdisc", "show", "dev", "eth0")[1]
+        assert "rate 10Mbit" in pace_of(lab, 0)
     with Lab(parse_spec(STAR.format(hosts=2).replace("1 Gbit/s", "100 Gbit/s"))) as lab:
         assert lab.fabric.paces_hosts
 
@@ -270,7 +275,7 @@ def test_programs_wait_for_their_link_instead_of_losing_packets() -> None:
     slow = 'hosts.count = 2\naccess = { rate = "20 Mbit/s" }\nswitch.port_buffer = "64 kB"\n'
     with Lab(parse_spec(slow)) as lab:
         if not lab.fabric.paces_hosts:
-            pytest.skip("Needs the kernel's token bucket (tbf).")
+            pytest.skip("Needs a token bucket of the kernel's (htb or tbf).")
         with inside(lab.hosts[0].path), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
             for _ in range(1_000):

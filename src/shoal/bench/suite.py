@@ -234,8 +234,8 @@ TRANSPORT_SECTIONS = (
         switch_rate.NAME,
         "packets per second through the lab's software switch",
         switch_rate.measure,
-        quick_s=40,
-        full_s=250,
+        quick_s=60,
+        full_s=375,
     ),
 )
 """All sections of `shoal bench transport`."""

@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from shoal.lab.check.fidelity import DELAY_TOLERANCE_S, RATE_TOLERANCE, distance, percentile
-from shoal.lab.check.probes import FULL_BYTES, HEADERS_BYTES, Probe, Stream, payload_in, wait_until_empty
+from shoal.lab.check.probes import (
+    FULL_BYTES,
+    HEADERS_BYTES,
+    Probe,
+    Stream,
+    payload_in,
+    wait_until_empty,
+)
 from shoal.lab.check.ways import delay_over_any_path_s
 from shoal.lab.network.fabric import Fabric
 from shoal.switching.settings import Link, Port
@@ -103,12 +110,12 @@ def unhindered(topology: Topology) -> Topology:
 class LoadTest:
     """A fabric of a lab's shape under load; a context manager."""
 
-    def __init__(self, topology: Topology, *, spray: bool) -> None:
+    def __init__(self, topology: Topology, *, spray: bool, offloads: bool = True) -> None:
         self._hosts = topology.hosts
         self._topology = unhindered(topology)
         self._open = contextlib.ExitStack()
         self._fabric = self._open.enter_context(
-            Fabric(self._topology, spray=spray, packets=_PACKETS)
+            Fabric(self._topology, spray=spray, packets=_PACKETS, offloads=offloads)
         )
         hosts = range(self._hosts)
         self._pairs = [(host, (host + (self._hosts + 1) // 2) % self._hosts) for host in hosts]
@@ -118,6 +125,11 @@ class LoadTest:
     def is_prompt(self) -> bool:
         """Whether the switch runs before ordinary programs."""
         return self._fabric.is_prompt
+
+    @property
+    def has_offloads(self) -> bool:
+        """Whether hosts hand over many packets as one frame."""
+        return self._fabric.has_offloads
 
     def step(self, offered: float, seconds: float) -> Step:
         """Return what happens at a load of `offered` packets per second."""

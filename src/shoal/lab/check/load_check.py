@@ -34,6 +34,7 @@ def check_load(
         tell("packets per second that this machine carries")
         prompt = "before" if test.is_prompt else "no sooner than"
         note = f"the switch runs {prompt} the programs of the hosts"
+        note += ", which have segmentation offload" if test.has_offloads else ""
         ladder = climb(test, step_s, extra=asked)
         carried = ladder.carried
         yield judge_load(name, asked, carried)

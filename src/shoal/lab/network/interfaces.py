@@ -1,8 +1,8 @@
 """What an emulated host's interface is called, its addresses, and which offloads it has.
 
 Without offloads the other end of a link meets the packets that a wire would carry: none larger than
-its MTU, each with its checksum. With them it has to do what a network card does, and can only if the
-kernel says of a frame how it is to be cut.
+its MTU, each with its checksum. With them it has to do what a network card does, and can only if
+the kernel says of a frame how it is to be cut.
 """
 
 from __future__ import annotations
