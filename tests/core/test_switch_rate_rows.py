@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from shoal.bench.switch_rate import NAME, rows_of
-from shoal.lab.check.load import Ladder, Step
+from typing import cast
+
+import pytest
+
+from shoal.bench.switch_rate import NAME, held_again, rows_of
+from shoal.lab.check.load import Ladder, LoadTest, Step
 
 
 def step(offered: float, *, error: float = 0.0, delay_s: float = 0.0) -> Step:
@@ -11,14 +15,44 @@ def step(offered: float, *, error: float = 0.0, delay_s: float = 0.0) -> Step:
     return Step(offered, offered, carried, delay_s, 3 * delay_s, 2 * delay_s, 0.5, 4e-6)
 
 
+class Machine:
+    """A load test that answers from memory."""
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self.asked: list[float] = []
+
+    def step(self, offered: float, _seconds: float) -> Step:
+        self.asked.append(offered)
+        return step(offered, error=0.0 if offered <= self._most else 0.1)
+
+
+UP = Ladder([step(100), step(200), step(300), step(400), step(500, error=0.1)])
+
+
+@pytest.mark.parametrize(
+    ("most", "asked", "held"),
+    [(1_000, [400], 400), (250, [400, 300, 200], 200), (50, [400, 300, 200, 100, 100], 0)],
+)
+def test_what_is_held_by_chance_is_not_held_again(
+    most: float, asked: list[float], held: float
+) -> None:
+    machine = Machine(most)
+    found = held_again(cast("LoadTest", machine), UP, 1.0)
+    assert machine.asked == asked
+    row = rows_of("star", [UP], [found], [4e-6])[0]
+    assert (row.metric, row.value) == ("load held: rate and delay", held)
+
+
 def test_rows_have_medians_and_the_targets_of_what_has_one() -> None:
-    """Rounds that held 300,000, 200,000 and 100,000: one was late, one lost packets."""
+    """Rounds that carried 300,000, 300,000 and 100,000, and held less when asked again."""
     ladders = [
         Ladder([step(100_000), step(200_000), step(300_000), step(400_000, error=0.1)]),
         Ladder([step(100_000), step(200_000), step(300_000, delay_s=0.001)]),
         Ladder([step(100_000), step(200_000, error=0.04)]),
     ]
-    rows = rows_of("star", ladders, [step(200_000, error=0.01, delay_s=0.0001)] * 3, [4e-6] * 2)
+    again = [step(load, error=0.01, delay_s=0.0001) for load in (300_000, 200_000, 100_000)]
+    rows = rows_of("star", ladders, again, [4e-6] * 2)
     assert {row.bench for row in rows} == {NAME}
     by_metric = {row.metric: row for row in rows}
     held = by_metric["load held: rate and delay"]
