@@ -178,17 +178,21 @@ class LoadTest:
 
         waiter = threading.Thread(target=fabric.change, args=(stand_still,), name="shoal-backlog")
         waiter.start()
-        try:
-            stands.wait(_PATIENCE_S)
-            with Stream(fabric, self._pairs, _BACKLOG / _BACKLOG_S):
+        with contextlib.ExitStack() as until_read:
+            try:
+                stands.wait(_PATIENCE_S)
+                # Its sockets stay: a host whose programs do not listen answers, which takes time.
+                stream = Stream(fabric, self._pairs, _BACKLOG / _BACKLOG_S)
+                until_read.enter_context(stream)
                 time.sleep(_BACKLOG_S)
-            arrived, spent_s = self._arrived(), fabric.processor_s()
-        finally:
-            filled.set()
-            waiter.join()
-        time.sleep(_SETTLE_S)
-        wait_until_empty(fabric, _PATIENCE_S)
-        return (fabric.processor_s() - spent_s) / max(1, self._arrived() - arrived)
+                stream.stop()
+                arrived, spent_s = self._arrived(), fabric.processor_s()
+            finally:
+                filled.set()
+                waiter.join()
+            time.sleep(_SETTLE_S)
+            wait_until_empty(fabric, _PATIENCE_S)
+            return (fabric.processor_s() - spent_s) / max(1, self._arrived() - arrived)
 
     def close(self) -> None:
         """Remove the fabric."""

@@ -176,10 +176,14 @@ class Stream:
         self._thread = threading.Thread(target=self._send, name="shoal-stream", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop sending. Safe to call twice."""
+    def stop(self) -> None:
+        """Send no more; what is under way still finds somebody. Safe to call twice."""
         self._closing.set()
         self._thread.join()
+
+    def close(self) -> None:
+        """Stop sending, and receiving. Safe to call twice."""
+        self.stop()
         self._open.close()
 
     def __enter__(self) -> Self:
