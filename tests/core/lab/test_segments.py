@@ -49,6 +49,7 @@ class Packet:
     flags: int = ACK
     options: bytes = b""
     tos: int = 0
+    fragment: int = 0x4000
     port: int = 4000
     window: int = 500
 
@@ -78,7 +79,7 @@ class Packet:
             kind = b"\x86\xdd"
         else:
             ends = bytes([10, 0, 0, 1, 10, 0, 0, 2])
-            fields = (0x45, self.tos, 20 + length, self.identity, 0x4000, 64, protocol)
+            fields = (0x45, self.tos, 20 + length, self.identity, self.fragment, 64, protocol)
             bare = struct.pack("!BBHHHBB", *fields)
             network = bare + struct.pack("!H", ~ones_sum(bare + ends) & 0xFFFF) + ends
             kind = b"\x08\x00"
@@ -225,6 +226,10 @@ SECOND = replace(BASE, sequence=101, identity=8)
         (BASE, replace(SECOND, flags=ACK | REDUCED)),
         (BASE, replace(SECOND, flags=ACK | SYN)),
         (BASE, replace(SECOND, options=b"\1\1\1\1")),
+        (replace(BASE, flags=ACK | SYN), replace(SECOND, flags=ACK | SYN)),
+        (replace(BASE, flags=0), replace(SECOND, flags=32)),  # urgent
+        (replace(BASE, fragment=0x2000), replace(SECOND, fragment=0x2000)),
+        (replace(BASE, fragment=0x00FF), replace(SECOND, fragment=0x00FF)),
         (replace(BASE, flags=ACK | PUSH), SECOND),  # it was to be handed on
         (replace(BASE, is_tcp=False), replace(SECOND, is_tcp=False, tos=1)),
         (replace(BASE, is_tcp=False), replace(SECOND, is_tcp=False, port=4001)),
@@ -255,14 +260,35 @@ def test_a_short_packet_is_the_last_of_its_frame() -> None:
     assert found == [both.offload(100).tobytes() + both.frame(), packets[2]]
 
 
-def test_a_frame_is_never_larger_than_the_kernel_takes() -> None:
-    frame = replace(BASE, payload=bytes(60_000))
-    packets = kernel_cut(frame.frame(), frame.offload(1_400))
-    more = replace(frame, sequence=60_001)
-    packets += kernel_cut(more.frame(), more.offload(1_400))
+def test_sequence_numbers_begin_anew() -> None:
+    first, second = replace(BASE, sequence=2**32 - 100), replace(SECOND, sequence=0)
+    packets = [each.offload().tobytes() + each.frame() for each in (first, second)]
+    both = replace(first, payload=first.payload + second.payload)
+    assert joined([(packet, 5) for packet in packets]) == [
+        both.offload(100).tobytes() + both.frame()
+    ]
+
+
+@pytest.mark.parametrize("is_tcp", [True, False])
+def test_a_frame_is_never_larger_than_the_kernel_takes(is_tcp: bool) -> None:
+    packets = []
+    for number in range(60):
+        packet = Packet(
+            bytes(1_400), is_tcp=is_tcp, identity=7 + number, sequence=1 + 1_400 * number
+        )
+        packets.append(packet.offload().tobytes() + packet.frame())
     found = joined([(packet, 5) for packet in packets])
-    assert max(map(len, found)) <= OFFLOAD_BYTES + 14 + 65_535
+    longest = max(map(len, found)) - OFFLOAD_BYTES
+    assert 14 + 65_535 - 1_400 < longest <= 14 + 65_535
     assert [each for one in found for each in packets_of(one)] == packets
+
+
+def test_headers_that_go_beyond_their_packet_are_not_read() -> None:
+    frame = bytearray(BASE.frame()[: BASE.headers + 20])
+    frame[BASE.start + 12] = 15 << 4  # sixty bytes, of which forty are there
+    assert refused(bytes(frame), BASE.offload(10))
+    packet = BASE.offload().tobytes() + bytes(frame)
+    assert joined([(packet, 5), (packet, 5)]) == [packet, packet]
 
 
 @given(st.data())
