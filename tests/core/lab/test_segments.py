@@ -51,6 +51,7 @@ class Packet:
     tos: int = 0
     fragment: int = 0x4000
     port: int = 4000
+    target: int = 80
     window: int = 500
 
     @property
@@ -63,9 +64,19 @@ class Packet:
 
     def transport(self, checksum: int) -> bytes:
         if not self.is_tcp:
-            return struct.pack("!HHHH", self.port, 80, 8 + len(self.payload), checksum)
+            return struct.pack("!HHHH", self.port, self.target, 8 + len(self.payload), checksum)
         offset = (20 + len(self.options)) // 4 << 4
-        fields = (self.port, 80, self.sequence, 9, offset, self.flags, self.window, checksum, 0)
+        fields = (
+            self.port,
+            self.target,
+            self.sequence,
+            9,
+            offset,
+            self.flags,
+            self.window,
+            checksum,
+            0,
+        )
         return struct.pack("!HHIIBBHHH", *fields) + self.options
 
     def frame(self) -> bytes:
@@ -221,6 +232,7 @@ SECOND = replace(BASE, sequence=101, identity=8)
         (replace(BASE, payload=b""), replace(SECOND, sequence=1)),
         (BASE, replace(SECOND, tos=3)),  # marked on the way
         (BASE, replace(SECOND, port=4001)),  # of another flow with the same hash
+        (BASE, replace(SECOND, target=81)),
         (BASE, replace(SECOND, window=501)),
         (BASE, replace(SECOND, flags=ACK | ECHO)),
         (BASE, replace(SECOND, flags=ACK | REDUCED)),
