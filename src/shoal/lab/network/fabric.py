@@ -243,7 +243,7 @@ class Fabric:
         """Give both ends of every link the offloads, and each host the pace, that they are to have.
 
         Hosts cannot have offloads if the kernel does not say how frames are to be cut, or has no
-        bucket that takes them whole. What is read for one packet is never joined by the kernel.
+        bucket that takes them whole. The kernel's own joining (GRO) is off in any case.
         """
         first = self._hosts[0].path
         self.has_offloads = (

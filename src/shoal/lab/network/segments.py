@@ -1,10 +1,9 @@
-"""Frames that hold many packets, cut into those that a wire would carry and joined again.
+"""Frames that hold many packets, cut into those that a wire would carry.
 
 Hosts hand over what a network card with segmentation offload takes: headers, and payload of up to
 64 kB that the card would cut into packets (TSO, and the same for UDP). The switch does what the
-card would, so that it meets every packet by itself; and what arrives at a host at one time and
-follows one on the other in its flow is handed over as one, as a receiving card's offload does.
-A kernel takes a tenth of the time for it.
+card would, so that it meets every packet by itself; `bundles` joins them again for the host that
+they come to. A kernel takes less time for one large frame than for many small ones.
 
 Each packet has in front of it what Linux says of a frame (`struct virtio_net_hdr`): where its
 checksum is, which the kernel leaves for the card, and how it is to be cut. Packets keep that: where

@@ -37,9 +37,8 @@ def pace_lines(
 
     For rates, limit and `change` as `shape_lines`.
     """
-    rate = min(bits_per_second, PEAK_RATE - 1_000_000)
     bucket = (
-        f"dev {interface} parent 1: classid 1:1 htb rate {rate}bit"
+        f"dev {interface} parent 1: classid 1:1 htb rate {_capped(bits_per_second)}bit"
         f" burst {_BURST_BYTES} cburst {_BURST_BYTES} quantum {FRAME_BYTES}"
     )
     if change:
@@ -59,12 +58,15 @@ def shape_lines(
     The queue is limited in bytes. A rate of PEAK_RATE or more becomes a little less than that. With
     `change` the bucket is there and gets another rate.
     """
-    rate = min(bits_per_second, PEAK_RATE - 1_000_000)
     bucket = (
-        f"dev {interface} root handle 1: tbf rate {rate}bit"
+        f"dev {interface} root handle 1: tbf rate {_capped(bits_per_second)}bit"
         f" burst {_BURST_BYTES} peakrate {PEAK_RATE}bit mtu {_PEAK_BYTES} limit {limit_bytes}"
     )
     if change:
         return [f"qdisc change {bucket}"]
     queue = f"dev {interface} parent 1:1 handle 10: bfifo limit {limit_bytes}"
     return [f"qdisc add {bucket}", f"qdisc add {queue}"]
+
+
+def _capped(bits_per_second: int) -> int:
+    return min(bits_per_second, PEAK_RATE - 1_000_000)
