@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from shoal.runtime.udp.engine import Carrier
     from shoal.transport.messages import MessageTables
 
-KEPT_TABLES: Final = 32
-"""Shapes whose tables are kept."""
+KEPT_SHAPES: Final = 1024
+"""Shapes whose tables are kept, those used last: a parameter server and its 63 workers have some
+eight for each pair of them. Tables of a small message are a few kilobytes."""
 
 
 def stream_of(*meaning: Hashable) -> int:
@@ -349,9 +350,10 @@ class TransportGroup:
     def _keep(self, shape: tuple[Hashable, ...], tables: MessageTables) -> None:
         """Keep an operation's tables for the next one of the same shape."""
         with self._lock:
-            if len(self._tables) > KEPT_TABLES:
+            kept = self._tables.pop(shape, [])
+            self._tables[shape] = [*kept, tables]
+            if len(self._tables) > KEPT_SHAPES:
                 self._tables.pop(next(iter(self._tables)))
-            self._tables.setdefault(shape, []).append(tables)
 
     def _tagger(self, importance: str) -> ImportanceTagger:
         if importance not in self._taggers:
