@@ -45,8 +45,15 @@ LEAST_BYTES: Final = 8 * PACKET_BYTES
 MOST_BYTES: Final = 2 << 20
 FIRST_BYTES: Final = 32 * PACKET_BYTES
 
-FEWEST_AT_ONCE: Final = 4
-"""Packets that are always handed over together if there are as many, but after a pause."""
+AT_ONCE_US: Final = 250.0
+"""For how long a link carries what is handed over together to one receiver, but for one packet.
+
+Where everyone sends to everyone, receivers have their turns at each sender, and what two senders
+hand over at once for the same one meets at its port. In virtual time, with single packets instead
+of four at 20 Mbit/s, sums of 0.47 MB among 8 hosts behind ports of ten packets took 1.03 times the
+ideal and not 1.16, and one packet in 700 was sent again, not one in 24; with ports of 128 kB, 1.02
+times and not 1.06.
+"""
 
 AFTER_A_PAUSE: Final = 1 / 8
 """The part of a full queue that may wait at first."""
@@ -140,9 +147,10 @@ def packets_at_once(core: Row) -> int:
     """Return how many packets may be handed over together: one call of more would be a queue."""
     if core.own_rate == 0.0:
         return int(core.largest_batch)
-    share = int(_limit(core) / (2 * PACKET_BYTES))
-    fewest = FEWEST_AT_ONCE if core.short_until == 0 else 1
-    return int(min(core.largest_batch, max(fewest, share)))
+    most = _limit(core) / 2
+    if core.own_rate_known:
+        most = min(most, core.own_rate * AT_ONCE_US)
+    return int(min(core.largest_batch, max(1.0, most / PACKET_BYTES)))
 
 
 @compiled

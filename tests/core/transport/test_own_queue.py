@@ -16,8 +16,8 @@ from virtual_link import joined
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.own_queue import (
     AFTER_A_PAUSE,
+    AT_ONCE_US,
     FAST_US,
-    FEWEST_AT_ONCE,
     FIRST_BYTES,
     LEAST_BYTES,
     MOST_BYTES,
@@ -162,9 +162,14 @@ def test_where_nothing_ever_waits_batches_are_as_large_as_may_be() -> None:
     core = Endpoint(0, 2, TransportConfig(largest_batch=44)).state.core[0]
     assert all(may_send(core, now) for now in range(1_000))
     assert packets_at_once(core) == 44
-    slow = Host(0.5)
-    slow.run(200_000)
-    assert packets_at_once(slow.core) == FEWEST_AT_ONCE
+
+
+@pytest.mark.parametrize("packets", [0.3, 1.0, 2.6, 20.5, 100.0])
+def test_what_is_handed_over_together_is_what_the_link_carries_in_a_moment(packets: float) -> None:
+    host = Host(packets * PACKET_BYTES / AT_ONCE_US)
+    host.run(500_000)
+    assert host.core["own_rate_known"]
+    assert packets_at_once(host.core) == pytest.approx(min(max(1, packets), 44), rel=0.1, abs=1)
 
 
 @pytest.mark.parametrize("sees_own_port", [False, True])
