@@ -29,6 +29,11 @@ class Outgoing:
     after: int
     lossy: bool = False
 
+    @property
+    def may_lose(self) -> bool:
+        """Whether a bounded share of it may get lost."""
+        return self.lossy
+
 
 @dataclass(frozen=True, slots=True)
 class Incoming:

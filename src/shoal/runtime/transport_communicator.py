@@ -163,10 +163,13 @@ class TransportCommunicator:
             algorithm=self.algorithm,
             per_host=self.workers_per_host,
         )
-        flat, bound = _flat(buffer), self.loss.bound_of(layer)
-        if not buffer.is_floating_point() or not (bound or self.loss.wire):
+        flat, bound, wire = _flat(buffer), self.loss.bound_of(layer), self.loss.wire
+        if not buffer.is_floating_point() or exact_from == 0 or not (bound or wire):
             return self._sums((Summand.of(flat), options))
-        loose, exact = flat[:exact_from], flat[flat.numel() if exact_from is None else exact_from :]
+        loose, exact = flat, flat[:0]
+        if exact_from is not None and form_of(flat.dtype, wire) != form_of(flat.dtype):
+            loose, exact = flat[:exact_from], flat[exact_from:]  # for two forms there must be two
+            exact_from = None
         loose_options = options
         if bound:
             loose_options = replace(
@@ -175,10 +178,9 @@ class TransportCommunicator:
                 policy=self.loss.holes,
                 tensor=("sum", loose.data_ptr(), loose.numel()),
                 importance=self.loss.importance,
+                exact_from=exact_from,
             )
-        return self._sums(
-            (Summand.of(exact), options), (Summand.of(loose, self.loss.wire), loose_options)
-        )
+        return self._sums((Summand.of(exact), options), (Summand.of(loose, wire), loose_options))
 
     def group_average(
         self,

@@ -24,7 +24,7 @@ from shoal.runtime.udp.stats import (
 )
 from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
-from shoal.transport.holes import ZERO
+from shoal.transport.graph_tables import GraphOptions
 from shoal.transport.tables import CLASSES
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def stats_of(endpoint: Endpoint, log: OperationLog, seconds: float = 1.0) -> Tra
     bound=st.sampled_from([0.05, 0.3, 0.9]),
     loss=st.floats(0, 0.4),
     stop_early=st.booleans(),
+    exact=st.sampled_from([None, 0, 0.4, 0.999]),
     seed=st.integers(0, 1 << 30),
 )
 def test_the_effective_loss_is_the_deficit_of_the_sum_and_within_its_bound(
@@ -70,8 +71,10 @@ def test_the_effective_loss_is_the_deficit_of_the_sum_and_within_its_bound(
     bound: float,
     loss: float,
     stop_early: bool,
+    exact: float | None,
     seed: int,
 ) -> None:
+    exact_from = None if exact is None else int(exact * length)
     config = TransportConfig(segment_bytes=SEGMENT, stop_early=stop_early)
     link, _ = joined(size, config, faults=Faults(loss=loss), seed=seed)
     per_host = 2 if algorithm == "hierarchical" else 1
@@ -81,13 +84,14 @@ def test_the_effective_loss_is_the_deficit_of_the_sum_and_within_its_bound(
     members = []
     for me, rank in enumerate(ranks):
         graph = graphs.all_reduce(size, me, length, 64, algorithm=algorithm, per_host=per_host)
-        tables = tables_of(graph, link, ranks, loss_bound=hop_bound, policy=ZERO)
+        tables = tables_of(graph, link, ranks, loss_bound=hop_bound, exact_from=exact_from)
         tables.gates["scale"] = 1.0
         guard = Guarded(4 * length)
         guard.bytes.view(np.float32)[:] = 1.0
         tables.place(guard.address)
         guards.append(guard)
-        members.append((rank, tables, SumAccount.of(graph, ranks, layer_class=3)))
+        options = GraphOptions(loss_bound=hop_bound, layer_class=3, exact_from=exact_from)
+        members.append((rank, tables, SumAccount.of(graph, ranks, options)))
         link.at(1, rank, lambda rank=rank, tables=tables: link.post(rank, tables))
     link.kept.append((guards, members))
     link.run()
@@ -101,7 +105,11 @@ def test_the_effective_loss_is_the_deficit_of_the_sum_and_within_its_bound(
     sums = guards[0].bytes.view(np.float32).astype(np.int64)
     deficit = 4 * int((size - sums).sum())
 
-    assert due == 4 * length * (size - 1)
+    if exact_from is None:
+        assert due == 4 * length * (size - 1)
+    else:
+        assert due <= 4 * exact_from * (size - 1)
+        assert (sums[exact_from:] == size).all()
     assert deficit <= missing <= allowed <= bound * due
     if algorithm == "direct":  # nothing can be lost twice
         assert missing == deficit

@@ -75,6 +75,9 @@ class SumOptions:
     renews: bool = False
     """Whether this is no sum at all, but a newer version of what the receiver of a message has:
     what gets lost keeps its old value there, and may be bytes."""
+    exact_from: int | None = None
+    """Nothing gets lost of the elements from this one on, nor of what is sent together with them.
+    None: something may of all."""
     wire: str | None = None
     """What floats are to be sent as, for those who make the `Memory`: its form is what counts."""
 
@@ -363,23 +366,19 @@ class TransportGroup:
     def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
         bound = 0.0 if form == RAW and not options.renews else options.loss_bound
         bound /= graphs.lossy_hops(options.algorithm, self.size, options.per_host)
-        tables = tables_of(
-            graph,
-            self.ranks,
-            self.engine.endpoint.world_size,
-            self.engine.endpoint.config.segment_bytes,
-            form,
-            GraphOptions(
-                options.scale,
-                bound,
-                options.policy,
-                options.layer_class,
-                options.keeps_missing,
-                options.tensor is not None,
-            ),
+        graph_options = GraphOptions(
+            options.scale,
+            bound,
+            options.policy,
+            options.layer_class,
+            options.keeps_missing,
+            options.tensor is not None,
+            options.exact_from,
         )
+        config, world_size = self.engine.endpoint.config, self.engine.endpoint.world_size
+        tables = tables_of(graph, self.ranks, world_size, config.segment_bytes, form, graph_options)
         if bound > 0:
             self._accounts[tables] = SumAccount.of(
-                graph, self.ranks, options.layer_class, renews=options.renews
+                graph, self.ranks, graph_options, renews=options.renews
             )
         return tables
