@@ -104,17 +104,9 @@ class Endpoint:
         if not self._free:
             raise ResourceError("Too many transfers at once.")
         slot = self._free.pop()
-        row = self.state.operations[slot]
+        row = self.state.operations[slot : slot + 1]
+        row[:] = tables.operation
         row["stream"], row["iteration"] = stream, iteration
-        for name in ("outgoing", "incoming", "gates"):
-            row[name] = getattr(tables, name).ctypes.data
-        row["outgoing_count"], row["incoming_count"] = len(tables.outgoing), len(tables.incoming)
-        row["gate_count"] = len(tables.gates)
-        row["outgoing_starts"] = tables.outgoing_starts.ctypes.data
-        row["incoming_starts"] = tables.incoming_starts.ctypes.data
-        row["probe_times"] = tables.times.ctypes.data
-        row["answer_times"] = tables.times.ctypes.data + 8 * len(tables.outgoing)
-        row["keeps_missing"] = tables.keeps_missing
         if not self._post(slot, now):
             self._free.append(slot)
             message = (

@@ -19,7 +19,7 @@ from shoal.transport.bitmap import words_for
 from shoal.transport.forms import MEMORY_BYTES, WIRE_BYTES
 from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
 from shoal.transport.residuals import add_kept
-from shoal.transport.tables import BITMAP_WORDS, DONE, GATE, INCOMING, OUTGOING, WRITE
+from shoal.transport.tables import BITMAP_WORDS, DONE, GATE, INCOMING, OPERATION, OUTGOING, WRITE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -171,6 +171,29 @@ class MessageTables:
     def peers(self) -> frozenset[int]:
         """The ranks that have a part in it."""
         return frozenset(int(k) for k in (*self.outgoing["peer"], *self.incoming["peer"]))
+
+    @cached_property
+    def operation(self) -> NDArray[np.void]:
+        """The row of an operation of these messages, but for its stream and iteration."""
+        made = np.zeros(1, OPERATION)
+        made["outgoing"] = self.outgoing.ctypes.data
+        made["incoming"] = self.incoming.ctypes.data
+        made["gates"] = self.gates.ctypes.data
+        made["outgoing_count"], made["incoming_count"] = len(self.outgoing), len(self.incoming)
+        made["gate_count"] = len(self.gates)
+        made["outgoing_starts"] = self.outgoing_starts.ctypes.data
+        made["incoming_starts"] = self.incoming_starts.ctypes.data
+        made["probe_times"] = self.times.ctypes.data
+        made["answer_times"] = self.times.ctypes.data + 8 * len(self.outgoing)
+        made["keeps_missing"] = self.keeps_missing
+        return made
+
+    @cached_property
+    def senders(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The ranks that send something, and where the rows of each start."""
+        starts = self.incoming_starts
+        ranks = np.flatnonzero(starts[:-1] < starts[1:])
+        return ranks, starts[ranks]
 
     def unfinished_peers(self) -> list[int]:
         """Return the ranks whose messages, in or out, are not done."""

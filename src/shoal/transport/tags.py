@@ -78,10 +78,15 @@ class ImportanceTagger:
             found,
             self._importance == SMALL,
         )
-        finite = found[np.isfinite(found)]
-        self._thresholds[tensor] = (
-            float(np.quantile(finite, self._unimportant)) if len(finite) else _UNKNOWN
-        )
+        self._thresholds[tensor] = self._threshold_after(found)
+
+    def _threshold_after(self, magnitudes: NDArray[np.float64]) -> float:
+        """Return the smallest magnitude that would have been important by its rank."""
+        finite = magnitudes[np.isfinite(magnitudes)]
+        if len(finite) == 0:
+            return _UNKNOWN
+        rank = min(int(self._unimportant * len(finite)), len(finite) - 1)
+        return float(np.partition(finite, rank)[rank])
 
 
 @entry

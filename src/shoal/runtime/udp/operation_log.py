@@ -139,13 +139,11 @@ class OperationLog:
                 self._note_sum(tables.incoming[account.rows], account)
 
     def _note_waits(self, tables: MessageTables, submitted_us: int) -> None:
-        rows = tables.incoming
-        starts = tables.incoming_starts
-        peers = np.flatnonzero(starts[:-1] < starts[1:])
+        rows, (peers, starts) = tables.incoming, tables.senders
         first_at = np.where(rows["first_at"] == 0, NEVER, rows["first_at"])
-        came = np.minimum.reduceat(first_at, starts[peers])
+        came = np.minimum.reduceat(first_at, starts)
         waited = np.where(came == NEVER, 0, np.maximum(0, came - submitted_us))
-        moved = np.add.reduceat(rows["last_at"] - rows["first_at"], starts[peers])
+        moved = np.add.reduceat(rows["last_at"] - rows["first_at"], starts)
         with self._lock:
             self._waited_us[peers] += waited
             self._moved_us[peers] += moved
