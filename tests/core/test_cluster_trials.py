@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -120,6 +121,9 @@ def test_mechanisms_are_on_where_a_variant_s_name_says_so() -> None:
     assert all(is_on(variant(dlcp.ON)).values())
     assert not any(is_on(variant(dlcp.OFF)).values())
     assert not any(is_on(variant(dlcp.GLOO)).values())
+    ring = variant(dlcp.RING, dlcp.INCAST)
+    assert ring.environment == (("SHOAL_ALL_REDUCE", "ring"),)
+    assert not any(is_on(replace(ring, environment=())).values())
     for one in dlcp.ALL:
         assert is_on(variant(dlcp.without(one))) == {other: other != one for other in dlcp.ALL}
         assert is_on(variant(dlcp.alone(one))) == {other: other == one for other in dlcp.ALL}
@@ -139,6 +143,8 @@ def test_a_quick_look_has_the_pair_and_the_reference() -> None:
         assert names == [dlcp.ON, dlcp.OFF, dlcp.GLOO]
     names = [each.name for each in dlcp.INCAST.variants(WORK, every=True)]
     assert dlcp.alone(dlcp.SPRAYING) not in names  # a star has one path
+    assert dlcp.RING in names
+    assert dlcp.RING not in [each.name for each in dlcp.PUSH.variants(WORK, every=True)]
 
 
 def rate_between(spec: ClusterSpec, source: str, target: str) -> int:

@@ -2,12 +2,13 @@
 
 "Off" is Shoal's transport as a reliable one: receivers grant credit, what is lost is asked for and
 sent again, the sender's own order of layers stays; switches drop what finds a port full, whatever
-its tags, and a flow keeps to one path. gloo, over TCP on the same network, is a reference.
+its tags, and a flow keeps to one path. References are gloo, over TCP on the same network, and all
+off with sums around a ring, where no two senders meet at a port.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ LOSS_BOUND: Final = 0.1
 PATHS: Final = "8"
 """Source ports that a host sprays over."""
 
-ON, OFF, GLOO = "all on", "all off", "gloo"
+ON, OFF, RING, GLOO = "all on", "all off", "all off, ring", "gloo"
 
 SPRAYING, QUEUEING, DROPPING, LOSS = "spraying", "queueing", "dropping", "bounded loss"
 ALL: Final = (SPRAYING, QUEUEING, DROPPING, LOSS)
@@ -60,13 +61,18 @@ class Setting:
         paths = (("SHOAL_PATHS", PATHS),) if SPRAYING in on else ()
         return Variant(name, library, partial(self.build, switches), paths)
 
+    def ring(self, work: Work) -> Variant:
+        """Return all off with sums around a ring."""
+        off = self.variant(OFF, frozenset(), work)
+        return replace(off, name=RING, environment=(("SHOAL_ALL_REDUCE", "ring"),))
+
     def gloo(self, work: Work) -> Variant:
-        """Return the reference."""
+        """Return TCP."""
         library = Shoal(self.strategy, **self.options(work))
         return Variant(GLOO, library, partial(self.build, Switches()))
 
     def variants(self, work: Work, *, every: bool) -> tuple[Variant, ...]:
-        """Return all on, all off and gloo; with `every`, each one off and each one alone, too."""
+        """Return all on, all off and gloo; with `every`, the ring, each one off, each one alone."""
         everything = frozenset(self.mechanisms)
         found = [
             self.variant(ON, everything, work),
@@ -74,6 +80,7 @@ class Setting:
             self.gloo(work),
         ]
         if every:
+            found += [self.ring(work)] if self.strategy == "all-reduce" else []
             found += [
                 self.variant(without(one), everything - {one}, work) for one in self.mechanisms
             ]

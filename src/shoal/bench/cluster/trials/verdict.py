@@ -74,6 +74,7 @@ def _ratios_of_dlcp(runs: Runs) -> list[Row]:
         lost = statistics.mean(theirs - ours for ours, theirs in pairs)
         rows.append(figure(BENCH, runs.case, metric, "points", [lost], AS_GOOD))
     rows += _faster(runs, dlcp.ON, dlcp.GLOO)
+    rows += _faster(runs, dlcp.ON, dlcp.RING)
     for one in dlcp.ALL:
         rows += _faster(runs, dlcp.ON, dlcp.without(one))
         rows += _faster(runs, dlcp.alone(one), dlcp.OFF)
