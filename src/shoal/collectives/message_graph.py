@@ -9,7 +9,7 @@ Elements are counted from the start of the buffer; peers are positions in the gr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shoal.collectives.plan import AwaitFill, Combine, Fetch, Fill, Phase, Plan, Send
@@ -126,3 +126,38 @@ def graph_of(plan: Plan, carried: Sequence[int] = ()) -> MessageGraph:
                 pass
     outgoing = (*sends[Phase.REDUCE], *sends[Phase.GATHER])
     return MessageGraph(outgoing, (*fetched, *filled), tuple(gates))
+
+
+def cut_at(graph: MessageGraph, at: int) -> MessageGraph:
+    """Return a graph that does the same with no piece on both sides of element `at`."""
+    gates: list[Gate] = []
+    made: list[list[int]] = []
+    for gate in graph.gates:
+        parts = _parts(gate.piece, at)
+        made.append([len(gates) + place for place in range(len(parts))])
+        gates += [replace(gate, piece=part) for part in parts]
+
+    def gate_of(number: int, part: range) -> int:
+        """Return which part of a gate goes with a part of a message's piece."""
+        if number == NO_GATE:
+            return NO_GATE
+        return made[number][-1 if part.stop > at else 0]
+
+    outgoing = [
+        replace(message, piece=part, after=gate_of(message.after, part))
+        for message in graph.outgoing
+        for part in _parts(message.piece, at)
+    ]
+    incoming = [
+        replace(message, piece=part, gate=gate_of(message.gate, part))
+        for message in graph.incoming
+        for part in _parts(message.piece, at)
+    ]
+    return MessageGraph(tuple(outgoing), tuple(incoming), tuple(gates))
+
+
+def _parts(piece: range, at: int) -> list[range]:
+    """Return what of a piece lies before `at` and what behind; all of it if that is one."""
+    if not piece.start < at < piece.stop:
+        return [piece]
+    return [range(piece.start, at), range(at, piece.stop)]

@@ -12,6 +12,7 @@ from transfers import Guarded, bits_at, tables_of
 from virtual_link import Faults, VirtualLink, joined
 
 from shoal.collectives import graphs
+from shoal.collectives.message_graph import cut_at
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import (
     FLOAT32,
@@ -66,9 +67,10 @@ class AllReduce:
         loss_bound: float = 0.0,
         policy: int = ZERO,
         per_host: int = 1,
+        exact_from: int | None = None,
     ) -> None:
         self.link, self.ranks, self.values, self.form = link, ranks, values, form
-        self.policy = policy
+        self.policy, self.exact_from = policy, exact_from
         self.guards: list[Guarded] = []
         self.tables: list[MessageTables] = []
         size, length = values.shape
@@ -76,7 +78,17 @@ class AllReduce:
             graph = graphs.all_reduce(
                 size, me, length, piece_length, algorithm=algorithm, per_host=per_host
             )
-            tables = tables_of(graph, link, ranks, form=form, loss_bound=loss_bound, policy=policy)
+            if exact_from is not None:
+                graph = cut_at(graph, exact_from)
+            tables = tables_of(
+                graph,
+                link,
+                ranks,
+                form=form,
+                loss_bound=loss_bound,
+                policy=policy,
+                exact_from=exact_from,
+            )
             guard = Guarded(values[me].nbytes)
             guard.bytes[:] = values[me].view(np.uint8)
             tables.place(guard.address)
@@ -124,6 +136,7 @@ class AllReduce:
                 counts[part] += each
         assert owned.all()
         size = len(self.ranks)
+        assert self.exact_from is None or (counts[self.exact_from :] == size).all()
         if self.policy == DIVIDE_BY_COUNT:
             factors = (np.float64(size) / counts).astype(self.values.dtype)
             sums = np.where(counts == size, sums, sums * factors)
@@ -153,6 +166,7 @@ def random_values(size: int, length: int, form: int, seed: int) -> NDArray[Any]:
     seed=st.integers(0, 1 << 30),
     latest=st.sampled_from([0, 20_000]),
     stop_early=st.booleans(),
+    cut=st.none() | st.integers(0, 700),
 )
 @settings(max_examples=50)
 def test_an_all_reduce_is_the_mean_of_everyone(
@@ -165,6 +179,7 @@ def test_an_all_reduce_is_the_mean_of_everyone(
     seed: int,
     latest: int,
     stop_early: bool,
+    cut: int | None,
 ) -> None:
     config = TransportConfig(segment_bytes=64, stop_early=stop_early)
     link, _ = joined(size, config, faults=faults, seed=seed, limit_us=600_000_000)
@@ -178,6 +193,7 @@ def test_an_all_reduce_is_the_mean_of_everyone(
         piece_length=piece_length,
         form=form,
         per_host=hosts[seed % len(hosts)],
+        exact_from=cut,
     )
     case.post_all(7, 1, latest)
     link.run()
@@ -193,6 +209,7 @@ def test_an_all_reduce_is_the_mean_of_everyone(
     faults=FAULTS,
     seed=st.integers(0, 1 << 30),
     stop_early=st.booleans(),
+    exact_from=st.none() | st.integers(0, 900),
 )
 @settings(max_examples=50)
 def test_with_a_bound_everyone_has_the_same_sum_of_what_arrived(
@@ -204,12 +221,20 @@ def test_with_a_bound_everyone_has_the_same_sum_of_what_arrived(
     faults: Faults,
     seed: int,
     stop_early: bool,
+    exact_from: int | None,
 ) -> None:
     config = TransportConfig(segment_bytes=16, stop_early=stop_early)
     link, _ = joined(size, config, faults=faults, seed=seed, limit_us=600_000_000)
     values = random_values(size, length, form, seed)
     case = AllReduce(
-        link, range(size), values, form=form, loss_bound=bound, policy=policy, piece_length=80
+        link,
+        range(size),
+        values,
+        form=form,
+        loss_bound=bound,
+        policy=policy,
+        piece_length=80,
+        exact_from=exact_from,
     )
     case.post_all(7, 1)
     link.run()

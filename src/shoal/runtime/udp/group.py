@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from shoal.collectives import graphs
+from shoal.collectives.message_graph import cut_at
 from shoal.errors import UsageError
 from shoal.runtime.udp.engine import Transfer
 from shoal.runtime.udp.error_feedback import ErrorFeedback
@@ -76,8 +77,7 @@ class SumOptions:
     """Whether this is no sum at all, but a newer version of what the receiver of a message has:
     what gets lost keeps its old value there, and may be bytes."""
     exact_from: int | None = None
-    """Nothing gets lost of the elements from this one on, nor of what is sent together with them.
-    None: something may of all."""
+    """Nothing gets lost of the elements from this one on. None: something may of all."""
     wire: str | None = None
     """What floats are to be sent as, for those who make the `Memory`: its form is what counts."""
 
@@ -144,20 +144,20 @@ class TransportGroup:
             )
             raise UsageError(message)
         piece = self._piece_length(memory, self.size, ring=options.algorithm == "ring")
-        return self._start(
-            ("all-reduce", memory.count, memory.form, options),
-            lambda: graphs.all_reduce(
+
+        def graph() -> MessageGraph:
+            made = graphs.all_reduce(
                 self.size,
                 self.me,
                 memory.count,
                 piece,
                 algorithm=options.algorithm,
                 per_host=options.per_host,
-            ),
-            memory,
-            options=options,
-            iteration=iteration,
-        )
+            )
+            return made if options.exact_from is None else cut_at(made, options.exact_from)
+
+        shape = ("all-reduce", memory.count, memory.form, options)
+        return self._start(shape, graph, memory, options=options, iteration=iteration)
 
     def reduce_scatter(
         self, source: Memory, target: Memory, options: SumOptions = EXACT
