@@ -78,7 +78,7 @@ def reduce_scatter(size: int, me: int, shard: int, piece_length: int) -> Message
     ]
     gates = tuple(Gate(part, finish=True) for part in _cut(shard, piece_length))
     incoming = [
-        Incoming(gate.piece, peer, adds=True, gate=number)
+        Incoming(gate.piece, peer, adds=True, gate=number, lossy=True)
         for number, gate in enumerate(gates)
         for peer in _others(size, me, step=-1)
     ]

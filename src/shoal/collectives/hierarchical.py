@@ -71,12 +71,14 @@ def hierarchical_all_reduce(
             if summed != NO_GATE:
                 gates.append(Gate(piece, finish=host == here.host))
             within += [
-                Incoming(piece, colleague, adds=True, gate=summed)
+                Incoming(piece, colleague, adds=True, gate=summed, lossy=True)
                 for colleague in here.colleagues()
             ]
             if host == here.host:
                 from_hosts += [
-                    Incoming(piece, peer, adds=True, gate=summed, contributions=per_host)
+                    Incoming(
+                        piece, peer, adds=True, gate=summed, lossy=True, contributions=per_host
+                    )
                     for peer in here.counterparts()
                 ]
                 onward += [Outgoing(piece, peer, summed) for peer in here.counterparts()]

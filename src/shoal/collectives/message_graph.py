@@ -29,18 +29,13 @@ class Outgoing:
     after: int
     lossy: bool = False
 
-    @property
-    def may_lose(self) -> bool:
-        """Whether a bounded share of it may get lost."""
-        return self.lossy
-
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """`piece` arrives from `peer`: is added to what is there, or replaces it; leads to `gate`.
 
-    `lossy` as for outgoing messages; what is added always is. `contributions` says how many
-    members' contributions to a sum it carries if none gets lost.
+    `lossy` as for outgoing messages. `contributions` says how many members' contributions to a sum
+    it carries if none gets lost.
     """
 
     piece: range
@@ -49,11 +44,6 @@ class Incoming:
     gate: int
     lossy: bool = False
     contributions: int = 1
-
-    @property
-    def may_lose(self) -> bool:
-        """Whether a bounded share of it may get lost."""
-        return self.adds or self.lossy
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +97,9 @@ def graph_of(plan: Plan, carried: Sequence[int] = ()) -> MessageGraph:
                     gates.append(Gate(piece, combine.finish))
                 contributions = carried[len(fetched)] if carried else 1
                 fetched.append(
-                    Incoming(piece, peer, adds=True, gate=gate, contributions=contributions)
+                    Incoming(
+                        piece, peer, adds=True, gate=gate, lossy=True, contributions=contributions
+                    )
                 )
             case Fill(piece, peer):
                 gate = NO_GATE
@@ -128,8 +120,11 @@ def graph_of(plan: Plan, carried: Sequence[int] = ()) -> MessageGraph:
     return MessageGraph(outgoing, (*fetched, *filled), tuple(gates))
 
 
-def cut_at(graph: MessageGraph, at: int) -> MessageGraph:
-    """Return a graph that does the same with no piece on both sides of element `at`."""
+def exact_from(graph: MessageGraph, at: int) -> MessageGraph:
+    """Return a graph that does the same, but may lose nothing of element `at` and those behind it.
+
+    Its pieces are cut there: what lies before may get lost as it might.
+    """
     gates: list[Gate] = []
     made: list[list[int]] = []
     for gate in graph.gates:
@@ -144,12 +139,22 @@ def cut_at(graph: MessageGraph, at: int) -> MessageGraph:
         return made[number][-1 if part.stop > at else 0]
 
     outgoing = [
-        replace(message, piece=part, after=gate_of(message.after, part))
+        replace(
+            message,
+            piece=part,
+            after=gate_of(message.after, part),
+            lossy=message.lossy and part.stop <= at,
+        )
         for message in graph.outgoing
         for part in _parts(message.piece, at)
     ]
     incoming = [
-        replace(message, piece=part, gate=gate_of(message.gate, part))
+        replace(
+            message,
+            piece=part,
+            gate=gate_of(message.gate, part),
+            lossy=message.lossy and part.stop <= at,
+        )
         for message in graph.incoming
         for part in _parts(message.piece, at)
     ]

@@ -18,7 +18,7 @@ from shoal.transport.tables import ADD, WRITE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.collectives.message_graph import Incoming, MessageGraph, Outgoing
+    from shoal.collectives.message_graph import MessageGraph
     from shoal.compiled import Zeros
 
 PIECE_BYTES: Final = 512 << 10
@@ -41,13 +41,6 @@ class GraphOptions:
     layer_class: int = 0
     keeps_missing: bool = False
     tagged: bool = False
-    exact_from: int | None = None
-    """Of messages with this element or later ones nothing may get lost; None: there are none."""
-
-    def bound_of(self, message: Outgoing | Incoming) -> float:
-        """Return which share of a message may get lost."""
-        is_exact = self.exact_from is not None and message.piece.stop > self.exact_from
-        return self.loss_bound if message.may_lose and not is_exact else 0.0
 
 
 def piece_length(
@@ -78,6 +71,7 @@ def tables_of(
     zeros: Zeros = np.zeros,
 ) -> MessageTables:
     """Return the rows of `graph` among the group `ranks`, for elements of `form`."""
+    bound = options.loss_bound
     adders = [0] * len(graph.gates)
     for message in graph.incoming:
         if message.adds:
@@ -93,7 +87,7 @@ def tables_of(
                 len(message.piece),
                 message.after,
                 options.layer_class,
-                options.bound_of(message),
+                bound if message.lossy else 0.0,
             )
             for message in graph.outgoing
         ],
@@ -104,7 +98,7 @@ def tables_of(
                 len(message.piece),
                 ADD if message.adds else WRITE,
                 message.gate,
-                options.bound_of(message),
+                bound if message.lossy else 0.0,
                 message.contributions,
             )
             for message in graph.incoming
@@ -119,7 +113,7 @@ def tables_of(
             )
             for number, gate in enumerate(graph.gates)
         ],
-        keeps_missing=options.keeps_missing and options.loss_bound > 0,
+        keeps_missing=options.keeps_missing and bound > 0,
         tagged=options.tagged,
         zeros=zeros,
     )

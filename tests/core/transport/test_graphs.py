@@ -12,7 +12,7 @@ from transfers import Guarded, bits_at, tables_of
 from virtual_link import Faults, VirtualLink, joined
 
 from shoal.collectives import graphs
-from shoal.collectives.message_graph import cut_at
+from shoal.collectives.message_graph import exact_from
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import (
     FLOAT32,
@@ -67,10 +67,10 @@ class AllReduce:
         loss_bound: float = 0.0,
         policy: int = ZERO,
         per_host: int = 1,
-        exact_from: int | None = None,
+        exact: int | None = None,
     ) -> None:
         self.link, self.ranks, self.values, self.form = link, ranks, values, form
-        self.policy, self.exact_from = policy, exact_from
+        self.policy, self.exact = policy, exact
         self.guards: list[Guarded] = []
         self.tables: list[MessageTables] = []
         size, length = values.shape
@@ -78,17 +78,9 @@ class AllReduce:
             graph = graphs.all_reduce(
                 size, me, length, piece_length, algorithm=algorithm, per_host=per_host
             )
-            if exact_from is not None:
-                graph = cut_at(graph, exact_from)
-            tables = tables_of(
-                graph,
-                link,
-                ranks,
-                form=form,
-                loss_bound=loss_bound,
-                policy=policy,
-                exact_from=exact_from,
-            )
+            if exact is not None:
+                graph = exact_from(graph, exact)
+            tables = tables_of(graph, link, ranks, form=form, loss_bound=loss_bound, policy=policy)
             guard = Guarded(values[me].nbytes)
             guard.bytes[:] = values[me].view(np.uint8)
             tables.place(guard.address)
@@ -136,7 +128,7 @@ class AllReduce:
                 counts[part] += each
         assert owned.all()
         size = len(self.ranks)
-        assert self.exact_from is None or (counts[self.exact_from :] == size).all()
+        assert self.exact is None or (counts[self.exact :] == size).all()
         if self.policy == DIVIDE_BY_COUNT:
             factors = (np.float64(size) / counts).astype(self.values.dtype)
             sums = np.where(counts == size, sums, sums * factors)
@@ -193,7 +185,7 @@ def test_an_all_reduce_is_the_mean_of_everyone(
         piece_length=piece_length,
         form=form,
         per_host=hosts[seed % len(hosts)],
-        exact_from=cut,
+        exact=cut,
     )
     case.post_all(7, 1, latest)
     link.run()
@@ -209,7 +201,7 @@ def test_an_all_reduce_is_the_mean_of_everyone(
     faults=FAULTS,
     seed=st.integers(0, 1 << 30),
     stop_early=st.booleans(),
-    exact_from=st.none() | st.integers(0, 900),
+    exact=st.none() | st.integers(0, 900),
 )
 @settings(max_examples=50)
 def test_with_a_bound_everyone_has_the_same_sum_of_what_arrived(
@@ -221,7 +213,7 @@ def test_with_a_bound_everyone_has_the_same_sum_of_what_arrived(
     faults: Faults,
     seed: int,
     stop_early: bool,
-    exact_from: int | None,
+    exact: int | None,
 ) -> None:
     config = TransportConfig(segment_bytes=16, stop_early=stop_early)
     link, _ = joined(size, config, faults=faults, seed=seed, limit_us=600_000_000)
@@ -234,7 +226,7 @@ def test_with_a_bound_everyone_has_the_same_sum_of_what_arrived(
         loss_bound=bound,
         policy=policy,
         piece_length=80,
-        exact_from=exact_from,
+        exact=exact,
     )
     case.post_all(7, 1)
     link.run()

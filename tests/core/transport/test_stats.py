@@ -14,7 +14,7 @@ from transfers import Guarded, Transfer, tables_of
 from virtual_link import Datagram, Faults, Port, joined
 
 from shoal.collectives import graphs
-from shoal.collectives.message_graph import cut_at
+from shoal.collectives.message_graph import exact_from
 from shoal.runtime.udp.operation_log import MOST_PEAKS, OperationLog, SumAccount
 from shoal.runtime.udp.stats import (
     LoopStats,
@@ -25,7 +25,6 @@ from shoal.runtime.udp.stats import (
 )
 from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
-from shoal.transport.graph_tables import GraphOptions
 from shoal.transport.tables import CLASSES
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def test_the_effective_loss_is_the_deficit_of_the_sum_and_within_its_bound(
     exact: float | None,
     seed: int,
 ) -> None:
-    exact_from = None if exact is None else int(exact * length)
+    may_lose = length if exact is None else int(exact * length)
     config = TransportConfig(segment_bytes=SEGMENT, stop_early=stop_early)
     link, _ = joined(size, config, faults=Faults(loss=loss), seed=seed)
     per_host = 2 if algorithm == "hierarchical" else 1
@@ -85,16 +84,14 @@ def test_the_effective_loss_is_the_deficit_of_the_sum_and_within_its_bound(
     members = []
     for me, rank in enumerate(ranks):
         graph = graphs.all_reduce(size, me, length, 64, algorithm=algorithm, per_host=per_host)
-        if exact_from is not None:
-            graph = cut_at(graph, exact_from)
-        tables = tables_of(graph, link, ranks, loss_bound=hop_bound, exact_from=exact_from)
+        graph = exact_from(graph, may_lose)
+        tables = tables_of(graph, link, ranks, loss_bound=hop_bound)
         tables.gates["scale"] = 1.0
         guard = Guarded(4 * length)
         guard.bytes.view(np.float32)[:] = 1.0
         tables.place(guard.address)
         guards.append(guard)
-        options = GraphOptions(loss_bound=hop_bound, layer_class=3, exact_from=exact_from)
-        members.append((rank, tables, SumAccount.of(graph, ranks, options)))
+        members.append((rank, tables, SumAccount.of(graph, ranks, layer_class=3)))
         link.at(1, rank, lambda rank=rank, tables=tables: link.post(rank, tables))
     link.kept.append((guards, members))
     link.run()
@@ -108,7 +105,6 @@ def test_the_effective_loss_is_the_deficit_of_the_sum_and_within_its_bound(
     sums = guards[0].bytes.view(np.float32).astype(np.int64)
     deficit = 4 * int((size - sums).sum())
 
-    may_lose = length if exact_from is None else exact_from
     assert due == 4 * may_lose * (size - 1)
     assert (sums[may_lose:] == size).all()
     assert deficit <= missing <= allowed <= bound * due

@@ -171,17 +171,13 @@ def tables_of(
     form: int = FLOAT32,
     loss_bound: float = 0.0,
     policy: int = ZERO,
-    exact_from: int | None = None,
 ) -> MessageTables:
     """Return a graph's rows for a mean over `ranks`: contributions may get lost, means may not."""
-    keeps_missing = policy == ERROR_FEEDBACK
     return graph_tables.tables_of(
         graph,
         ranks,
         len(link.endpoints),
         link.endpoints[0].config.segment_bytes,
         form,
-        GraphOptions(
-            1 / len(ranks), loss_bound, policy, keeps_missing=keeps_missing, exact_from=exact_from
-        ),
+        GraphOptions(1 / len(ranks), loss_bound, policy, keeps_missing=policy == ERROR_FEEDBACK),
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from shoal.collectives import graphs
-from shoal.collectives.message_graph import cut_at
+from shoal.collectives.message_graph import exact_from
 from shoal.errors import UsageError
 from shoal.runtime.udp.engine import Transfer
 from shoal.runtime.udp.error_feedback import ErrorFeedback
@@ -154,7 +154,7 @@ class TransportGroup:
                 algorithm=options.algorithm,
                 per_host=options.per_host,
             )
-            return made if options.exact_from is None else cut_at(made, options.exact_from)
+            return made if options.exact_from is None else exact_from(made, options.exact_from)
 
         shape = ("all-reduce", memory.count, memory.form, options)
         return self._start(shape, graph, memory, options=options, iteration=iteration)
@@ -366,19 +366,23 @@ class TransportGroup:
     def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
         bound = 0.0 if form == RAW and not options.renews else options.loss_bound
         bound /= graphs.lossy_hops(options.algorithm, self.size, options.per_host)
-        graph_options = GraphOptions(
-            options.scale,
-            bound,
-            options.policy,
-            options.layer_class,
-            options.keeps_missing,
-            options.tensor is not None,
-            options.exact_from,
+        tables = tables_of(
+            graph,
+            self.ranks,
+            self.engine.endpoint.world_size,
+            self.engine.endpoint.config.segment_bytes,
+            form,
+            GraphOptions(
+                options.scale,
+                bound,
+                options.policy,
+                options.layer_class,
+                options.keeps_missing,
+                options.tensor is not None,
+            ),
         )
-        config, world_size = self.engine.endpoint.config, self.engine.endpoint.world_size
-        tables = tables_of(graph, self.ranks, world_size, config.segment_bytes, form, graph_options)
         if bound > 0:
             self._accounts[tables] = SumAccount.of(
-                graph, self.ranks, graph_options, renews=options.renews
+                graph, self.ranks, options.layer_class, renews=options.renews
             )
         return tables

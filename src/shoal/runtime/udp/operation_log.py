@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.collectives.message_graph import MessageGraph
-    from shoal.transport.graph_tables import GraphOptions
     from shoal.transport.messages import MessageTables
 
 MOST_PEAKS: Final = 32
@@ -49,21 +48,16 @@ class SumAccount:
 
     @classmethod
     def of(
-        cls,
-        graph: MessageGraph,
-        ranks: Sequence[int],
-        options: GraphOptions,
-        *,
-        renews: bool = False,
+        cls, graph: MessageGraph, ranks: Sequence[int], layer_class: int, *, renews: bool = False
     ) -> SumAccount:
         """Return that of a graph among `ranks`."""
         table = sorted(graph.incoming, key=lambda message: ranks[message.peer])
-        lossy = [(row, m) for row, m in enumerate(table) if options.bound_of(m) > 0]
+        lossy = [(row, m) for row, m in enumerate(table) if m.lossy]
         numbers = [
             (row, m.contributions, m.contributions * _completes(graph, m.gate)) for row, m in lossy
         ]
         rows, carried, due = np.array(numbers, np.int64).reshape(-1, 3).T
-        return cls(options.layer_class, rows, carried, due, renews)
+        return cls(layer_class, rows, carried, due, renews)
 
 
 def _completes(graph: MessageGraph, gate: int) -> bool:
