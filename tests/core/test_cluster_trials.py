@@ -265,8 +265,11 @@ def test_a_mechanism_is_held_against_all_on_and_against_all_off() -> None:
             trial("dlcp-bursts", dlcp.OFF, figures(200.0)),
             trial("dlcp-bursts", dlcp.without(dlcp.SPRAYING), figures(150.0)),
             trial("dlcp-bursts", dlcp.alone(dlcp.SPRAYING), figures(160.0)),
+            trial("dlcp-bursts", dlcp.RING, figures(140.0)),
         ]
     )
+    metric = "step time mean, all off, ring / all on"
+    assert row_of(rows, "dlcp-bursts: all on", metric).ratio == 1.4
     metric = "step time mean, without spraying / all on"
     assert row_of(rows, "dlcp-bursts: all on", metric).ratio == 1.5
     metric = "step time mean, all off / spraying alone"

@@ -192,6 +192,7 @@ def sum_partly_exact() -> tuple[Tensor, int, int]:
     communicator.loss = LossOptions(0.3)
     buffer = torch.ones(100_000)
     communicator.all_reduce(buffer, exact_from=60_000).wait()
+    assert communicator.stats().operations["all-reduce"].ended == 1, "its end is no sum of its own"
     exact = torch.ones(50_000)
     communicator.all_reduce(exact, exact_from=0).wait()
     assert bool((exact == 2).all())
