@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from shoal.runtime.host_copy import HOST
 from shoal.runtime.tensor_memory import bytes_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,14 @@ def sum_sparse(group: TransportGroup, tensor: Tensor, *, mean: bool, tell: Tell)
 
         _gather(group, places, lengths, second, gather_values, tell)
 
-    _gather(group, torch.tensor([len(places)]), [1] * group.size, first, gather_places, tell)
+    _gather(
+        group,
+        torch.tensor([len(places)], device=HOST),
+        [1] * group.size,
+        first,
+        gather_places,
+        tell,
+    )
 
 
 def _gather(

@@ -20,7 +20,7 @@ def register() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and "SHOAL" not in dist.Backend._plugins:  # noqa: SLF001 - registering twice raises
-        dist.Backend.register_backend("shoal", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("shoal", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def current_engine() -> UdpEngine:

@@ -5,7 +5,7 @@ backend when torch is imported. Owns the translation of torch's arguments; every
 one or more transfers of a `TransportGroup`. Sums of float32, float64 and integers are made by the
 transport; floats of 16 bits travel as they are, or all floats as the wire type that was asked for,
 and are summed in float32. Every other type and reduction is gathered, shard by shard, and reduced
-by torch; sparse sums are gathered. Host tensors only.
+by torch; sparse sums are gathered. Tensors of a GPU go by copies in host memory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from shoal.adapters.sparse_sums import sum_sparse
 from shoal.adapters.torch_future import Order, current_order
+from shoal.adapters.torch_host_copies import receive_through_host, through_host
 from shoal.adapters.torch_reductions import (
     check_reduction,
     factor_of,
@@ -34,6 +35,7 @@ from shoal.adapters.torch_reductions import (
 from shoal.adapters.torch_work import TransportWork, then
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.runtime.any_source import AnySource, Wanted
+from shoal.runtime.host_copy import HOST, HostCopy, is_elsewhere
 from shoal.runtime.monitored_barrier import MonitoredBarrier
 from shoal.runtime.tensor_memory import (
     Summand,
@@ -81,7 +83,11 @@ class ShoalProcessGroup(dist.ProcessGroup):
         self, result: Sequence[Tensor], finish: Callable[[], None] | None = None
     ) -> TransportWork:
         """Return the work of the next operation that all members start, here, in the same order."""
-        return TransportWork(result, finish, self._here().of_operation())
+        return TransportWork(result, finish, self.next_order())
+
+    def next_order(self) -> Order:
+        """Return what numbers callbacks of the next operation that all members start, here."""
+        return self._here().of_operation()
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the backend's name."""
@@ -167,10 +173,13 @@ class ShoalProcessGroup(dist.ProcessGroup):
             return self._operation([tensor]).seal()
         if tensor.is_sparse:
             return self._reduce_sparse(tensor, reduction)
+        return self._reduce_dense(tensor, reduction, options or self._options(tensor, reduction))
+
+    @through_host()
+    def _reduce_dense(self, tensor: Tensor, reduction: Any, options: SumOptions) -> TransportWork:
         flat, finish = _contiguous(tensor)
         if reduction == ReduceOp.PREMUL_SUM:
             flat, reduction = flat.mul_(factor_of(reduction, flat)), ReduceOp.SUM
-        options = options or self._options(tensor, reduction)
         if form_of(tensor.dtype) != RAW and is_sum(reduction, tensor):
             summand = Summand.of(flat, options.wire)
             work = self._operation([tensor], _bring_back(summand, finish))
@@ -178,6 +187,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
             return work.seal()
         return self._reduce_by_gathering(flat, [tensor], reduction, finish)
 
+    @through_host()
     def _reduce_sparse(self, tensor: Tensor, reduction: Any) -> TransportWork:
         if not is_sum(reduction, tensor):
             raise UsageError("Sparse tensors can be reduced by SUM only, and by AVG if of floats.")
@@ -230,7 +240,14 @@ class ShoalProcessGroup(dist.ProcessGroup):
         self, output: Tensor, source: Tensor, opts: Any = None
     ) -> TransportWork:
         """Reduce the shard of `source` that is this member's into `output`."""
-        reduction, size, me = reduction_of(opts), self.group.size, self.group.me
+        reduction = reduction_of(opts)
+        return self._reduce_to_shards(output, source, reduction, self._options(output, reduction))
+
+    @through_host(overwrites=True)
+    def _reduce_to_shards(
+        self, output: Tensor, source: Tensor, reduction: Any, options: SumOptions
+    ) -> TransportWork:
+        size, me = self.group.size, self.group.me
         whole = source.reshape(size, -1)
         if reduction == ReduceOp.PREMUL_SUM:
             whole, reduction = whole * factor_of(reduction, whole), ReduceOp.SUM
@@ -244,7 +261,6 @@ class ShoalProcessGroup(dist.ProcessGroup):
         target.copy_(whole[me].view(target.shape))
         whole = whole.contiguous()
         work = self._operation([output], finish)
-        options = self._options(output, reduction)
         form = form_of(target.dtype, options.wire)
         memories = memory_of(whole, form), memory_of(target, form)
         then(self.group.reduce_scatter(*memories, options), work)
@@ -261,15 +277,16 @@ class ShoalProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> TransportWork:
         """Overwrite every member's tensors with the root's."""
+        return self._each(tensors, lambda tensor: self._broadcast_one(tensor, opts.rootRank))
 
-        def one(tensor: Tensor) -> TransportWork:
-            flat, finish = _contiguous(tensor)
-            work = self._operation([tensor], finish)
-            then(self.group.broadcast(bytes_of(flat), opts.rootRank), work)
-            return work.seal()
+    @through_host()
+    def _broadcast_one(self, tensor: Tensor, root: int) -> TransportWork:
+        flat, finish = _contiguous(tensor)
+        work = self._operation([tensor], finish)
+        then(self.group.broadcast(bytes_of(flat), root), work)
+        return work.seal()
 
-        return self._each(tensors, one)
-
+    @through_host(overwrites=True)
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> TransportWork:
@@ -284,6 +301,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         self._allgather_base(whole, inputs[0]).tell(work.part())
         return work.seal()
 
+    @through_host(overwrites=True)
     def _allgather_base(self, output: Tensor, source: Tensor, opts: Any = None) -> TransportWork:
         """Collect every member's tensor, one behind the other."""
         flat, finish = _contiguous(output, copy=False)
@@ -312,6 +330,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
 
         return self._each(numbers, one)
 
+    @through_host(overwrites=True)
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> TransportWork:
         """Collect every member's tensor on the root."""
         size, me, root = self.group.size, self.group.me, opts.rootRank
@@ -332,6 +351,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         then(self._exchange(source, whole, sent, received), work)
         return work.seal()
 
+    @through_host(overwrites=True)
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any
     ) -> TransportWork:
@@ -349,6 +369,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         then(self._exchange(source, target, sent, received), work)
         return work.seal()
 
+    @through_host(overwrites=True)
     def alltoall_base(
         self,
         output: Tensor,
@@ -373,13 +394,14 @@ class ShoalProcessGroup(dist.ProcessGroup):
         then(self._exchange(source, target, sent, received), work)
         return work.seal()
 
+    @through_host(overwrites=True)
     def alltoall(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> TransportWork:
         """Exchange one tensor with every member."""
         me = self.group.me
         source = flat_copy(inputs)
-        target = torch.empty(sum(out.numel() for out in outputs), dtype=source.dtype)
+        target = source.new_empty(sum(out.numel() for out in outputs))
         width = source.element_size()
         sent = [tensor.numel() * width for tensor in inputs]
         received = [tensor.numel() * width for tensor in outputs]
@@ -392,11 +414,18 @@ class ShoalProcessGroup(dist.ProcessGroup):
     def send(self, tensors: list[Tensor], destination: int, tag: int) -> TransportWork:
         """Send a tensor to one member."""
         work = TransportWork(tensors)
-        then(self._order.home.send(bytes_of(tensors[0].contiguous()), destination, tag=tag), work)
+        source = tensors[0].contiguous()
+        if is_elsewhere(source):
+            copy = HostCopy(source)
+            copy.await_values()  # here, as messages to one member follow each other
+            source = copy.values
+        then(self._order.home.send(bytes_of(source), destination, tag=tag), work)
         return work.seal()
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> TransportWork:
         """Receive a tensor from one member."""
+        if is_elsewhere(tensors[0]):
+            return receive_through_host(tensors, lambda host: self.recv(host, source, tag))
         flat, finish = _contiguous(tensors[0], copy=False)
         memory = bytes_of(flat)
         standing = self._from_anyone.claim(source, memory.count, tag)
@@ -420,6 +449,8 @@ class ShoalProcessGroup(dist.ProcessGroup):
 
         What is received in this way with one tag is of one size; see `AnySource`.
         """
+        if is_elsewhere(tensors[0]):
+            return receive_through_host(tensors, lambda host: self.recv_anysource(host, tag))
         flat, finish = _contiguous(tensors[0], copy=False)
         work = TransportWork(tensors, finish)
         part = work.part()
@@ -450,7 +481,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> TransportWork:
         """Finish once every member has called it."""
-        here = torch.zeros(self.group.size, dtype=torch.uint8)
+        here = torch.zeros(self.group.size, dtype=torch.uint8, device=HOST)
         work = self._operation([])
         seconds = opts.timeout.total_seconds() if opts is not None else 0  # negative: none given
         deadline_s = seconds if seconds > 0 else None

@@ -47,7 +47,8 @@ def factor_of(reduction: Any, tensor: Tensor) -> Any:
     if not tensor.is_floating_point():
         message = f"PREMUL_SUM multiplies floats, not {tensor.dtype}."
         raise UsageError(message)
-    return reduction.factor
+    factor = reduction.factor
+    return factor.to(tensor.device) if isinstance(factor, Tensor) else factor
 
 
 def reduce_rows(rows: Tensor, reduction: Any) -> Tensor:

@@ -19,13 +19,21 @@ if TYPE_CHECKING:
     from shoal.runtime.udp.engine import Transfer
 
 
-MOST_CALLBACK_THREADS = 1 << 14
+MOST_THREADS = 1 << 14
 """More than can be under way: were there fewer threads than callbacks that wait, those on one rank
 might all wait for operations that callbacks on another rank, in line behind others, would start."""
 
-_callback_threads = ThreadPoolExecutor(MOST_CALLBACK_THREADS, thread_name_prefix="shoal-callbacks")
+_threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="shoal-callbacks")
 """Where futures are completed, so that what is chained to them may wait for other operations: the
 transport's own thread would then wait for itself. A thread is added only when all others wait."""
+
+
+def run_beside(job: Callable[[], None]) -> None:
+    """Run `job`, which may wait and must not raise, in a thread that nobody else waits for."""
+    try:
+        _threads.submit(job)
+    except RuntimeError:  # the interpreter is about to end
+        job()
 
 
 class TransportWork(Work):
@@ -82,10 +90,7 @@ class TransportWork(Work):
         for callback in self._callbacks:
             callback(self._error)
         if self._lands:
-            try:
-                _callback_threads.submit(self._land)
-            except RuntimeError:  # the interpreter is about to end
-                self._land()
+            run_beside(self._land)
 
     def tell(self, callback: Callable[[BaseException | None], None]) -> None:
         """Have `callback` called once this is done or has failed, or now if it is.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import ShoalError, UsageError
+from shoal.runtime.host_copy import HOST
 from shoal.runtime.tensor_memory import bytes_of
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class AnySource:
             self._watch(member, standing, tag)
 
     def _open(self, member: int, length: int, tag: int) -> Standing:
-        place = torch.empty(length, dtype=torch.uint8)
+        place = torch.empty(length, dtype=torch.uint8, device=HOST)
         transfer = self._group.receive(bytes_of(place), member, tag=tag, patient=True)
         assert transfer is not None  # it is not empty
         return Standing(place, transfer)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from shoal.errors import UsageError, WorkerLost
 from shoal.runtime.guard import Failure, Guard, classify
+from shoal.runtime.host_copy import HOST
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
@@ -149,5 +150,5 @@ class GlooConnections:
         return None
 
     def _ask(self, peer: int) -> Work:
-        work: Work = self._group.recv([torch.empty(1)], peer, _UNUSED_TAG)
+        work: Work = self._group.recv([torch.empty(1, device=HOST)], peer, _UNUSED_TAG)
         return work

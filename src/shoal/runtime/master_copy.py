@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shoal.runtime.host_copy import HOST
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -25,7 +27,8 @@ class MasterCopy:
         """Copy the model's `flats`; `averaged` says where each holds buffers (batch norm)."""
         self._flats = flats
         self._values = [
-            torch.empty(flat.numel(), dtype=flat.dtype, pin_memory=flat.is_cuda) for flat in flats
+            torch.empty(flat.numel(), dtype=flat.dtype, pin_memory=flat.is_cuda, device=HOST)
+            for flat in flats
         ]
         self._buffers = [slice(part.start, part.stop) for part in averaged]
         self._read = [

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.compiled import F4, F8, I8, compiling_once, entry, grid_at, inlined, rows_at
+from shoal.runtime.host_copy import HOST
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +85,7 @@ def load_means() -> None:
     """Compile what `Mean.combine` runs, or load it, so that no training step waits for that."""
     with compiling_once("mean"):
         for dtype in WIDE_TYPES:
-            one = torch.ones(1, dtype=dtype)
+            one = torch.ones(1, dtype=dtype, device=HOST)
             Mean((1, 1), 0).combine(one, [(1, one.clone())], finish=True)
 
 

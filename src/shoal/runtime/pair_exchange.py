@@ -19,6 +19,7 @@ import torch
 
 from shoal.errors import ProtocolError
 from shoal.runtime.background import BackgroundThread, Progress
+from shoal.runtime.host_copy import HOST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -236,7 +237,7 @@ class PassiveSide:
 
 
 def _word(value: int) -> Tensor:
-    return torch.tensor([value], dtype=torch.int64)
+    return torch.tensor([value], dtype=torch.int64, device=HOST)
 
 
 def _wait_for(works: list[Work]) -> None:

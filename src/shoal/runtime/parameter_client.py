@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shoal.runtime.host_copy import HOST
 from shoal.runtime.parameter_protocol import (
     ANSWER_WORDS,
     Answer,
@@ -60,7 +61,7 @@ class ParameterClient:
         self._others = [(own + step) % world_size for step in range(1, world_size)]
         self._pushed = [_shard_of(outbox, layout, owner) for owner in range(world_size)]
         self._pulled = [_shard_of(inbox, layout, owner) for owner in range(world_size)]
-        self._answers = torch.zeros(world_size, ANSWER_WORDS, dtype=torch.int64)
+        self._answers = torch.zeros(world_size, ANSWER_WORDS, dtype=torch.int64, device=HOST)
         remote = sum(_num_bytes(self._pushed[owner]) for owner in self._others)
         self.bytes_per_exchange = {
             "pushed_bytes": remote + len(self._others) * _num_bytes([request.words]),

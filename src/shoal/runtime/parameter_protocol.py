@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.errors import ProtocolError
+from shoal.runtime.host_copy import HOST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +73,7 @@ class Request:
     def allocate(cls, num_parameters: int, num_hyperparameters: int) -> Request:
         """Return an empty request of the size that this model and optimizer need."""
         mask_words = -(-num_parameters // _BYTES_PER_WORD)
-        words = torch.zeros(1 + mask_words + num_hyperparameters, dtype=torch.int64)
+        words = torch.zeros(1 + mask_words + num_hyperparameters, dtype=torch.int64, device=HOST)
         return cls(
             words,
             words[1 : 1 + mask_words].view(torch.uint8)[:num_parameters],
@@ -101,8 +102,8 @@ class Request:
     def fill(self, kind: Kind, used: list[bool], hyperparameters: list[float]) -> None:
         """Overwrite the request."""
         self.words[0] = int(kind)
-        self._used.copy_(torch.tensor(used, dtype=torch.bool))
-        self._values.copy_(torch.tensor(hyperparameters, dtype=torch.float64))
+        self._used.copy_(torch.tensor(used, dtype=torch.bool, device=HOST))
+        self._values.copy_(torch.tensor(hyperparameters, dtype=torch.float64, device=HOST))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import torch
 
 from shoal.groups.server_clock import ServerClock, updates_per_round
 from shoal.runtime.background import BackgroundThread, Progress
+from shoal.runtime.host_copy import HOST
 from shoal.runtime.hyperparameters import spread_over
 from shoal.runtime.parameter_protocol import (
     ANSWER_WORDS,
@@ -61,7 +62,9 @@ class _Seat:
 
     inbox: list[Tensor]
     copies: list[Tensor]
-    answer: Tensor = field(default_factory=lambda: torch.zeros(ANSWER_WORDS, dtype=torch.int64))
+    answer: Tensor = field(
+        default_factory=lambda: torch.zeros(ANSWER_WORDS, dtype=torch.int64, device=HOST)
+    )
     arriving: list[Work] = field(default_factory=list)
     sending: list[Work] = field(default_factory=list)
 

@@ -15,6 +15,7 @@ import torch
 
 from shoal.collectives.sharding import pieces_within, split_evenly
 from shoal.errors import UsageError
+from shoal.runtime.host_copy import HOST
 from shoal.runtime.hyperparameters import Hyperparameters, rebuild_optimizer
 
 if TYPE_CHECKING:
@@ -87,14 +88,14 @@ class ParameterShard:
         self._layout, self._owner = layout, owner
         self._shards = shards = [layout.shard(flat, owner) for flat in range(len(flats))]
         self.weights = [
-            torch.empty(shard.stop - shard.start, dtype=flat.dtype)
+            torch.empty(shard.stop - shard.start, dtype=flat.dtype, device=HOST)
             for flat, shard in zip(flats, shards, strict=True)
         ]
         """The shard of each flat tensor."""
         self.load_weights(flats)
         self._sums = [torch.zeros_like(weights) for weights in self.weights]
         self.num_contributions = 0
-        self._used = torch.zeros(len(layout.trained), dtype=torch.bool)
+        self._used = torch.zeros(len(layout.trained), dtype=torch.bool, device=HOST)
         self._members: list[tuple[int, Tensor, Tensor]] = []
         by_group: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
         for flat, shard in enumerate(shards):

@@ -12,6 +12,8 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from shoal.runtime.host_copy import HOST
+
 _SMALLEST_BYTES = 1 << 12
 
 
@@ -33,7 +35,7 @@ class Scratch:
         with self._lock:
             memory = self._spare.pop(size, None)
         if memory is None:
-            memory = torch.empty(size, dtype=torch.uint8)
+            memory = torch.empty(size, dtype=torch.uint8, device=HOST)
         yield memory.view(dtype)[:length]
         with self._lock:
             self._spare[size] = memory

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import UsageError
+from shoal.runtime.host_copy import is_elsewhere
 from shoal.runtime.udp.group import Memory
 from shoal.transport.forms import IN_FLOAT32, RAW, sum_form
 
@@ -66,8 +67,9 @@ def lies_in_form(dtype: torch.dtype, form: int) -> bool:
 
 def memory_of(tensor: Tensor, form: int) -> Memory:
     """Return the memory of a contiguous host tensor, which holds elements of `form`."""
-    if tensor.is_cuda:
-        raise UsageError("The transport moves host memory; copy a CUDA tensor to the host first.")
+    if is_elsewhere(tensor):
+        message = f"The transport moves host memory; copy a tensor on {tensor.device} there first."
+        raise UsageError(message)
     if not tensor.is_contiguous():
         raise UsageError("Only contiguous tensors can be exchanged; call .contiguous() first.")
     if form == RAW:

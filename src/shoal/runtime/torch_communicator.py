@@ -25,6 +25,7 @@ from shoal.runtime.gloo_messages import (
     message_tag,
 )
 from shoal.runtime.guard import GRACE_S, Guard, Waiting
+from shoal.runtime.host_copy import HOST
 from shoal.runtime.mean import NARROW_TYPES, Mean, load_means
 from shoal.runtime.scratch import Scratch
 from shoal.runtime.subgroup_cache import Subgroups
@@ -204,7 +205,9 @@ class TorchCommunicator:
 
     def barrier(self) -> None:
         """Return once every worker has called it."""
-        self._collective(dist.all_reduce, torch.zeros(1), "meeting all workers at a barrier").wait()
+        self._collective(
+            dist.all_reduce, torch.zeros(1, device=HOST), "meeting all workers at a barrier"
+        ).wait()
 
     def _collective(
         self, operation: Callable[..., dist.Work], buffer: Tensor, what: str, **options: int

@@ -2,16 +2,17 @@
 
 The contract is that of `runtime.torch_communicator`, which goes over torch.distributed, and the
 same tests run against both. Owns the translation of the contract's calls into transfers, and what a
-lost peer means to the job. Host tensors only.
+lost peer means to the job. Tensors of a GPU are summed and averaged by copies in host memory;
+messages carry host tensors only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,8 @@ from torch import Tensor
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.argument_checks import check_average, check_peer, check_rank
+from shoal.runtime.helper_thread import HelperThread
+from shoal.runtime.host_copy import HOST, HostCopy, is_elsewhere
 from shoal.runtime.mean import NARROW_TYPES
 from shoal.runtime.tensor_memory import Summand, bytes_of, form_of
 from shoal.runtime.transports import LossOptions
@@ -66,6 +69,30 @@ class TransportWork:
             self._finish.pop()()
 
 
+class HostCopyWork:
+    """A sum of a tensor on a GPU: under way once the copy is there, and the GPU's at the end."""
+
+    def __init__(self, copy: HostCopy) -> None:
+        self._copy = copy
+        self._begun: SimpleQueue[TransportWork | BaseException] = SimpleQueue()
+
+    def begin(self, start: Callable[[Tensor], TransportWork]) -> None:
+        """Wait for the copy and `start` its sum, in a thread that may wait."""
+        try:
+            self._copy.await_values()
+            self._begun.put(start(self._copy.values))
+        except BaseException as error:  # noqa: BLE001 - carried over to whoever waits
+            self._begun.put(error)
+
+    def wait(self) -> None:
+        """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
+        begun = self._begun.get()
+        if isinstance(begun, BaseException):
+            raise begun
+        begun.wait()
+        self._copy.bring_back()
+
+
 class TransportCommunicator:
     """What one worker does together with others, over a started `engine` or a share in one.
 
@@ -104,6 +131,7 @@ class TransportCommunicator:
         self.workers_per_host = 1
         """For the hierarchical algorithm: workers that share a host, numbered one after another."""
         self._from_anyone = AnySource(self._world)
+        self._copier: HelperThread | None = None
         self._error: ShoalError | None = None
 
     @property
@@ -151,36 +179,52 @@ class TransportCommunicator:
         *,
         layer: tuple[int, int] | None = None,
         exact_from: int | None = None,
-    ) -> TransportWork:
+    ) -> TransportWork | HostCopyWork:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
         `layer`, and of how many, gives its packets their class: front layers overtake others.
         Nothing is lost of the elements from index `exact_from` on, and they are sent as they are.
         Types of 16 bits are summed in float32.
         """
+        flat = _flat(buffer)
+        parts = self._parts_of_sum(flat, layer, exact_from)
+        numbers = [self._world.reserve() for _ in parts]
+        if not is_elsewhere(flat):
+            return self._sums(parts, numbers, flat)
+        self.check()
+        work = HostCopyWork(HostCopy(flat))
+        self._copier = self._copier or HelperThread("shoal-host-copies")
+        self._copier.start(partial(work.begin, partial(self._sums, parts, numbers)))
+        return work
+
+    def _parts_of_sum(
+        self, flat: Tensor, layer: tuple[int, int] | None, exact_from: int | None
+    ) -> list[tuple[slice, SumOptions]]:
+        """Return the elements of `flat` that are summed in each of one or two ways."""
         options = SumOptions(
             layer_class=layer_class(*layer) if layer else 0,
             algorithm=self.algorithm,
             per_host=self.workers_per_host,
         )
-        flat, bound, wire = _flat(buffer), self.loss.bound_of(layer), self.loss.wire
-        if not buffer.is_floating_point() or exact_from == 0 or not (bound or wire):
-            return self._sums((Summand.of(flat), options))
-        loose, exact = flat, flat[:0]
+        bound, wire = self.loss.bound_of(layer), self.loss.wire
+        if not flat.is_floating_point() or exact_from == 0 or not (bound or wire):
+            return [(slice(None), options)]
+        loose, exact = slice(None), slice(0, 0)
         if exact_from is not None and form_of(flat.dtype, wire) != form_of(flat.dtype):
-            loose, exact = flat[:exact_from], flat[exact_from:]  # for two forms there must be two
+            # for two forms there must be two
+            loose, exact = slice(exact_from), slice(exact_from, None)
             exact_from = None
-        loose_options = options
+        loose_options = replace(options, wire=wire)
         if bound:
             loose_options = replace(
-                options,
+                loose_options,
                 loss_bound=bound,
                 policy=self.loss.holes,
-                tensor=("sum", loose.data_ptr(), loose.numel()),
+                tensor=("sum", flat.data_ptr(), flat[loose].numel()),
                 importance=self.loss.importance,
                 exact_from=exact_from,
             )
-        return self._sums((Summand.of(exact), options), (Summand.of(loose, wire), loose_options))
+        return [(exact, options), (loose, loose_options)]
 
     def group_average(
         self,
@@ -202,6 +246,20 @@ class TransportCommunicator:
         if len(members) == 1 or buffer.numel() == 0:
             return
         flat = _flat(buffer)
+        name = ("mean", flat.data_ptr(), flat.numel())
+        with _in_host_memory(flat) as values:
+            self._average(values, name, members, sequence, weights, channel)
+
+    def _average(
+        self,
+        flat: Tensor,
+        name: Hashable,
+        members: tuple[int, ...],
+        sequence: int,
+        weights: tuple[int, ...],
+        channel: int,
+    ) -> None:
+        """Carry out an average of a host tensor; `name` stays the same from one to the next."""
         is_narrow = flat.dtype in NARROW_TYPES
         summand = Summand.of(flat, "float32" if weights and is_narrow else None)
         scale = 1 / len(members)
@@ -210,8 +268,7 @@ class TransportCommunicator:
             scale = 1.0
         options = SumOptions(scale=scale)
         if (bound := self.loss.bound_of(None)) and not weights:
-            tensor = ("mean", flat.data_ptr(), flat.numel())
-            options = replace(options, loss_bound=bound, policy=DIVIDE_BY_COUNT, tensor=tensor)
+            options = replace(options, loss_bound=bound, policy=DIVIDE_BY_COUNT, tensor=name)
         group = self._group(members, weights, channel)
         transfer = group.all_reduce(summand.memory, options, iteration=sequence)
         try:
@@ -287,11 +344,12 @@ class TransportCommunicator:
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""
         check_rank(source, self.world_size)
-        self._work(self._world.broadcast(bytes_of(_flat(buffer)), source)).wait()
+        with _in_host_memory(_flat(buffer)) as values:
+            self._work(self._world.broadcast(bytes_of(values), source)).wait()
 
     def barrier(self) -> None:
         """Return once every worker has called it."""
-        here = torch.zeros(self.world_size, dtype=torch.uint8)
+        here = torch.zeros(self.world_size, dtype=torch.uint8, device=HOST)
         self._work(self._world.barrier(bytes_of(here))).wait()
 
     def await_transfer(self, transfer: Transfer) -> None:
@@ -314,10 +372,16 @@ class TransportCommunicator:
         self.check()
         return TransportWork(self, *transfers, finish=finish)
 
-    def _sums(self, *parts: tuple[Summand, SumOptions]) -> TransportWork:
-        """Start summing parts of a buffer over all workers."""
-        transfers = [self._world.all_reduce(part.memory, options) for part, options in parts]
-        return self._work(*transfers, finish=[part.bring_back for part, _ in parts if part.is_copy])
+    def _sums(
+        self, parts: list[tuple[slice, SumOptions]], numbers: list[int], flat: Tensor
+    ) -> TransportWork:
+        """Start summing the parts of `flat`, of the host, over all workers."""
+        summands = [Summand.of(flat[where], options.wire) for where, options in parts]
+        transfers = [
+            self._world.all_reduce(summand.memory, options, iteration=number)
+            for summand, (_, options), number in zip(summands, parts, numbers, strict=True)
+        ]
+        return self._work(*transfers, finish=[each.bring_back for each in summands if each.is_copy])
 
     def _message_options(
         self, buffer: Tensor, *, lossy: bool, renew_bound: float = 0.0
@@ -346,6 +410,18 @@ class TransportCommunicator:
         return TransportGroup(
             self._engine, members, stream_of("mean", self._stream, members, weights, channel)
         )
+
+
+@contextmanager
+def _in_host_memory(tensor: Tensor) -> Iterator[Tensor]:
+    """Let the body read and write a tensor of the host: `tensor`, or a copy that it then takes."""
+    if not is_elsewhere(tensor):
+        yield tensor
+        return
+    copy = HostCopy(tensor)
+    copy.await_values()
+    yield copy.values
+    copy.bring_back()
 
 
 def _summand(buffer: Tensor, options: SumOptions) -> Summand | None:

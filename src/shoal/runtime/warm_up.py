@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 
+from shoal.runtime.host_copy import HOST
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.transports import DEFAULT_HOLES, LossOptions
 from shoal.runtime.udp.engine import Card, UdpEngine
@@ -57,4 +58,4 @@ def _make_sums(engine: UdpEngine, cards: list[Card]) -> None:
     communicator = TransportCommunicator(engine)
     for loss in _SUMS:
         communicator.loss = loss
-        communicator.all_reduce(torch.ones(_ELEMENTS)).wait()
+        communicator.all_reduce(torch.ones(_ELEMENTS, device=HOST)).wait()

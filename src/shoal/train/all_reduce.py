@@ -14,6 +14,7 @@ import torch
 
 from shoal.collectives.buckets import BUCKET_BYTES
 from shoal.errors import UsageError
+from shoal.runtime.host_copy import HOST
 from shoal.train.gradient_buckets import GradientBuckets
 from shoal.train.layerwise_updates import LayerwiseUpdates
 from shoal.train.strategy import AbstractStrategy, Averaged
@@ -107,7 +108,7 @@ class AllReduce(AbstractStrategy):
 
     def _adopt_longest_trained(self) -> None:
         communicator = self._replica.communicator
-        steps = torch.zeros(self._everyone, dtype=torch.int64)
+        steps = torch.zeros(self._everyone, dtype=torch.int64, device=HOST)
         steps[communicator.rank] = self._num_steps
         communicator.all_reduce(steps).wait()
         if int(steps.min()) < int(steps.max()):

@@ -17,6 +17,7 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.runtime.channels import reserve_channels
+from shoal.runtime.host_copy import HOST
 from shoal.runtime.hyperparameters import Hyperparameters
 from shoal.runtime.parameter_client import ParameterClient
 from shoal.runtime.parameter_protocol import Channels, Kind, Request
@@ -278,4 +279,4 @@ def _layout(replica: Replica, trained: list[Tensor]) -> ModelLayout:
 
 def _cpu_twin(flat: Tensor) -> Tensor:
     """Return zeros like `flat` on the CPU, in memory that a GPU copies to and from directly."""
-    return torch.zeros(flat.numel(), dtype=flat.dtype, pin_memory=flat.is_cuda)
+    return torch.zeros(flat.numel(), dtype=flat.dtype, pin_memory=flat.is_cuda, device=HOST)
