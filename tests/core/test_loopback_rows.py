@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from shoal.bench.loopback import ALGORITHMS, NAME, Sample, rows_of
+from shoal.bench.loopback import (
+    ALGORITHMS,
+    NAME,
+    PROCESSOR_TARGET,
+    TIME_TARGET,
+    Sample,
+    rows_of,
+)
 
 
 def test_a_sum_takes_as_long_as_its_slowest_rank_and_the_processors_of_all() -> None:
@@ -10,7 +17,7 @@ def test_a_sum_takes_as_long_as_its_slowest_rank_and_the_processors_of_all() -> 
     first = [(Sample(20.0, 10.0), Sample(40.0, 20.0), gloo)] * 3
     second = [(Sample(30.0, 50.0), Sample(50.0, 60.0), gloo)] * 3
 
-    rows = rows_of("2 ranks, 25 MB", 25, [first, second])
+    rows = rows_of(NAME, "2 ranks, 25 MB", 25, [first, second], TIME_TARGET, PROCESSOR_TARGET)
 
     assert {row.bench for row in rows} == {NAME}
     cases = [f"2 ranks, 25 MB, {each}" for each in ALGORITHMS for _ in range(2)]

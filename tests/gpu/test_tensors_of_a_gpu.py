@@ -19,6 +19,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import shoal  # noqa: E402
+import shoal.adapters.ddp  # noqa: E402
 from shoal.train.strategies import STRATEGIES  # noqa: E402
 from shoal.train.strategy import Averaged  # noqa: E402
 
@@ -51,7 +52,14 @@ def on_gpu(function: Callable[..., Any], *arguments: Any) -> None:
         (backends.batches, (), 4),
         (messages.header_then_payload, (), 3),
         (messages.sum_sparse_tensors, (), 4),
-        (messages.multiply_first, (), 3),
+        pytest.param(
+            messages.multiply_first,
+            (),
+            3,
+            marks=pytest.mark.skipif(
+                not callable(dist.ReduceOp.PREMUL_SUM), reason="needs torch's factor of a sum"
+            ),
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -77,14 +85,18 @@ def follow_streams() -> None:
     one, other = torch.cuda.Stream(), torch.cuda.Stream()
     for number in range(8):
         with torch.cuda.stream(one):
-            torch.cuda._sleep(50_000_000)
-            value = torch.full((300_000,), number + 1.0, device="cuda")
-            work = dist.all_reduce(value, async_op=True)
             gathered = torch.zeros(size, 1000, device="cuda")
-            rows = dist.all_gather_into_tensor(gathered, value[:1000].clone(), async_op=True)
+            torch.cuda._sleep(500_000_000)
+            value = torch.full((300_000,), number + 1.0, device="cuda")
+            row = value[:1000].clone()
+            work = dist.all_reduce(value, async_op=True)
+            rows = dist.all_gather_into_tensor(gathered, row, async_op=True)
+            queued = torch.cuda.Event()
+            queued.record()
         assert work is not None
         assert rows is not None
-        assert not work.is_completed(), "the call has waited for the GPU"
+        if number > 1:  # the first has memory and tables made
+            assert not queued.query(), "the calls have waited for the GPU"
         work.wait()
         rows.wait()
         with torch.cuda.stream(other):

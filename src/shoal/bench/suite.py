@@ -16,6 +16,7 @@ from shoal.bench import (
     control_service,
     ddp_step,
     generator_rate,
+    gpu_sums,
     group_average,
     incast,
     large_exchange,
@@ -194,6 +195,13 @@ TRANSPORT_SECTIONS = (
         loopback.measure,
         quick_s=25,
         full_s=60,
+    ),
+    Section(
+        gpu_sums.NAME,
+        "the same with tensors on a GPU",
+        gpu_sums.measure,
+        quick_s=60,
+        full_s=120,
     ),
     Section(
         shaped.CLEAN,

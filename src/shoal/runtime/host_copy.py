@@ -43,9 +43,9 @@ class HostCopy:
                 f" {tensor.device.type!r}; copy it to the host first."
             )
             raise UsageError(message)
-        self._tensor = tensor.detach()
-        if not tensor.is_cuda or tensor.is_sparse:
-            self.values, self._event = self._tensor.to(HOST, copy=True), None
+        self._tensor = tensor
+        if not tensor.is_cuda or tensor.is_sparse:  # sparse values have no memory to give back
+            self.values, self._event = tensor.detach().to(HOST, copy=True), None
             return
         self.values = torch.empty(tensor.shape, dtype=tensor.dtype, device=HOST, pin_memory=True)
         present = torch.cuda.current_stream(tensor.device)
@@ -55,7 +55,7 @@ class HostCopy:
             stream = _stream(tensor.device, "to the host")
             stream.wait_stream(present)
             with torch.cuda.stream(stream):
-                self.values.copy_(self._tensor, non_blocking=True)
+                self.values.copy_(tensor.detach(), non_blocking=True)
             self._event.record(stream)
         else:
             self._event.record(present)
@@ -71,12 +71,13 @@ class HostCopy:
     def bring_back(self) -> None:
         """Give the tensor the values; wait until it has them."""
         if self._event is None:
-            self._tensor.copy_(self.values)
+            with torch.no_grad():
+                self._tensor.copy_(self.values)
             return
         self._event.synchronize()  # nothing that reads the tensor's old values is left
         stream = _stream(self._tensor.device, "from the host")
         with torch.cuda.stream(stream):
-            self._tensor.copy_(self.values, non_blocking=True)
+            self._tensor.detach().copy_(self.values, non_blocking=True)
         self._event.record(stream)
         self._event.synchronize()
 
