@@ -96,6 +96,24 @@ def render_values(file: BenchFile, bench: str) -> str:
     return "\n".join(lines)
 
 
+def render_ratios(file: BenchFile, command: str, sections: Sequence[str], source: str) -> str:
+    """Return the Markdown of everything of `sections` beside its peer."""
+    lines = [
+        f"{_origin(file, command)}; medians, ratios taken side by side. All of it is in {source}.",
+        "",
+        "| section | case | what | ours | peer | ratio | smallest to largest |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row in file.rows:
+        if row.bench in sections and row.ratio is not None and row.peer_value is not None:
+            spread = " to ".join(number(end) for end in row.spread)
+            lines.append(
+                f"| `{row.bench}` | {row.case} | {row.metric} | {number(row.value)} {row.unit} |"
+                f" {number(row.peer_value)} | {number(row.ratio)} | {spread} |"
+            )
+    return "\n".join(lines)
+
+
 def render_cluster(file: BenchFile) -> str:
     """Return the Markdown of the cluster suite: verdicts, everyone's times, and the studies."""
     verdicts = [row for row in file.rows if row.metric == RATIO]
@@ -179,6 +197,12 @@ def main() -> None:
         ROOT / "docs" / "group-generator.md": render_values(sync, "generator-core"),
         ROOT / "docs" / "transport.md": render(
             read_bench_file(RESULTS / "transport.json"), "transport", "../benchmarks/results"
+        ),
+        ROOT / "docs" / "gpu.md": render_ratios(
+            read_bench_file(RESULTS / "transport-gpu.json"),
+            "shoal bench transport --only gpu --only loopback",
+            ("gpu", "loopback"),
+            "[benchmarks/results/transport-gpu.json](../benchmarks/results/transport-gpu.json)",
         ),
         ROOT / "docs" / "cluster-benchmark.md": render_cluster(
             read_bench_file(RESULTS / "cluster.json")

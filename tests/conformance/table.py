@@ -21,7 +21,7 @@ RESULTS = ROOT / "docs" / "data" / "conformance.json"
 PAGE = ROOT / "docs" / "conformance.md"
 
 NOT_APPLICABLE = (
-    ("They need GPUs, or NCCL, and shoal moves host memory", r"CUDA|NCCL|'nccl'"),
+    ("They need several GPUs, or NCCL by name", r"CUDA|NCCL|'nccl'"),
     ("torch has switched them off, for every backend or on this system", r"github\.com|flak"),
     ("They need a package that was not installed", r"torchvision"),
     ("Other", r""),

@@ -19,6 +19,9 @@ from shoal.runtime.tensor_memory import bytes_of
 if TYPE_CHECKING:
     from shoal.runtime.udp.group import TransportGroup
 
+OPERATIONS = 3
+"""How many operations of the group a sum makes."""
+
 Tell = Callable[[BaseException | None], None]
 
 
@@ -30,7 +33,7 @@ def sum_sparse(group: TransportGroup, tensor: Tensor, *, mean: bool, tell: Tell)
     """
     local = tensor.detach().coalesce()
     places, values = local.indices().t().contiguous(), local.values().contiguous()
-    first, second, third = [group.reserve() for _ in range(3)]
+    first, second, third = [group.reserve() for _ in range(OPERATIONS)]
 
     def gather_places(counts: Tensor) -> None:
         lengths = counts.tolist()

@@ -45,6 +45,11 @@ class Order:
         """Return that of the next callback that is chained to this operation or callback."""
         return self._inner(-1 - next(self._callbacks))
 
+    def begin(self) -> None:
+        """Start numbering: the callback that this is the order of is about to run."""
+        stream = stream_of(self.home.stream, "callback", *self.name)
+        self.group = replace(self.home, stream=stream, _next=0)
+
     def _inner(self, number: int) -> Order:
         return Order(self.home, self.group, (*self.name, number))
 
@@ -55,9 +60,6 @@ _thread = threading.local()
 @contextmanager
 def numbered_by(order: Order | None) -> Iterator[None]:
     """Have operations that this thread starts meanwhile follow `order`, or None: their group's."""
-    if order is not None:
-        stream = stream_of(order.home.stream, "callback", *order.name)
-        order.group = replace(order.home, stream=stream, _next=0)
     previous, _thread.order = current_order(), order
     try:
         yield
@@ -87,6 +89,8 @@ class ChainedFuture(Future[Any]):
         following = ChainedFuture(order)
 
         def run(_done: Any) -> None:
+            if order is not None:
+                order.begin()
             try:
                 with numbered_by(order):
                     value = callback(self)

@@ -1,9 +1,9 @@
 """Collectives of tensors on GPUs: carried out on copies in host memory, then brought back.
 
-Started without waiting for the GPU: a thread waits until the copies are there, and starts the
-collective among the hosts. That happens on one rank sooner than on another, so what it starts is
-numbered as a callback of the operation (see `torch_future`): all members' tensors must be on GPUs,
-or none. A work is done when the tensors have their outcome, whatever stream then uses them.
+Started without waiting for the GPU: a thread waits until the copies are there and starts the
+collective among the hosts, under the numbers that it would have had at once. So it meets others'
+whose tensors lie in host memory. A work is done when the tensors have their outcome, whatever
+stream then uses them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,19 @@ _Collective: TypeAlias = Callable[
 _Tell: TypeAlias = Callable[[BaseException | None], None]
 
 
+def _one(*_arguments: object, **_options: object) -> int:
+    """Return one."""
+    return 1
+
+
 def through_host(
-    *, overwrites: bool = False
+    *, overwrites: bool = False, operations: Callable[..., int] = _one
 ) -> Callable[[_Collective[_Written, _Others]], _Collective[_Written, _Others]]:
     """Return what makes a collective of host tensors one of tensors on GPUs as well.
 
     Its first argument, tensors or lists of them, is what it writes, and reads too unless it
-    `overwrites` all of them; tensors in other arguments are read.
+    `overwrites` all of them; tensors in other arguments are read. `operations`, given the same
+    arguments, says how many operations of the group it makes.
     """
 
     def extend(
@@ -51,13 +57,14 @@ def through_host(
         ) -> TransportWork:
             if not any(is_elsewhere(tensor) for tensor in _tensors_in((written, others))):
                 return collective(group, written, *others, **options)
-            order = group.next_order()
+            first = group.group.reserve(operations(written, *others, **options))
+            inner, order = group.order_at(first), group.next_order()
             work = TransportWork(list(_tensors_in(written)), None, order)
             results: list[HostCopy] = []
             sources: list[HostCopy] = []
             on_host = _with_copies(written, results, filled=not overwrites)
             read = [_with_copies(other, sources) for other in others]
-            inner, tell = order.of_callback(), work.part()
+            tell = work.part()
 
             def start() -> None:
                 try:

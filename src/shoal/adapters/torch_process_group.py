@@ -22,13 +22,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shoal.adapters.sparse_sums import sum_sparse
+from shoal.adapters import sparse_sums
 from shoal.adapters.torch_future import Order, current_order
 from shoal.adapters.torch_host_copies import receive_through_host, through_host
 from shoal.adapters.torch_reductions import (
     check_reduction,
     factor_of,
+    is_made_in_sums,
     is_sum,
+    operations_of,
     reduce_rows,
     reduction_of,
 )
@@ -88,6 +90,10 @@ class ShoalProcessGroup(dist.ProcessGroup):
     def next_order(self) -> Order:
         """Return what numbers callbacks of the next operation that all members start, here."""
         return self._here().of_operation()
+
+    def order_at(self, iteration: int) -> Order:
+        """Return what numbers operations that were reserved here, from `iteration` on."""
+        return Order(self._order.home, self.group.resumed_at(iteration))
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the backend's name."""
@@ -175,24 +181,24 @@ class ShoalProcessGroup(dist.ProcessGroup):
             return self._reduce_sparse(tensor, reduction)
         return self._reduce_dense(tensor, reduction, options or self._options(tensor, reduction))
 
-    @through_host()
+    @through_host(operations=lambda tensor, reduction, _: operations_of(reduction, tensor))
     def _reduce_dense(self, tensor: Tensor, reduction: Any, options: SumOptions) -> TransportWork:
         flat, finish = _contiguous(tensor)
         if reduction == ReduceOp.PREMUL_SUM:
             flat, reduction = flat.mul_(factor_of(reduction, flat)), ReduceOp.SUM
-        if form_of(tensor.dtype) != RAW and is_sum(reduction, tensor):
+        if is_made_in_sums(reduction, tensor):
             summand = Summand.of(flat, options.wire)
             work = self._operation([tensor], _bring_back(summand, finish))
             then(self.group.all_reduce(summand.memory, options), work)
             return work.seal()
         return self._reduce_by_gathering(flat, [tensor], reduction, finish)
 
-    @through_host()
+    @through_host(operations=lambda *_: sparse_sums.OPERATIONS)
     def _reduce_sparse(self, tensor: Tensor, reduction: Any) -> TransportWork:
         if not is_sum(reduction, tensor):
             raise UsageError("Sparse tensors can be reduced by SUM only, and by AVG if of floats.")
         work = self._operation([tensor])
-        sum_sparse(self.group, tensor, mean=reduction == ReduceOp.AVG, tell=work.part())
+        sparse_sums.sum_sparse(self.group, tensor, mean=reduction == ReduceOp.AVG, tell=work.part())
         return work.seal()
 
     def _reduce_by_gathering(
@@ -243,7 +249,10 @@ class ShoalProcessGroup(dist.ProcessGroup):
         reduction = reduction_of(opts)
         return self._reduce_to_shards(output, source, reduction, self._options(output, reduction))
 
-    @through_host(overwrites=True)
+    @through_host(
+        overwrites=True,
+        operations=lambda output, _, reduction, __: operations_of(reduction, output),
+    )
     def _reduce_to_shards(
         self, output: Tensor, source: Tensor, reduction: Any, options: SumOptions
     ) -> TransportWork:

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shoal.errors import UsageError
+from shoal.runtime.tensor_memory import form_of
+from shoal.transport.forms import RAW
 
 ReduceOp = dist.ReduceOp
 
@@ -36,6 +38,17 @@ def is_sum(reduction: Any, tensor: Tensor) -> bool:
     return reduction == ReduceOp.SUM or (
         reduction == ReduceOp.AVG and tensor.dtype.is_floating_point
     )
+
+
+def is_made_in_sums(reduction: Any, tensor: Tensor) -> bool:
+    """Return whether the transport makes it of tensors of this type, multiplied first or not."""
+    reduction = ReduceOp.SUM if reduction == ReduceOp.PREMUL_SUM else reduction
+    return form_of(tensor.dtype) != RAW and is_sum(reduction, tensor)
+
+
+def operations_of(reduction: Any, tensor: Tensor) -> int:
+    """Return how many operations of the group it makes: a sum, or two that move shards."""
+    return 1 if is_made_in_sums(reduction, tensor) else 2
 
 
 def _name(reduction: Any) -> str:

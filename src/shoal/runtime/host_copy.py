@@ -44,10 +44,16 @@ class HostCopy:
             )
             raise UsageError(message)
         self._tensor = tensor
-        if not tensor.is_cuda or tensor.is_sparse:  # sparse values have no memory to give back
-            self.values, self._event = tensor.detach().to(HOST, copy=True), None
+        self._event: torch.cuda.Event | None = None
+        if tensor.is_sparse:  # its values have no one place that a copy could go back to
+            self.values = tensor.detach().to(HOST, copy=True)
             return
-        self.values = torch.empty(tensor.shape, dtype=tensor.dtype, device=HOST, pin_memory=True)
+        self.values = torch.empty(
+            tensor.shape, dtype=tensor.dtype, device=HOST, pin_memory=tensor.is_cuda
+        )
+        if not tensor.is_cuda:
+            self.values.copy_(tensor.detach())
+            return
         present = torch.cuda.current_stream(tensor.device)
         # Blocking: a thread that waits sleeps, as the processor has a network to serve.
         self._event = torch.cuda.Event(blocking=True)

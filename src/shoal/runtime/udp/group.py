@@ -194,12 +194,19 @@ class TransportGroup:
             deadline_s=deadline_s,
         )
 
-    def reserve(self) -> int:
-        """Return the number of an operation to be started later, in its place in the order."""
+    def reserve(self, count: int = 1) -> int:
+        """Return the number of an operation to be started later, in its place in the order.
+
+        The first one, if `count` of them are to be.
+        """
         with self._lock:
             iteration = self._next
-            self._next = (self._next + 1) & 0xFFFFFFFF
+            self._next = (self._next + count) & 0xFFFFFFFF
         return iteration
+
+    def resumed_at(self, iteration: int) -> TransportGroup:
+        """Return this group for starting what has been reserved from number `iteration` on."""
+        return replace(self, _next=iteration)
 
     def all_to_all(
         self, source: Memory, target: Memory, sent: Sequence[int], received: Sequence[int]
