@@ -71,11 +71,14 @@ class Communicator(Protocol):
         sequence: int,
         weights: Sequence[int] = (),
         channel: int = 0,
+        wire: str | None = None,
     ) -> None:
         """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
 
         Only members call it and nobody else is involved: a group costs nothing to form.
-        `weights` (one per member, default equal) make it a weighted mean.
+        `weights` (one per member, default equal) make it a weighted mean. `wire` is a narrower type
+        that floats may be sent as, and rounded to, where the transport can; not if there are
+        weights.
         """
         ...
 

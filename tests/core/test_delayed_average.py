@@ -52,7 +52,8 @@ class Quiet:
 class Worker:
     """A model of ones and its delayed average: what a `Replica` is for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, wire: str | None = None) -> None:
+        self.wire = wire
         self.model: nn.Module = nn.Linear(3, 2)
         with torch.no_grad():
             for parameter in self.model.parameters():
@@ -81,7 +82,7 @@ class Others:
         self.is_there = threading.Event()
         self.seen: set[float] = set()
 
-    def __call__(self, flats: Sequence[Tensor], stopwatch: Stopwatch) -> None:
+    def __call__(self, flats: Sequence[Tensor], stopwatch: Stopwatch, _wire: str | None) -> None:
         with stopwatch.span(SpanKind.EXCHANGE):
             assert self.is_there.wait(WAIT_S)
         for flat in flats:
@@ -125,7 +126,7 @@ def test_only_what_the_worker_waited_for_is_its_time() -> None:
 
 
 def test_a_failure_is_raised_where_the_worker_trains() -> None:
-    def fails(_flats: Sequence[Tensor], _stopwatch: Stopwatch) -> None:
+    def fails(*_arguments: Any) -> None:
         raise DeadlineExceeded("nobody came")
 
     worker = Worker()
@@ -148,6 +149,71 @@ def test_a_model_that_was_loaded_meanwhile_is_left_alone() -> None:
     worker.delayed.begin(others)
     worker.delayed.close()
     assert worker.values == {10.0}
+
+
+class Meeting:
+    """Averages what all workers have sent, as a transport with a narrow wire would."""
+
+    def __init__(self, wire: str) -> None:
+        self.wire = wire
+        self.sent: list[Tensor] = []
+
+    def hear(self, flats: Sequence[Tensor], _stopwatch: Stopwatch, wire: str | None) -> None:
+        assert wire == self.wire
+        (flat,) = flats
+        assert torch.equal(flat, flat.to(getattr(torch, self.wire)).float()), "it can be sent"
+        self.sent.append(flat)
+
+    def end(self) -> None:
+        mean = torch.stack(self.sent).mean(0).to(getattr(torch, self.wire)).float()
+        for flat in self.sent:
+            flat.copy_(mean)
+        self.sent.clear()
+
+
+def average_once(workers: list[Worker], wire: str) -> None:
+    meeting = Meeting(wire)
+    for worker in workers:
+        worker.delayed.begin(meeting.hear)
+    while len(meeting.sent) < len(workers):
+        pass
+    meeting.end()
+    for worker in workers:
+        worker.delayed.take_in(wait=True)
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_rounding_moves_the_mean_of_all_models_by_one_rounding_of_it_at_most(wire: str) -> None:
+    workers = [Worker(wire) for _ in range(4)]
+    torch.manual_seed(3)
+    for worker in workers:
+        (flat,) = worker.flat.buffers
+        flat.copy_(torch.randn_like(flat))
+    before = torch.stack([worker.flat.buffers[0].double() for worker in workers])
+    average_once(workers, wire)
+    after = torch.stack([worker.flat.buffers[0].double() for worker in workers])
+    step = torch.finfo(getattr(torch, wire)).eps * before.mean(0).abs()
+    assert ((after.mean(0) - before.mean(0)).abs() <= step / 2 + 1e-7).all()
+    largest = before.abs().max(0).values
+    assert (after.std(0) <= torch.finfo(getattr(torch, wire)).eps * largest).all(), "all met"
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_digits_that_cannot_be_sent_stay(wire: str) -> None:
+    workers = [Worker(wire) for _ in range(2)]
+    for _ in range(50):
+        for worker in workers:
+            worker.learn(2**-14)  # less than a step of either type beside 1
+        average_once(workers, wire)
+    assert all(worker.values == {1 + 50 * 2**-14} for worker in workers)
+
+
+def test_what_is_too_large_for_the_wire_stays_a_number() -> None:
+    workers = [Worker("float16") for _ in range(2)]
+    workers[0].learn(1e6)
+    workers[1].learn(1e7)
+    average_once(workers, "float16")
+    assert [worker.values for worker in workers] == [{1e6 + 1}, {1e7 + 1}]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from test_torch_communicator import Average, check_averages, random_cases, values_of
 
 from shoal.errors import DeadlineExceeded, UsageError, WorkerLost
+from shoal.runtime.tensor_memory import round_to
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.transports import LossOptions
 from shoal.runtime.udp.engine import UdpEngine
@@ -302,19 +303,40 @@ def test_what_a_narrow_wire_loses_comes_later(run_workers: RunWorkers, wire: str
     assert float(total.mean()) > 40.0 * (1 - 0.3 / 20)  # only the last round's losses are missing
 
 
-def average_on_a_narrow_wire() -> Tensor:
+def average_on_a_narrow_wire(bound: float) -> tuple[list[Tensor], list[int]]:
+    """Return averages of what fits bfloat16, and the bytes that each sent: the last is narrow."""
     communicator = connect()
-    communicator.begin(LossOptions(wire="bfloat16"))
-    buffer = gradient_of(communicator.rank, torch.float32)
-    communicator.group_average(buffer, (0, 1), sequence=0)
+    communicator.begin(LossOptions(bound, wire="bfloat16"))
+    found, sent = [], []
+    for sequence, wire in enumerate((None, "bfloat16")):
+        buffer = gradient_of(communicator.rank, torch.float32)
+        if wire is not None:
+            round_to(buffer, wire)
+        before = communicator.stats()
+        communicator.group_average(buffer, (0, 1), sequence=sequence, wire=wire)
+        communicator.barrier()
+        sent.append((communicator.stats() - before).total.sent_bytes)
+        found.append(buffer)
     communicator.close()
-    return buffer
+    return found, sent
 
 
-def test_averages_of_parameters_are_not_rounded(run_workers: RunWorkers) -> None:
-    expected = (gradient_of(0, torch.float32) + gradient_of(1, torch.float32)) / 2
-    for found in run_workers(average_on_a_narrow_wire, 2):
-        assert torch.equal(found, expected)
+def test_averages_are_rounded_if_they_may_be_and_only_then(run_workers: RunWorkers) -> None:
+    mine, theirs = (gradient_of(rank, torch.float32) for rank in range(2))
+    narrow = (mine.bfloat16().float() + theirs.bfloat16().float()) / 2
+    for (exact, rounded), (wide_bytes, narrow_bytes) in run_workers(average_on_a_narrow_wire, 2, 0):
+        assert torch.equal(exact, (mine + theirs) / 2)
+        assert torch.equal(rounded, narrow.bfloat16().float())
+        assert narrow_bytes < 0.55 * wide_bytes
+
+
+def test_what_a_narrow_average_loses_is_left_out_of_it(run_workers: RunWorkers) -> None:
+    values = [gradient_of(rank, torch.float32).bfloat16().float() for rank in range(2)]
+    possible = torch.stack([(values[0] + values[1]) / 2, *values]).bfloat16().float()
+    (first, _), (second, _) = run_workers(average_on_a_narrow_wire, 2, 0.3)
+    assert torch.equal(first[1], second[1])
+    assert (first[1] == possible).any(0).all()
+    assert (first[1] != possible[0]).any(), "something was lost"
 
 
 def push_on_every_wire() -> dict[str, tuple[Tensor, int]]:

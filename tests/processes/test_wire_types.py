@@ -139,6 +139,8 @@ def test_other_strategies_and_gloo_refuse_a_wire_type() -> None:
         else:
             with pytest.raises(UsageError, match=f"{name} averages parameters, which are sent as"):
                 check_wire(strategy, "float16")
+            if name != "ad-psgd":  # which has no such option
+                check_wire(make_strategy(name, {"overlap": "next-steps"}), "float16")
     with pytest.raises(UsageError, match="gloo sends tensors as they are"):
         check_transport("gloo", 0.0, "zero", "float32")
     with pytest.raises(UsageError, match="Unknown wire type 'int8'"):

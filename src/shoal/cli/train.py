@@ -55,7 +55,8 @@ WireOption = Annotated[
     str | None,
     typer.Option(
         metavar="float32|float16|bfloat16",
-        help="What gradients are sent as over shoal; as they are if not given.",
+        help="What gradients, or copies of parameters that are averaged beside the next steps, are"
+        " sent as over shoal; as they are if not given.",
     ),
 ]
 PullBoundOption = Annotated[
@@ -193,7 +194,7 @@ def describe(spec: RunSpec) -> str:
     if spec.transport != "gloo":
         text += f" Over {spec.transport}, losing at most {spec.loss_bound:.0%} of what is summed"
         text += f" ({spec.holes})." if spec.loss_bound else "."
-        text += f" Gradients are sent as {spec.wire}." if spec.wire else ""
+        text += f" Sent as {spec.wire}." if spec.wire else ""
     if spec.compute_ms is not None:
         text += (
             f" Each step's compute is padded to {spec.compute_ms:g} ms by sleeping, so that the"

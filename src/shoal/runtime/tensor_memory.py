@@ -77,6 +77,16 @@ def memory_of(tensor: Tensor, form: int) -> Memory:
     return Memory(tensor.data_ptr(), tensor.numel(), form, tensor)
 
 
+def round_to(tensor: Tensor, wire: str) -> None:
+    """Round a tensor of floats to what can be sent as `wire`, in place.
+
+    Numbers that are too large for it become its largest.
+    """
+    narrow: torch.dtype = getattr(torch, wire)
+    largest = torch.finfo(narrow).max
+    tensor.clamp_(-largest, largest).copy_(tensor.to(narrow))
+
+
 def bytes_of(tensor: Tensor) -> Memory:
     """Return the memory of a contiguous host tensor as bytes, whatever its type."""
     return memory_of(tensor, RAW)

@@ -129,14 +129,16 @@ class TorchCommunicator:
         sequence: int,
         weights: Sequence[int] = (),
         channel: int = 0,
+        wire: str | None = None,
     ) -> None:
         """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
 
         Only members call it and nobody else is involved. float32, float64, bfloat16 or float16;
         the last two are summed in float32. What `buffer` holds after an error is undefined.
         Members that disagree on the sequence, the members, the weights or the buffer's length and
-        type get `DeadlineExceeded`.
+        type get `DeadlineExceeded`. `wire` has no effect: gloo sends what there is.
         """
+        del wire
         members = tuple(members)
         mean = self._checked_mean(buffer, members, tuple(weights))
         self._guard.check()

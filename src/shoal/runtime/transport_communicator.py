@@ -234,11 +234,13 @@ class TransportCommunicator:
         sequence: int,
         weights: Sequence[int] = (),
         channel: int = 0,
+        wire: str | None = None,
     ) -> None:
         """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
 
         float32, float64, bfloat16 or float16; the last two are summed in float32, and sent in
-        it if there are weights, so that they are rounded once.
+        it if there are weights, so that they are rounded once. `wire` is what all are sent as if
+        there are none; see `tensor_memory.round_to`.
         """
         members, weights = tuple(map(int, members)), tuple(map(int, weights))
         check_average(buffer.dtype, self.rank, self.world_size, members, weights)
@@ -248,7 +250,7 @@ class TransportCommunicator:
         flat = _flat(buffer)
         name = ("mean", flat.data_ptr(), flat.numel())
         with _in_host_memory(flat) as values:
-            self._average(values, name, members, sequence, weights, channel)
+            self._average(values, name, members, sequence, weights, channel, wire)
 
     def _average(
         self,
@@ -258,10 +260,12 @@ class TransportCommunicator:
         sequence: int,
         weights: tuple[int, ...],
         channel: int,
+        wire: str | None,
     ) -> None:
         """Carry out an average of a host tensor; `name` stays the same from one to the next."""
-        is_narrow = flat.dtype in NARROW_TYPES
-        summand = Summand.of(flat, "float32" if weights and is_narrow else None)
+        if weights:
+            wire = "float32" if flat.dtype in NARROW_TYPES else None
+        summand = Summand.of(flat, wire)
         scale = 1 / len(members)
         if weights:
             summand.values.mul_(weights[members.index(self.rank)] / sum(weights))

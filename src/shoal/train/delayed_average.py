@@ -5,6 +5,11 @@ copies. What the average has changed is added to the model once it is known; the
 meanwhile stay. So workers agree up to what each has learned since its copy was taken. (Delayed
 averaging: Zhou et al., DaSGD, arXiv:2006.00441; Wang et al., Overlap-Local-SGD, ICASSP 2020.)
 
+The copies may be rounded to a narrower type, to be sent in half of the time. What is added is then
+the difference to the rounded copy, so a model keeps the digits that were not sent, and the mean of
+all models moves by no more than the mean's own rounding; models whose copies agree stay as they
+are.
+
 Owns the copies, the thread and the difference. Who averages with whom is the strategy's.
 """
 
@@ -18,6 +23,7 @@ import torch
 
 from shoal.errors import UsageError
 from shoal.runtime.helper_thread import HelperThread
+from shoal.runtime.tensor_memory import round_to
 from shoal.trace import SpanKind
 from shoal.train.replica import Stopwatch
 
@@ -27,8 +33,9 @@ if TYPE_CHECKING:
 AveragingOverlap = Literal["none", "next-steps"]
 """What an average of parameters hides behind: nothing, or the steps until the next one is due."""
 
-Average: TypeAlias = Callable[[Sequence[torch.Tensor], Stopwatch], None]
-"""Replaces flat tensors by their mean with others', and accounts for its time."""
+Average: TypeAlias = Callable[[Sequence[torch.Tensor], Stopwatch, str | None], None]
+"""Replaces flat tensors by their mean with others', and accounts for its time. If the third
+argument names a wire type, they are rounded to it already."""
 
 _POLL_SECONDS = 0.5
 
@@ -66,6 +73,8 @@ class DelayedAverage:
                 self._replica.flat.buffers, self._before, self._average, strict=True
             ):
                 before.copy_(flat)
+                if self._replica.wire is not None:
+                    round_to(before, self._replica.wire)
                 own.copy_(before)
         self._done.clear()
         self._is_under_way = self._is_wanted = True
@@ -73,7 +82,7 @@ class DelayedAverage:
 
         def run() -> None:
             try:
-                average(self._average, elsewhere)
+                average(self._average, elsewhere, self._replica.wire)
             except BaseException as error:  # noqa: BLE001 - carried over to the training thread
                 self._failure = error
             finally:

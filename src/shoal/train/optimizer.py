@@ -52,7 +52,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     before anything is sent again. A lost part of a gradient counts as what `holes` says: "zero",
     "divide-by-count" (the sum is scaled up by what did not come) or "error-feedback" (it is added
     to the sender's next gradient). `wire` is what gradients are sent as over "shoal", whatever the
-    parameters' type: "float32", "float16" or "bfloat16"; by default they are sent as they are.
+    parameters' type: "float32", "float16" or "bfloat16"; by default they are sent as they are. With
+    `overlap="next-steps"` it is what the copies of the model that are averaged are sent as.
 
     `pull_bound` is for the parameter servers: the share, at most `loss_bound`, of each pull that
     may get lost too. Those parameters keep their older values at that worker until the next pull.
@@ -125,6 +126,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             seed=seed,
             deadline_s=session.deadline_s,
             stopwatch=self.stopwatch,
+            wire=wire,
         )
         strategy.bind(self.replica)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)

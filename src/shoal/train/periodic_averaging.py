@@ -34,6 +34,11 @@ class AbstractPeriodicAveraging(AbstractStrategy):
         self._delayed: DelayedAverage | None = None
         self._position = 0
 
+    @property
+    def can_round(self) -> bool:
+        """Whether parameters may be rounded: their copies, where computing goes on meanwhile."""
+        return self._overlap == "next-steps"
+
     def bind(self, replica: Replica) -> None:
         """Begin at the first step."""
         self._replica = replica
@@ -60,7 +65,7 @@ class AbstractPeriodicAveraging(AbstractStrategy):
         if self._delayed is not None:
             self._delayed.begin(average)
         else:
-            average(self._replica.flat.buffers, self._replica.stopwatch)
+            average(self._replica.flat.buffers, self._replica.stopwatch, None)
 
     def settle(self) -> None:
         """Wait for the average under way, if there is one, and take it in."""

@@ -132,6 +132,9 @@ class Replica:
     """Seconds after which any wait for other workers ends in an error."""
 
     stopwatch: Stopwatch
+    wire: str | None = None
+    """What floats may be sent as by who can; None: as they are."""
+
     counters: dict[str, float] = field(default_factory=dict)
     """What the strategy counts, reported with the result."""
 

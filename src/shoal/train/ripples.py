@@ -41,13 +41,15 @@ class GeneratedAveraging:
         self._found: SlowWorker | None = None
         replica.groups.join(replica.session, replica.host, config, replica.seed)
 
-    def synchronize(self, step: int, flats: Sequence[Tensor], stopwatch: Stopwatch) -> None:
+    def synchronize(
+        self, step: int, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
+    ) -> None:
         """Average `flats` within the groups this worker owes before its next request."""
         while True:
             assigned = self._request(step, stopwatch)
             self._replica.count(f"group_size.{len(assigned.members)}")
             if len(assigned.members) > 1:
-                self._average(assigned, flats, stopwatch)
+                self._average(assigned, flats, stopwatch, wire)
             if not assigned.more:
                 return
 
@@ -59,11 +61,20 @@ class GeneratedAveraging:
         )
         return assigned
 
-    def _average(self, assigned: Assigned, flats: Sequence[Tensor], stopwatch: Stopwatch) -> None:
+    def _average(
+        self,
+        assigned: Assigned,
+        flats: Sequence[Tensor],
+        stopwatch: Stopwatch,
+        wire: str | None,
+    ) -> None:
         with stopwatch.span(SpanKind.EXCHANGE, assigned.members, assigned.reason):
             for number, flat in enumerate(flats):
                 self._replica.communicator.group_average(
-                    flat, assigned.members, sequence=assigned.group_id * len(flats) + number
+                    flat,
+                    assigned.members,
+                    sequence=assigned.group_id * len(flats) + number,
+                    wire=wire,
                 )
 
     def remarks(self) -> tuple[Remark, ...]:

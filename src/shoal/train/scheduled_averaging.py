@@ -66,7 +66,12 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
             self._carry_out(partial(self._average, group, round_index))
 
     def _average(
-        self, group: Group, round_index: int, flats: Sequence[Tensor], stopwatch: Stopwatch
+        self,
+        group: Group,
+        round_index: int,
+        flats: Sequence[Tensor],
+        stopwatch: Stopwatch,
+        wire: str | None,
     ) -> None:
         reason = f"round {round_index} of {self._schedule.name}"
         with stopwatch.span(SpanKind.EXCHANGE, group.members, reason):
@@ -76,6 +81,7 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
                     group.members,
                     sequence=round_index * len(flats) + number,
                     weights=group.weights,
+                    wire=wire,
                 )
 
     def finish(self) -> None:

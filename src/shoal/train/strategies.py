@@ -15,7 +15,7 @@ from shoal.train.local_sgd import LocalSGD
 from shoal.train.parameter_server import ParameterServer
 from shoal.train.ripples import Ripples, RipplesRandom
 from shoal.train.ripples_static import RipplesStatic
-from shoal.train.strategy import AbstractStrategy, Averaged
+from shoal.train.strategy import AbstractStrategy
 
 StrategyFactory: TypeAlias = Callable[..., AbstractStrategy]
 
@@ -83,10 +83,11 @@ def check_pulls(strategy: AbstractStrategy, loss_bound: float) -> None:
 
 
 def check_wire(strategy: AbstractStrategy, wire: str | None) -> None:
-    """Raise `UsageError` if a wire type is asked for where no gradients are summed."""
-    if wire is not None and strategy.averaged is not Averaged.GRADIENTS:
+    """Raise `UsageError` if a wire type is asked for where nothing may be rounded."""
+    if wire is not None and not strategy.can_round:
         message = (
             f"{strategy.name} averages parameters, which are sent as they are; a wire type is for"
-            " gradients, as all-reduce and the parameter servers sum them."
+            " gradients, as all-reduce and the parameter servers sum them, and for averages that"
+            " computing does not wait for (overlap='next-steps')."
         )
         raise UsageError(message)

@@ -43,6 +43,11 @@ class AbstractStrategy(ABC):
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the options it was made with, as plain values; workers must agree on them."""
 
+    @property
+    def can_round(self) -> bool:
+        """Whether what it sends may be rounded to a narrower type on its way."""
+        return self.averaged is Averaged.GRADIENTS
+
     def validate(self, world_size: int) -> None:  # noqa: B027 - most strategies fit any world
         """Raise `UsageError` if the options do not fit `world_size` workers. Starts nothing."""
 
