@@ -110,6 +110,18 @@ CONTENDERS: Final = (
         in_quick=False,
     ),
     Contender(
+        "shoal-ripples-overlap-fp16",
+        Shoal(
+            "ripples",
+            transport="shoal",
+            loss_bound=LOSS_BOUND,
+            wire="float16",
+            interval=OVERLAPPED // 2,
+            overlap="next-steps",
+        ),
+        in_quick=False,
+    ),
+    Contender(
         "shoal-local-sgd-overlap",
         Shoal("local-sgd", transport="shoal", interval=OVERLAPPED, overlap="next-steps"),
         in_quick=False,
