@@ -221,7 +221,7 @@ def sum_and_average() -> dict[str, Any]:
     works = [communicator.all_reduce(each) for each in sums[:3]]
     works.append(communicator.all_reduce(between))  # starts at once, and yet keeps its place
     works += [communicator.all_reduce(each) for each in sums[3:]]
-    for work in works:
+    for work in [*works, works[0]]:
         work.wait()
     told = elsewhere(torch.full((100,), float(rank)))
     communicator.broadcast(told, 2)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from queue import Empty, SimpleQueue
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -44,6 +45,9 @@ GRACE_S: Final = 2.0
 
 POLL_S: Final = 0.002
 
+LOOK_S: Final = 0.5
+"""How often whoever waits for the GPU looks whether the job is over."""
+
 
 class TransportWork:
     """Transfers under way, or None instead of one where there was nothing to move.
@@ -72,25 +76,34 @@ class TransportWork:
 class HostCopyWork:
     """A sum of a tensor on a GPU: under way once the copy is there, and the GPU's at the end."""
 
-    def __init__(self, copy: HostCopy) -> None:
-        self._copy = copy
-        self._begun: SimpleQueue[TransportWork | BaseException] = SimpleQueue()
+    def __init__(self, communicator: TransportCommunicator, copy: HostCopy) -> None:
+        self._communicator, self._copy = communicator, copy
+        self._begun = Event()
+        self._sum: TransportWork | None = None
+        self._failure: BaseException | None = None
 
     def begin(self, start: Callable[[Tensor], TransportWork]) -> None:
         """Wait for the copy and `start` its sum, in a thread that may wait."""
         try:
             self._copy.await_values()
-            self._begun.put(start(self._copy.values))
+            self._sum = start(self._copy.values)
         except BaseException as error:  # noqa: BLE001 - carried over to whoever waits
-            self._begun.put(error)
+            self._failure = error
+        self._begun.set()
 
     def wait(self) -> None:
-        """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
-        begun = self._begun.get()
-        if isinstance(begun, BaseException):
-            raise begun
-        begun.wait()
-        self._copy.bring_back()
+        """Block until done. Raises `WorkerLost` or `DeadlineExceeded` as soon as the job is over.
+
+        For its own GPU a worker waits as long as that takes, as it does while it computes.
+        """
+        while not self._begun.wait(LOOK_S):
+            self._communicator.check()
+        if self._failure is not None:
+            raise self._failure
+        if self._sum is not None:
+            self._sum.wait()
+            self._copy.bring_back()
+            self._sum = None  # it may be waited for again
 
 
 class TransportCommunicator:
@@ -192,7 +205,7 @@ class TransportCommunicator:
         if not is_elsewhere(flat):
             return self._sums(parts, numbers, flat)
         self.check()
-        work = HostCopyWork(HostCopy(flat))
+        work = HostCopyWork(self, HostCopy(flat))
         self._copier = self._copier or HelperThread("shoal-host-copies")
         self._copier.start(partial(work.begin, partial(self._sums, parts, numbers)))
         return work
