@@ -162,14 +162,30 @@ def train_beside_averaging(
         transport=transport,
         wire=wire,
     )
+    wires = watch_wires(optimizer.replica.communicator)
     optimizer.replica.communicator.barrier()  # so that the first group is of all
     for step in range(STEPS):
         train_one_step(model, optimizer, session.rank, step)
     before = parameters_of(model)
     optimizer.state_dict()  # waits for the last average
     result = parameters_of(model)
+    assert set(wires) == {wire}
+    wires.clear()
     optimizer.finish()
+    assert set(wires) <= {None}, "what is waited for is not rounded"
     return before, result
+
+
+def watch_wires(communicator: Any) -> list[str | None]:
+    """Return a list that will hold what each average of a group may be sent as."""
+    wires, average = [], communicator.group_average
+
+    def watched(*arguments: Any, wire: str | None = None, **options: Any) -> None:
+        wires.append(wire)
+        average(*arguments, wire=wire, **options)
+
+    communicator.group_average = watched
+    return wires
 
 
 @pytest.mark.parametrize(

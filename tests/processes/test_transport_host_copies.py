@@ -6,18 +6,22 @@ copies keep to the order of a GPU's streams is for tests/gpu to show.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
+import shoal
 from shoal.adapters import torch_host_copies, torch_process_group
 from shoal.errors import WorkerLost
 from shoal.runtime import host_copy, transport_communicator
 from shoal.runtime.transports import LossOptions
 from shoal.runtime.udp.engine import TransportConfig, UdpEngine
+from shoal.train.strategies import STRATEGIES
+from shoal.train.strategy import Averaged
 from shoal.transport.holes import ERROR_FEEDBACK
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ def elsewhere(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def is_elsewhere(tensor: Tensor) -> bool:
+def needs_host_copy(tensor: Tensor) -> bool:
     return not tensor.is_sparse and tensor.untyped_storage().data_ptr() in _elsewhere
 
 
@@ -50,7 +54,7 @@ def watch_copies() -> list[Tensor]:
                 self.values.fill_(77)
 
     for module in (torch_host_copies, torch_process_group, transport_communicator):
-        module.is_elsewhere = is_elsewhere
+        module.needs_host_copy = needs_host_copy
         module.HostCopy = Watched  # type: ignore[misc]
     return copied
 
@@ -253,3 +257,34 @@ def test_sums_and_means_of_a_communicator(run_workers: RunWorkers) -> None:
         assert mean > 20 * size * (1 - 0.3 / 20), "what one sum loses comes with a later one"
         assert largest <= 20 * size
         assert exact == 20 * size
+
+
+def train_with_another_default(sync: str, transport: str) -> list[float]:
+    """Train on the host while tensors that do not say where they lie have no memory at all."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    inner = torch.optim.SGD(model.parameters(), 0.1)
+    batches = torch.randn(4, 5, 6)
+    torch.set_default_device("meta")
+    shoal.init(deadline_s=30)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync, transport=transport)
+    for batch in batches:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    optimizer.finish()
+    if optimizer.strategy.averaged is Averaged.PARAMETERS:
+        optimizer.average_model()
+    shoal.shutdown()
+    found: list[float] = nn.utils.parameters_to_vector(model.parameters()).tolist()
+    return found
+
+
+@pytest.mark.parametrize("transport", ["gloo", "shoal"])
+@pytest.mark.parametrize("sync", STRATEGIES)
+def test_the_default_device_of_torch_is_nothing_to_us(
+    run_workers: RunWorkers, sync: str, transport: str
+) -> None:
+    first, second = run_workers(train_with_another_default, 2, sync, transport)
+    assert first == second
+    assert all(math.isfinite(value) for value in first)

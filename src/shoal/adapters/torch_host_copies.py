@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shoal.adapters.torch_future import numbered_by
 from shoal.adapters.torch_work import TransportWork, run_beside
-from shoal.runtime.host_copy import HostCopy, is_elsewhere
+from shoal.runtime.host_copy import HostCopy, needs_host_copy
 
 if TYPE_CHECKING:
     from shoal.adapters.torch_process_group import ShoalProcessGroup
@@ -55,7 +55,7 @@ def through_host(
             *others: _Others.args,
             **options: _Others.kwargs,
         ) -> TransportWork:
-            if not any(is_elsewhere(tensor) for tensor in _tensors_in((written, others))):
+            if not any(needs_host_copy(tensor) for tensor in _tensors_in((written, others))):
                 return collective(group, written, *others, **options)
             first = group.group.reserve(operations(written, *others, **options))
             inner, order = group.order_at(first), group.next_order()

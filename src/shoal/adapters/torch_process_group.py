@@ -37,7 +37,7 @@ from shoal.adapters.torch_reductions import (
 from shoal.adapters.torch_work import TransportWork, then
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.runtime.any_source import AnySource, Wanted
-from shoal.runtime.host_copy import HOST, HostCopy, is_elsewhere
+from shoal.runtime.host_copy import HOST, HostCopy, needs_host_copy
 from shoal.runtime.monitored_barrier import MonitoredBarrier
 from shoal.runtime.tensor_memory import (
     Summand,
@@ -424,7 +424,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
         """Send a tensor to one member."""
         work = TransportWork(tensors)
         source = tensors[0].contiguous()
-        if is_elsewhere(source):
+        if needs_host_copy(source):
             copy = HostCopy(source)
             copy.await_values()  # here, as messages to one member follow each other
             source = copy.values
@@ -433,7 +433,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> TransportWork:
         """Receive a tensor from one member."""
-        if is_elsewhere(tensors[0]):
+        if needs_host_copy(tensors[0]):
             return receive_through_host(tensors, lambda host: self.recv(host, source, tag))
         flat, finish = _contiguous(tensors[0], copy=False)
         memory = bytes_of(flat)
@@ -458,7 +458,7 @@ class ShoalProcessGroup(dist.ProcessGroup):
 
         What is received in this way with one tag is of one size; see `AnySource`.
         """
-        if is_elsewhere(tensors[0]):
+        if needs_host_copy(tensors[0]):
             return receive_through_host(tensors, lambda host: self.recv_anysource(host, tag))
         flat, finish = _contiguous(tensors[0], copy=False)
         work = TransportWork(tensors, finish)

@@ -194,7 +194,7 @@ def describe(spec: RunSpec) -> str:
     if spec.transport != "gloo":
         text += f" Over {spec.transport}, losing at most {spec.loss_bound:.0%} of what is summed"
         text += f" ({spec.holes})." if spec.loss_bound else "."
-        text += f" Sent as {spec.wire}." if spec.wire else ""
+        text += f" Floats are sent as {spec.wire}." if spec.wire else ""
     if spec.compute_ms is not None:
         text += (
             f" Each step's compute is padded to {spec.compute_ms:g} ms by sleeping, so that the"

@@ -20,7 +20,7 @@ HOST: Final = torch.device("cpu")
 """Where tensors have to be made that the transport is to move: torch's default may be a GPU."""
 
 
-def is_elsewhere(tensor: Tensor) -> bool:
+def needs_host_copy(tensor: Tensor) -> bool:
     """Return whether the transport can only move a copy of `tensor`."""
     return tensor.device.type != "cpu"
 

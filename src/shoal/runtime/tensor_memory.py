@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import UsageError
-from shoal.runtime.host_copy import is_elsewhere
+from shoal.runtime.host_copy import needs_host_copy
 from shoal.runtime.udp.group import Memory
 from shoal.transport.forms import IN_FLOAT32, RAW, sum_form
 
@@ -67,7 +67,7 @@ def lies_in_form(dtype: torch.dtype, form: int) -> bool:
 
 def memory_of(tensor: Tensor, form: int) -> Memory:
     """Return the memory of a contiguous host tensor, which holds elements of `form`."""
-    if is_elsewhere(tensor):
+    if needs_host_copy(tensor):
         message = f"The transport moves host memory; copy a tensor on {tensor.device} there first."
         raise UsageError(message)
     if not tensor.is_contiguous():

@@ -24,7 +24,7 @@ from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.argument_checks import check_average, check_peer, check_rank
 from shoal.runtime.helper_thread import HelperThread
-from shoal.runtime.host_copy import HOST, HostCopy, is_elsewhere
+from shoal.runtime.host_copy import HOST, HostCopy, needs_host_copy
 from shoal.runtime.mean import NARROW_TYPES
 from shoal.runtime.tensor_memory import Summand, bytes_of, form_of
 from shoal.runtime.transports import LossOptions
@@ -202,7 +202,7 @@ class TransportCommunicator:
         flat = _flat(buffer)
         parts = self._parts_of_sum(flat, layer, exact_from)
         numbers = [self._world.reserve() for _ in parts]
-        if not is_elsewhere(flat):
+        if not needs_host_copy(flat):
             return self._sums(parts, numbers, flat)
         self.check()
         work = HostCopyWork(self, HostCopy(flat))
@@ -432,7 +432,7 @@ class TransportCommunicator:
 @contextmanager
 def _in_host_memory(tensor: Tensor) -> Iterator[Tensor]:
     """Let the body read and write a tensor of the host: `tensor`, or a copy that it then takes."""
-    if not is_elsewhere(tensor):
+    if not needs_host_copy(tensor):
         yield tensor
         return
     copy = HostCopy(tensor)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-_ROUNDING = 1e-7
+from shoal.runtime.host_copy import HOST
 
 if TYPE_CHECKING:
     from shoal.comm import Communicator
     from shoal.train.flat_parameters import FlatParameters
+
+_ROUNDING = 1e-7
 
 
 def average_model(flat: FlatParameters, communicator: Communicator) -> float:
@@ -22,7 +24,7 @@ def average_model(flat: FlatParameters, communicator: Communicator) -> float:
 
     Collective: every worker calls it.
     """
-    squared = torch.zeros(1, dtype=torch.float64)
+    squared = torch.zeros(1, dtype=torch.float64, device=HOST)
     with torch.no_grad():
         for buffer in flat.buffers:
             mean = buffer.clone()

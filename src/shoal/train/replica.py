@@ -133,7 +133,7 @@ class Replica:
 
     stopwatch: Stopwatch
     wire: str | None = None
-    """What floats may be sent as by who can; None: as they are."""
+    """What a strategy that can round (`can_round`) sends floats as; None: as they are."""
 
     counters: dict[str, float] = field(default_factory=dict)
     """What the strategy counts, reported with the result."""
