@@ -342,7 +342,7 @@ class NewestFirst(GroupGenerator):
         super()._enqueue(members, requester, reason)
         for worker in members:
             if worker.arrived_ns is None:
-                worker.queue.rotate()
+                worker.queue.insert(0, worker.queue.pop())
 
 
 def test_the_exploration_finds_a_deadlock_where_there_is_one(

@@ -204,13 +204,16 @@ class GroupGenerator:
 
     def _start(self, group: QueuedGroup, now_ns: int) -> Assignment:
         """Hand `group` out: all its members wait for it, at the head of their queues."""
-        members = group.members
-        waits_ns = [now_ns - (worker.arrived_ns or 0) for worker in members]
+        members, counters = group.members, self.counters
         more = []
-        for worker, waited_ns in zip(members, waits_ns, strict=True):
+        for worker in members:
+            waited_ns = now_ns - (worker.arrived_ns or 0)
+            counters.wait_ns += waited_ns
+            if waited_ns > counters.longest_wait_ns:
+                counters.longest_wait_ns = waited_ns
             worker.arrived_ns = None
             worker.running = group.group_id
-            worker.queue.popleft()
+            del worker.queue[0]
             self._filter.end_wait(worker, waited_ns, now_ns)
             if not worker.queue:
                 self._idle.add(worker)
@@ -218,9 +221,7 @@ class GroupGenerator:
                 worker.owed = None
             elif worker.owed is not None:
                 more.append(worker.rank)
-        counters, size = self.counters, len(members)
-        counters.wait_ns += sum(waits_ns)
-        counters.longest_wait_ns = max(counters.longest_wait_ns, *waits_ns)
+        size = len(members)
         counters.group_sizes[size] = counters.group_sizes.get(size, 0) + 1
         counters.groups_started += 1
         alone = size == 1 and group.reason is not AssignmentReason.ALONE

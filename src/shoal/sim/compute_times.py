@@ -7,6 +7,7 @@ or on the order in which they are asked for. Times are picoseconds.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -47,7 +48,7 @@ class ComputeTimes:
                 f" not {self.mean / 1e12:g} s and {self.spread:g}."
             )
             raise UsageError(message)
-        self._blocks: dict[int, tuple[int, list[float]]] = {}
+        self._blocks: dict[int, tuple[int, array[float]]] = {}
 
     def time(self, rank: int, step: int, now: int) -> int:
         """Return how long `rank` computes in its step number `step`, which begins at `now`."""
@@ -72,9 +73,8 @@ class ComputeTimes:
                 latest = factor
         return latest
 
-    def _draw(self, rank: int, block: int) -> list[float]:
+    def _draw(self, rank: int, block: int) -> array[float]:
         bits = np.random.Philox(key=self.seed, counter=[0, 0, rank, block])
         normal = np.random.Generator(bits).standard_normal(_BLOCK)
         centre = math.log(self.mean) - self.spread**2 / 2
-        times: list[float] = np.exp(centre + self.spread * normal).tolist()
-        return times
+        return array("d", np.exp(centre + self.spread * normal).tobytes())

@@ -8,9 +8,9 @@ says when transfers are over.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shoal.errors import ProtocolError
@@ -112,11 +112,11 @@ class VirtualTime:
                 return
             self.now = awake
             while sleeping and sleeping[0][0] == awake:
-                ready.append((heapq.heappop(sleeping)[2], None))
+                ready.append((heappop(sleeping)[2], None))
 
     def _go_on(self) -> None:
         """Let every process that need not wait go on until it has to."""
-        ready, sleeping = self._ready, self._sleeping
+        ready, sleeping, now = self._ready, self._sleeping, self.now
         while ready and not self._is_stopped:
             process, value = ready.popleft()
             while True:
@@ -125,17 +125,17 @@ class VirtualTime:
                 except StopIteration:
                     self._end(process)
                     break
-                if isinstance(wanted, int):
-                    if wanted > 0:
-                        self._order += 1
-                        heapq.heappush(sleeping, (self.now + wanted, self._order, process))
+                if isinstance(wanted, Signal):
+                    if not wanted.given:
+                        wanted.waiting.append(process)
                         break
-                    value = None
-                elif wanted.given:
                     value = wanted.value
-                else:
-                    wanted.waiting.append(process)
+                elif wanted > 0:
+                    self._order += 1
+                    heappush(sleeping, (now + wanted, self._order, process))
                     break
+                else:
+                    value = None
 
     def _end(self, process: Process) -> None:
         if process in self._awaited:

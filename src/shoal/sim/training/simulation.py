@@ -103,6 +103,10 @@ def simulate(
     return _outcome(strategy.name, world)
 
 
+_YOUNG: Final = 100_000
+"""Objects made since the garbage collector last looked: processes and signals come and go."""
+
+
 @contextmanager
 def _settled_heap() -> Iterator[None]:
     """Keep the garbage collector from visiting what is there already, again and again.
@@ -112,10 +116,13 @@ def _settled_heap() -> Iterator[None]:
     if gc.get_freeze_count():
         yield
         return
+    thresholds = gc.get_threshold()
     gc.freeze()
+    gc.set_threshold(_YOUNG, *thresholds[1:])
     try:
         yield
     finally:
+        gc.set_threshold(*thresholds)
         gc.unfreeze()
 
 
