@@ -54,7 +54,6 @@ def _all_reduce(job: Job, *, algorithm: str | None = None, per_host: int = 0) ->
     for share, size in job.model.buckets():
         ready += share * slowest
         through = max(through, ready) + _sum(job, algorithm, per_host, size)
-    through += 2 * (job.size - 1) * job.message_cost  # the trailer
     return _in_step(job, through - slowest)
 
 
