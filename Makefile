@@ -4,13 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check format clean
+.PHONY: demo test test-frameworks check format clean
 
 demo: $(STAMP)
 	$(BIN)/shoal demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# What `make test` skips: TensorFlow and JAX in one environment, MXNet, which needs an older NumPy, in another.
+FRAMEWORK_TESTS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.130'
+test-frameworks:
+	$(PYTHON) -m venv $(VENV)-frameworks
+	$(VENV)-frameworks/bin/python -m pip install --quiet -c constraints.txt -e '.[tensorflow,jax,data]' $(FRAMEWORK_TESTS)
+	$(VENV)-frameworks/bin/python -m pytest -q tests/frameworks
+	$(PYTHON) -m venv $(VENV)-mxnet
+	$(VENV)-mxnet/bin/python -m pip install --quiet -e '.[mxnet]' $(FRAMEWORK_TESTS)
+	$(VENV)-mxnet/bin/python -m pytest -q tests/frameworks
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -30,4 +40,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-mxnet build dist src/*.egg-info

@@ -70,13 +70,27 @@ def test_hosts_reach_each_other_only_through_the_switch() -> None:
         assert lab.counts()[..., Count.SENT].sum() >= 8, "both ports, either direction"
 
 
-def test_workers_find_what_a_launcher_puts_into_the_environment() -> None:
+def test_workers_find_what_a_launcher_puts_into_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SHOAL_JOB_KEY", raising=False)
     wanted = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    code = f"import os; print(*[os.environ[name] for name in {wanted}])"
+    code = f"import os; print(*[os.environ[name] for name in ('SHOAL_JOB_KEY', *{wanted})])"
+
+    def said(lab: Lab) -> list[list[str]]:
+        found = []
+        for worker in lab.start_workers([sys.executable, "-c", code], stdout=subprocess.PIPE):
+            with worker.stdout as output:
+                found.append(output.read().decode().split())
+        return found
+
     with Lab(parse_spec(STAR.format(hosts=2).replace("2\n", "2\nhosts.workers = 2\n", 1))) as lab:
-        workers = lab.start_workers([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        said = [worker.stdout.read().decode().split() for worker in workers]
-    assert said == [
+        first, second = said(lab), said(lab)
+        monkeypatch.setenv("SHOAL_JOB_KEY", "one of our own")
+        assert {" ".join(each[:-6]) for each in said(lab)} == {"one of our own"}
+    assert len({each[0] for each in first}) == len({each[0] for each in second}) == 1
+    assert first[0][0] != second[0][0], "each job has a key of its own"
+    assert [each[1:] for each in first] == [
         [str(rank), str(rank % 2), "4", "2", address_of(0), "29500"] for rank in range(4)
     ]
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from typing import Any
+from started_ranks import free_port, outcomes, printed_by_ranks, start
 
 SCRIPT = """
 import json, sys
@@ -61,48 +56,9 @@ print(json.dumps(results))
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def start(rank: int, size: int, port: int, code: str, **more: str) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        **more,
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def outcomes(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    ended = []
-    try:
-        for process in processes:
-            out, err = process.communicate(timeout=50)
-            ended.append((process.returncode, out, err))
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return ended
-
-
 def test_every_collective_without_torch_or_the_compiler() -> None:
-    size, port = 3, free_port()
-    ended = outcomes([start(rank, size, port, SCRIPT) for rank in range(size)])
-    assert [code for code, _, _ in ended] == [0] * size, ended
-    results: list[dict[str, Any]] = [json.loads(out) for _, out, _ in ended]
+    size = 3
+    results = printed_by_ranks(SCRIPT, size)
     expected = [3.0 * index + 3 for index in range(20_000)]
     for rank, result in enumerate(results):
         assert result["sum"] == expected

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import subprocess
 import threading
 import time
@@ -142,14 +143,19 @@ class Lab:
         stdout: Stream = None,
         stderr: Stream = None,
     ) -> list[HostProcess]:
-        """Start `command` for every worker, with what torchrun puts into the environment."""
+        """Start `command` for every worker, with what torchrun puts into the environment.
+
+        As well as a key for the job, SHOAL_JOB_KEY, if this process has none.
+        """
         here = self.spec.workers
+        key = {"SHOAL_JOB_KEY": secrets.token_hex()}
         size = here * len(self.hosts)
         return [
             self.start(
                 rank // here,
                 command,
                 environment={
+                    **key,
                     **os.environ,
                     **launcher_variables(rank, hosts=len(self.hosts), workers_per_host=here),
                 },

@@ -107,7 +107,7 @@ class NumpyCommunicator:
         "bfloat16"; None for what they are. They are summed in float32 then, and the sum is rounded
         to that type. All ranks end with the same bits.
         """
-        members = self._group(group)
+        members = self.group(group)
         values, form = self._summable(array, wire)
         options = SumOptions(
             scale=1 / members.size if average and members.size > 1 else 1.0,
@@ -132,7 +132,7 @@ class NumpyCommunicator:
 
         `array` has one row for each member, in the order of the group; `wire` as for `all_reduce`.
         """
-        members = self._group(group)
+        members = self.group(group)
         self._check_rows(array, members)
         values, form = self._summable(array, wire)
         part = values[members.me].copy()
@@ -143,7 +143,7 @@ class NumpyCommunicator:
 
     def all_gather(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
         """Return everyone's `array`, one row for each member; all have the same shape and type."""
-        members = self._group(group)
+        members = self.group(group)
         whole = np.empty((members.size, *array.shape), array.dtype)
         whole[members.me] = array
         self._finish(members.all_gather(_bytes(whole), [array.nbytes] * members.size))
@@ -151,13 +151,13 @@ class NumpyCommunicator:
 
     def broadcast(self, array: Array, source: int, *, group: Sequence[int] | None = None) -> Array:
         """Overwrite `array` with that of rank `source`, and return it."""
-        members = self._group(group)
+        members = self.group(group)
         self._finish(members.broadcast(_bytes(array), self._position(members, source)))
         return array
 
     def all_to_all(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
         """Send row k of `array` to the k-th member; return the rows that they sent here."""
-        members = self._group(group)
+        members = self.group(group)
         self._check_rows(array, members)
         arrived = np.empty_like(array)
         arrived[members.me] = array[members.me]
@@ -167,32 +167,26 @@ class NumpyCommunicator:
 
     def send(self, array: Array, destination: int, *, tag: int = 0) -> None:
         """Send `array` to rank `destination`, which receives as many bytes."""
-        world = self._group(None)
+        world = self.group(None)
         self._finish(world.send(_bytes(array), self._position(world, destination), tag=tag))
 
     def receive(self, array: Array, source: int, *, tag: int = 0) -> Array:
         """Fill `array` with what rank `source` sends, and return it."""
-        world = self._group(None)
+        world = self.group(None)
         self._finish(world.receive(_bytes(array), self._position(world, source), tag=tag))
         return array
 
     def barrier(self, *, group: Sequence[int] | None = None) -> None:
         """Return once every member has called it."""
-        members = self._group(group)
+        members = self.group(group)
         self._finish(members.barrier(_bytes(np.zeros(members.size, np.uint8))))
 
-    def close(self) -> None:
-        """Leave the job. Safe to call twice."""
-        self._engine.close()
+    def group(self, ranks: Sequence[int] | None = None) -> TransportGroup:
+        """Return the group of these ranks, or of all, for those who start transfers themselves.
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
-
-    def _group(self, ranks: Sequence[int] | None) -> TransportGroup:
-        """Return the group of these ranks; its stream follows from them, so nobody is asked."""
+        Its stream follows from them, so nobody is asked. Raises `UsageError` unless this rank is
+        among them.
+        """
         members = tuple(range(self.world_size)) if ranks is None else tuple(map(int, ranks))
         known = self._groups.get(members)
         if known is None:
@@ -206,6 +200,16 @@ class NumpyCommunicator:
             known = TransportGroup(self._engine, members, stream_of("group", members))
             self._groups[members] = known
         return known
+
+    def close(self) -> None:
+        """Leave the job. Safe to call twice."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.close()
 
     def _position(self, group: TransportGroup, rank: int) -> int:
         if rank not in group.ranks:

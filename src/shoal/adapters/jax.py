@@ -1,0 +1,71 @@
+"""JAX over Shoal's transport: gradients averaged between two compiled halves of a step.
+
+    communicator = shoal.connect()
+    average = Average(communicator, loss_bound=0.1)
+    parameters = broadcast(parameters, communicator)
+    for batch in my_shard:
+        loss, gradients = gradients_of(parameters, batch)       # compiled
+        parameters = updated(parameters, average(gradients))    # compiled
+
+That is the cheaper form: callbacks out of one compiled step copy everything both ways. On a CPU
+gradients are read where they are, and the means handed over without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from shoal.runtime.array_means import ArrayMeans
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shoal.runtime.numpy_communicator import NumpyCommunicator
+
+
+class Average:
+    """Averages trees of gradients or parameters, of one model, outside of `jax.jit`.
+
+    A tree's leaves count as layers in the order of `jax.tree.leaves`. `options` are those of
+    `shoal.runtime.array_means.ArrayMeans`: `loss_bound`, `holes`, `wire`.
+    """
+
+    def __init__(self, communicator: NumpyCommunicator, **options: Any) -> None:
+        self._means = ArrayMeans(communicator, **options)
+
+    def __call__(self, tree: Any, *, group: Sequence[int] | None = None) -> Any:
+        """Return the tree of means over all ranks or those of `group`, as `ArrayMeans.average`.
+
+        In the types of `tree`, and where that is.
+        """
+        leaves, structure = jax.tree.flatten(tree)
+        means = self._means.average([np.asarray(each) for each in leaves], group=group)
+        return jax.tree.unflatten(structure, map(_like, means, leaves))
+
+
+def broadcast(tree: Any, communicator: NumpyCommunicator, source: int = 0) -> Any:
+    """Return the tree of arrays that rank `source` has, such as its parameters; same shapes."""
+
+    def told(leaf: Any) -> Any:
+        value = communicator.broadcast(np.array(leaf), source)
+        return jax.device_put(value, _place(leaf))
+
+    return jax.tree.map(told, tree)
+
+
+def _like(mean: NDArray[np.float32], leaf: Any) -> Any:
+    # asarray would copy
+    array = jax.dlpack.from_dlpack(mean).astype(leaf.dtype)
+    return array if _is_on_host(leaf) else jax.device_put(array, _place(leaf))
+
+
+def _is_on_host(leaf: Any) -> bool:
+    return all(device.platform == "cpu" for device in leaf.devices())
+
+
+def _place(leaf: Any) -> Any:
+    return leaf.sharding if isinstance(leaf, jax.Array) else None
