@@ -46,7 +46,7 @@ with shoal.connect(deadline_s=20) as comm:
     assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), begin, drawn(1)))
     share = len(INPUTS) // comm.world_size
     shard = slice(comm.rank * share, (comm.rank + 1) * share)
-    average = Average(comm, loss_bound=float(os.environ["BOUND"]))
+    average = Average(comm, loss_bound=float(os.environ["BOUND"])).gradients
     mine, means = train(begin, INPUTS[shard], WANTED[shard], average)
     alone, _ = train(begin, INPUTS, WANTED, lambda gradients: gradients)
     print(json.dumps({
@@ -78,12 +78,11 @@ from shoal.groups import make_schedule
 with shoal.connect(deadline_s=20) as comm:
     schedule, average = make_schedule("ds-sync", comm.world_size), Average(comm)
     parameters = {"w": jnp.full(5, float(comm.rank))}
-    average(parameters)  # all ranks meet at the first call
     seen = []
     for step in range(schedule.period):
         group = schedule.group_of(comm.rank, step)
         seen.append(len(group.members))
-        parameters = average(parameters, group=group.members)
+        parameters = average.parameters(parameters, group.members)
     print(json.dumps({"seen": seen, "values": parameters["w"].tolist()}))
 """
 

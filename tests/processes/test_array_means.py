@@ -27,7 +27,7 @@ with shoal.connect(deadline_s=20) as comm:
     for step in range(6):
         mine = gradients(comm.rank, step)
         before = [each.copy() for each in mine]
-        found = means.average(mine)
+        found = means.gradients(mine)
         assert all((a == b).all() for a, b in zip(mine, before))
         wanted = [
             np.mean([each.astype(np.float64) for each in same], axis=0)
@@ -44,16 +44,21 @@ with shoal.connect(deadline_s=20) as comm:
     lossy = ArrayMeans(comm, loss_bound=0.1, wire="bfloat16", bucket_bytes=1 << 18)
     due_before = comm.stats().total.sum_due_bytes
     big = [np.ones(100_000, np.float32), np.ones(100_000, np.float32)]
-    rounded = lossy.average(big)
+    rounded = lossy.gradients(big)
     due = np.subtract(comm.stats().total.sum_due_bytes, due_before)
     pairs = [None, None]
     if comm.rank != 1:
-        pairs = [float(means.average(gradients(comm.rank, 9), group=(2, 0))[1])]
+        pairs = [float(means.parameters(gradients(comm.rank, 9), (2, 0))[1])]
         pairs.append(float(sum(gradients(rank, 9)[1] for rank in (2, 0)) / 2))
+    weighted = means.parameters(gradients(comm.rank, 7), weights=(1, 2, 3))[1]
+    wanted = sum(w * gradients(rank, 7)[1] for rank, w in enumerate((1, 2, 3))) / 6
+    assert abs(weighted - wanted) < 1e-6
+    in_bits = lossy.parameters(big, (0, 1, 2), sequence=7)
+    assert in_bits[0].tolist() == big[0].tolist(), "a lost part counts as not there"
     refused = []
     for wrong in (
-        lambda: means.average(gradients(0, 0)[:-1]),
-        lambda: lossy.average(big, group=(0, 1, 2)),
+        lambda: means.gradients(gradients(0, 0)[:-1]),
+        lambda: means.parameters(gradients(0, 0), (3, comm.rank)),
     ):
         try:
             wrong()
@@ -76,7 +81,7 @@ def test_means_are_those_of_all_ranks_and_nobody_writes_to_what_is_held() -> Non
         assert 2 <= result["memories"] <= 3
         assert result["imported"] == []
         assert result["refused"][0].startswith("These are other arrays than before")
-        assert result["refused"][1].startswith("Means of a group lose nothing")
+        assert result["refused"][1].startswith("A group is distinct ranks below 3")
         if result["pairs"][0] is not None:
             assert result["pairs"][0] == pytest.approx(result["pairs"][1])
         assert result["classes"] == [0, 4]  # of eight: two layers, each in a bucket of its own
@@ -91,7 +96,7 @@ from shoal.runtime.array_means import ArrayMeans
 
 with shoal.connect(deadline_s=20) as comm:
     try:
-        ArrayMeans(comm).average([np.ones(4 + (comm.rank == 1), np.float32)])
+        ArrayMeans(comm).gradients([np.ones(4 + (comm.rank == 1), np.float32)])
     except shoal.MismatchError as error:
         print(error)
     comm.barrier()

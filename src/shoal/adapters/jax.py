@@ -5,7 +5,7 @@
     parameters = broadcast(parameters, communicator)
     for batch in my_shard:
         loss, gradients = gradients_of(parameters, batch)       # compiled
-        parameters = updated(parameters, average(gradients))    # compiled
+        parameters = updated(parameters, average.gradients(gradients))    # compiled
 
 That is the cheaper form: callbacks out of one compiled step copy everything both ways. On a CPU
 gradients are read where they are, and the means handed over without a copy.
@@ -30,20 +30,27 @@ if TYPE_CHECKING:
 class Average:
     """Averages trees of gradients or parameters, of one model, outside of `jax.jit`.
 
-    A tree's leaves count as layers in the order of `jax.tree.leaves`. `options` are those of
-    `shoal.runtime.array_means.ArrayMeans`: `loss_bound`, `holes`, `wire`.
+    Means are in the types of the trees, and where those are. A tree's leaves count as layers in the
+    order of `jax.tree.leaves`. `options` are those of `shoal.runtime.array_means.ArrayMeans`:
+    `loss_bound`, `holes`, `wire`.
     """
 
     def __init__(self, communicator: NumpyCommunicator, **options: Any) -> None:
         self._means = ArrayMeans(communicator, **options)
 
-    def __call__(self, tree: Any, *, group: Sequence[int] | None = None) -> Any:
-        """Return the tree of means over all ranks or those of `group`, as `ArrayMeans.average`.
+    def gradients(self, gradients: Any) -> Any:
+        """Return the tree of means over all ranks."""
+        leaves, structure = jax.tree.flatten(gradients)
+        means = self._means.gradients([np.asarray(each) for each in leaves])
+        return jax.tree.unflatten(structure, map(_like, means, leaves))
 
-        In the types of `tree`, and where that is.
-        """
-        leaves, structure = jax.tree.flatten(tree)
-        means = self._means.average([np.asarray(each) for each in leaves], group=group)
+    def parameters(
+        self, parameters: Any, group: Sequence[int] | None = None, **options: Any
+    ) -> Any:
+        """Return the tree of means over the ranks of `group`; see `ArrayMeans.parameters`."""
+        leaves, structure = jax.tree.flatten(parameters)
+        arrays = [np.asarray(each) for each in leaves]
+        means = self._means.parameters(arrays, group, **options)
         return jax.tree.unflatten(structure, map(_like, means, leaves))
 
 

@@ -63,7 +63,7 @@ class DistributedTrainer(mx.gluon.Trainer):
                 )
                 raise UsageError(message)
             gradients += held
-        means = self._means.average([each.asnumpy() for each in gradients])
+        means = self._means.gradients([each.asnumpy() for each in gradients])
         for gradient, mean in zip(gradients, means, strict=True):
             gradient[:] = mx.nd.array(mean, dtype=gradient.dtype)
 

@@ -52,7 +52,7 @@ class GradientAverage:
         return [None if each is None else next(found) for each in gradients]
 
     def _average(self, *gradients: Any) -> list[Any]:
-        return self._means.average([np.asarray(each) for each in gradients])
+        return self._means.gradients([np.asarray(each) for each in gradients])
 
 
 def distributed_optimizer(

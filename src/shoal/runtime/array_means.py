@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from hashlib import blake2b
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
@@ -20,26 +21,33 @@ from shoal.errors import MismatchError, UsageError
 from shoal.runtime.transports import DEFAULT_HOLES, check_transport
 from shoal.runtime.udp.group import Memory, SumOptions
 from shoal.transport.forms import sum_form
+from shoal.transport.holes import DIVIDE_BY_COUNT
 from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.collectives.buckets import Bucket
     from shoal.runtime.numpy_communicator import NumpyCommunicator
+    from shoal.runtime.udp.group import TransportGroup
 
 _FLOAT: Final = np.dtype(np.float32)
 _ALIGNMENT: Final = 64
 """Bytes: TensorFlow and JAX take an array that begins at a multiple of it as it is, others they
 copy."""
+_KEPT_GROUPS: Final = 64
+"""Groups formed at run time whose tables are kept, those used last."""
 
 
 class ArrayMeans:
     """Averages the gradients of one model, or its parameters, again and again.
 
-    Of each rank's gradients the network may lose the share `loss_bound`; `holes` says what a lost
-    part counts as and `wire` what floats are sent as, as for `shoal.DistributedOptimizer`. Raises
-    `UsageError` for options that mean nothing.
+    Of each rank's contribution the network may lose the share `loss_bound`; `holes` says what a
+    lost part of gradients counts as and `wire` what floats are sent as, as for
+    `shoal.DistributedOptimizer`. Raises `UsageError` for options that mean nothing.
+
+    Ranks that have several make them in the same order. Arrays belong to the model's layers from
+    the input on. They are left as they are; means are float32, and nobody writes to them for as
+    long as anybody holds them. All calls have arrays of the same shapes; `UsageError` if not.
     """
 
     def __init__(
@@ -51,61 +59,71 @@ class ArrayMeans:
         wire: str | None = None,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        policy = check_transport("shoal", loss_bound, holes, wire)
+        self._policy = check_transport("shoal", loss_bound, holes, wire)
         self._communicator = communicator
-        self._options = SumOptions(loss_bound=loss_bound, policy=policy)
+        self._loss_bound = loss_bound
         self._form = sum_form(_FLOAT.name, wire)
         self._bucket_bytes = bucket_bytes
-        self._shapes: list[tuple[int, ...]] | None = None
-        self._buckets: tuple[Bucket, ...] = ()
-        self._memories: list[_Memory] = []
+        self._layout: _Layout | None = None
+        make = partial(communicator.group_apart, meaning=("means", next(communicator.numbers)))
+        self._run_time_group = lru_cache(maxsize=_KEPT_GROUPS)(make)
 
-    def average(
-        self, arrays: Sequence[NDArray[Any]], *, group: Sequence[int] | None = None
-    ) -> list[NDArray[np.float32]]:
-        """Return the means of `arrays`, which belong to the layers from the input on.
+    def gradients(self, gradients: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """Return their means over all ranks, which all call this alike.
 
-        They are left as they are; what is returned is float32, and nobody writes to it for as long
-        as anybody holds it. Collective, for all ranks at the first call and for those of `group`
-        later: each has arrays of the same shapes, those of the first call. Raises `MismatchError`
-        and `UsageError` if not, and for a group that may lose something: what one has lost cannot
-        be made good in another.
+        Raises `MismatchError` if at the first call some rank has arrays of other shapes.
         """
+        layout = self._laid_out(gradients, together=True)
+        group = self._communicator.group()
+        options = SumOptions(scale=1 / group.size, loss_bound=self._loss_bound, policy=self._policy)
+        return self._carry_out(layout, gradients, group, options, None)
+
+    def parameters(
+        self,
+        parameters: Sequence[NDArray[Any]],
+        group: Sequence[int] | None = None,
+        *,
+        weights: Sequence[int] = (),
+        sequence: int | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """Return their means over the ranks of `group`, or all; a lost part counts as not there.
+
+        The members of a group call this alike, each as often for the same group; where groups are
+        formed at run time, `sequence` is the number of this one among all of them, which its
+        members know. `weights` are the members' relative weights; nothing gets lost then.
+        """
+        layout = self._laid_out(parameters, together=False)
+        members = tuple(range(self._communicator.world_size) if group is None else group)
+        if sequence is None:
+            found = self._communicator.group(members)
+        else:
+            found = self._run_time_group(members)
+        if weights:
+            factor = weights[found.me] / sum(weights)
+            parameters = [np.multiply(each, factor, dtype=np.float32) for each in parameters]
+            options = SumOptions()
+        else:
+            options = SumOptions(
+                scale=1 / found.size, loss_bound=self._loss_bound, policy=DIVIDE_BY_COUNT
+            )
+        return self._carry_out(layout, parameters, found, options, sequence)
+
+    def _laid_out(self, arrays: Sequence[NDArray[Any]], *, together: bool) -> _Layout:
+        """Return where these arrays lie; the first time, all ranks agree on it if all are there."""
         shapes = [each.shape for each in arrays]
-        if self._shapes is None:
-            self._lay_out(shapes)
-        if shapes != self._shapes:
+        if self._layout is None:
+            if together:
+                self._agree_on(shapes)
+            self._layout = _Layout(shapes, self._bucket_bytes)
+        if shapes != self._layout.shapes:
             message = (
-                f"These are other arrays than before: shapes {shapes}, not {self._shapes}."
+                f"These are other arrays than before: shapes {shapes}, not {self._layout.shapes}."
                 " Average each model's by an ArrayMeans of its own."
             )
             raise UsageError(message)
-        if group is not None and self._options.loss_bound:
-            raise UsageError("Means of a group lose nothing: leave out loss_bound, or the group.")
-        members = self._communicator.group(group)
-        options = replace(self._options, scale=1 / members.size)
-        means: list[NDArray[np.float32]] = [_NOTHING] * len(shapes)
-        transfers = []
-        for number, bucket in enumerate(self._buckets):
-            memory = self._memories[number].take()
-            for index, offset in zip(bucket.parameters, bucket.offsets, strict=True):
-                count = arrays[index].size
-                means[index] = memory[offset : offset + count].reshape(shapes[index])
-                np.copyto(means[index], arrays[index], casting="unsafe")
-            piece = Memory(memory.ctypes.data, memory.size, self._form, memory)
-            kind = replace(
-                options,
-                layer_class=layer_class(min(bucket.parameters), len(shapes)),
-                tensor=(id(self), number) if options.loss_bound else None,
-            )
-            transfers.append(members.all_reduce(piece, kind))
-        for transfer in transfers:
-            if transfer is not None:
-                transfer.wait()
-        return means
+        return self._layout
 
-    def _lay_out(self, shapes: list[tuple[int, ...]]) -> None:
-        """Divide arrays of these shapes into buckets, as all other ranks do."""
+    def _agree_on(self, shapes: list[tuple[int, ...]]) -> None:
         mine = blake2b(repr(shapes).encode(), digest_size=16).digest()
         theirs = self._communicator.all_gather(np.frombuffer(mine, np.uint8).copy())
         others = [rank for rank, each in enumerate(theirs) if each.tobytes() != mine]
@@ -115,11 +133,52 @@ class ArrayMeans:
                 f" {len(shapes)} have the shapes {shapes}. All ranks train the same model."
             )
             raise MismatchError(message)
+
+    def _carry_out(
+        self,
+        layout: _Layout,
+        arrays: Sequence[NDArray[Any]],
+        group: TransportGroup,
+        options: SumOptions,
+        sequence: int | None,
+    ) -> list[NDArray[np.float32]]:
+        """Start a sum for each bucket, the rear layers' first; return the means once all are there.
+
+        A bucket has the class of its front-most layer.
+        """
+        means: list[NDArray[np.float32]] = [_NOTHING] * len(arrays)
+        transfers = []
+        for number, (bucket, kept) in enumerate(layout.buckets):
+            memory = kept.take()
+            for index, offset in zip(bucket.parameters, bucket.offsets, strict=True):
+                end = offset + arrays[index].size
+                means[index] = memory[offset:end].reshape(layout.shapes[index])
+                np.copyto(means[index], arrays[index], casting="unsafe")
+            if group.size == 1:
+                continue
+            kind = replace(
+                options,
+                layer_class=layer_class(min(bucket.parameters), len(arrays)),
+                tensor=(id(self), options.policy, number) if options.loss_bound else None,
+            )
+            piece = Memory(memory.ctypes.data, memory.size, self._form, memory)
+            place = None if sequence is None else sequence * len(layout.buckets) + number
+            transfers.append(group.all_reduce(piece, kind, iteration=place))
+        for transfer in transfers:
+            if transfer is not None:
+                transfer.wait()
+        return means
+
+
+class _Layout:
+    """Where arrays of these shapes lie: in buckets, each with memory of its own."""
+
+    def __init__(self, shapes: list[tuple[int, ...]], bucket_bytes: int) -> None:
         unit = _ALIGNMENT // _FLOAT.itemsize
         counts = [-(-int(np.prod(shape)) // unit) * unit for shape in shapes]
-        self._buckets = layout_buckets(counts, _FLOAT.itemsize, bucket_bytes=self._bucket_bytes)
-        self._memories = [_Memory(each.num_elements) for each in self._buckets]
-        self._shapes = shapes
+        buckets = layout_buckets(counts, _FLOAT.itemsize, bucket_bytes=bucket_bytes)
+        self.shapes = shapes
+        self.buckets = [(each, _Memory(each.num_elements)) for each in buckets]
 
 
 _NOTHING: Final = np.empty(0, np.float32)

@@ -7,7 +7,8 @@ calling thread's order: all members of a group make the same calls in the same o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -25,6 +26,7 @@ from shoal.transport.forms import FLOAT_TYPES, IN_FLOAT32, RAW, SUMMABLE, sum_fo
 from shoal.transport.holes import POLICIES
 
 if TYPE_CHECKING:
+    from shoal.errors import ShoalError
     from shoal.runtime.udp.stats import TransportStats
 
 Array = NDArray[Any]
@@ -70,6 +72,8 @@ class NumpyCommunicator:
     def __init__(self, engine: UdpEngine) -> None:
         self._engine = engine
         self._groups: dict[tuple[int, ...], TransportGroup] = {}
+        self.numbers = count()
+        """For those who share this communicator, in the same order on every rank."""
 
     @property
     def rank(self) -> int:
@@ -80,6 +84,11 @@ class NumpyCommunicator:
     def world_size(self) -> int:
         """Number of processes in the job."""
         return self._engine.endpoint.world_size
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds after which any wait for other ranks ends in an error."""
+        return self._engine.deadline_s
 
     def stats(self) -> TransportStats:
         """Return a snapshot of what this rank's transport has done so far; see `TransportStats`.
@@ -188,18 +197,28 @@ class NumpyCommunicator:
         among them.
         """
         members = tuple(range(self.world_size)) if ranks is None else tuple(map(int, ranks))
-        known = self._groups.get(members)
-        if known is None:
-            wrong = [rank for rank in members if not 0 <= rank < self.world_size]
-            if wrong or len(set(members)) != len(members) or self.rank not in members:
-                message = (
-                    f"A group is distinct ranks below {self.world_size}, this one ({self.rank})"
-                    f" among them; not {members}."
-                )
-                raise UsageError(message)
-            known = TransportGroup(self._engine, members, stream_of("group", members))
-            self._groups[members] = known
-        return known
+        if members not in self._groups:
+            self._groups[members] = self.group_apart(members, "group")
+        return self._groups[members]
+
+    def group_apart(self, ranks: Sequence[int], meaning: Hashable) -> TransportGroup:
+        """Return a new group of these ranks for the conversation that `meaning` names to them.
+
+        Not kept, for those who number operations themselves. Raises `UsageError` as `group`.
+        """
+        members = tuple(map(int, ranks))
+        wrong = [rank for rank in members if not 0 <= rank < self.world_size]
+        if wrong or len(set(members)) != len(members) or self.rank not in members:
+            message = (
+                f"A group is distinct ranks below {self.world_size}, this one ({self.rank})"
+                f" among them; not {members}."
+            )
+            raise UsageError(message)
+        return TransportGroup(self._engine, members, stream_of(meaning, members))
+
+    def abort(self, error: ShoalError) -> None:
+        """Make every running and later call fail with `error`, in its own thread."""
+        self._engine.abort(error)
 
     def close(self) -> None:
         """Leave the job. Safe to call twice."""
