@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from started_ranks import free_port, outcomes, printed_by_ranks, start
-
 from shoal.errors import WorkerLost
+from started_ranks import free_port, outcomes, printed_by_ranks, start
 
 AVERAGES = """
 import json, os, sys, time
