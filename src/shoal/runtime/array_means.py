@@ -42,8 +42,9 @@ class ArrayMeans:
     """Averages the gradients of one model, or its parameters, again and again.
 
     Of each rank's contribution the network may lose the share `loss_bound`; `holes` says what a
-    lost part of gradients counts as and `wire` what floats are sent as, as for
-    `shoal.DistributedOptimizer`. Raises `UsageError` for options that mean nothing.
+    lost part of gradients counts as and `wire` what gradients are sent as, as for
+    `shoal.DistributedOptimizer`: parameters sent as float16 would lose what a step changes in them.
+    Raises `UsageError` for options that mean nothing.
 
     Ranks that have several make them in the same order. Arrays belong to the model's layers from
     the input on. They are left as they are; means are float32, and nobody writes to them for as
@@ -62,7 +63,7 @@ class ArrayMeans:
         self._policy = check_transport("shoal", loss_bound, holes, wire)
         self._communicator = communicator
         self._loss_bound = loss_bound
-        self._form = sum_form(_FLOAT.name, wire)
+        self._wire = wire
         self._bucket_bytes = bucket_bytes
         self._layout: _Layout | None = None
         make = partial(communicator.group_apart, meaning=("means", next(communicator.numbers)))
@@ -76,7 +77,7 @@ class ArrayMeans:
         layout = self._laid_out(gradients, together=True)
         group = self._communicator.group()
         options = SumOptions(scale=1 / group.size, loss_bound=self._loss_bound, policy=self._policy)
-        return self._carry_out(layout, gradients, group, options, None)
+        return self._carry_out(layout, gradients, group, replace(options, wire=self._wire))
 
     def parameters(
         self,
@@ -90,7 +91,8 @@ class ArrayMeans:
 
         The members of a group call this alike, each as often for the same group; where groups are
         formed at run time, `sequence` is the number of this one among all of them, which its
-        members know. `weights` are the members' relative weights; nothing gets lost then.
+        members know. `weights` are the members' relative weights; nothing gets lost then. Raises
+        `UsageError` for weights of others than the members.
         """
         layout = self._laid_out(parameters, together=False)
         members = tuple(range(self._communicator.world_size) if group is None else group)
@@ -99,6 +101,9 @@ class ArrayMeans:
         else:
             found = self._run_time_group(members)
         if weights:
+            if len(weights) != found.size:
+                message = f"{found.size} members have as many weights, not {len(weights)}."
+                raise UsageError(message)
             factor = weights[found.me] / sum(weights)
             parameters = [np.multiply(each, factor, dtype=np.float32) for each in parameters]
             options = SumOptions()
@@ -106,7 +111,7 @@ class ArrayMeans:
             options = SumOptions(
                 scale=1 / found.size, loss_bound=self._loss_bound, policy=DIVIDE_BY_COUNT
             )
-        return self._carry_out(layout, parameters, found, options, sequence)
+        return self._carry_out(layout, parameters, found, options, sequence=sequence)
 
     def _laid_out(self, arrays: Sequence[NDArray[Any]], *, together: bool) -> _Layout:
         """Return where these arrays lie; the first time, all ranks agree on it if all are there."""
@@ -140,14 +145,15 @@ class ArrayMeans:
         arrays: Sequence[NDArray[Any]],
         group: TransportGroup,
         options: SumOptions,
-        sequence: int | None,
+        *,
+        sequence: int | None = None,
     ) -> list[NDArray[np.float32]]:
         """Start a sum for each bucket, the rear layers' first; return the means once all are there.
 
         A bucket has the class of its front-most layer.
         """
         means: list[NDArray[np.float32]] = [_NOTHING] * len(arrays)
-        transfers = []
+        transfers, form = [], sum_form(_FLOAT.name, options.wire)
         for number, (bucket, kept) in enumerate(layout.buckets):
             memory = kept.take()
             for index, offset in zip(bucket.parameters, bucket.offsets, strict=True):
@@ -161,7 +167,7 @@ class ArrayMeans:
                 layer_class=layer_class(min(bucket.parameters), len(arrays)),
                 tensor=(id(self), options.policy, number) if options.loss_bound else None,
             )
-            piece = Memory(memory.ctypes.data, memory.size, self._form, memory)
+            piece = Memory(memory.ctypes.data, memory.size, form, memory)
             place = None if sequence is None else sequence * len(layout.buckets) + number
             transfers.append(group.all_reduce(piece, kind, iteration=place))
         for transfer in transfers:
