@@ -12,15 +12,18 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-# What `make test` skips: TensorFlow and JAX in one environment, MXNet, which needs an older NumPy, in another.
+# What `make test` skips, in environments that do not fit into one: MXNet needs an older NumPy.
 FRAMEWORK_TESTS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.130'
 test-frameworks:
-	$(PYTHON) -m venv $(VENV)-frameworks
-	$(VENV)-frameworks/bin/python -m pip install --quiet -c constraints.txt -e '.[tensorflow,jax,data]' $(FRAMEWORK_TESTS)
-	$(VENV)-frameworks/bin/python -m pytest -q tests/frameworks
+	$(PYTHON) -m venv $(VENV)-tensorflow-jax
+	$(VENV)-tensorflow-jax/bin/python -m pip install --quiet -c constraints.txt -e '.[tensorflow,jax]' $(FRAMEWORK_TESTS)
+	$(VENV)-tensorflow-jax/bin/python -m pytest -q tests/frameworks
 	$(PYTHON) -m venv $(VENV)-mxnet
 	$(VENV)-mxnet/bin/python -m pip install --quiet -e '.[mxnet]' $(FRAMEWORK_TESTS)
 	$(VENV)-mxnet/bin/python -m pytest -q tests/frameworks
+	$(PYTHON) -m venv $(VENV)-torch-libraries
+	$(VENV)-torch-libraries/bin/python -m pip install --quiet -c constraints.txt -e '.[torch]' lightning accelerate 'ray[train]' $(FRAMEWORK_TESTS)
+	$(VENV)-torch-libraries/bin/python -m pytest -q tests/frameworks
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -40,4 +43,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-mxnet build dist src/*.egg-info
+	rm -rf $(VENV) $(VENV)-* build dist src/*.egg-info
