@@ -140,7 +140,7 @@ def _on_next(
     if header.kind & 15 == DATA:
         count = run_length(address, length, left)
         return _on_data(state, rank, header, address + HEADER_BYTES, count, arrived, tos, now)
-    _on_control(state, rank, header, address + HEADER_BYTES, arrived, now)
+    _on_control(state, rank, header, address + HEADER_BYTES, arrived, tos, now)
     return 1
 
 
@@ -255,11 +255,12 @@ def _note_arrival(
     if number >= peer.end:
         move_end(core, peer, state.seen[rank], number + count)
         peer.lateness *= 1.0 - 0.001 * count
-        peer.last_clock, peer.last_arrival = header.clock, arrived
+        _note_latest(peer, header, arrived, tos)
     else:
         note_overtaken(core, peer, number)
-        behind = _time_behind(peer, int(header.clock), arrived)
-        peer.lateness = max(peer.lateness * 0.99, min(float(behind), 2.0 * LONGEST_GRACE_US))
+        if tos >> 5 == peer.last_class:  # else a switch has let a more urgent one go first
+            behind = _time_behind(peer, int(header.clock), arrived)
+            peer.lateness = max(peer.lateness * 0.99, min(float(behind), 2.0 * LONGEST_GRACE_US))
     peer.received += count
     state.counters[rank, _RECEIVED] += count
     state.counters[rank, RECEIVED_BY_TAG + (tos >> 5 & 7)] += count
@@ -270,6 +271,12 @@ def _note_arrival(
     if header.flags & REPORT:
         queue_feedback(state, rank, FEEDBACK)
     note_delay(core, peer, int(header.clock), arrived, count, header.flags & WAITED == 0)
+
+
+@compiled
+def _note_latest(peer: Row, header: Row, arrived: int, tos: int) -> None:
+    """Note when the packet with the highest number left and came, and in which class."""
+    peer.last_clock, peer.last_arrival, peer.last_class = header.clock, arrived, tos >> 5
 
 
 @compiled
@@ -401,7 +408,8 @@ def _on_question(state: State, slot: int, index: int, now: int) -> None:
     """Answer a sender that has sent all of a message: STOP, or what is missing.
 
     On a network that reorders, packets sent before the question may still be on their way: then
-    the answer waits as long as packets have been seen to lag behind.
+    the answer waits as long as packets have been seen to lag behind others of their class. The
+    question is of its message's class, and so behind its data wherever classes have queues.
     """
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
@@ -464,7 +472,9 @@ def _queue_stop(state: State, rank: int, operation: Row, row: Row) -> None:
 
 
 @compiled
-def _on_control(state: State, rank: int, header: Row, payload: int, arrived: int, now: int) -> None:
+def _on_control(
+    state: State, rank: int, header: Row, payload: int, arrived: int, tos: int, now: int
+) -> None:
     kind = header.kind & 15
     state.counters[rank, _CONTROL_RECEIVED] += 1
     if header.length < FEEDBACK_BYTES:
@@ -480,16 +490,16 @@ def _on_control(state: State, rank: int, header: Row, payload: int, arrived: int
     elif kind == STOP:
         on_stop(state, rank, header, rest, rest_bytes)
     elif kind == PROBE:
-        _on_probe(state, rank, header, arrived, now)
+        _on_probe(state, rank, header, arrived, tos, now)
     elif kind == CREDIT_PROBE:
-        _on_probe(state, rank, header, arrived, now)
+        _on_probe(state, rank, header, arrived, tos, now)
         queue_feedback(state, rank, FEEDBACK)
     elif kind != FEEDBACK:
         state.counters[rank, _UNKNOWN_KIND] += 1
 
 
 @compiled
-def _on_sent_up_to(state: State, rank: int, header: Row, arrived: int) -> None:
+def _on_sent_up_to(state: State, rank: int, header: Row, arrived: int, tos: int) -> None:
     """Take the sender's word that all packets below its number have been sent.
 
     If it has overtaken some of them, they will be seen to lag behind it.
@@ -499,12 +509,12 @@ def _on_sent_up_to(state: State, rank: int, header: Row, arrived: int) -> None:
     if peer.end < number <= peer.end + LARGEST_CREDIT:
         advance(state.seen[rank], peer.end, number)
         move_end(state.core[0], peer, state.seen[rank], number)
-        peer.last_clock, peer.last_arrival = header.clock, arrived
+        _note_latest(peer, header, arrived, tos)
 
 
 @compiled
-def _on_probe(state: State, rank: int, header: Row, arrived: int, now: int) -> None:
-    _on_sent_up_to(state, rank, header, arrived)
+def _on_probe(state: State, rank: int, header: Row, arrived: int, tos: int, now: int) -> None:
+    _on_sent_up_to(state, rank, header, arrived, tos)
     _grant_more(state, rank, header.kind & 15 == CREDIT_PROBE)
     keep_credit(state.peers[rank])
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=True)

@@ -169,7 +169,9 @@ PEER: Final = np.dtype(
         ("grant_sent", "<i8"),
         ("last_clock", "<i8"),
         ("last_arrival", "<i8"),
-        ("lateness", "<f8"),  # how far behind packets arrive, microseconds
+        ("lateness", "<f4"),  # how far behind others of their class packets arrive, microseconds
+        ("last_class", "u1"),  # of the packet with the highest number, as its IP header has it
+        ("pad3", "u1", (3,)),
         ("judged", "<i8"),  # packet numbers below this are here or count as lost
         ("reordering", "<f8"),  # packets that may overtake one before it counts as lost
         # Another one ends here.
