@@ -213,6 +213,21 @@ def test_data_that_a_question_has_overtaken_are_waited_for_the_next_time() -> No
     assert [each[0] & 15 for each in written(receiver, now=10_000)] == [wire.BITMAP]
 
 
+@pytest.mark.parametrize(("tos", "late"), [(0, 5_000), (4 << 5, 0)])
+def test_only_what_others_of_its_class_overtake_is_late(tos: int, late: int) -> None:
+    """A switch lets urgent packets go first; a question waits behind the data it asks about."""
+    link, (_, receiver) = joined(2, TransportConfig(segment_bytes=16))
+    link.offsets[1] = 0
+    Transfer(link, 0, 1, np.ones(4 * 3, np.float32)).post_receiver()
+    written(receiver)
+    about = {"session": tag(0, 1), "length": 16}
+    urgent = header(wire.DATA, clock=1_000, number=1, offset=16, **about) + b"\0" * 16
+    link.hand(1, urgent, arrived=1_100, tos=tos)
+    body = header(wire.DATA, clock=900, number=0, **about) + b"\0" * 16
+    link.hand(1, body, arrived=6_000)
+    assert receiver.state.peers[0]["lateness"] == late
+
+
 def test_lateness_is_forgotten_when_packets_keep_their_order() -> None:
     link, (_, receiver) = joined(2, TransportConfig(segment_bytes=16))
     peer = receiver.state.peers[0]
