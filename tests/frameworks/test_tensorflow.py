@@ -115,6 +115,9 @@ with shoal.connect(deadline_s=20) as comm:
             "dense": np.unique(means[0].numpy()).tolist(),
             "sparse": means[1].numpy()[:, 0].tolist(),
         }
+    lone = GradientAverage(comm)
+    alone = [step([tf.ones((5, 2)) * comm.rank])[0] for step in (lone, tf.function(lone))]
+    assert all(each.shape == (5, 2) and (each.numpy() == 0.5).all() for each in alone)
     print(json.dumps({"told": float(weights.numpy().mean()), **found}))
 """
 )

@@ -5,9 +5,9 @@
     model.compile(optimizer, loss, jit_compile=False)
     model.fit(my_shard, callbacks=[BroadcastVariables(communicator)])
 
-TensorFlow hands its gradients over without a copy, and takes the means as they are
-(`tf.numpy_function`). XLA cannot call Python, so models are compiled without it. Nothing is sent
-before the whole backward pass is over.
+In a `tf.function`, `fit`'s among them, TensorFlow takes the means as they are
+(`tf.numpy_function`); eagerly it copies. XLA cannot call Python, so models are compiled without it.
+Nothing is sent before the whole backward pass is over.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class GradientAverage:
         dense = [tf.convert_to_tensor(each) for each in gradients if each is not None]
         if not dense:
             return list(gradients)
-        means = tf.numpy_function(self._average, dense, [tf.float32] * len(dense))
+        # eagerly, TensorFlow gives the only one of a list without the list
+        means = tf.nest.flatten(tf.numpy_function(self._average, dense, [tf.float32] * len(dense)))
         for mean, gradient in zip(means, dense, strict=True):
             mean.set_shape(gradient.shape)  # which a Python function loses
         found = iter([tf.cast(m, g.dtype) for m, g in zip(means, dense, strict=True)])

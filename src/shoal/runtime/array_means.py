@@ -193,8 +193,8 @@ _NOTHING: Final = np.empty(0, np.float32)
 def _holders(arrays: list[NDArray[np.float32]], number: int) -> int:
     """Return how many hold an array of a list, the list and this function among them.
 
-    Whoever holds a part of an array holds the array: NumPy's views, and what TensorFlow and JAX
-    have taken over.
+    Whoever holds a part of an array holds the array: NumPy's views, and what frameworks have taken
+    over.
     """
     return getrefcount(arrays[number])
 
