@@ -19,9 +19,8 @@ import numpy as np
 from shoal.collectives.buckets import BUCKET_BYTES, layout_buckets
 from shoal.errors import MismatchError, UsageError
 from shoal.runtime.transports import DEFAULT_HOLES, check_transport
-from shoal.runtime.udp.group import Memory, SumOptions
+from shoal.runtime.udp.group import KEPT_GROUPS, Memory, SumOptions, mean_options
 from shoal.transport.forms import sum_form
-from shoal.transport.holes import DIVIDE_BY_COUNT
 from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ _FLOAT: Final = np.dtype(np.float32)
 _ALIGNMENT: Final = 64
 """Bytes: TensorFlow and JAX take an array that begins at a multiple of it as it is, others they
 copy."""
-_KEPT_GROUPS: Final = 64
-"""Groups formed at run time whose tables are kept, those used last."""
 
 
 class ArrayMeans:
@@ -66,8 +63,8 @@ class ArrayMeans:
         self._wire = wire
         self._bucket_bytes = bucket_bytes
         self._layout: _Layout | None = None
-        make = partial(communicator.group_apart, meaning=("means", next(communicator.numbers)))
-        self._run_time_group = lru_cache(maxsize=_KEPT_GROUPS)(make)
+        make = partial(communicator.new_group, meaning=("means", next(communicator.user_numbers)))
+        self._run_time_group = lru_cache(maxsize=KEPT_GROUPS)(make)
 
     def gradients(self, gradients: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
         """Return their means over all ranks, which all call this alike.
@@ -76,7 +73,12 @@ class ArrayMeans:
         """
         layout = self._laid_out(gradients, together=True)
         group = self._communicator.group()
-        options = SumOptions(scale=1 / group.size, loss_bound=self._loss_bound, policy=self._policy)
+        options = SumOptions(
+            scale=1 / group.size,
+            loss_bound=self._loss_bound,
+            policy=self._policy,
+            tensor=(id(self), "gradients") if self._loss_bound else None,
+        )
         return self._carry_out(layout, gradients, group, replace(options, wire=self._wire))
 
     def parameters(
@@ -106,11 +108,12 @@ class ArrayMeans:
                 raise UsageError(message)
             factor = weights[found.me] / sum(weights)
             parameters = [np.multiply(each, factor, dtype=np.float32) for each in parameters]
-            options = SumOptions()
-        else:
-            options = SumOptions(
-                scale=1 / found.size, loss_bound=self._loss_bound, policy=DIVIDE_BY_COUNT
-            )
+        options = mean_options(
+            found.size,
+            is_weighted=bool(weights),
+            loss_bound=self._loss_bound,
+            tensor=(id(self), "parameters"),
+        )
         return self._carry_out(layout, parameters, found, options, sequence=sequence)
 
     def _laid_out(self, arrays: Sequence[NDArray[Any]], *, together: bool) -> _Layout:
@@ -165,7 +168,7 @@ class ArrayMeans:
             kind = replace(
                 options,
                 layer_class=layer_class(min(bucket.parameters), len(arrays)),
-                tensor=(id(self), options.policy, number) if options.loss_bound else None,
+                tensor=None if options.tensor is None else (options.tensor, number),
             )
             piece = Memory(memory.ctypes.data, memory.size, form, memory)
             place = None if sequence is None else sequence * len(layout.buckets) + number

@@ -15,7 +15,7 @@ import numpy as np
 from shoal.errors import ResourceError
 from shoal.groups import GeneratorConfig
 from shoal.runtime.control import ControlClient, ControlProcess
-from shoal.runtime.control.service import MINIMUM_TIMEOUT_S
+from shoal.runtime.control.service import usual_liveness_timeout_s
 from shoal.runtime.last_worker import wait_until_deserted
 from shoal.runtime.launch import read_launch
 from shoal.runtime.rendezvous import job_key, meeting_place
@@ -65,8 +65,7 @@ class GeneratedGroups:
                 communicator.deadline_s,
                 communicator.abort,
             )
-            place = read_launch().host
-            self._client.join(_SESSION, place, config or GeneratorConfig(), seed)
+            self._join(config or GeneratorConfig(), seed)
         except BaseException:
             self._stop_service()
             raise
@@ -120,6 +119,13 @@ class GeneratedGroups:
         finally:
             self.close()
 
+    def _join(self, config: GeneratorConfig, seed: int) -> None:
+        try:
+            self._client.join(_SESSION, read_launch().host, config, seed)
+        except BaseException:
+            self._client.close()
+            raise
+
     def _serve(self, communicator: NumpyCommunicator, host: str) -> str:
         """Serve the control plane on rank 0; return where, which rank 0 tells the others."""
         said, failure = np.zeros(_LONGEST, np.uint8), None
@@ -129,7 +135,7 @@ class GeneratedGroups:
                     host=host,
                     key=self._key,
                     world_size=communicator.world_size,
-                    liveness_timeout_s=max(MINIMUM_TIMEOUT_S, communicator.deadline_s / 2),
+                    liveness_timeout_s=usual_liveness_timeout_s(communicator.deadline_s),
                 )
                 text = self._service.endpoint
             except ResourceError as error:

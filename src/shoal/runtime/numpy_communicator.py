@@ -72,8 +72,9 @@ class NumpyCommunicator:
     def __init__(self, engine: UdpEngine) -> None:
         self._engine = engine
         self._groups: dict[tuple[int, ...], TransportGroup] = {}
-        self.numbers = count()
-        """For those who share this communicator, in the same order on every rank."""
+        self.user_numbers = count()
+        """Numbers for those who share this communicator, who take them in the same order on every
+        rank."""
 
     @property
     def rank(self) -> int:
@@ -198,10 +199,10 @@ class NumpyCommunicator:
         """
         members = tuple(range(self.world_size)) if ranks is None else tuple(map(int, ranks))
         if members not in self._groups:
-            self._groups[members] = self.group_apart(members, "group")
+            self._groups[members] = self.new_group(members, "group")
         return self._groups[members]
 
-    def group_apart(self, ranks: Sequence[int], meaning: Hashable) -> TransportGroup:
+    def new_group(self, ranks: Sequence[int], meaning: Hashable) -> TransportGroup:
         """Return a new group of these ranks for the conversation that `meaning` names to them.
 
         Not kept, for those who number operations themselves. Raises `UsageError` as `group`.

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import shoal
 from shoal.errors import ResourceError, UsageError, WorkerLost
 from shoal.runtime.control import ControlClient, ControlProcess, JobKey
-from shoal.runtime.control.service import MINIMUM_TIMEOUT_S
+from shoal.runtime.control.service import usual_liveness_timeout_s
 from shoal.runtime.facts import StoreFacts
 from shoal.runtime.job_card import JobCard, agree
 from shoal.runtime.last_worker import wait_until_deserted
@@ -341,8 +341,7 @@ def _serve_control(agreement: Agreement, host: str, port: int) -> ControlProcess
             port=port,
             key=agreement.key,
             world_size=dist.get_world_size(),
-            # A worker that hangs is to be named before waits for it end at their deadline.
-            liveness_timeout_s=max(MINIMUM_TIMEOUT_S, agreement.deadline_s / 2),
+            liveness_timeout_s=usual_liveness_timeout_s(agreement.deadline_s),
         )
     except ResourceError as error:
         agreement.facts.set("control", f"{_NO_CONTROL}{error}")

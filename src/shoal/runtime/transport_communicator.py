@@ -29,7 +29,14 @@ from shoal.runtime.mean import NARROW_TYPES
 from shoal.runtime.tensor_memory import Summand, bytes_of, form_of
 from shoal.runtime.transports import LossOptions
 from shoal.runtime.udp.error_feedback import ErrorFeedback
-from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup, stream_of
+from shoal.runtime.udp.group import (
+    EXACT,
+    KEPT_GROUPS,
+    SumOptions,
+    TransportGroup,
+    mean_options,
+    stream_of,
+)
 from shoal.transport.forms import INT32, INT64, RAW
 from shoal.transport.holes import DIVIDE_BY_COUNT
 from shoal.transport.tags import layer_class
@@ -136,7 +143,7 @@ class TransportCommunicator:
         self._world = TransportGroup(
             engine, everyone, stream_of("world", stream), feedback=self._feedback
         )
-        self._group = lru_cache(maxsize=64)(self._make_group)
+        self._group = lru_cache(maxsize=KEPT_GROUPS)(self._make_group)
         self.loss = loss
         """What may get lost from now on, and what the floats of sums are sent as."""
         self.algorithm = algorithm
@@ -279,13 +286,14 @@ class TransportCommunicator:
         if weights:
             wire = "float32" if flat.dtype in NARROW_TYPES else None
         summand = Summand.of(flat, wire)
-        scale = 1 / len(members)
         if weights:
             summand.values.mul_(weights[members.index(self.rank)] / sum(weights))
-            scale = 1.0
-        options = SumOptions(scale=scale)
-        if (bound := self.loss.bound_of(None)) and not weights:
-            options = replace(options, loss_bound=bound, policy=DIVIDE_BY_COUNT, tensor=name)
+        options = mean_options(
+            len(members),
+            is_weighted=bool(weights),
+            loss_bound=self.loss.bound_of(None),
+            tensor=name,
+        )
         group = self._group(members, weights, channel)
         transfer = group.all_reduce(summand.memory, options, iteration=sequence)
         try:

@@ -43,6 +43,14 @@ _HANDSHAKE_FAILURES = (
 )
 
 
+def usual_liveness_timeout_s(deadline_s: float) -> float:
+    """Return the liveness timeout of a job whose waits end at `deadline_s`.
+
+    A worker that hangs is to be named before waits for it end.
+    """
+    return max(MINIMUM_TIMEOUT_S, deadline_s / 2)
+
+
 class ControlService:
     """Serves the control plane of one job on `host`:`port` (0: any free port).
 

@@ -35,6 +35,9 @@ KEPT_SHAPES: Final = 1024
 """Shapes whose tables are kept, those used last: a parameter server and its 63 workers have some
 eight for each pair of them. Tables of a small message are a few kilobytes."""
 
+KEPT_GROUPS: Final = 64
+"""Groups formed at run time that are kept with their tables, those used last."""
+
 
 def stream_of(*meaning: Hashable) -> int:
     """Return the stream of the conversation that `meaning` describes to all who take part in it.
@@ -88,6 +91,23 @@ class SumOptions:
 
 
 EXACT: Final = SumOptions()
+
+
+def mean_options(
+    members: int, *, is_weighted: bool, loss_bound: float, tensor: Hashable
+) -> SumOptions:
+    """Return how parameters are averaged: what gets lost counts as not there.
+
+    Weighted contributions are multiplied by their senders, and nothing of them may get lost: what
+    is left would have other weights.
+    """
+    if is_weighted:
+        return EXACT
+    if loss_bound == 0:
+        return SumOptions(scale=1 / members)
+    return SumOptions(
+        scale=1 / members, loss_bound=loss_bound, policy=DIVIDE_BY_COUNT, tensor=tensor
+    )
 
 
 @dataclass
