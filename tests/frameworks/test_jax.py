@@ -50,6 +50,7 @@ with shoal.connect(deadline_s=20) as comm:
     mine, means = train(begin, INPUTS[shard], WANTED[shard], average)
     alone, _ = train(begin, INPUTS, WANTED, lambda gradients: gradients)
     print(json.dumps({
+        "lossy bytes": sum(comm.stats().total.sum_due_bytes),
         "types": [str(each.dtype) for each in jax.tree.leaves(means)],
         "apart": [float(jnp.abs(m - a).max()) for m, a in
                   zip(jax.tree.leaves(mine), jax.tree.leaves(alone))],
@@ -63,6 +64,7 @@ def test_a_step_in_two_halves_trains_as_one_process_on_all_shards_does(bound: st
     results = printed_by_ranks(TRAINED, 2, BOUND=bound, JAX_PLATFORMS="cpu")
     for result in results:
         assert result["types"] == ["float32", "bfloat16", "float32"]
+        assert (result["lossy bytes"] > 0) == (bound != "0")
         if bound == "0":
             assert max(result["apart"]) < 0.05  # bfloat16 rounds gradients of halves otherwise
     assert results[0]["sums"] == results[1]["sums"]

@@ -66,6 +66,7 @@ with shoal.connect(deadline_s=20) as comm:
     plain = gluon.Trainer(alone.collect_params(), "sgd", dict(options), kvstore=None)
     train(alone, plain, INPUTS, LABELS)
     print(json.dumps({
+        "lossy bytes": sum(comm.stats().total.sum_due_bytes),
         "refused": refused,
         "apart": float(max(np.abs(a - b).max() for a, b in zip(weights(net), weights(alone)))),
         "sums": [float(np.abs(each).sum()) for each in weights(net)],
@@ -77,6 +78,7 @@ with shoal.connect(deadline_s=20) as comm:
 def test_a_trainer_trains_as_one_process_on_all_shards_does(bound: str) -> None:
     results = printed_by_ranks(TRAINED, 2, BOUND=bound)
     for result in results:
+        assert (result["lossy bytes"] > 0) == (bound != "0")
         assert result["refused"].endswith("pass a batch through the model first.")
         if bound == "0":
             assert result["apart"] < 1e-5

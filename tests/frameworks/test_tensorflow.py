@@ -67,6 +67,7 @@ with shoal.connect(deadline_s=20) as comm:
         mine.save(f"{folder}/model.keras")
         loaded = keras.models.load_model(f"{folder}/model.keras")
     print(json.dumps({
+        "lossy bytes": sum(comm.stats().total.sum_due_bytes),
         "start apart": start_apart, "end apart": distance(mine, alone),
         "sums": [float(np.abs(w).sum()) for w in mine.get_weights()],
         "loaded": [type(loaded.optimizer) is keras.optimizers.SGD, distance(loaded, mine)],
@@ -82,6 +83,7 @@ def test_fit_trains_as_one_process_on_all_shards_does(bound: str) -> None:
     for result in results:
         assert result["start apart"] > 0.1
         assert result["loaded"] == [True, 0]
+        assert (result["lossy bytes"] > 0) == (bound != "0")
     assert results[0]["sums"] == results[1]["sums"]
     if bound == "0":
         assert max(each["end apart"] for each in results) < 1e-5
