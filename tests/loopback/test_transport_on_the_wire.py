@@ -100,17 +100,21 @@ def engines(
         for each in pair:
             opened.callback(each.close)
         cards = [each.card for each in pair]
-        relays = [Relay(card.addresses[0], tos) for card in cards if is_relayed]
+        relays = [Relay(card.lanes[0].addresses[0], tos) for card in cards if is_relayed]
         for relay in relays:
             opened.callback(relay.close)
-        addresses = [relay.address for relay in relays] or [card.addresses[0] for card in cards]
+        addresses = [relay.address for relay in relays] or [
+            card.lanes[0].addresses[0] for card in cards
+        ]
         if unreachable is not None:
             addresses[unreachable] = NOWHERE
         told = [
-            msgspec.structs.replace(card, addresses=[address] * len(card.addresses))
+            msgspec.structs.replace(
+                card, lanes=[msgspec.structs.replace(card.lanes[0], addresses=[address])]
+            )
             for card, address in zip(cards, addresses, strict=True)
         ]
-        for sender in pair[0].sockets.senders if without_checksums else ():
+        for sender in pair[0].lanes[0].sockets.senders if without_checksums else ():
             sender.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
         with ThreadPoolExecutor(2) as threads:  # each waits for the other
             list(threads.map(lambda engine: engine.start(told), pair))
@@ -246,8 +250,9 @@ def test_packets_that_the_kernel_does_not_take_are_counted_and_the_wait_ends() -
 def test_credit_never_exceeds_what_the_receive_buffer_holds() -> None:
     engine = UdpEngine(0, 1, TransportConfig(budget_packets=1 << 20), deadline_s=5.0)
     try:
-        assert engine.endpoint.config.budget_packets == engine.sockets.budget_packets < 1 << 20
-        assert engine.sockets.budget_packets * 1_500 < engine.sockets.receive_bytes
+        sockets = engine.lanes[0].sockets
+        assert engine.endpoint.config.budget_packets == sockets.budget_packets < 1 << 20
+        assert sockets.budget_packets * 1_500 < sockets.receive_bytes
     finally:
         engine.start([engine.card])
         engine.close()
@@ -259,7 +264,8 @@ def test_others_are_told_the_advertised_address() -> None:
     )
     try:
         card = engine.card
-        assert {host for host, _ in card.addresses} == {card.links[0]} == {"192.0.2.7"}
-        assert engine.sockets.receiver.getsockname()[0] == "127.0.0.1"
+        (lane,) = card.lanes
+        assert {host for host, _ in lane.addresses} == {card.links[0]} == {"192.0.2.7"}
+        assert engine.lanes[0].sockets.receiver.getsockname()[0] == "127.0.0.1"
     finally:
         engine.close()

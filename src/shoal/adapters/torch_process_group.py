@@ -52,7 +52,7 @@ from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup
 from shoal.transport.forms import RAW
 
 if TYPE_CHECKING:
-    from shoal.runtime.udp.engine import Carrier
+    from shoal.runtime.udp.transfer import Carrier
 
 ReduceOp = dist.ReduceOp
 

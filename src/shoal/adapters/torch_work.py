@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.futures import Future
 
-    from shoal.runtime.udp.engine import Transfer
+    from shoal.runtime.udp.transfer import Transfer
 
 
 MOST_THREADS = 1 << 14

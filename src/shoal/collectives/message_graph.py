@@ -8,7 +8,7 @@ Elements are counted from the start of the buffer; peers are positions in the gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -159,6 +159,49 @@ def exact_from(graph: MessageGraph, at: int) -> MessageGraph:
         for part in _parts(message.piece, at)
     ]
     return MessageGraph(tuple(outgoing), tuple(incoming), tuple(gates))
+
+
+def divided(
+    graph: MessageGraph, ways: int, piece_length: int, *, shard: int | None = None
+) -> list[MessageGraph]:
+    """Return `ways` graphs that together do what `graph` does, and wait for nothing of each other.
+
+    Each takes whole pieces, of `piece_length` elements, in turn; what is done with a piece stays
+    together. So all members must count pieces from the same place: the start of the buffer, or,
+    where only some of them have all of it, that of each `shard` of so many elements.
+    """
+    if ways == 1:
+        return [graph]
+
+    def way_of(piece: range) -> int:
+        place = piece.start if shard is None else piece.start % shard
+        return place // piece_length % ways
+
+    return [_only(graph, way, way_of) for way in range(ways)]
+
+
+def _only(graph: MessageGraph, way: int, way_of: Callable[[range], int]) -> MessageGraph:
+    """Return what a graph does with the pieces of one way."""
+
+    def takes(piece: range) -> bool:
+        return way_of(piece) == way
+
+    numbers = [number for number, gate in enumerate(graph.gates) if takes(gate.piece)]
+    place = {number: at for at, number in enumerate(numbers)}
+    place[NO_GATE] = NO_GATE
+    return MessageGraph(
+        tuple(
+            replace(message, after=place[message.after])
+            for message in graph.outgoing
+            if takes(message.piece)
+        ),
+        tuple(
+            replace(message, gate=place[message.gate])
+            for message in graph.incoming
+            if takes(message.piece)
+        ),
+        tuple(graph.gates[number] for number in numbers),
+    )
 
 
 def _parts(piece: range, at: int) -> list[range]:

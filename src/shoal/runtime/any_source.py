@@ -21,8 +21,8 @@ from shoal.runtime.host_copy import HOST
 from shoal.runtime.tensor_memory import bytes_of
 
 if TYPE_CHECKING:
-    from shoal.runtime.udp.engine import Transfer
     from shoal.runtime.udp.group import TransportGroup
+    from shoal.runtime.udp.transfer import Transfer
 
 
 @dataclass(slots=True, eq=False)

@@ -23,8 +23,9 @@ from shoal.runtime.udp.settings import from_environment
 
 if TYPE_CHECKING:
     from shoal.runtime.facts import StoreFacts
-    from shoal.runtime.udp.engine import Transfer, UdpEngine
+    from shoal.runtime.udp.engine import UdpEngine
     from shoal.runtime.udp.stats import TransportStats
+    from shoal.runtime.udp.transfer import Transfer
     from shoal.transport.endpoint import Endpoint
 
 
@@ -67,6 +68,11 @@ class EngineShare:
         """The engine's."""
         return self.engine.endpoint
 
+    @property
+    def lane_count(self) -> int:
+        """The engine's."""
+        return self.engine.lane_count
+
     def new_stream(self, *meaning: Hashable) -> int:
         """Return a stream that nobody has had on this engine; the same on all ranks.
 
@@ -84,7 +90,7 @@ class EngineShare:
         with self._lock:
             if self._error is None:
                 return self.engine.submit(transfer)
-        transfer.finish(self._error)
+        transfer.refuse(self._error)
         return transfer
 
     def stats(self) -> TransportStats:

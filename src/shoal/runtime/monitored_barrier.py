@@ -21,7 +21,7 @@ from shoal.runtime.udp.group import Memory, TransportGroup, stream_of
 from shoal.transport.forms import RAW
 
 if TYPE_CHECKING:
-    from shoal.runtime.udp.engine import Transfer
+    from shoal.runtime.udp.transfer import Transfer
 
 _GO, _STOP = 1, 2
 

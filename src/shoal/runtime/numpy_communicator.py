@@ -19,7 +19,7 @@ from shoal.errors import UsageError
 from shoal.runtime.launch import read_launch
 from shoal.runtime.metrics import serve_if_asked
 from shoal.runtime.rendezvous import exchange_cards
-from shoal.runtime.udp.engine import Card, Transfer, UdpEngine
+from shoal.runtime.udp.engine import Card, UdpEngine
 from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup, stream_of
 from shoal.runtime.udp.settings import from_environment
 from shoal.transport.forms import FLOAT_TYPES, IN_FLOAT32, RAW, SUMMABLE, sum_form
@@ -28,6 +28,7 @@ from shoal.transport.holes import POLICIES
 if TYPE_CHECKING:
     from shoal.errors import ShoalError
     from shoal.runtime.udp.stats import TransportStats
+    from shoal.runtime.udp.transfer import Transfer
 
 Array = NDArray[Any]
 
@@ -50,6 +51,7 @@ def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
         bind=settings.bind,
         advertise=settings.advertise,
         ports=settings.ports,
+        lane_count=settings.lane_count,
     )
     try:
         card = msgspec.msgpack.encode(engine.card)

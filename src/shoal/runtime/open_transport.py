@@ -49,6 +49,7 @@ def open_engine(
         bind=settings.bind,
         advertise=settings.advertise,
         ports=settings.ports,
+        lane_count=settings.lane_count,
     )
     try:
         shown = _Shown(engine.card, settings.sums.algorithm, settings.sums.wire)

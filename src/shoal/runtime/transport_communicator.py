@@ -42,8 +42,8 @@ from shoal.transport.holes import DIVIDE_BY_COUNT
 from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
-    from shoal.runtime.udp.engine import Carrier, Transfer
     from shoal.runtime.udp.stats import TransportStats
+    from shoal.runtime.udp.transfer import Carrier, Transfer
 
 NO_LOSS: Final = LossOptions()
 

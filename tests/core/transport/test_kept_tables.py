@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import pytest
 
     from shoal.errors import ShoalError
-    from shoal.runtime.udp.engine import Transfer
     from shoal.runtime.udp.stats import TransportStats
+    from shoal.runtime.udp.transfer import Transfer
     from shoal.transport.messages import MessageTables
 
 WORKERS = 64
@@ -30,12 +30,14 @@ class ImmediateCarrier:
 
     endpoint: Endpoint
     deadline_s: float = 1.0
+    lane_count: int = 1
     used: list[MessageTables] = field(default_factory=list)
 
     def submit(self, transfer: Transfer) -> Transfer:
-        self.used.append(transfer.tables)
-        transfer.give_back()
-        transfer.finish(None)
+        (part,) = transfer.parts
+        self.used.append(part.tables)
+        part.give_back()
+        transfer.finish()
         return transfer
 
     def stats(self) -> TransportStats:

@@ -36,7 +36,7 @@ SEGMENT = 64
 def stats_of(endpoint: Endpoint, log: OperationLog, seconds: float = 1.0) -> TransportStats:
     """Return what an engine with this endpoint and log would say."""
     entries = log.read()
-    total, peers = read_traffic(endpoint.state, entries, rank=endpoint.rank, seconds=seconds)
+    total, peers = read_traffic([endpoint.state], entries, rank=endpoint.rank, seconds=seconds)
     return TransportStats(
         rank=endpoint.rank,
         total=total,
@@ -97,7 +97,8 @@ def test_the_effective_loss_is_the_deficit_of_the_sum_and_within_its_bound(
     link.run()
 
     for rank, tables, account in members:
-        logs[rank].note_tables(tables, 0, account)
+        logs[rank].note_messages(tables, since_us=0)
+        logs[rank].note_sum(tables, account)
     everyone = [stats_of(link.endpoints[rank], logs[rank]) for rank in range(size)]
     due = sum(stats.total.sum_due_bytes[3] for stats in everyone)
     missing = sum(stats.total.sum_missing_bytes[3] for stats in everyone)
@@ -205,7 +206,7 @@ def test_a_peer_that_comes_late_is_the_one_that_was_waited_for() -> None:
     transfers[1].post()
     link.run()
     for transfer in transfers:
-        log.note_tables(transfer.receiving, 1, None)
+        log.note_messages(transfer.receiving, since_us=1)
     stats = stats_of(endpoints[0], log)
     assert 0.1 <= stats.peers[1].wait_s < 0.11
     assert 0 < stats.peers[2].wait_s < 0.01
@@ -222,7 +223,7 @@ def test_a_slow_way_shows_in_how_long_messages_take() -> None:
         transfer = Transfer(link, 1, 0, np.ones(3_000, np.float32), stream=1)
         transfer.post()
         link.run()
-        log.note_tables(transfer.receiving, 1, None)
+        log.note_messages(transfer.receiving, since_us=1)
         took.append(stats_of(endpoints[0], log).peers[1].moving_s)
     assert took[0] > 0.012, "12,000 bytes and their headers, at a byte per microsecond"
     assert 9 < took[1] / took[0] < 11

@@ -1,51 +1,38 @@
-"""A rank's transport at work: its sockets, its endpoint, and the thread that moves datagrams.
+"""A rank's transport at work: its lanes, and the connections that tell who is alive.
 
-Owns the hand-over between Python threads and the compiled loop: whoever wants a transfer leaves it
-in a queue and wakes the loop; the loop's thread posts it, tells whoever waits when it is done, and
-gives it up at its deadline. Only that thread touches the endpoint's tables.
+Owns how a rank meets the others, hands its transfers to the lanes and leaves: each lane moves its
+datagrams by itself. One is enough for most links; more of them keep more cores busy where the
+links carry more than one thread can.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import secrets
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
 from shoal.compiled import compiling_once, is_cold
-from shoal.errors import (
-    DeadlineExceeded,
-    MismatchError,
-    ResourceError,
-    ShoalError,
-    UsageError,
-    WorkerLost,
-)
+from shoal.errors import MismatchError, ShoalError
+from shoal.runtime.udp.lane import Lane, LaneCard
 from shoal.runtime.udp.links import LinkListener, PeerLinks
-from shoal.runtime.udp.operation_log import OperationLog, SumAccount
-from shoal.runtime.udp.paths import check_reachable, parse_interfaces, plan_paths
-from shoal.runtime.udp.pump import EVENTS, FAILED, new_sockets, pump
-from shoal.runtime.udp.sockets import RankSockets, address_tables, open_sockets
-from shoal.runtime.udp.stats import TransportStats, loop_stats, operation_stats, read_traffic
-from shoal.transport.endpoint import Endpoint, TransportConfig
+from shoal.runtime.udp.operation_log import OperationLog
+from shoal.runtime.udp.paths import check_reachable, parse_interfaces
+from shoal.runtime.udp.stats import TransportStats, joined_loops, operation_stats, read_traffic
 from shoal.transport.forms import RAW
 from shoal.transport.messages import MessageTables
 from shoal.transport.operations import cancel_operation
-from shoal.transport.tables import Counter
 from shoal.transport.tags import tag_messages
 
-TICK_US: Final = 200_000
-"""How long the loop stays in compiled code at most, and so how late a deadline may be noticed."""
-
+if TYPE_CHECKING:
+    from shoal.runtime.udp.transfer import Transfer
+    from shoal.transport.endpoint import Endpoint, TransportConfig
+    from shoal.transport.tables import Counter
 
 LINGER_S: Final = 2.0
 """How long nobody may have asked a rank that leaves before the others: long enough for several of
@@ -56,97 +43,11 @@ _LISTEN_S: Final = 0.1
 class Card(msgspec.Struct, frozen=True):
     """What a rank must know of another before it can send to it."""
 
-    addresses: list[tuple[str, int]]
-    """Where its datagrams go: one for each of its interfaces."""
+    lanes: list[LaneCard]
+    """Those it has opened. Ranks use as many as the one with fewest has."""
     links: tuple[str, int]
     """Where its connections are accepted."""
-    tags: list[int]
-    """The tag that each rank has to put into its packets to this one."""
     segment_bytes: int
-
-
-@dataclass(slots=True, eq=False)
-class Transfer:
-    """One operation on its way; `wait` returns when this rank's part in it is done."""
-
-    tables: MessageTables
-    stream: int
-    iteration: int
-    what: str
-    keep: Any = None
-    """What owns the memory: kept until the operation is done."""
-    give_back: Callable[[], None] = lambda: None
-    """Called in the loop's thread once the tables are free again."""
-    patient: bool = False
-    """Whether it may wait for ever: a server is idle for as long as nobody asks."""
-    limit_s: float = 0.0
-    """How long it may take if it is not patient; 0 for as long as the engine lets all."""
-    owner: object = None
-    """Which of several users of the engine asked for it."""
-    kind: str = "transfer"
-    """What it counts as."""
-    account: SumAccount | None = None
-    """How to count what it has lost; None if that is nothing."""
-    submitted: float = 0.0
-    """When it was asked for, in `time.monotonic` seconds."""
-    callbacks: list[Callable[[ShoalError | None], None]] = field(default_factory=list)
-    deadline: float = 0.0
-    """When it is given up, in `time.monotonic` seconds."""
-    error: ShoalError | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def wait(self) -> None:
-        """Block until done. Raises `WorkerLost`, `DeadlineExceeded` or what ended the transport."""
-        self.done.wait()
-        if self.error is not None:
-            raise self.error
-
-    def tell(self, callback: Callable[[ShoalError | None], None]) -> None:
-        """Have `callback` called once when this is done or has failed, or now if it is.
-
-        It is called in the loop's thread, with the error or None, and must be short.
-        """
-        with self.lock:
-            if not self.done.is_set():
-                self.callbacks.append(callback)
-                return
-        callback(self.error)
-
-    def finish(self, error: ShoalError | None) -> None:
-        """Let whoever waits go on. Called in the loop's thread."""
-        self.error, self.keep = error, None
-        with self.lock:
-            self.done.set()
-        for callback in self.callbacks:
-            callback(error)
-
-
-class Carrier(Protocol):
-    """What carries transfers out: an engine, or the share that one of its users has."""
-
-    deadline_s: float
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The decisions, and the counts, of this rank's transport."""
-        ...
-
-    def submit(self, transfer: Transfer) -> Transfer:
-        """Start a transfer."""
-        ...
-
-    def stats(self) -> TransportStats:
-        """Return a snapshot of what has been done."""
-        ...
-
-    def abort(self, error: ShoalError) -> None:
-        """Make every running and later transfer fail with `error`."""
-        ...
-
-    def close(self) -> None:
-        """Leave."""
-        ...
 
 
 class UdpEngine:
@@ -155,7 +56,8 @@ class UdpEngine:
     Make one, publish its `card`, `start` it with everyone's cards, `submit` transfers, `close` it.
     `deadline_s` bounds every transfer. `bind` and `ports` say where it receives, `advertise` what
     the others are told instead of `bind`; several addresses are separated by commas, as in
-    SHOAL_BIND. `config.paths` is the number of source ports on each.
+    SHOAL_BIND. `config.paths` is the number of source ports on each, for each of at most
+    `lane_count` lanes.
     """
 
     def __init__(
@@ -168,47 +70,56 @@ class UdpEngine:
         bind: str = "127.0.0.1",
         advertise: str | None = None,
         ports: range | None = None,
+        lane_count: int = 1,
     ) -> None:
         self.deadline_s = deadline_s
         self._interfaces = parse_interfaces(bind, advertise)
         check_reachable(self._interfaces)
-        self.sockets: RankSockets = open_sockets(
-            self._interfaces, ports=ports, source_ports=config.paths
-        )
-        try:
-            self._listener = LinkListener(self.sockets.family, self._interfaces[0].bind, ports)
-        except BaseException:
-            self.sockets.close()
-            raise
-        budget = min(config.budget_packets, self.sockets.budget_packets)
-        self.endpoint = Endpoint(rank, world_size, replace(config, budget_packets=budget))
-        self._tags = [secrets.randbits(32) for _ in range(world_size)]
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._submitted: deque[Transfer] = deque()
-        self._waiting: deque[Transfer] = deque()
-        self._running: dict[int, Transfer] = {}
-        self._lost: dict[int, ShoalError] = {}
-        self._newly_lost: deque[int] = deque()
-        self._ended_owners: deque[tuple[object, ShoalError]] = deque()
-        self._stopping = False
+        self._log = OperationLog(world_size)
         self._error: ShoalError | None = None
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
         self._links: PeerLinks | None = None
         self._began = time.monotonic()
-        self._log = OperationLog(world_size)
         self._closers: list[Callable[[], None]] = []
+        self.is_closed = False
+        """Whether `close` has been called."""
+        self.lanes: list[Lane] = []
+        """Those in use, once this has been started; before, those opened."""
+        try:
+            for _ in range(lane_count):
+                lane = Lane(
+                    rank,
+                    world_size,
+                    config,
+                    self._interfaces,
+                    ports=ports,
+                    log=self._log,
+                    on_failure=self.abort,
+                )
+                self.lanes.append(lane)
+            family = self.lanes[0].sockets.family
+            self._listener = LinkListener(family, self._interfaces[0].bind, ports)
+        except BaseException:
+            for lane in self.lanes:
+                lane.close()
+            raise
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The decisions and the counts of the first lane."""
+        return self.lanes[0].endpoint
+
+    @property
+    def lane_count(self) -> int:
+        """How many lanes a transfer may be divided among."""
+        return len(self.lanes)
 
     @property
     def card(self) -> Card:
         """What the other ranks need in order to send to this one."""
         links = (self._interfaces[0].advertise, self._listener.port)
-        return Card(self.sockets.addresses, links, self._tags, self.endpoint.config.segment_bytes)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` has been called."""
-        return self._wake_fd < 0
+        lanes = [lane.card for lane in self.lanes]
+        return Card(lanes, links, self.endpoint.config.segment_bytes)
 
     def start(self, cards: Sequence[Card]) -> None:
         """Connect to all ranks, whose cards are given in order, and start moving datagrams.
@@ -218,25 +129,26 @@ class UdpEngine:
         """
         me = self.endpoint.rank
         self._check_segments(cards)
-        for rank, card in enumerate(cards):
-            if rank != me:
-                self.endpoint.connect(rank, tag_in=self._tags[rank], tag_out=card.tags[me])
-        self._open_paths([card.addresses for card in cards])
+        fewest = min(len(card.lanes) for card in cards)
+        while len(self.lanes) > fewest:
+            self.lanes.pop().close()
+        for number, lane in enumerate(self.lanes):
+            lane.open_paths([card.lanes[number] for card in cards])
         self._load_code()
         self._links = PeerLinks.join(
             me,
             [card.links for card in cards],
-            tags_in=self._tags,
-            tags_out=[card.tags[me] for card in cards],
+            tags_in=self.lanes[0].tags,
+            tags_out=[card.lanes[0].tags[me] for card in cards],
             listener=self._listener,
             deadline_s=self.deadline_s,
             on_lost=self._note_lost,
         )
-        self._thread = threading.Thread(target=self._run, name="shoal-transport", daemon=True)
-        self._thread.start()
+        for number, lane in enumerate(self.lanes):
+            lane.start(f"shoal-lane-{number}")
 
     def submit(self, transfer: Transfer) -> Transfer:
-        """Start a transfer as soon as the loop gets to it. Callable from any thread."""
+        """Start a transfer as soon as the lanes get to it. Callable from any thread."""
         transfer.limit_s = transfer.limit_s or self.deadline_s
         wait_s = math.inf if transfer.patient else transfer.limit_s
         transfer.submitted = time.monotonic()
@@ -244,25 +156,23 @@ class UdpEngine:
         with self._lock:
             error = self._error
             if error is None:
-                self._submitted.append(transfer)
+                for part in transfer.parts:
+                    self.lanes[part.lane].submit(transfer, part)
         if error is not None:
-            transfer.finish(error)
-        else:
-            self._wake()
+            transfer.refuse(error)
         return transfer
 
     def abort(self, error: ShoalError) -> None:
         """Make every running and later transfer fail with `error`. The first error stands."""
         with self._lock:
-            self._error = self._error or error
-        if self._thread is not None:
-            self._wake()
+            self._error = error = self._error or error
+        for lane in self.lanes:
+            lane.abort(error)
 
     def end_transfers(self, owner: object, error: ShoalError) -> None:
         """Make every transfer of `owner` fail with `error` that has been submitted so far."""
-        self._ended_owners.append((owner, error))
-        if self._thread is not None:
-            self._wake()
+        for lane in self.lanes:
+            lane.end_transfers(owner, error)
 
     def at_close(self, closer: Callable[[], None]) -> None:
         """Have `closer` called when this is closed."""
@@ -277,16 +187,10 @@ class UdpEngine:
             self._links.close()
             self._links = None
         self.abort(ShoalError("The transport has been closed."))
-        self._stopping = True
-        if self._thread is not None:
-            self._wake()
-            self._thread.join()
-            self._thread = None
-        if self._wake_fd >= 0:
-            self._listener.close()
-            self.sockets.close()
-            os.close(self._wake_fd)
-            self._wake_fd = -1
+        for lane in self.lanes:
+            lane.close()
+        self._listener.close()
+        self.is_closed = True
 
     def _linger(self, links: PeerLinks) -> None:
         """Say goodbye, and go on answering until all leave or nobody has asked for a while.
@@ -306,11 +210,12 @@ class UdpEngine:
 
     def _told(self) -> int:
         """Return how often this rank has said that a message is done."""
-        return self.endpoint.counts()[Counter.STOPS]
+        return sum(lane.told for lane in self.lanes)
 
     def counts(self, peer: int | None = None) -> dict[Counter, int]:
         """Return what has been counted for `peer`, or (None) for everyone together."""
-        return self.endpoint.counts(peer)
+        tables = [lane.endpoint.counts(peer) for lane in self.lanes]
+        return {counter: sum(each[counter] for each in tables) for counter in tables[0]}
 
     def stats(self) -> TransportStats:
         """Return a snapshot of what this has done since it was made.
@@ -318,48 +223,30 @@ class UdpEngine:
         Callable from any thread once this has been started, and after it was closed.
         """
         now = time.monotonic()
-        entries, endpoint = self._log.read(), self.endpoint
-        total, peers = read_traffic(
-            endpoint.state, entries, rank=endpoint.rank, seconds=now - self._began
-        )
-        waiting = [each.submitted for each in self._all() if not each.patient]
+        entries, rank = self._log.read(), self.endpoint.rank
+        states = [lane.endpoint.state for lane in self.lanes]
+        total, peers = read_traffic(states, entries, rank=rank, seconds=now - self._began)
+        under_way = {id(each): each for lane in self.lanes for each in lane.transfers()}
+        waiting = [each.submitted for each in under_way.values() if not each.patient]
         return TransportStats(
-            rank=endpoint.rank,
+            rank=rank,
             total=total,
             peers=peers,
             operations=operation_stats(entries.kinds),
-            loop=loop_stats(self._io.row[0], **self._bytes_by_address()),
-            budget_packets=float(endpoint.state.core[0]["budget"]),
+            loop=joined_loops([lane.loop_stats() for lane in self.lanes]),
+            budget_packets=sum(float(state.core[0]["budget"]) for state in states),
             deadline_s=self.deadline_s,
             under_way=len(waiting),
             oldest_s=max(0.0, now - min(waiting, default=now)),
         )
 
-    def _open_paths(self, addresses: Sequence[Sequence[tuple[str, int]]]) -> None:
-        """Lay the paths to all ranks, whose addresses are given in order."""
-        config, sockets = self.endpoint.config, self.sockets
-        plan = plan_paths(len(self._interfaces), config.paths, [len(each) for each in addresses])
-        self._interface_of = [place % len(self._interfaces) for place in plan.senders]
-        self.endpoint.state.core["paths"] = len(plan.senders)
-        fds = [receiver.fileno() for receiver in sockets.receivers]
-        table, lengths = address_tables(sockets.family, addresses, plan.peers)
-        self._io = new_sockets(fds, sockets.send_fds[plan.senders], table, lengths)
-        row = self._io.row
-        row["wake_fd"] = self._wake_fd
-        row["uses_segmentation"] = sockets.segmentation
-        row["uses_coalescing"] = sockets.coalescing
-
-    def _bytes_by_address(self) -> dict[str, dict[str, int]]:
-        """Return what has been sent from and received at each own address, headers included."""
-        names = [each.bind for each in self._interfaces]
-        sent = dict.fromkeys(names, 0)
-        for interface, size in zip(self._interface_of, self._io.sent_bytes.tolist(), strict=True):
-            sent[names[interface]] += size
-        received = dict(zip(names, self._io.receivers["all_bytes"].tolist(), strict=True))
-        return {"sent": sent, "received": received}
+    def _note_lost(self, rank: int) -> None:
+        """Let the lanes know that the connection to `rank` has ended. From the links' thread."""
+        for lane in self.lanes:
+            lane.note_lost(rank)
 
     def _load_code(self) -> None:
-        """Load or compile what the loop calls, before any deadline runs: that may take a while."""
+        """Load or compile what the lanes call, before any deadline runs: that may take a while."""
         cold = is_cold("transport")
         if cold and self.endpoint.rank == 0:
             sys.stderr.write("compiling the transport, once for this version of it ...\n")
@@ -368,8 +255,8 @@ class UdpEngine:
             slot = self.endpoint.post(tables, 0, 0, 0)
             self.endpoint.finished()
             cancel_operation(self.endpoint.state, slot)
-            self._pump = pump.given(self.endpoint.state, self._io)
-            self._pump(0)
+            for lane in self.lanes:
+                lane.load()
             if cold:  # what the first sum that may lose something calls, in training
                 tag_messages(tables.outgoing, tables.segment_bytes, 0.0, np.zeros(0), False)
                 tables.add_kept(0)
@@ -383,103 +270,3 @@ class UdpEngine:
                     f" {mine}; give all ranks the same MTU."
                 )
                 raise MismatchError(message)
-
-    def _wake(self) -> None:
-        self._io.row["wanted"] = 1
-        os.eventfd_write(self._wake_fd, 1)
-
-    def _note_lost(self, rank: int) -> None:
-        """Let the loop know that the connection to `rank` has ended. From the links' thread."""
-        self._newly_lost.append(rank)
-        if self._thread is not None:
-            self._wake()
-
-    def _run(self) -> None:
-        next_look = 0.0
-        while not self._stopping:
-            now_us = time.monotonic_ns() // 1_000
-            self._post(now_us)
-            why = self._pump(now_us + TICK_US)
-            self._collect()
-            if why == FAILED:
-                number = int(self._io.row["last_error"][0])
-                self.abort(ResourceError(f"The receive socket failed: {os.strerror(number)}."))
-            self._note_losses()
-            self._end_owned()
-            if self._error is not None:
-                self._give_up(self._all(), self._error)
-            elif why != EVENTS and time.monotonic() >= next_look:
-                self._give_up_late()
-                next_look = time.monotonic() + TICK_US / 1e6
-        self._give_up(self._all(), self._error or ShoalError("The transport has been closed."))
-
-    def _post(self, now_us: int) -> None:
-        while self._submitted:
-            self._waiting.append(self._submitted.popleft())
-        while self._waiting and self.endpoint.has_room:
-            transfer = self._waiting.popleft()
-            lost = [rank for rank in transfer.tables.peers if rank in self._lost]
-            if lost:
-                self._end(transfer, self._lost[lost[0]])
-                continue
-            key = transfer.stream, transfer.iteration
-            try:
-                self._running[self.endpoint.post(transfer.tables, *key, now_us)] = transfer
-            except UsageError as error:
-                transfer.give_back()
-                self._end(transfer, error)
-
-    def _collect(self) -> None:
-        for slot in self.endpoint.finished():
-            transfer = self._running.pop(slot)
-            submitted_us = None if transfer.patient else int(transfer.submitted * 1e6)
-            self._log.note_tables(transfer.tables, submitted_us, transfer.account)
-            transfer.give_back()
-            self._end(transfer, None)
-
-    def _end(self, transfer: Transfer, error: ShoalError | None) -> None:
-        """Note that a transfer has ended, and let whoever waits for it go on."""
-        if not transfer.patient:
-            wait_s = time.monotonic() - transfer.submitted
-            self._log.note(transfer.kind, wait_s, failed=error is not None)
-        transfer.finish(error)
-
-    def _note_losses(self) -> None:
-        while self._newly_lost:
-            rank = self._newly_lost.popleft()
-            error = WorkerLost(f"Rank {rank} is gone: its connection has ended.", rank)
-            self._lost[rank] = error
-            self.endpoint.state.peers[rank]["lost"] = 1
-            self._give_up([t for t in self._all() if rank in t.tables.peers], error)
-
-    def _end_owned(self) -> None:
-        while self._ended_owners:
-            owner, error = self._ended_owners.popleft()
-            self._give_up([each for each in self._all() if each.owner is owner], error)
-
-    def _give_up_late(self) -> None:
-        now = time.monotonic()
-        for transfer in [each for each in self._all() if each.deadline <= now]:
-            ranks = ", ".join(map(str, transfer.tables.unfinished_peers()))
-            message = (
-                f"{transfer.what} was not done within the timeout of {transfer.limit_s:g} s;"
-                f" it waits for rank {ranks or 'nobody'}."
-            )
-            self._give_up([transfer], DeadlineExceeded(message))
-
-    def _all(self) -> list[Transfer]:
-        return [*self._running.values(), *self._waiting, *self._submitted]
-
-    def _give_up(self, transfers: Sequence[Transfer], error: ShoalError) -> None:
-        """Cancel transfers wherever they stand."""
-        slots = {id(transfer): slot for slot, transfer in self._running.items()}
-        for transfer in transfers:
-            slot = slots.get(id(transfer))
-            if slot is not None:
-                self.endpoint.cancel(slot)
-                del self._running[slot]
-            else:
-                for queue in (self._waiting, self._submitted):
-                    if transfer in queue:
-                        queue.remove(transfer)
-            self._end(transfer, error)

@@ -16,24 +16,28 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from shoal.collectives import graphs
-from shoal.collectives.message_graph import exact_from
+from shoal.collectives.message_graph import divided, exact_from
 from shoal.errors import UsageError
-from shoal.runtime.udp.engine import Transfer
 from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.runtime.udp.operation_log import SumAccount
-from shoal.transport.forms import RAW
+from shoal.runtime.udp.transfer import Part, Transfer
+from shoal.transport.forms import RAW, WIRE_BYTES
 from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
 from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK, ZERO
 from shoal.transport.tags import LARGE, ImportanceTagger
 
 if TYPE_CHECKING:
     from shoal.collectives.message_graph import MessageGraph
-    from shoal.runtime.udp.engine import Carrier
+    from shoal.runtime.udp.transfer import Carrier
     from shoal.transport.messages import MessageTables
 
 KEPT_SHAPES: Final = 1024
 """Shapes whose tables are kept, those used last: a parameter server and its 63 workers have some
 eight for each pair of them. Tables of a small message are a few kilobytes."""
+
+DIVIDED_BYTES: Final = 1 << 20
+"""What is moved in one operation from this on is divided among the lanes: less of it is there
+before another thread has got to its part."""
 
 KEPT_GROUPS: Final = 64
 """Groups formed at run time that are kept with their tables, those used last."""
@@ -177,7 +181,7 @@ class TransportGroup:
             return made if options.exact_from is None else exact_from(made, options.exact_from)
 
         shape = ("all-reduce", memory.count, memory.form, options)
-        return self._start(shape, graph, memory, options=options, iteration=iteration)
+        return self._start(shape, graph, memory, piece, options=options, iteration=iteration)
 
     def reduce_scatter(
         self, source: Memory, target: Memory, options: SumOptions = EXACT
@@ -189,6 +193,8 @@ class TransportGroup:
             ("reduce-scatter", target.count, target.form, options),
             lambda: graphs.reduce_scatter(self.size, self.me, target.count, piece),
             target,
+            piece,
+            shard=target.count,
             source=source,
             options=options,
         )
@@ -210,6 +216,7 @@ class TransportGroup:
             ("all-gather", tuple(counts), memory.form),
             lambda: graphs.all_gather(self.me, counts, piece),
             memory,
+            piece,
             iteration=iteration,
             deadline_s=deadline_s,
         )
@@ -237,6 +244,7 @@ class TransportGroup:
             ("all-to-all", tuple(sent), tuple(received), source.form),
             lambda: graphs.all_to_all(self.me, sent, received, piece),
             target,
+            None,
             source=source,
         )
 
@@ -247,6 +255,7 @@ class TransportGroup:
             ("broadcast", memory.count, memory.form, root),
             lambda: graphs.broadcast(self.size, self.me, memory.count, root, piece),
             memory,
+            piece,
         )
 
     def reduce(self, memory: Memory, root: int, options: SumOptions = EXACT) -> Transfer | None:
@@ -257,6 +266,7 @@ class TransportGroup:
             ("reduce", memory.count, memory.form, root, options),
             lambda: graphs.reduce(self.size, self.me, memory.count, root, piece),
             memory,
+            piece,
             options=options,
         )
 
@@ -311,6 +321,7 @@ class TransportGroup:
                 self.me, sender, receiver, memory.count, piece, lossy=options.loss_bound > 0
             ),
             memory,
+            piece,
             options=options,
             stream=stream,
             iteration=iteration,
@@ -337,7 +348,9 @@ class TransportGroup:
         shape: tuple[Hashable, ...],
         make_graph: Callable[[], MessageGraph],
         memory: Memory,
+        piece: int | None,
         *,
+        shard: int | None = None,
         source: Memory | None = None,
         options: SumOptions = EXACT,
         stream: int | None = None,
@@ -345,43 +358,62 @@ class TransportGroup:
         patient: bool = False,
         deadline_s: float | None = None,
     ) -> Transfer | None:
+        """Start an operation, whose tables are made of a graph unless some of its `shape` are kept.
+
+        What is large goes by all lanes, in pieces of `piece` elements (None: not divided).
+        """
         if stream is None and iteration is None:
             iteration = self.reserve()
         origin = source or memory
         if options.keeps_missing:  # first, because it frees tables
             self.feedback.add_back(options.tensor, origin.address)
-        with self._lock:
-            kept = self._tables.get(shape)
-            found = kept.pop() if kept else None
-        tables = found or self._make_tables(make_graph(), memory.form, options)
-        if tables.is_empty:
-            self._keep(shape, tables)
+        is_large = memory.count * WIRE_BYTES[memory.form] >= DIVIDED_BYTES
+        lanes = self.engine.lane_count if is_large and piece else 1
+        found = self._take(shape, lanes)
+        if None in found:
+            divisions = divided(make_graph(), lanes, piece or 1, shard=shard)
+            found = [
+                tables or self._make_tables(graph, memory.form, options)
+                for tables, graph in zip(found, divisions, strict=True)
+            ]
+        parts = []
+        for lane, tables in enumerate(found):
+            assert tables is not None
+            give_back = partial(self._keep, (*shape, lane), tables)
+            if tables.is_empty:
+                give_back()
+                continue
+            tables.place(memory.address, origin.address)
+            if options.keeps_missing:
+                give_back = partial(self.feedback.keep, options.tensor, tables, give_back)
+            if options.tensor is not None:
+                self._tagger(options.importance).tag(tables, (options.tensor, lane))
+            parts.append(Part(lane, tables, give_back, self._accounts.get(tables)))
+        if not parts:
             return None
-        tables.place(memory.address, origin.address)
-        give_back = partial(self._keep, shape, tables)
-        if options.keeps_missing:
-            give_back = partial(self.feedback.keep, options.tensor, tables, give_back)
-        if options.tensor is not None:
-            self._tagger(options.importance).tag(tables, options.tensor)
         transfer = Transfer(
-            tables,
+            tuple(parts),
             self.stream if stream is None else stream,
             iteration or 0,
             f"The {shape[0]} of {memory.count} elements among ranks {self.ranks}",
             keep=(memory.owner, source.owner if source is not None else None),
-            give_back=give_back,
             patient=patient,
             kind=str(shape[0]),
-            account=self._accounts.get(tables),
             limit_s=deadline_s or self.deadline_s or self.engine.deadline_s,
         )
         return self.engine.submit(transfer)
 
-    def _keep(self, shape: tuple[Hashable, ...], tables: MessageTables) -> None:
-        """Keep an operation's tables for the next one of the same shape."""
+    def _take(self, shape: tuple[Hashable, ...], lanes: int) -> list[MessageTables | None]:
+        """Return tables that are kept of an operation's shape, for every lane that takes part."""
         with self._lock:
-            kept = self._tables.pop(shape, [])
-            self._tables[shape] = [*kept, tables]
+            kept = [self._tables.get((*shape, lane)) for lane in range(lanes)]
+            return [each.pop() if each else None for each in kept]
+
+    def _keep(self, key: tuple[Hashable, ...], tables: MessageTables) -> None:
+        """Keep an operation's tables for the next one of the same shape, on the same lane."""
+        with self._lock:
+            kept = self._tables.pop(key, [])
+            self._tables[key] = [*kept, tables]
             if len(self._tables) > KEPT_SHAPES:
                 self._tables.pop(next(iter(self._tables)))
 

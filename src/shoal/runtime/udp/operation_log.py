@@ -119,28 +119,26 @@ class OperationLog:
         with self._lock:
             self._kinds.setdefault(kind, OperationTally()).add(wait_s, failed=failed)
 
-    def note_tables(
-        self, tables: MessageTables, submitted_us: int | None, account: SumAccount | None
-    ) -> None:
-        """Note what the tables of an operation that has finished say of its messages.
+    def note_messages(self, tables: MessageTables, *, since_us: int | None = None) -> None:
+        """Note how long the messages of an operation that has finished were under way.
 
-        `submitted_us` is when it was asked for; None if nobody was waited for.
+        And, if it was asked for at `since_us`, how long its peers were waited for.
         """
-        if submitted_us is not None and len(tables.incoming):
-            self._note_waits(tables, submitted_us)
-        if account is not None:
-            with self._lock:
-                self._note_sum(tables.incoming[account.rows], account)
-
-    def _note_waits(self, tables: MessageTables, submitted_us: int) -> None:
+        if not len(tables.incoming):
+            return
         rows, (peers, starts) = tables.incoming, tables.senders
         first_at = np.where(rows["first_at"] == 0, NEVER, rows["first_at"])
         came = np.minimum.reduceat(first_at, starts)
-        waited = np.where(came == NEVER, 0, np.maximum(0, came - submitted_us))
         moved = np.add.reduceat(rows["last_at"] - rows["first_at"], starts)
         with self._lock:
-            self._waited_us[peers] += waited
             self._moved_us[peers] += moved
+            if since_us is not None:
+                self._waited_us[peers] += np.where(came == NEVER, 0, np.maximum(0, came - since_us))
+
+    def note_sum(self, tables: MessageTables, account: SumAccount) -> None:
+        """Note what a sum that has finished was made without."""
+        with self._lock:
+            self._note_sum(tables.incoming[account.rows], account)
 
     def _note_sum(self, rows: NDArray[np.void], account: SumAccount) -> None:
         """Add up what was due, what could be left out and what was, of messages that may lose some.

@@ -8,8 +8,9 @@ one's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
@@ -174,7 +175,7 @@ class OperationStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopStats:
-    """What the socket loop has done."""
+    """What the socket loops of all lanes have done."""
 
     send_calls: int = 0
     receive_calls: int = 0
@@ -310,19 +311,23 @@ def _numbers_of(counts: list[int]) -> dict[str, Any]:
 
 
 def read_traffic(
-    state: State, entries: LogEntries, *, rank: int, seconds: float
+    states: Sequence[State], entries: LogEntries, *, rank: int, seconds: float
 ) -> tuple[Traffic, dict[int, PeerStats]]:
-    """Return what passed in all and by peer, `seconds` after the endpoint was made."""
-    rows = state.peers.copy()
-    table = state.counters.copy()
+    """Return what passed in all and by peer, `seconds` after the endpoints were made.
+
+    `states` are those of the lanes. Round trips are the first one's, which all operations use.
+    """
+    rows = np.stack([state.peers for state in states])
+    table = np.sum([state.counters for state in states], axis=0)
     sums = {
         "sum_due_bytes": entries.sum_due,
         "sum_allowed_bytes": entries.sum_allowed,
         "sum_missing_bytes": entries.sum_missing,
     }
-    known, missing = rows["end"], np.maximum(0, rows["end"] - rows["received"])
-    credit = np.maximum(0, rows["granted"] - rows["next_number"]).tolist()
-    round_trips = (rows["smoothed_rtt"] / 1e6).tolist()
+    known = rows["end"].sum(axis=0)
+    missing = np.maximum(0, rows["end"] - rows["received"]).sum(axis=0)
+    credit = np.maximum(0, rows["granted"] - rows["next_number"]).sum(axis=0).tolist()
+    round_trips = (rows[0]["smoothed_rtt"] / 1e6).tolist()
 
     def traffic(of: int | slice) -> dict[str, Any]:
         of_all = isinstance(of, slice)
@@ -345,7 +350,7 @@ def read_traffic(
         peer: PeerStats(
             **traffic(peer), round_trip_s=round_trips[peer], credit_packets=credit[peer]
         )
-        for peer in range(len(rows))
+        for peer in range(len(known))
         if peer != rank
     }
     return Traffic(**traffic(slice(None))), peers
@@ -366,7 +371,7 @@ def operation_stats(kinds: Mapping[str, OperationTally]) -> dict[str, OperationS
 
 
 def loop_stats(row: np.void, *, sent: Mapping[str, int], received: Mapping[str, int]) -> LoopStats:
-    """Return what a row of the socket loop's own counts (IO_ROW) says, and the bytes by address."""
+    """Return what a row of a socket loop's own counts (IO_ROW) says, and the bytes by address."""
     return LoopStats(
         send_calls=int(row["send_calls"]),
         receive_calls=int(row["receive_calls"]),
@@ -377,3 +382,21 @@ def loop_stats(row: np.void, *, sent: Mapping[str, int], received: Mapping[str, 
         segmentation=bool(row["uses_segmentation"]),
         coalescing=bool(row["uses_coalescing"]),
     )
+
+
+def joined_loops(loops: Sequence[LoopStats]) -> LoopStats:
+    """Return what the loops of all lanes have done together; an offload counts if all have it."""
+    return reduce(_joined, loops)
+
+
+def _joined(one: LoopStats, other: LoopStats) -> LoopStats:
+    values: dict[str, Any] = {}
+    for each in fields(LoopStats):
+        a, b = getattr(one, each.name), getattr(other, each.name)
+        if isinstance(a, bool):
+            values[each.name] = a and b
+        elif isinstance(a, Mapping):
+            values[each.name] = {name: a[name] + b[name] for name in a}
+        else:
+            values[each.name] = a + b
+    return LoopStats(**values)
