@@ -41,6 +41,8 @@ def test_sums_are_made_as_the_environment_says() -> None:
         ("SHOAL_ALL_REDUCE", "tree"),
         ("SHOAL_WIRE", "float64"),
         ("LOCAL_WORLD_SIZE", "0"),
+        ("SHOAL_LANES", "0"),
+        ("SHOAL_LANES", "two"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(name: str, value: str) -> None:

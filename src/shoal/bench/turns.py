@@ -72,7 +72,7 @@ class Turns:
     """Of the transport, over all rounds; none for gloo."""
 
 
-class Lane:
+class EmulatedWorker:
     """A worker on its emulated host, with both ways to the others."""
 
     def __init__(self, context: WorkerContext, engine: UdpEngine, gloo: dist.ProcessGroup) -> None:
@@ -82,7 +82,7 @@ class Lane:
 
 
 @contextlib.contextmanager
-def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[Lane]:
+def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[EmulatedWorker]:
     """Be on this rank's host. Collective."""
     session = context.session
     host = hosts[session.rank]
@@ -99,7 +99,7 @@ def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[Lane]:
                 deadline_s=_DEADLINE_S,
             )
             try:
-                yield Lane(context, engine, gloo)
+                yield EmulatedWorker(context, engine, gloo)
                 dist.barrier()  # others may still need this process to answer
             finally:
                 engine.close()
@@ -129,24 +129,24 @@ def all_reduce_rounds(
     Raises `AssertionError` if a sum is wrong or more is missing than the bound allows.
     """
     buffer = torch.empty(num_bytes // 4)
-    with on_host(context, hosts) as lane:
+    with on_host(context, hosts) as worker:
 
         def once(contender: Contender) -> None:
             if contender.name == GLOO:
-                dist.all_reduce(buffer, group=lane.gloo)
+                dist.all_reduce(buffer, group=worker.gloo)
             else:
-                lane.transport.loss = LossOptions(contender.loss_bound)
-                lane.transport.algorithm = contender.algorithm
-                lane.transport.all_reduce(buffer).wait()
+                worker.transport.loss = LossOptions(contender.loss_bound)
+                worker.transport.algorithm = contender.algorithm
+                worker.transport.all_reduce(buffer).wait()
 
         def check(contender: Contender) -> float:
-            others = lane.world_size - 1
+            others = worker.world_size - 1
             missing = 1 - (float(buffer.double().mean()) - 1) / others
             if not 0 <= missing <= contender.loss_bound or float(buffer.max()) > others + 1:
                 raise AssertionError(f"{contender.name}: {missing:.3%} of the sum is missing")
             return missing
 
-        return _take_turns(lane, contenders, lambda: buffer.fill_(1.0), once, check)
+        return _take_turns(worker, contenders, lambda: buffer.fill_(1.0), once, check)
 
 
 def push_rounds(
@@ -157,23 +157,23 @@ def push_rounds(
     As workers push their gradients to a parameter server. A task for the pool. Raises
     `AssertionError` if something wrong arrives.
     """
-    with on_host(context, hosts) as lane:
-        senders = range(1, lane.world_size)
-        mine = torch.full((num_bytes // 4,), float(lane.rank))
-        places = [torch.empty_like(mine) for _ in senders] if lane.rank == 0 else []
+    with on_host(context, hosts) as worker:
+        senders = range(1, worker.world_size)
+        mine = torch.full((num_bytes // 4,), float(worker.rank))
+        places = [torch.empty_like(mine) for _ in senders] if worker.rank == 0 else []
 
         def once(contender: Contender) -> None:
             is_gloo = contender.name == GLOO
-            if lane.rank != 0:
+            if worker.rank != 0:
                 if is_gloo:
-                    dist.send(mine, 0, group=lane.gloo)
+                    dist.send(mine, 0, group=worker.gloo)
                 else:
-                    lane.transport.send(mine, 0, channel=0).wait()
+                    worker.transport.send(mine, 0, channel=0).wait()
                 return
             works = [
-                dist.irecv(place, sender, group=lane.gloo)
+                dist.irecv(place, sender, group=worker.gloo)
                 if is_gloo
-                else lane.transport.receive(place, sender, channel=0)
+                else worker.transport.receive(place, sender, channel=0)
                 for sender, place in zip(senders, places, strict=True)
             ]
             for work in works:
@@ -190,11 +190,11 @@ def push_rounds(
             for place in places:
                 place.zero_()
 
-        return _take_turns(lane, contenders, prepare, once, check)
+        return _take_turns(worker, contenders, prepare, once, check)
 
 
 def _take_turns(
-    lane: Lane,
+    worker: EmulatedWorker,
     contenders: list[Contender],
     prepare: Callable[[], object],
     once: Callable[[Contender], None],
@@ -210,7 +210,7 @@ def _take_turns(
             if number >= contender.rounds or spent_s[which] > contender.limit_s:
                 continue
             prepare()
-            before = _counts(lane, contender)
+            before = _counts(worker, contender)
             begin_ns = _agree_on_beginning()
             once(contender)
             elapsed = (time.monotonic_ns() - begin_ns) / 1e9
@@ -219,15 +219,15 @@ def _take_turns(
             if number >= 0:
                 result.seconds.append(elapsed)
                 result.missing = max(result.missing, missing)
-                for name, count in _counts(lane, contender).items():
+                for name, count in _counts(worker, contender).items():
                     result.counts[name] = result.counts.get(name, 0) + count - before[name]
     return results
 
 
-def _counts(lane: Lane, contender: Contender) -> dict[str, int]:
+def _counts(worker: EmulatedWorker, contender: Contender) -> dict[str, int]:
     if contender.name == GLOO:
         return {}
-    return {counter.name: count for counter, count in lane.engine.counts().items()}
+    return {counter.name: count for counter, count in worker.engine.counts().items()}
 
 
 def _agree_on_beginning() -> int:

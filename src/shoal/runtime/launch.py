@@ -49,7 +49,7 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
             "No launcher has set RANK and WORLD_SIZE; start the script with torchrun, for example"
             " `torchrun --nproc-per-node 2 train.py`."
         )
-    per_host = _first(environment, _PER_HOST) or world_size
+    per_host = workers_on_host(world_size, environment)
     host = _first(environment, _HOST)
     return Launch(
         rank=rank,
@@ -58,6 +58,11 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
         workers_per_host=per_host,
         host=rank // per_host if host is None else host,
     )
+
+
+def workers_on_host(world_size: int, environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many workers share this host: what the launcher says, or all of them."""
+    return _first(environment, _PER_HOST) or world_size
 
 
 def rank_on_host(rank: int, environment: Mapping[str, str] = os.environ) -> int:

@@ -21,6 +21,7 @@ from shoal.runtime.metrics import serve_if_asked
 from shoal.runtime.rendezvous import exchange_cards
 from shoal.runtime.udp.engine import Card, UdpEngine
 from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup, stream_of
+from shoal.runtime.udp.opening import new_engine
 from shoal.runtime.udp.settings import from_environment
 from shoal.transport.forms import FLOAT_TYPES, IN_FLOAT32, RAW, SUMMABLE, sum_form
 from shoal.transport.holes import POLICIES
@@ -43,16 +44,7 @@ def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
     Raises `UsageError`, `MismatchError` or `ResourceError` if that cannot be.
     """
     launch, settings = read_launch(), from_environment()
-    engine = UdpEngine(
-        launch.rank,
-        launch.world_size,
-        settings.transport,
-        deadline_s=deadline_s,
-        bind=settings.bind,
-        advertise=settings.advertise,
-        ports=settings.ports,
-        lane_count=settings.lane_count,
-    )
+    engine = new_engine(launch.rank, launch.world_size, settings, deadline_s=deadline_s)
     try:
         card = msgspec.msgpack.encode(engine.card)
         cards = exchange_cards(launch.rank, launch.world_size, card, deadline_s=deadline_s)

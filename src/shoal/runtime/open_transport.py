@@ -10,6 +10,7 @@ from shoal.errors import DeadlineExceeded, MismatchError, ResourceError
 from shoal.runtime.metrics import serve_if_asked
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.udp.engine import Card, UdpEngine
+from shoal.runtime.udp.opening import new_engine
 from shoal.runtime.udp.settings import from_environment
 
 if TYPE_CHECKING:
@@ -41,16 +42,7 @@ def open_engine(
     be had, `MismatchError` if the ranks' settings differ.
     """
     settings = from_environment()
-    engine = UdpEngine(
-        rank,
-        world_size,
-        settings.transport,
-        deadline_s=deadline_s,
-        bind=settings.bind,
-        advertise=settings.advertise,
-        ports=settings.ports,
-        lane_count=settings.lane_count,
-    )
+    engine = new_engine(rank, world_size, settings, deadline_s=deadline_s)
     try:
         shown = _Shown(engine.card, settings.sums.algorithm, settings.sums.wire)
         facts.set(f"{name}/card/{rank}", msgspec.json.encode(shown).decode())

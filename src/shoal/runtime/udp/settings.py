@@ -6,7 +6,7 @@
 | SHOAL_ADVERTISE | addresses that others send to, in the same order | SHOAL_BIND |
 | SHOAL_PORTS | first-last port to receive on | any free |
 | SHOAL_MTU | largest IP packet, bytes | 1500 |
-| SHOAL_LANES | threads that move datagrams, each with its own sockets | SHOAL_USUAL |
+| SHOAL_LANES | threads that move datagrams, each with its sockets | 1, or 2 (`opening.py`) |
 | SHOAL_PATHS | source ports to spray over, on each address | 1 |
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
 | SHOAL_ALL_REDUCE | direct, ring or hierarchical (hosts of LOCAL_WORLD_SIZE ranks) | direct |
@@ -41,7 +41,8 @@ class Settings:
     advertise: str | None = None
     """As many, in the same order; None if they are the same."""
     ports: range | None = None
-    lane_count: int = 1
+    lane_count: int | None = None
+    """None: as `opening.usual_lane_count` says."""
     transport: TransportConfig = field(default_factory=TransportConfig)
     sums: SumOptions = EXACT
     """How sums over all ranks are made, unless a call says otherwise."""
@@ -69,7 +70,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         bind=bind,
         advertise=advertise,
         ports=_ports(given.get("SHOAL_PORTS")),
-        lane_count=_number(given, "SHOAL_LANES", 1, low=1),
+        lane_count=_number(given, "SHOAL_LANES", 1, low=1) if given.get("SHOAL_LANES") else None,
         transport=TransportConfig(
             segment_bytes=segment_bytes_for(mtu, ipv6=":" in bind),
             paths=_number(given, "SHOAL_PATHS", 1, low=1),
