@@ -29,7 +29,9 @@ from shoal.doctor.judge_tags import judge_tags
 OK, BETTER, WRONG = Verdict.OK, Verdict.BETTER, Verdict.WRONG
 TOS = [TosFact(dscp << 5 | ecn, dscp << 5 | ecn) for dscp in range(8) for ecn in (0, 1)]
 TOS += [TosFact(2, 2), TosFact(3, 3)]
-INTERFACE = InterfaceFacts("eth0", 1500, is_up=True, is_loopback=False, cuts_segments=True)
+INTERFACE = InterfaceFacts(
+    "eth0", 1500, is_up=True, is_loopback=False, cuts_segments=True, bits_per_s=25e9
+)
 SOCKETS = SocketFacts(
     receive_bytes=16 << 20,
     budget_packets=3640,
@@ -120,6 +122,12 @@ def test_addresses(changes: dict[str, Any], verdict: Verdict, advice: str) -> No
     found = named(machine(**changes), "address")
     assert found.verdict is verdict
     assert advice in found.advice
+
+
+def test_an_interface_is_described_as_far_as_it_says() -> None:
+    known, unknown = machine(), machine(interface=replace(INTERFACE, bits_per_s=None))
+    assert named(known, "interface").found.startswith("eth0, 25 Gbit/s, UDP segmentation")
+    assert named(unknown, "interface").found.startswith("eth0, UDP segmentation")
 
 
 def test_interfaces_that_are_down_or_not_there() -> None:

@@ -25,6 +25,7 @@ from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError, UsageError
 from shoal.lab.network.interfaces import SEGMENTATION, offloads
 from shoal.lab.network.namespaces import Namespace, inside, obstacle
+from shoal.runtime.udp.interfaces import link_bits_per_s
 
 pytestmark = pytest.mark.usefixtures("_emulated_network")
 
@@ -52,6 +53,14 @@ def test_ports_are_shaped_as_asked_in_both_directions() -> None:
             assert (out.bits_per_second, out.limit_bytes) == (200_000_000, 500_000)
             assert (back.bits_per_second, back.limit_bytes) == (200_000_000, 131_072)
             assert not any(offloads(network.hosts[index].path, SEGMENTATION).values())
+
+
+def test_the_speed_of_a_link_is_that_of_the_namespace_which_asks() -> None:
+    with EmulatedNetwork(FAST) as network:
+        address = network.hosts[0].address
+        with inside(network.hosts[0].path):
+            assert link_bits_per_s(address) == 10e9  # as every pair of virtual interfaces says
+        assert link_bits_per_s(address) is None
 
 
 def test_a_segmented_send_is_queued_packet_by_packet() -> None:

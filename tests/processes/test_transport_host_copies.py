@@ -19,9 +19,10 @@ from shoal.adapters import torch_host_copies, torch_process_group
 from shoal.errors import WorkerLost
 from shoal.runtime import host_copy, transport_communicator
 from shoal.runtime.transports import LossOptions
-from shoal.runtime.udp.engine import TransportConfig, UdpEngine
+from shoal.runtime.udp.engine import UdpEngine
 from shoal.train.strategies import STRATEGIES
 from shoal.train.strategy import Averaged
+from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import ERROR_FEEDBACK
 
 if TYPE_CHECKING:

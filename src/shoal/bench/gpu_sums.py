@@ -33,9 +33,10 @@ def measure(stand: Stand) -> list[Row]:
         stand.note(f"{ranks} ranks, {megabytes} MB", done, len(cases))
         pool = stand.pool(ranks)
         gpu = pool.call(name_of_gpu)[0]
-        by_rank = pool.call(loopback.compare, megabytes * 1_000_000, repeats, "cuda")
+        ways = loopback.usual_ways(ranks)
+        by_rank = pool.call(loopback.compare, megabytes * 1_000_000, repeats, ways, "cuda")
         case = f"{ranks} ranks on one {gpu}, {megabytes} MB"
-        rows += loopback.rows_of(NAME, case, megabytes, by_rank)
+        rows += loopback.rows_of(NAME, case, megabytes, by_rank, ways)
     return rows
 
 

@@ -3,10 +3,12 @@
 All sum the same buffer over the same processes, one after the other in alternating order; the time
 is that of the slowest rank, processor time that of all ranks and all their threads. Packets are of
 1,500 bytes, as on Ethernet; gloo's TCP uses loopback's 64 KiB segments, as it does by default.
+Where there are cores for that, ours has as many lanes as it usually has, and also one and four.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +18,8 @@ import torch.distributed as dist
 
 from shoal.bench.rows import Row, Target, at_least, at_most, comparison
 from shoal.runtime.open_transport import open_transport
+from shoal.runtime.udp.opening import lane_count_of
+from shoal.runtime.udp.settings import from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +31,7 @@ NAME = "loopback"
 RANKS = (2, 4, 8)
 ALGORITHMS = ("direct", "ring")
 MEGABYTES = (25, 100)
+MOST_LANES = 4
 TIME_TARGET = at_least(1.0)
 PROCESSOR_TARGET = at_most(1.2)
 
@@ -42,10 +47,39 @@ def measure(stand: Stand) -> list[Row]:
         for which, megabytes in enumerate(MEGABYTES):
             done = number * len(MEGABYTES) + which
             stand.note(f"{ranks} ranks, {megabytes} MB", done, len(RANKS) * len(MEGABYTES))
-            by_rank = stand.pool(ranks).call(compare, megabytes * 1_000_000, repeats)
+            ways = usual_ways(ranks)
+            others = [Way("direct", lanes) for lanes in _other_lanes(ranks, ways[0].lanes)]
+            by_rank = stand.pool(ranks).call(
+                compare, megabytes * 1_000_000, repeats, [*ways, *others]
+            )
             case = f"{ranks} ranks, {megabytes} MB"
-            rows += rows_of(NAME, case, megabytes, by_rank, TIME_TARGET, PROCESSOR_TARGET)
+            rows += rows_of(NAME, case, megabytes, by_rank, ways, TIME_TARGET, PROCESSOR_TARGET)
+            rows += rows_of(NAME, case, megabytes, by_rank, others, first=len(ways))
     return rows
+
+
+class Way(NamedTuple):
+    """How Shoal makes a sum: by which algorithm, over how many lanes."""
+
+    algorithm: str
+    lanes: int
+
+    @property
+    def label(self) -> str:
+        """What rows call it."""
+        return self.algorithm if self.lanes == 1 else f"{self.algorithm}, {self.lanes} lanes"
+
+
+def usual_ways(ranks: int) -> list[Way]:
+    """Return a way for each algorithm, with as many lanes as that many ranks have here."""
+    lanes = lane_count_of(from_environment(), ranks)
+    return [Way(algorithm, lanes) for algorithm in ALGORITHMS]
+
+
+def _other_lanes(ranks: int, usual: int) -> list[int]:
+    """Return numbers of lanes to compare the usual one with: those for which there are cores."""
+    cores = len(os.sched_getaffinity(0))
+    return [lanes for lanes in (1, MOST_LANES) if lanes != usual and lanes * ranks <= cores]
 
 
 class Sample(NamedTuple):
@@ -56,7 +90,7 @@ class Sample(NamedTuple):
 
 
 Samples = list[tuple[Sample, ...]]
-"""Of each repeat: one for each of ALGORITHMS, then gloo's."""
+"""Of each repeat: one for each way, then gloo's."""
 
 
 def rows_of(
@@ -64,12 +98,18 @@ def rows_of(
     case: str,
     megabytes: int,
     by_rank: Sequence[Samples],
+    ways: Sequence[Way],
     time_target: Target | None = None,
     processor_target: Target | None = None,
+    *,
+    first: int = 0,
 ) -> list[Row]:
-    """Return the rows of one case of a section, from every rank's samples."""
+    """Return the rows of one case of a section, from every rank's samples.
+
+    `ways` are those that stand from place `first` on among the samples.
+    """
     rows: list[Row] = []
-    for place, algorithm in enumerate(ALGORITHMS):
+    for place, way in enumerate(ways, first):
         elapsed, processor = [], []
         for repeat in zip(*by_rank, strict=True):
             ours, theirs = [each[place] for each in repeat], [each[-1] for each in repeat]
@@ -85,7 +125,7 @@ def rows_of(
         rows += [
             comparison(
                 section,
-                f"{case}, {algorithm}",
+                f"{case}, {way.label}",
                 "time, gloo / ours",
                 "ms",
                 elapsed,
@@ -95,7 +135,7 @@ def rows_of(
             ),
             comparison(
                 section,
-                f"{case}, {algorithm}",
+                f"{case}, {way.label}",
                 "processor seconds per gigabyte reduced, ours / gloo's",
                 "s/GB",
                 processor,
@@ -106,19 +146,29 @@ def rows_of(
     return rows
 
 
-def compare(context: WorkerContext, num_bytes: int, repeats: int, device: str = "cpu") -> Samples:
+def compare(
+    context: WorkerContext,
+    num_bytes: int,
+    repeats: int,
+    ways: Sequence[Way],
+    device: str = "cpu",
+) -> Samples:
     """Return this rank's samples of sums of a tensor on `device`. A task for the pool."""
     session = context.session
-    transport = open_transport(
-        session.rank,
-        session.world_size,
-        session.facts,
-        name=session.next_run_name(),
-        deadline_s=_DEADLINE_S,
-    )
+    transports = {
+        lanes: open_transport(
+            session.rank,
+            session.world_size,
+            session.facts,
+            name=session.next_run_name(),
+            deadline_s=_DEADLINE_S,
+            lane_count=lanes,
+        )
+        for lanes in dict.fromkeys(way.lanes for way in ways)
+    }
     buffer = torch.ones(num_bytes // 4, device=device)
     finish = torch.cuda.synchronize if buffer.is_cuda else _nothing
-    contenders = len(ALGORITHMS) + 1
+    contenders = len(ways) + 1
     samples: Samples = []
     try:
         for repeat in range(_WARM_UP + repeats):
@@ -129,8 +179,9 @@ def compare(context: WorkerContext, num_bytes: int, repeats: int, device: str = 
                 finish()
                 dist.barrier()
                 begin, spent = time.perf_counter(), _processor_s()
-                if which < len(ALGORITHMS):
-                    transport.algorithm = ALGORITHMS[which]
+                if which < len(ways):
+                    transport = transports[ways[which].lanes]
+                    transport.algorithm = ways[which].algorithm
                     transport.all_reduce(buffer).wait()
                 else:
                     dist.all_reduce(buffer)
@@ -143,7 +194,8 @@ def compare(context: WorkerContext, num_bytes: int, repeats: int, device: str = 
             if repeat >= _WARM_UP:
                 samples.append(tuple(taken))
     finally:
-        transport.close()
+        for transport in transports.values():
+            transport.close()
     return samples
 
 

@@ -45,6 +45,8 @@ class InterfaceFacts(msgspec.Struct, frozen=True):
     is_loopback: bool
     cuts_segments: bool | None = None
     """Whether the hardware cuts UDP batches into packets; None if it does not say."""
+    bits_per_s: float | None = None
+    """Speed of its link; None if the driver does not say."""
 
 
 class SocketFacts(msgspec.Struct, frozen=True):

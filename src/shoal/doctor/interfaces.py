@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from shoal.doctor.facts import InterfaceFacts
-from shoal.runtime.udp.interfaces import IFREQ, ethtool, interface_name
+from shoal.runtime.udp.interfaces import IFREQ, ethtool, interface_name, speed_of
 
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFMTU: Final = 0x8921
@@ -51,7 +51,7 @@ def _describe(name: str) -> InterfaceFacts:
         (mtu,) = struct.unpack_from("i", fcntl.ioctl(asker, _SIOCGIFMTU, request), 16)
         cuts_segments = _feature(asker, name, _UDP_SEGMENTATION)
     is_loopback, is_up = bool(flags & _IFF_LOOPBACK), bool(flags & _IFF_RUNNING)
-    return InterfaceFacts(name, mtu, is_up, is_loopback, cuts_segments)
+    return InterfaceFacts(name, mtu, is_up, is_loopback, cuts_segments, speed_of(name))
 
 
 def _feature(asker: socket.socket, name: str, feature: str) -> bool | None:

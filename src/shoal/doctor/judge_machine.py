@@ -101,8 +101,11 @@ def _interface(facts: MachineFacts) -> list[Finding]:
     found = interface.name
     if interface.is_loopback:
         found += " (loopback)"
-    elif interface.cuts_segments is not None:
-        found += f", UDP segmentation in hardware: {'yes' if interface.cuts_segments else 'no'}"
+    else:
+        if interface.bits_per_s is not None:
+            found += f", {interface.bits_per_s / 1e9:g} Gbit/s"
+        if interface.cuts_segments is not None:
+            found += f", UDP segmentation in hardware: {'yes' if interface.cuts_segments else 'no'}"
     if interface.is_up:
         carrying = Finding("interface", facts.bind, found)
     else:

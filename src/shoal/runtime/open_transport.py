@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,13 +36,18 @@ def open_engine(
     *,
     name: str,
     deadline_s: float,
+    lane_count: int | None = None,
 ) -> UdpEngine:
     """Open this rank's transport and join the others; collective. `name` is new for each opening.
+
+    `lane_count` is how many lanes it opens, if that is not for the environment to say.
 
     Raises `UsageError` for settings that mean nothing, `ResourceError` if sockets or ranks cannot
     be had, `MismatchError` if the ranks' settings differ.
     """
     settings = from_environment()
+    if lane_count is not None:
+        settings = replace(settings, lane_count=lane_count)
     engine = new_engine(rank, world_size, settings, deadline_s=deadline_s)
     try:
         shown = _Shown(engine.card, settings.sums.algorithm, settings.sums.wire)
@@ -80,8 +86,16 @@ def _check_sums(every: Sequence[_Shown]) -> None:
 
 
 def open_transport(
-    rank: int, world_size: int, facts: StoreFacts, *, name: str, deadline_s: float
+    rank: int,
+    world_size: int,
+    facts: StoreFacts,
+    *,
+    name: str,
+    deadline_s: float,
+    lane_count: int | None = None,
 ) -> TransportCommunicator:
     """Open a transport of its own as a communicator; collective. See `open_engine`."""
-    engine = open_engine(rank, world_size, facts, name=name, deadline_s=deadline_s)
+    engine = open_engine(
+        rank, world_size, facts, name=name, deadline_s=deadline_s, lane_count=lane_count
+    )
     return TransportCommunicator(engine, algorithm=from_environment().sums.algorithm)

@@ -45,8 +45,13 @@ def link_bits_per_s(address: str) -> float | None:
     None if its driver does not say, as those of many virtual machines.
     """
     name = interface_name(address)
-    if name is None or name == "lo":
-        return None if name is None else math.inf
+    if name is None:
+        return None
+    return math.inf if name == "lo" else speed_of(name)
+
+
+def speed_of(name: str) -> float | None:
+    """Return how many bit/s the driver of an interface says its link carries; None if none."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
             answer = ethtool(asker, name, _ETHTOOL_CMD.pack(_ETHTOOL_GSET, 0, 0, 0, 0))

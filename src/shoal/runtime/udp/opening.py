@@ -23,14 +23,6 @@ def new_engine(rank: int, world_size: int, settings: Settings, *, deadline_s: fl
 
     Raises `UsageError` for addresses that mean nothing, `ResourceError` if sockets cannot be had.
     """
-    lane_count = settings.lane_count
-    if lane_count is None:
-        lane_count = usual_lane_count(
-            [link_bits_per_s(each.bind) for each in settings.interfaces],
-            cores=len(os.sched_getaffinity(0)),
-            workers=workers_on_host(world_size),
-            ports_are_given=settings.ports is not None,
-        )
     return UdpEngine(
         rank,
         world_size,
@@ -39,7 +31,17 @@ def new_engine(rank: int, world_size: int, settings: Settings, *, deadline_s: fl
         bind=settings.bind,
         advertise=settings.advertise,
         ports=settings.ports,
-        lane_count=lane_count,
+        lane_count=lane_count_of(settings, workers_on_host(world_size)),
+    )
+
+
+def lane_count_of(settings: Settings, workers: int) -> int:
+    """Return how many lanes a rank has that shares its host with so many `workers`, itself one."""
+    return settings.lane_count or usual_lane_count(
+        [link_bits_per_s(each.bind) for each in settings.interfaces],
+        cores=len(os.sched_getaffinity(0)),
+        workers=workers,
+        ports_are_given=settings.ports is not None,
     )
 
 
