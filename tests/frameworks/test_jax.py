@@ -51,6 +51,7 @@ with shoal.connect(deadline_s=20) as comm:
     alone, _ = train(begin, INPUTS, WANTED, lambda gradients: gradients)
     print(json.dumps({
         "lossy bytes": sum(comm.stats().total.sum_due_bytes),
+        "platforms": sorted({d.platform for m in jax.tree.leaves(means) for d in m.devices()}),
         "types": [str(each.dtype) for each in jax.tree.leaves(means)],
         "apart": [float(jnp.abs(m - a).max()) for m, a in
                   zip(jax.tree.leaves(mine), jax.tree.leaves(alone))],
@@ -63,6 +64,7 @@ with shoal.connect(deadline_s=20) as comm:
 def test_a_step_in_two_halves_trains_as_one_process_on_all_shards_does(bound: str) -> None:
     results = printed_by_ranks(TRAINED, 2, BOUND=bound, JAX_PLATFORMS="cpu")
     for result in results:
+        assert result["platforms"] == ["cpu"]
         assert result["types"] == ["float32", "bfloat16", "float32"]
         assert (result["lossy bytes"] > 0) == (bound != "0")
         if bound == "0":

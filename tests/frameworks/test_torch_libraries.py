@@ -41,6 +41,8 @@ import lightning
 from lightning.pytorch.strategies import DDPStrategy
 from shoal.adapters.lightning import ShoalStrategy
 
+WHERE = json.loads(os.environ.get("WHERE", '{"accelerator": "cpu", "devices": 2}'))
+
 class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
@@ -56,7 +58,7 @@ class Module(lightning.LightningModule):
 def fit(strategy, epochs, **options):
     module = Module()
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy=strategy, max_epochs=epochs, logger=False,
+        **WHERE, strategy=strategy, max_epochs=epochs, logger=False,
         enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=2,
         gradient_clip_val=0.5, enable_checkpointing=False, default_root_dir=os.environ["TOLD"],
     )
@@ -74,7 +76,8 @@ STRATEGIES = {
 if __name__ == "__main__":
     name = sys.argv[1]
     trainer, module = fit(STRATEGIES[name](), 2)
-    tell(name, module, rate=trainer.optimizers[0].param_groups[0]["lr"])
+    device = str(trainer.strategy.root_device)
+    tell(name, module, device=device, rate=trainer.optimizers[0].param_groups[0]["lr"])
     if name == "all-reduce":
         trainer, _ = fit(STRATEGIES[name](), 1)
         path = str(Path(os.environ["TOLD"], "half.ckpt"))

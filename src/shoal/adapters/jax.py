@@ -65,9 +65,9 @@ def broadcast(tree: Any, communicator: NumpyCommunicator, source: int = 0) -> An
 
 
 def _like(mean: NDArray[np.float32], leaf: Any) -> Any:
-    # asarray would copy
-    array = jax.dlpack.from_dlpack(mean).astype(leaf.dtype)
-    return array if _is_on_host(leaf) else jax.device_put(array, _place(leaf))
+    if _is_on_host(leaf):
+        return jax.dlpack.from_dlpack(mean).astype(leaf.dtype)  # asarray would copy
+    return jax.device_put(mean, _place(leaf)).astype(leaf.dtype)
 
 
 def _is_on_host(leaf: Any) -> bool:
