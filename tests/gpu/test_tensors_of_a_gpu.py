@@ -109,6 +109,24 @@ def test_copies_keep_to_the_order_of_streams(run_workers: RunWorkers) -> None:
     run_workers(follow_streams, 2, initialize=False, deadline_s=DEADLINE_S)
 
 
+def bind_to_the_gpu() -> None:
+    """Say which GPU is this rank's, as scripts for NCCL do."""
+    gpu = torch.device("cuda", 0)
+    dist.init_process_group("shoal", device_id=gpu)
+    value = torch.ones(1000, device=gpu)
+    dist.all_reduce(value)
+    pair = dist.new_group([0, 1], device_id=gpu)
+    dist.all_reduce(value, group=pair)
+    dist.barrier(group=pair)
+    dist.barrier(device_ids=[0])
+    assert (value == 4).all()
+    dist.destroy_process_group()
+
+
+def test_a_group_may_be_bound_to_its_gpu(run_workers: RunWorkers) -> None:
+    run_workers(bind_to_the_gpu, 2, initialize=False, deadline_s=DEADLINE_S)
+
+
 def make_model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10)).cuda()

@@ -180,6 +180,19 @@ def test_every_collective(run_workers: RunWorkers) -> None:
     run_workers(move_everything, 3, initialize=False)
 
 
+def say_what_is_supported() -> None:
+    """Torch asks this on `init_process_group(device_id=...)`, which takes a GPU to call."""
+    join()
+    assert dist.group.WORLD is not None
+    backend: Any = dist.group.WORLD._get_backend(torch.device("cuda", 0))
+    assert not backend.supports_splitting
+    dist.destroy_process_group()
+
+
+def test_a_group_says_what_it_supports_on_any_device(run_workers: RunWorkers) -> None:
+    run_workers(say_what_is_supported, 2, initialize=False)
+
+
 def several_groups() -> None:
     rank, size = join()
     pairs = [dist.new_group([first, (first + 1) % size]) for first in range(size)]

@@ -106,6 +106,18 @@ class ShoalProcessGroup(dist.ProcessGroup):
     def _get_backend_name(self) -> str:
         return "shoal"
 
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def _get_backend(self, _device: torch.device) -> ShoalProcessGroup:
+        """Return what carries out this group's operations on a device, of any kind: itself.
+
+        A plain process group wraps a backend for each kind of device; this one wraps none. Torch
+        asks for it where `init_process_group` is told a `device_id`, and what it supports.
+        """
+        return self
+
     # Torch's own storage for names belongs to the backends that a plain process group wraps.
 
     @property
