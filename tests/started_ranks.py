@@ -35,17 +35,19 @@ def start(rank: int, size: int, port: int, code: str, **more: str) -> subprocess
     )
 
 
-def outcomes(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+def outcomes(
+    processes: list[subprocess.Popen[str]], timeout_s: float = 50
+) -> list[tuple[int, str, str]]:
     """Wait for processes to end; return each one's exit code, output and errors."""
     ended = []
     try:
         for process in processes:
-            out, err = process.communicate(timeout=50)
+            out, err = process.communicate(timeout=timeout_s)
             ended.append((process.returncode, out, err))
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
     return ended
 
 

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
 ]
 
 ONE_GPU_EACH = {"accelerator": "gpu", "devices": 1, "num_nodes": 2, "use_distributed_sampler": True}
@@ -36,7 +36,7 @@ def test_lightning_trains_on_a_gpu_as_its_ddp_does_there(tmp_path: Path) -> None
         code = on_torch.LIGHTNING.replace("sys.argv[1]", repr(name))
         common = {"WHERE": json.dumps(ONE_GPU_EACH), "TOLD": str(tmp_path), "LOCAL_RANK": "0"}
         ranks = [start(rank, 2, port, code, NODE_RANK=str(rank), **common) for rank in range(2)]
-        ended = outcomes(ranks)
+        ended = outcomes(ranks, timeout_s=90)
         assert [status for status, _, _ in ended] == [0, 0], ended[0][2][-3000:]
         told[name] = [json.loads((tmp_path / f"{name}-{rank}").read_text()) for rank in range(2)]
     wanted = told["ddp over shoal"][0]["weights"]
