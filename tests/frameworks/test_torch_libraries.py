@@ -70,6 +70,7 @@ STRATEGIES = {
     "ddp over shoal": lambda: DDPStrategy(process_group_backend="shoal"),
     "all-reduce": lambda: ShoalStrategy("all-reduce", transport="shoal"),
     "ripples": lambda: ShoalStrategy("ripples", deadline_s=20),
+    "ripples over shoal": lambda: ShoalStrategy("ripples", transport="shoal"),
     "ds-sync": lambda: ShoalStrategy("ds-sync", transport="shoal", loss_bound=0.1),
 }
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from shoal.errors import UsageError
 from shoal.runtime.torch_communicator import TorchCommunicator
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 GPUS = torch.cuda.device_count()
 
-pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs: NCCL wants one per worker")
+pytestmark = pytest.mark.timeout(120)
 
 
 def average_on_gpus(dtype: torch.dtype) -> list[list[float]]:
@@ -31,7 +32,23 @@ def average_on_gpus(dtype: torch.dtype) -> list[list[float]]:
     return means
 
 
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs: NCCL wants one per worker")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_members_get_the_mean(run_workers: RunWorkers, dtype: torch.dtype) -> None:
     results = run_workers(average_on_gpus, 2, dtype, initialize=False)
     assert results == [[[0.5], [0.75], [0.5], [0.75]]] * 2
+
+
+def share_a_gpu() -> str:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    communicator = TorchCommunicator(deadline_s=30)
+    with pytest.raises(UsageError) as refusal:
+        communicator.group_average(torch.ones(1000, device="cuda:0"), (0, 1), sequence=0)
+    return str(refusal.value)
+
+
+@pytest.mark.skipif(GPUS < 1, reason="needs a CUDA GPU")
+def test_members_that_share_a_gpu_are_told_what_to_do(run_workers: RunWorkers) -> None:
+    for said in run_workers(share_a_gpu, 2, initialize=False):
+        assert "Ranks (0, 1) do not have a GPU each" in said
+        assert "transport='shoal'" in said

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shoal.collectives import Phase
+from shoal.errors import UsageError
 from shoal.runtime.gloo_messages import GlooConnections, GuardedWork
 
 if TYPE_CHECKING:
@@ -123,7 +124,17 @@ class Subgroups:
         backend = self._cache_of(flat.device, channel).get(members, agree)
         flat.mul_(mean.share)
         start = partial(backend.allreduce, [flat], dist.AllreduceOptions())
-        GuardedWork(self._guard, self._guard.start(start, peer=None, what=what), None, what).wait()
+        try:
+            work = self._guard.start(start, peer=None, what=what)
+        except dist.DistBackendError as error:
+            if "Duplicate GPU" not in str(error):
+                raise
+            message = (
+                f"Ranks {members} do not have a GPU each, which NCCL wants for averages in groups;"
+                " give them one each, or take transport='shoal'."
+            )
+            raise UsageError(message) from None
+        GuardedWork(self._guard, work, None, what).wait()
 
     def close(self) -> None:
         """Free all subgroups, which ends what is blocked in them. Callable from any thread."""
