@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shoal.adapters import sparse_sums
+from shoal.adapters.torch_described_group import DescribedGroup
 from shoal.adapters.torch_future import Order, current_order
 from shoal.adapters.torch_host_copies import receive_through_host, through_host
 from shoal.adapters.torch_reductions import (
@@ -57,19 +58,18 @@ if TYPE_CHECKING:
 ReduceOp = dist.ReduceOp
 
 
-class ShoalProcessGroup(dist.ProcessGroup):
+class ShoalProcessGroup(DescribedGroup):
     """One group of ranks, as torch.distributed wants to see it, with a share in an engine.
 
     `sums` says how sums are made; only contributions to a sum of floats may get lost.
     """
 
     def __init__(self, engine: Carrier, group: TransportGroup, *, sums: SumOptions = EXACT) -> None:
-        super().__init__(group.me, group.size)  # type: ignore[call-arg]  # Python's overload
+        super().__init__(group.me, group.size)
         self.engine, self.sums = engine, sums
         self._order = Order(group, group)
         self._from_anyone = AnySource(group)
         self._monitored_barrier = MonitoredBarrier(group)
-        self._name = self._description = ""
 
     @property
     def group(self) -> TransportGroup:
@@ -94,59 +94,6 @@ class ShoalProcessGroup(dist.ProcessGroup):
     def order_at(self, iteration: int) -> Order:
         """Return what numbers operations that were reserved here, from `iteration` on."""
         return Order(self._order.home, self.group.resumed_at(iteration))
-
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """Return the backend's name."""
-        return "shoal"
-
-    def name(self) -> str:
-        """Return the backend's name."""
-        return "shoal"
-
-    def _get_backend_name(self) -> str:
-        return "shoal"
-
-    supports_splitting = False
-    supports_coalescing = False
-    supports_time_estimate = False
-
-    def _get_backend(self, _device: torch.device) -> ShoalProcessGroup:
-        """Return what carries out this group's operations on a device, of any kind: itself.
-
-        A plain process group wraps a backend for each kind of device; this one wraps none. Torch
-        asks for it where `init_process_group` is told a `device_id`, and what it supports.
-        """
-        return self
-
-    # Torch's own storage for names belongs to the backends that a plain process group wraps.
-
-    @property
-    def group_name(self) -> str:
-        """The name that torch has given the group."""
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        """The description that its creator has given the group."""
-        return self._description
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
-
-    def getGroupName(self) -> str:  # noqa: N802 - torch's name
-        """Return the name that torch has given the group."""
-        return self._name
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
-        """Take the name that torch gives the group."""
-        self._name = name
-
-    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
-        """Return the description that its creator has given the group."""
-        return self._description
 
     def shutdown(self) -> None:
         """Leave; whoever else uses this process's transport goes on."""
