@@ -268,6 +268,11 @@ def stopping_early(run: Run) -> Iterator[float]:
         yield loss
 
 
+def compiled(run: Run) -> Iterator[float]:
+    """Not among SCRIPTS: loading torch's compiler takes a while."""
+    yield from plain((torch.compile(run[0], backend="aot_eager"), *run[1:]))
+
+
 SCRIPTS: list[Callable[[Run], Iterator[float]]] = [
     plain,
     scheduled,
@@ -384,3 +389,7 @@ def test_every_script_ends_with_the_same_bits(
 def test_every_optimizer_ends_with_the_same_bits(run_workers: RunWorkers, transport: str) -> None:
     cases = [("plain", name) for name in OPTIMIZERS]
     check_equal(run_workers(train_both_ways, 2, cases, transport))
+
+
+def test_a_compiled_model_ends_with_the_same_bits(run_workers: RunWorkers) -> None:
+    check_equal(run_workers(train_both_ways, 2, [("compiled", "momentum")], "shoal"))

@@ -49,6 +49,7 @@ def train(
     left: Callable[[int, int], bool | None] = lambda rank, step: None,
     hook: Callable[[Any], tuple[Any, Any]] | None = None,
     joins: bool = False,
+    compiled: bool = False,
     bucket_cap_mb: float = 0.0005,
     **options: Any,
 ) -> Tensor:
@@ -61,11 +62,12 @@ def train(
     if hook is not None:
         model.register_comm_hook(*hook(group))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    forward = torch.compile(model, backend="aot_eager") if compiled else model
     together: AbstractContextManager[Any] = Join([model]) if joins else nullcontext()
     with together:
         for step in range(steps):
             optimizer.zero_grad()
-            model(batch(rank, step), left(rank, step)).square().mean().backward()
+            forward(batch(rank, step), left(rank, step)).square().mean().backward()
             optimizer.step()
     state = [*model.parameters(), *model.buffers()]
     return torch.cat([each.detach().reshape(-1) for each in state])
@@ -125,6 +127,10 @@ def uneven_inputs() -> None:
     on_both(joins=True, options={})
 
 
+def compiled() -> None:
+    on_both(joins=False, options={"compiled": True, "bucket_cap_mb": 25})
+
+
 CASES = [
     unused,
     one_branch_everywhere,
@@ -133,6 +139,7 @@ CASES = [
     half_precision_hook,
     low_rank_hook,
     uneven_inputs,
+    compiled,
 ]
 
 

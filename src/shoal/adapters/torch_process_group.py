@@ -50,6 +50,7 @@ from shoal.runtime.tensor_memory import (
     scatter_back,
 )
 from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup
+from shoal.runtime.untraced import with_untraced_methods
 from shoal.transport.forms import RAW
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 ReduceOp = dist.ReduceOp
 
 
+@with_untraced_methods
 class ShoalProcessGroup(DescribedGroup):
     """One group of ranks, as torch.distributed wants to see it, with a share in an engine.
 

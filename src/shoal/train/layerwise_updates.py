@@ -9,7 +9,8 @@ that the transport carries front layers first (research digest, section 1.6).
 The result is bit for bit that of waiting at the end of backward. Whatever else touches a parameter,
 a gradient or a statistic that is under way waits for its bucket (`train.awaited_tensors`); what
 needs all gradients (clipping by their norm, a gradient scaler's check) so waits for all, and that
-step is an ordinary one. What reads parameters without torch's Python interface is refused.
+step is an ordinary one. A compiled model waits for all when it begins. What reads parameters
+without torch's Python interface is refused.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.autograd import Variable
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from shoal.errors import UsageError
+from shoal.runtime.untraced import untraced
 from shoal.train.awaited_tensors import await_values, check_can_await, release
 
 if TYPE_CHECKING:
@@ -72,7 +74,11 @@ class LayerwiseUpdates:
         ]
 
     def _hook_modules(self, model: nn.Module) -> Iterator[Any]:
-        """Make every module wait for its own parameters and statistics before it runs."""
+        """Make every module wait for its own parameters and statistics before it runs.
+
+        A compiled one waits for all: torch's compiler must not meet a tensor that is awaited, and
+        what a module of it reads is not only its own.
+        """
         extra = {id(tensor) for tensor in self._buckets.extra}
         for module in model.modules():
             numbers = {
@@ -82,11 +88,11 @@ class LayerwiseUpdates:
             }
             if any(id(buffer) in extra for buffer in module.buffers(recurse=False)):
                 numbers.add(self._buckets.trailer)
-            if numbers:
+            if numbers or module is model:
                 yield module.register_forward_pre_hook(self._make_wait(sorted(numbers)))
 
     def _make_wait(self, numbers: list[int]) -> Callable[..., None]:
-        return lambda *_: self.settle(numbers)
+        return untraced(lambda *_: self.settle(numbers), within_compiled=lambda *_: self.settle())
 
     def _make_guard(self, number: int) -> Callable[[Tensor], None]:
         return lambda _gradient: self._before_gradient(number)
@@ -229,8 +235,8 @@ class LayerwiseUpdates:
         if number in self._stale:
             raise UsageError(
                 "A parameter was used before its update of the step before was made: through a"
-                " graph kept from then, or by code that torch cannot observe (TorchScript, a"
-                " compiled model); use overlap='backward'."
+                " graph kept from then, or by code that torch cannot observe (TorchScript);"
+                " use overlap='backward'."
             )
 
     @contextmanager
