@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shoal.errors import MismatchError, WorkerLost
+from shoal.errors import MismatchError, UsageError, WorkerLost
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -178,6 +178,29 @@ def move_everything() -> None:
 
 def test_every_collective(run_workers: RunWorkers) -> None:
     run_workers(move_everything, 3, initialize=False)
+
+
+def move_rows_of_different_sizes() -> None:
+    rank, size = join()
+    lengths = [0, 700_000, 3][:size]
+    for dtype in (torch.float32, torch.int16):
+        rows = [torch.empty(length, dtype=dtype) for length in lengths]
+        dist.all_gather(rows, torch.full((lengths[rank],), rank + 1, dtype=dtype))
+        assert [row.unique().tolist() for row in rows] == [[], [2], [3]]
+        for reduction, result in ((Op.SUM, 6), (Op.MAX, 3)):
+            parts = [torch.full((length,), rank + 1, dtype=dtype) for length in lengths]
+            out = torch.empty(lengths[rank], dtype=dtype)
+            dist.reduce_scatter(out, parts, op=reduction)
+            assert (out == result).all()
+            assert all((part == rank + 1).all() for part in parts)
+    with pytest.raises(UsageError, match="5 elements got a place of"):
+        dist.all_gather(rows, torch.zeros(5, dtype=torch.int16))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_rows_may_have_a_size_each(run_workers: RunWorkers) -> None:
+    run_workers(move_rows_of_different_sizes, 3, initialize=False)
 
 
 def say_what_is_supported() -> None:

@@ -201,7 +201,25 @@ class ShoalProcessGroup(DescribedGroup):
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
     ) -> TransportWork:
         """Reduce one of `size` tensors to each member."""
+        if len({part.numel() for part in inputs[0]}) > 1:
+            return self._reduce_to_uneven(outputs[0], inputs[0], reduction_of(opts))
         return self._reduce_scatter_base(outputs[0], flat_copy(inputs[0]), opts)
+
+    @through_host(
+        overwrites=True,
+        operations=lambda _, parts, reduction: sum(
+            operations_of(reduction, part) for part in parts
+        ),
+    )
+    def _reduce_to_uneven(
+        self, output: Tensor, parts: list[Tensor], reduction: Any
+    ) -> TransportWork:
+        """Reduce tensors of different sizes, one to each member."""
+        scratch = [part.clone() for part in parts]
+        work = self._operation([output], lambda: _assign(output, scratch[self.group.me]))
+        for each in scratch:
+            self._reduce_whole(each, reduction).tell(work.part())
+        return work.seal()
 
     def _reduce_scatter_base(
         self, output: Tensor, source: Tensor, opts: Any = None
@@ -260,15 +278,25 @@ class ShoalProcessGroup(DescribedGroup):
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> TransportWork:
-        """Collect every member's tensor on every member."""
-        whole = inputs[0].new_empty((self.group.size, inputs[0].numel()))
+        """Collect every member's tensor, of the size that it has in `outputs`, on every member."""
+        source, lengths = inputs[0], [out.numel() for out in outputs[0]]
+        if lengths[self.group.me] != source.numel():
+            message = (
+                f"all_gather of {source.numel()} elements got a place of"
+                f" {lengths[self.group.me]} for them."
+            )
+            raise UsageError(message)
+        whole = source.new_empty(sum(lengths))
+        rows = whole.split(lengths)
+        rows[self.group.me].copy_(source.reshape(-1))
 
         def finish() -> None:
-            for out, row in zip(outputs[0], whole, strict=True):
+            for out, row in zip(outputs[0], rows, strict=True):
                 _assign(out, row)
 
         work = self._operation(outputs[0], finish)
-        self._allgather_base(whole, inputs[0]).tell(work.part())
+        counts = [length * source.element_size() for length in lengths]
+        then(self.group.all_gather(bytes_of(whole), counts), work)
         return work.seal()
 
     @through_host(overwrites=True)
