@@ -125,6 +125,17 @@ def test_ranks_use_as_many_lanes_as_the_one_with_fewest_has() -> None:
         assert all((array == 3).all() for array in arrays)
 
 
+@pytest.mark.parametrize(("lane_counts", "share"), [((2, 4), 0.5), ((1, 4), 1.0)])
+def test_lanes_share_the_rate_that_a_rank_may_send_at(
+    lane_counts: tuple[int, int], share: float
+) -> None:
+    with engines(lane_counts) as made:
+        for engine in made:
+            rate = engine.endpoint.config.rate_bytes_per_us
+            for lane in engine.lanes:
+                assert lane.endpoint.state.core["fixed_rate"] == share * rate
+
+
 def test_what_is_small_goes_by_one_lane() -> None:
     with engines([2, 2]) as made:
         arrays = [np.ones(DIVIDED_BYTES // 4 - 1, np.float32) for _ in made]

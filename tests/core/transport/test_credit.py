@@ -21,6 +21,7 @@ from shoal.transport.credit import (
     MOST_REORDERING,
     SMALLEST_BUDGET,
     TURN,
+    _aimed_delay,
     adapt_budget,
     extend_grant,
     note_delay,
@@ -402,3 +403,18 @@ def test_every_loss_is_counted_once_and_what_comes_late_is_taken_back() -> None:
     assert lost > 150
     # of the last packets it is not known yet
     assert lost - MOST_REORDERING <= int(core["interval_lost"][0]) <= lost
+
+
+@pytest.mark.parametrize(("senders", "aim"), [(1, 200.0), (2, 1_500.0)])
+def test_where_packets_get_lost_a_short_queue_is_aimed_at_but_for_senders_that_take_turns(
+    senders: int, aim: float
+) -> None:
+    """This host's own queue lasts 2 ms, and nobody turns to another receiver if there is one."""
+    endpoint = Endpoint(0, 3, TransportConfig(delay_target_us=2_000.0))
+    core = endpoint.state.core[0]
+    core["own_limit"], core["own_rate"], core["own_rate_known"] = 20_000, 10.0, 1
+    for sender in range(1, 1 + senders):
+        note_expected(core, endpoint.state.peers[sender], 100)
+    assert _aimed_delay(core, 800.0) == 2_000.0  # nothing has been lost yet
+    core["round_lost"] = 1.0
+    assert _aimed_delay(core, 800.0) == aim

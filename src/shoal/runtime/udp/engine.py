@@ -134,6 +134,7 @@ class UdpEngine:
             self.lanes.pop().close()
         for number, lane in enumerate(self.lanes):
             lane.open_paths([card.lanes[number] for card in cards])
+            lane.endpoint.take_share(1 / fewest)
         self._load_code()
         self._links = PeerLinks.join(
             me,
