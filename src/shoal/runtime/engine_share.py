@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
+from shoal.runtime.facts import StoreFacts
+from shoal.runtime.fresh_store import fresh_store
 from shoal.runtime.open_transport import open_engine
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.udp.group import stream_of
 from shoal.runtime.udp.settings import from_environment
 
 if TYPE_CHECKING:
-    from shoal.runtime.facts import StoreFacts
     from shoal.runtime.udp.engine import UdpEngine
     from shoal.runtime.udp.stats import TransportStats
     from shoal.runtime.udp.transfer import Transfer
@@ -156,13 +157,9 @@ def share_engine(
         else:
             number = _openings[members]
             _openings[members] += 1
-            engine = open_engine(
-                members.index(rank),
-                len(members),
-                facts,
-                name=f"transport-{number}",
-                deadline_s=deadline_s,
-            )
+            me, size, name = members.index(rank), len(members), f"transport-{number}"
+            store = fresh_store(facts.store, name, me, size, deadline_s=deadline_s)
+            engine = open_engine(me, size, StoreFacts(store), name=name, deadline_s=deadline_s)
             shared = _open[os.getpid(), members] = _Shared(engine, members)
         shared.users += 1
     return EngineShare(shared, deadline_s)

@@ -16,16 +16,18 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 import shoal
-from shoal.errors import ResourceError, UsageError, WorkerLost
+from shoal.errors import DeadlineExceeded, ResourceError, UsageError, WorkerLost
 from shoal.runtime.control import ControlClient, ControlProcess, JobKey
 from shoal.runtime.control.service import usual_liveness_timeout_s
 from shoal.runtime.facts import StoreFacts
+from shoal.runtime.fresh_store import fresh_store
 from shoal.runtime.job_card import JobCard, agree
 from shoal.runtime.last_worker import wait_until_deserted
 from shoal.runtime.launch import Launch, read_launch
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from shoal.runtime.transport_communicator import TransportCommunicator
 
 _current: Session | None = None
+_session_numbers = count()
+_group_numbers = count()
+"""How many this process has made: as many as every other worker."""
 
 DEFAULT_DEADLINE_S = 60.0
 _NO_CONTROL = "error: "
@@ -256,7 +261,16 @@ def start_session(
     if _current is not None:
         raise UsageError("shoal.init() was called twice; call shoal.shutdown() in between.")
     _check_deadline(deadline_s)
-    facts = StoreFacts(dist.distributed_c10d._get_default_store())  # noqa: SLF001 - torch offers no public way to the store it has already connected
+    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch offers no public way to the store it has already connected
+    facts = StoreFacts(
+        fresh_store(
+            store,
+            f"session-{next(_session_numbers)}",
+            dist.get_rank(),
+            dist.get_world_size(),
+            deadline_s=deadline_s,
+        )
+    )
     agreement = Agreement(facts, _agree_on_key(job_key, facts, deadline_s), deadline_s)
     agreement.reach("init")
     session: Session | None = None
@@ -316,13 +330,19 @@ def _join_processes(launch: Launch, deadline_s: float) -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
     try:
+        rendezvous = dist.rendezvous(  # type: ignore[attr-defined]  # as documented
+            "env://", launch.rank, launch.world_size, timeout=timedelta(seconds=deadline_s)
+        )
+        store, rank, world_size = next(rendezvous)
+        occasion = f"group-{next(_group_numbers)}"
         dist.init_process_group(
             backend,
-            rank=launch.rank,
-            world_size=launch.world_size,
+            store=fresh_store(store, occasion, rank, world_size, deadline_s=deadline_s),
+            rank=rank,
+            world_size=world_size,
             timeout=timedelta(seconds=deadline_s),
         )
-    except RuntimeError as error:  # of the store or of gloo
+    except (RuntimeError, DeadlineExceeded) as error:  # of the store, or of gloo
         reason = str(error).partition("\n")[0].rstrip(".")
         message = (
             f"Rank {launch.rank} could not join the others ({reason}): check that all"

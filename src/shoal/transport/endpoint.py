@@ -87,7 +87,7 @@ class Endpoint:
         row["tag_in"], row["tag_out"], row["known"] = tag_in, tag_out, 1
 
     def take_share(self, share: float) -> None:
-        """Send at this share of the rate of `config`: other endpoints of this rank send the rest."""
+        """Send at this share of `config`'s rate: other endpoints of this rank send the rest."""
         rates.start(self.state, self.config.rate_bytes_per_us * share)
 
     @cached_property

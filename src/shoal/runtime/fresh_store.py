@@ -1,0 +1,69 @@
+"""A part of a store that no earlier start of the same job has written to.
+
+torchrun keeps its store when it restarts the workers, with everything that those before have left
+there: addresses, keys, verdicts. So the workers first agree on a name that is new, in a way that
+what is left of earlier agreements cannot disturb: each shows a random number and then what it sees
+of everybody's, until all see the same, their own number included.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from datetime import timedelta
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from shoal.errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own omission
+
+_PAUSE_S = 0.005
+
+
+def fresh_store(
+    store: Store, occasion: str, rank: int, world_size: int, *, deadline_s: float
+) -> Store:
+    """Return the part of `store` that this start of the job alone has; collective.
+
+    Within one start, `occasion` is used once. Raises `DeadlineExceeded` naming who has not shown
+    up.
+    """
+    prefix = f"shoal-start/{occasion}"
+    deadline = time.monotonic() + deadline_s
+    numbers = [f"{prefix}/number/{each}" for each in range(world_size)]
+    views = [f"{prefix}/view/{each}" for each in range(world_size)]
+    store.set(numbers[rank], secrets.token_hex(16))
+    shown = ""
+    while True:
+        _await_all(store, numbers, deadline, deadline_s)
+        seen = [store.get(each) for each in numbers]
+        view = blake2b(b" ".join(seen), digest_size=16).hexdigest()
+        if view != shown:
+            store.set(views[rank], view)
+            shown = view
+        _await_all(store, views, deadline, deadline_s)
+        others = [store.get(each).decode() for each in views]
+        late = [each for each, other in enumerate(others) if other != view]
+        if not late:
+            return dist.PrefixStore(f"shoal-start/{view}", store)  # type: ignore[attr-defined]  # documented by torch, but missing from its __all__
+        if time.monotonic() > deadline:
+            raise _late(late, deadline_s)
+        time.sleep(_PAUSE_S)
+
+
+def _await_all(store: Store, keys: list[str], deadline: float, deadline_s: float) -> None:
+    """Wait until all `keys` are there."""
+    left_s = max(0.001, deadline - time.monotonic())
+    try:
+        store.wait(keys, timedelta(seconds=left_s))
+    except RuntimeError as error:
+        missing = [each for each, key in enumerate(keys) if not store.check([key])]
+        raise _late(missing, deadline_s) from error
+
+
+def _late(ranks: list[int], deadline_s: float) -> DeadlineExceeded:
+    return DeadlineExceeded(f"Ranks {ranks} did not start within {deadline_s:g} s.")
