@@ -282,7 +282,7 @@ def start_session(
 
     communicator = TorchCommunicator(
         deadline_s=deadline_s,
-        process_group=_gloo_beside_shoal(deadline_s),
+        process_group=_gloo_beside_shoal(facts.store, deadline_s),
         on_peer_error=on_peer_error,
     )
     service = _serve_control(agreement, control_host, control_port)
@@ -303,14 +303,24 @@ def start_session(
     return session
 
 
-def _gloo_beside_shoal(deadline_s: float) -> dist.ProcessGroup | None:
+def _gloo_beside_shoal(store: dist.Store, deadline_s: float) -> dist.ProcessGroup | None:  # type: ignore[name-defined]  # torch's own omission
     """Return a gloo group of all workers where torch's default group goes over "shoal"; collective.
 
-    What is not averaged (plans, shards, questions) then goes over gloo.
+    What is not averaged (plans, shards, questions) then goes over gloo. Its members meet in
+    `store`: in torch's own, where a restarted job finds what is left of the last one, gloo would
+    take that for theirs.
     """
     if not default_group_is_shoal():
         return None
-    return dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline_s))
+    groups = dist.distributed_c10d._world.pg_map  # noqa: SLF001 - `new_group` takes no store
+    default = dist.group.WORLD
+    assert default is not None
+    held = groups[default]
+    groups[default] = (held[0], store)
+    try:
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline_s))
+    finally:
+        groups[default] = held
 
 
 def default_group_is_shoal() -> bool:
