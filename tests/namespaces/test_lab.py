@@ -316,7 +316,11 @@ def spec(tmp_path: Path) -> str:
 
 
 def test_run_ends_all_workers_when_one_fails(spec: str, tmp_path: Path) -> None:
-    script = '[ "$RANK" = 1 ] && { echo trouble >&2; exit 9; }; echo here; sleep 300'
+    said = tmp_path / "said"
+    script = (
+        f'[ "$RANK" = 0 ] && {{ echo here; touch {said}; sleep 300; }};'
+        f" until [ -e {said} ]; do sleep 0.01; done; echo trouble >&2; exit 9"
+    )
     done = shoal_lab("run", spec, "--stats", str(tmp_path / "stats.json"), "--", "sh", "-c", script)
     assert done.returncode == 9
     assert (done.stdout, done.stderr) == ("[host0] here\n", "[host1] trouble\n")
