@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,3 +59,12 @@ def test_occasions_of_one_start_have_parts_of_their_own() -> None:
     one, other = start(store, "one"), start(store, "other")
     one[0].set("fact", "1")
     assert not other[0].check(["fact"])
+
+
+def test_a_store_that_answers_one_question_at_a_time_will_do(tmp_path: Path) -> None:
+    store = dist.FileStore(str(tmp_path / "store"), SIZE)
+    for number in range(2):
+        parts = start(store)
+        assert not parts[1].check(["fact"])
+        parts[0].set("fact", str(number))
+        assert parts[3].get("fact") == str(number).encode()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own omission
 
 _PAUSE_S = 0.005
+_PAUSE_PER_RANK_S = 0.0002
+"""All ask one store for something of everybody: what it has to do grows with their square."""
 
 
 def fresh_store(
@@ -39,30 +41,31 @@ def fresh_store(
     store.set(numbers[rank], secrets.token_hex(16))
     shown = ""
     while True:
-        _await_all(store, numbers, deadline, deadline_s)
-        seen = [store.get(each) for each in numbers]
+        seen = _all_of(store, numbers, deadline, deadline_s)
         view = blake2b(b" ".join(seen), digest_size=16).hexdigest()
         if view != shown:
             store.set(views[rank], view)
             shown = view
-        _await_all(store, views, deadline, deadline_s)
-        others = [store.get(each).decode() for each in views]
-        late = [each for each, other in enumerate(others) if other != view]
+        others = _all_of(store, views, deadline, deadline_s)
+        late = [each for each, other in enumerate(others) if other.decode() != view]
         if not late:
             return dist.PrefixStore(f"shoal-start/{view}", store)  # type: ignore[attr-defined]  # documented by torch, but missing from its __all__
         if time.monotonic() > deadline:
             raise _late(late, deadline_s)
-        time.sleep(_PAUSE_S)
+        time.sleep(max(_PAUSE_S, world_size * _PAUSE_PER_RANK_S))
 
 
-def _await_all(store: Store, keys: list[str], deadline: float, deadline_s: float) -> None:
-    """Wait until all `keys` are there."""
+def _all_of(store: Store, keys: list[str], deadline: float, deadline_s: float) -> list[bytes]:
+    """Return what is under all `keys`, once it is; asked for at once where the store can tell."""
     left_s = max(0.001, deadline - time.monotonic())
     try:
         store.wait(keys, timedelta(seconds=left_s))
     except RuntimeError as error:
         missing = [each for each, key in enumerate(keys) if not store.check([key])]
         raise _late(missing, deadline_s) from error
+    if store.has_extended_api():  # type: ignore[attr-defined]  # torch does not declare it
+        return list(store.multi_get(keys))
+    return [store.get(key) for key in keys]
 
 
 def _late(ranks: list[int], deadline_s: float) -> DeadlineExceeded:
