@@ -54,6 +54,31 @@ def arrive(state: State, number: int, packet_row: int, now: int) -> bool:
     The port's link must have been served up to now. Whoever calls frees the row of a packet that is
     dropped.
     """
+    if not _admit(state, number, packet_row, now):
+        return False
+    _append(state, number, packet_row)
+    return True
+
+
+@inlined
+def pass_through(state: State, number: int, packet_row: int, now: int) -> bool:
+    """Do what `arrive` and then `serve` do, of an idle port in which nothing waits.
+
+    Most packets meet such a port: they need not be put into a queue to be taken from it.
+    """
+    if not _admit(state, number, packet_row, now):
+        return False
+    packet = state.packets[packet_row]
+    queue = state.queues[number * QUEUES + packet.queue]
+    queue.peak_bytes = max(queue.peak_bytes, packet.size)
+    queue.empty_since = now
+    _occupy(state, number, packet_row, now)
+    return True
+
+
+@inlined
+def _admit(state: State, number: int, packet_row: int, now: int) -> bool:
+    """Count an arrival at port `number`; return whether the packet, maybe marked now, may stay."""
     port, packet = state.ports[number], state.packets[packet_row]
     queue_row = number * QUEUES + packet.queue
     queue = state.queues[queue_row]
@@ -77,7 +102,6 @@ def arrive(state: State, number: int, packet_row: int, now: int) -> bool:
                 return False
             packet.ecn = MARKED_ECN
             counts[MARKED] += 1
-    _append(state, port, queue, packet_row)
     return True
 
 
@@ -103,8 +127,9 @@ def share_of(free: int, share: int) -> int:
 
 
 @inlined
-def _append(state: State, port: Row, queue: Row, packet_row: int) -> None:
-    packet = state.packets[packet_row]
+def _append(state: State, number: int, packet_row: int) -> None:
+    port, packet = state.ports[number], state.packets[packet_row]
+    queue = state.queues[number * QUEUES + packet.queue]
     if queue.packets == 0:
         queue.head = packet_row
         port.busy |= 1 << packet.queue
@@ -145,8 +170,15 @@ def serve(state: State, number: int, start: int) -> int:
     port.packets -= 1
     if port.buffer >= 0:
         state.buffers[port.buffer].used -= packet.size
+    _occupy(state, number, row, start)
+    return row
+
+
+@inlined
+def _occupy(state: State, number: int, packet_row: int, start: int) -> None:
+    """Let the link of port `number` be busy with a packet from `start` on, and count it as sent."""
+    port, packet = state.ports[number], state.packets[packet_row]
     port.free_at = start + transmission_time(packet.size, port.rate)
-    counts = state.counts[number, index, color_of(packet.ecn)]
+    counts = state.counts[number, packet.queue, color_of(packet.ecn)]
     counts[SENT] += 1
     counts[SENT_BYTES] += packet.size
-    return row

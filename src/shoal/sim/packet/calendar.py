@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from shoal.switching.tables import Row, State
 
 _COUNTS: Final = COLORS * len(Count)
-_AHEAD: Final = 16
-"""Buckets after which a row that the processor fetches now is needed."""
 _TOGETHER: Final = 8
 """Entries that are gathered at a time: by the last one's turn, what it needs has been fetched."""
 _WORD: Final = 64
@@ -83,6 +81,7 @@ def gather(state: State, window: Window, bucket: int, last: int) -> None:
     room = min(last, clock.far_least - 1) - base
     if room < _WORD - 1:
         bits &= (uint64(2) << uint64(room)) - uint64(1)
+    _expect_rows(state, window, (word + uint64(1)) & uint64(len(window.filled) - 1))
     count = 0
     while bits != uint64(0) and count < _TOGETHER:
         place = lowest_bit(bits)
@@ -101,9 +100,6 @@ def gather(state: State, window: Window, bucket: int, last: int) -> None:
 @inlined
 def _take(state: State, window: Window, bucket: int, count: int) -> int:
     """Empty a bucket into `due` behind the first `count` entries; return how many there are now."""
-    ahead = first_of(window, bucket + _AHEAD)
-    if ahead >= 0:
-        prefetch(state.packets, ahead)
     slot = _slot_of(window, bucket)
     row = int(window.heads[slot])
     window.heads[slot] = -1
@@ -115,6 +111,15 @@ def _take(state: State, window: Window, bucket: int, count: int) -> int:
         if entry.place < len(state.ports):
             _expect(state, entry.place, packet.queue)
     return count
+
+
+@inlined
+def _expect_rows(state: State, window: Window, word: uint64) -> None:
+    """Let the processor fetch the first rows of the buckets that a word of `filled` stands for."""
+    bits, slot = window.filled[word], word << uint64(6)
+    while bits != uint64(0):
+        prefetch(state.packets, window.heads[slot + uint64(lowest_bit(bits))])
+        bits &= bits - uint64(1)
 
 
 @inlined
@@ -189,8 +194,16 @@ def _fetch_far(state: State, window: Window) -> None:
 
 @inlined
 def _insert(state: State, window: Window, row: int, at: int, place: int) -> None:
-    """Put `row` among those in `due` that are still to come."""
+    """Put `row` among those in `due` that are still to come.
+
+    Mostly before all of them: what a host sends now is due now.
+    """
     clock, due = window.clock[0], window.due
+    if 0 < clock.first < clock.last and _is_before(state, at, place, row, due[clock.first]):
+        clock.first -= 1
+        entry = due[clock.first]
+        entry.at, entry.place, entry.row = at, place, row
+        return
     if clock.last == len(due):  # what is past makes room
         for index in range(clock.first, clock.last):
             due[index - clock.first] = due[index]

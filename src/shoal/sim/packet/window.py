@@ -18,7 +18,7 @@ from shoal.compiled import compiled, inlined
 from shoal.sim.packet.calendar import gather, move, next_bucket, push
 from shoal.sim.packet.tables import Problem
 from shoal.switching.network import count_delivery, fill_row, leave, onward
-from shoal.switching.port import arrive, limit_reached, serve
+from shoal.switching.port import arrive, limit_reached, pass_through, serve
 from shoal.switching.random_bits import mixed
 from shoal.switching.tables import NEVER, QUEUES
 
@@ -195,7 +195,12 @@ def _serve(state: State, window: Window, number: int, until: int) -> None:
 @inlined
 def _send(state: State, window: Window, number: int, start: int) -> None:
     """Let the idle link of port `number`, where something waits, take it at `start`."""
-    row = serve(state, number, start)
+    _send_on(state, window, number, serve(state, number, start))
+
+
+@inlined
+def _send_on(state: State, window: Window, number: int, row: int) -> None:
+    """Let what the link of port `number` has taken last go on to where the link leads."""
     arrival, place = onward(state, number, row)
     if place >= 0:
         push(state, window, row, arrival, place)
@@ -210,10 +215,13 @@ def _arrive(state: State, window: Window, number: int, row: int, at: int) -> Non
             window.first_sharers[port.buffer], window.first_sharers[port.buffer + 1]
         ):
             _serve(state, window, window.sharers[index], at)
-    if not arrive(state, number, row, at):
+    if port.free_at <= at:
+        if pass_through(state, number, row, at):
+            _send_on(state, window, number, row)
+        else:
+            leave(state, row)
+    elif not arrive(state, number, row, at):
         leave(state, row)
-    elif port.free_at <= at:
-        _send(state, window, number, at)
     elif port.scheduled == 0:
         port.scheduled = 1
         clock = window.clock[0]
