@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from shoal.errors import MismatchError
 from started_ranks import free_port, outcomes, printed_by_ranks, start
 
 SCRIPT = """
@@ -88,6 +91,38 @@ def test_every_collective_without_torch_or_the_compiler() -> None:
     assert results[1]["received"] == [float(index) for index in range(7)]
 
 
+WHO_MEETS = """
+import json
+import numpy as np
+import shoal
+from shoal.runtime.array_means import ArrayMeans
+
+with shoal.connect(deadline_s=20) as comm:
+    before = comm.stats()
+    total = comm.all_reduce(np.full(4_000, comm.rank + 1.0, np.float32))
+    between = comm.stats() - before
+    met = [peer for peer, stats in between.peers.items() if stats.sent_bytes]
+    (mean,) = ArrayMeans(comm).gradients([np.full(3, comm.rank + 1.0, np.float32)])
+    few = comm.all_reduce(np.ones(3), group=(3, 1, 0)) if comm.rank != 2 else np.full(3, 3.0)
+    comm.barrier()
+print(json.dumps({"met": met, "total": [*total.tolist(), *few.tolist()], "mean": mean.tolist()}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "met_by_first"),
+    [("direct", [1, 2, 3]), ("ring", [1]), ("hierarchical", [1, 2])],
+)
+def test_the_environment_says_who_meets_in_sums_over_all(
+    algorithm: str, met_by_first: list[int]
+) -> None:
+    results = printed_by_ranks(WHO_MEETS, 4, SHOAL_ALL_REDUCE=algorithm, LOCAL_WORLD_SIZE="2")
+    for result in results:
+        assert set(result["total"]) == {10.0, 3.0}
+        assert result["mean"] == [2.5] * 3
+    assert results[0]["met"] == met_by_first
+
+
 CONNECT = """
 import sys
 import shoal
@@ -114,6 +149,19 @@ def test_two_processes_of_one_rank_and_wrong_numbers_are_refused() -> None:
     port = free_port()
     ended = outcomes([start(0, 2, port, CONNECT), start(1, 4, port, CONNECT)])
     assert any("was told of 4 ranks" in out for _, out, _ in ended), ended
+
+
+def test_ranks_that_would_make_sums_differently_are_refused() -> None:
+    port = free_port()
+    ended = outcomes(
+        [
+            start(rank, 2, port, CONNECT, SHOAL_ALL_REDUCE=algorithm)
+            for rank, algorithm in enumerate(("direct", "ring"))
+        ]
+    )
+    for code, out, _ in ended:
+        assert code == MismatchError.exit_code
+        assert "Rank 1 has SHOAL_ALL_REDUCE=ring" in out
 
 
 def test_beyond_one_machine_a_job_key_is_required() -> None:

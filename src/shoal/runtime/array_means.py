@@ -73,13 +73,15 @@ class ArrayMeans:
         """
         layout = self._laid_out(gradients, together=True)
         group = self._communicator.group()
-        options = SumOptions(
+        options = replace(
+            self._communicator.sums,
             scale=1 / group.size,
             loss_bound=self._loss_bound,
             policy=self._policy,
             tensor=(id(self), "gradients") if self._loss_bound else None,
+            wire=self._wire,
         )
-        return self._carry_out(layout, gradients, group, replace(options, wire=self._wire))
+        return self._carry_out(layout, gradients, group, options)
 
     def parameters(
         self,

@@ -8,6 +8,7 @@ calling thread's order: all members of a group make the same calls in the same o
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,8 +20,8 @@ from shoal.errors import UsageError
 from shoal.runtime.launch import read_launch
 from shoal.runtime.metrics import serve_if_asked
 from shoal.runtime.rendezvous import exchange_cards
-from shoal.runtime.udp.engine import Card, UdpEngine
-from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup, stream_of
+from shoal.runtime.shown import Shown, check_alike
+from shoal.runtime.udp.group import EXACT, Memory, SumOptions, TransportGroup, stream_of
 from shoal.runtime.udp.opening import new_engine
 from shoal.runtime.udp.settings import from_environment
 from shoal.transport.forms import FLOAT_TYPES, IN_FLOAT32, RAW, SUMMABLE, sum_form
@@ -28,6 +29,7 @@ from shoal.transport.holes import POLICIES
 
 if TYPE_CHECKING:
     from shoal.errors import ShoalError
+    from shoal.runtime.udp.engine import UdpEngine
     from shoal.runtime.udp.stats import TransportStats
     from shoal.runtime.udp.transfer import Transfer
 
@@ -46,14 +48,17 @@ def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
     launch, settings = read_launch(), from_environment()
     engine = new_engine(launch.rank, launch.world_size, settings, deadline_s=deadline_s)
     try:
-        card = msgspec.msgpack.encode(engine.card)
+        card = msgspec.msgpack.encode(Shown.by(engine, settings.sums))
         cards = exchange_cards(launch.rank, launch.world_size, card, deadline_s=deadline_s)
-        engine.start([msgspec.msgpack.decode(each, type=Card) for each in cards])
+        every = [msgspec.msgpack.decode(each, type=Shown) for each in cards]
+        check_alike(every)
+        engine.start([each.card for each in every])
         serve_if_asked(engine)
     except BaseException:
         engine.close()
         raise
-    return NumpyCommunicator(engine)
+    sums = SumOptions(algorithm=settings.sums.algorithm, per_host=settings.sums.per_host)
+    return NumpyCommunicator(engine, sums)
 
 
 class NumpyCommunicator:
@@ -63,8 +68,10 @@ class NumpyCommunicator:
     when done; it is a context manager.
     """
 
-    def __init__(self, engine: UdpEngine) -> None:
+    def __init__(self, engine: UdpEngine, sums: SumOptions = EXACT) -> None:
         self._engine = engine
+        self.sums = sums
+        """How sums over all ranks are made; those of groups are made by the direct algorithm."""
         self._groups: dict[tuple[int, ...], TransportGroup] = {}
         self.user_numbers = count()
         """Numbers for those who share this communicator, who take them in the same order on every
@@ -113,7 +120,8 @@ class NumpyCommunicator:
         """
         members = self.group(group)
         values, form = self._summable(array, wire)
-        options = SumOptions(
+        options = replace(
+            self.sums if members is self.group() else EXACT,
             scale=1 / members.size if average and members.size > 1 else 1.0,
             loss_bound=self._checked_bound(array, loss_bound),
             policy=self._policy(holes),

@@ -1,0 +1,48 @@
+"""What ranks show each other before they join: where they are reached, and how they make sums."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from shoal.errors import MismatchError
+from shoal.runtime.udp.engine import Card
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shoal.runtime.udp.engine import UdpEngine
+    from shoal.runtime.udp.group import SumOptions
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What a rank tells the others."""
+
+    card: Card
+    algorithm: str
+    per_host: int
+    wire: str | None
+
+    @classmethod
+    def by(cls, engine: UdpEngine, sums: SumOptions) -> Self:
+        """Return what the rank of `engine` shows; `sums` is what its environment says of them."""
+        return cls(engine.card, sums.algorithm, sums.per_host, sums.wire)
+
+    @property
+    def manner(self) -> str:
+        """How the rank makes sums, as its environment says it."""
+        hosts = f", LOCAL_WORLD_SIZE={self.per_host}" if self.algorithm == "hierarchical" else ""
+        return f"SHOAL_ALL_REDUCE={self.algorithm}{hosts} and SHOAL_WIRE={self.wire or '(none)'}"
+
+
+def check_alike(every: Sequence[Shown]) -> None:
+    """Raise `MismatchError` unless all ranks make sums alike: else they wait for each other."""
+    first = every[0].manner
+    for rank, shown in enumerate(every):
+        if shown.manner != first:
+            message = (
+                f"Rank {rank} has {shown.manner} but rank 0 has {first}: set them alike on every"
+                " rank."
+            )
+            raise MismatchError(message)
