@@ -38,7 +38,7 @@ _SIZES: Final[Mapping[str, Fraction | int]] = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
-_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*(\S*)\s*", re.ASCII)
+_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)\s*(\S*)\s*", re.ASCII)
 _PERCENT: Final = Fraction(1, 100)
 
 

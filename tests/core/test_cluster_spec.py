@@ -151,6 +151,22 @@ WRONG = [
     ('to = "host7"', 'to = "host0"', "line 50: to: A flow goes from one host to another"),
     ('rate = "20 Mbit/s"\n', "", "line 48: A flow of UDP needs a rate"),
     ('shape = "leaf-spine"', 'shape = "ring"', "line 8: shape: It takes one of star, dumbbell"),
+    (
+        'between = ["host3", "leaf0"]',
+        'between = ["host3", "leaf0"]\nfrom = "host3"',
+        "line 31: A li",
+    ),
+    ('between = ["host3", "leaf0"]', 'between = ["host3", "leaf0"]\nrecover = true', "not known"),
+    ("slower = 5", "slower = 1e999", "line 47: slower: A host is 1 to 1000 times slower"),
+    ('"100 Mbit/s"', '"1e999999999 bit/s"', "line 12: rate: It takes a rate such as"),
+    ('forwarding = "packet"', 'shared_buffer = "0 B"', "line 18: shared_buffer: A buffer has"),
+    ("count = 8", f'names = ["{"a" * 64}", "b"]', "line 4: names: A name has at most 63 letters"),
+    ('for = "2 s"', 'for = "0 s"', "for: A flow lasts longer"),
+    ('rate = "20 Mbit/s"\n', 'protocol = "tcp"\npacket = "1 kB"\n', "packet: Of TCP the kernel"),
+    ('loss = "1 %"\n', "", "line 39: This event changes nothing"),
+    ('loss = "1 %"\n', "recover = false\n", "line 39: This event changes nothing"),
+    ("[access]", "[[access]]", "line 11: access: 'access' is a table"),
+    ("[hosts]\ncount = 8\nworkers = 2\n", "", r"^lab.toml: 'count' is missing in \[hosts\]"),
 ]
 
 

@@ -285,6 +285,27 @@ packet = "100 B"
     assert lab.trouble == ""
 
 
+def test_a_flow_of_tcp_comes_to_its_host_over_a_long_way_whose_first_packets_are_lost() -> None:
+    flow = """
+[[link]]
+between = ["host1", "switch"]
+delay = "150 ms"
+down = true
+[[flow]]
+from = "host0"
+to = "host1"
+protocol = "tcp"
+rate = "1 Mbit/s"
+[[event]]
+at = "300 ms"
+between = ["host1", "switch"]
+down = false
+"""
+    with lab_of(2, flow) as lab:
+        lab.begin()
+        wait_until(lambda: 0 in lab.flows and lab.flows[0].sent_bytes > 0)
+
+
 def test_programs_wait_for_their_link_instead_of_losing_packets() -> None:
     slow = 'hosts.count = 2\naccess = { rate = "20 Mbit/s" }\nswitch.port_buffer = "64 kB"\n'
     with Lab(parse_spec(slow)) as lab:

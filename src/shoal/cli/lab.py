@@ -75,10 +75,10 @@ def up(
     """Start a lab that stays until `shoal lab down`; its events and flows begin."""
     from shoal.lab.resident.visit import bring_up, describe
     from shoal.scenario.spec_file import read_spec
-    from shoal.scenario.toml_table import parse_name
+    from shoal.scenario.toml_table import name_like, parse_name
 
     read_spec(spec)
-    called = parse_name(name or spec.stem)
+    called = parse_name(name) if name else name_like(spec.stem)
     bring_up(called, spec.absolute())
     lab = describe(called)
     output_console().print(f"{called}: {len(lab.hosts)} hosts are up: {', '.join(lab.hosts)}")

@@ -120,7 +120,7 @@ def _cluster(top: Table) -> ClusterSpec:
     switch = top.table("switch")
     queues, dscps = _queues(switch), _dscps(switch.table("dscp"))
     spray = switch.take("forwarding", lambda value: parse_one_of(value, ("flow", "packet")), "flow")
-    shared = switch.take_or_none("shared_buffer", parse_size)
+    shared = switch.take_or_none("shared_buffer", _buffer)
     reroute = switch.take("reroute", _reroute, REROUTE_S)
     materials = _materials(top, switch, queues)
     switch.end()
@@ -128,7 +128,8 @@ def _cluster(top: Table) -> ClusterSpec:
     links = top.tables("link")
     for table in links:
         cables = _cables(table, topology)
-        topology = _checked_change(table, topology, LinkEvent(0, cables, *_change(table)), original)
+        change = _change(table, may_recover=False)
+        topology = _checked_change(table, topology, LinkEvent(0, cables, *change), original)
     return ClusterSpec(
         topology=topology,
         workers=workers,
@@ -273,7 +274,8 @@ def _cables(table: Table, topology: Topology) -> tuple[int, ...]:
     nodes |= {name: -1 - place for place, name in enumerate(topology.switches)}
     both = table.take_or_none("between", _pair)
     source, target = table.take_or_none("from", parse_name), table.take_or_none("to", parse_name)
-    if (both is None) == (source is None or target is None):
+    given = [end is not None for end in (source, target)]
+    if any(given) if both else not all(given):
         raise table.error("A link is between = [A, B], or from = A and to = B for one direction.")
     ends = both or (str(source), str(target))
     for end in ends:
@@ -303,8 +305,10 @@ def _events(tables: Sequence[Table], original: Topology) -> list[LinkEvent | Hos
         at_s = table.take("at", parse_duration)
         host = table.take_or_none("host", parse_name)
         if host is None:
-            cables = _cables(table, original)
-            found.append((LinkEvent(at_s, cables, *_change(table)), table))
+            event = LinkEvent(at_s, _cables(table, original), *_change(table))
+            if event.rate is None and not event.link and not event.recover:
+                raise table.error("This event changes nothing.")
+            found.append((event, table))
         else:
             with table.at("host"):
                 place = _place(host, original.host_names)
@@ -342,6 +346,10 @@ def _flow(table: Table, names: list[str]) -> Flow:
     table.end()
     if flow.protocol == "udp" and flow.rate is None:
         raise table.error("A flow of UDP needs a rate.")
+    if flow.protocol == "tcp" and "packet" in table:
+        raise table.error("Of TCP the kernel chooses the packets: leave it out.", "packet")
+    if lasts == 0:
+        raise table.error("A flow lasts longer than 0 s.", "for")
     if (flow.burst_s is None) != (flow.period_s is None):
         raise table.error("Bursts are burst = ... and every = ..., both.")
     if flow.burst_s is not None and not 0 < flow.burst_s <= (flow.period_s or 0):
@@ -358,6 +366,14 @@ def _place(name: str, names: Sequence[str]) -> int:
 
 def _rate(value: object) -> int:
     return Port(parse_rate(value)).rate
+
+
+def _buffer(value: object) -> int:
+    size = parse_size(value)
+    if size < 1:
+        message = f"A buffer has at least 1 B, not {size} B."
+        raise UsageError(message)
+    return size
 
 
 def _reroute(value: object) -> float:

@@ -7,8 +7,9 @@ left unread. Knows nothing of labs.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from shoal.errors import UsageError
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_NAMES = 4096
+_MOST_LETTERS: Final = 63
+"""Of a name: hosts are called by theirs, and the kernel and DNS take no longer ones."""
 
 
 class Table:
@@ -35,7 +38,7 @@ class Table:
         self._known.append(key)
         if key not in self._values:
             if default is None:
-                raise self.error(f"{key!r} is missing.")
+                raise self.error(f"{key!r} is missing{self._where}.")
             return default
         with self.at(key):
             return parse(self._values[key])
@@ -92,6 +95,15 @@ class Table:
         """The text's name, and the line where this table begins."""
         return self._place(self._keys)
 
+    @property
+    def _where(self) -> str:
+        """In which table, if it is not there at all: its line says it otherwise."""
+        return "" if self._keys in self._lines or not self._keys else f" in {self._heading}"
+
+    @property
+    def _heading(self) -> str:
+        return f"[{'.'.join(str(key) for key in self._keys)}]"
+
     def error(self, sentence: str, key: str | None = None) -> UsageError:
         """Return an error about `key`, or about this table."""
         place = self._place(self._keys if key is None else (*self._keys, key))
@@ -100,7 +112,8 @@ class Table:
 
     def _place(self, keys: Keys) -> str:
         while keys and keys not in self._lines:
-            keys = keys[:-1]
+            first = (*keys, 0)  # of an array of tables where one table is wanted
+            keys = first if first in self._lines else keys[:-1]
         return f"{self._name}, line {self._lines[keys]}" if keys else self._name
 
 
@@ -146,7 +159,15 @@ def parse_name(value: object) -> str:
     if not allowed or not str(value)[0].isalnum():
         message = f"A name has letters, digits and hyphens, not {value!r}."
         raise UsageError(message)
+    if len(str(value)) > _MOST_LETTERS:
+        message = f"A name has at most {_MOST_LETTERS} letters, not {len(str(value))}."
+        raise UsageError(message)
     return str(value)
+
+
+def name_like(text: str) -> str:
+    """Return `text` with hyphens for what no name has."""
+    return re.sub("[^0-9A-Za-z]+", "-", text).strip("-")[:_MOST_LETTERS].strip("-") or "lab"
 
 
 def parse_names(value: object) -> list[str]:

@@ -135,6 +135,8 @@ def set_link(state: State, number: int, link: Link) -> None:
     row["loss"], row["bad_loss"] = fixed(link.loss), fixed(link.bad_loss)
     row["to_bad"], row["to_good"] = fixed(link.to_bad), fixed(link.to_good)
     row["down"] = link.down
+    if link.to_bad == 0:  # bursts that are over leave no link in its bad state
+        row["bad"] = 0
 
 
 def fixed(share: float) -> int:

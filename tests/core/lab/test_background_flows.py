@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.lab.hosts.background import due_bytes, is_silent
+from shoal.lab.hosts.background import Arrears, due_bytes, is_silent
 from shoal.scenario.cluster_spec import Flow
 
 STEADY = Flow(0, 1, "udp", 8_000_000)
@@ -46,3 +47,13 @@ def test_nothing_that_is_due_is_taken_back(elapsed_s: float, more_s: float) -> N
     before, after = due_bytes(BURSTS, elapsed_s), due_bytes(BURSTS, elapsed_s + more_s)
     assert before <= after + 1e-6
     assert after - before <= 1_000_000 * more_s + 1e-3
+
+
+def test_what_could_not_be_sent_in_time_is_not_made_up_for() -> None:
+    arrears = Arrears(STEADY)  # a byte in a microsecond
+    assert arrears.at(0.01, 0) == 10_000
+    assert arrears.at(0.02, 10_000) == 10_000
+    assert arrears.at(3.0, 20_000) == 20_000, "the link was down: no more than 20 ms of it are left"
+    assert arrears.at(3.0, 40_000) == 0
+    assert arrears.at(3.01, 40_000) == pytest.approx(10_000)
+    assert Arrears(Flow(0, 1, "tcp", None)).at(3.0, 5) == math.inf

@@ -13,7 +13,7 @@ from one_port import OnePort
 
 from shoal.switching.drop_profile import AVERAGE_ONE, decayed, is_too_long
 from shoal.switching.link import mean_loss
-from shoal.switching.settings import Link, Port, Profile, Queue, fixed
+from shoal.switching.settings import Link, Port, Profile, Queue, fixed, set_link
 from shoal.switching.tables import COLORS, ONE, QUEUES, Count, new_state
 
 GIGABIT = 1_000_000_000
@@ -95,6 +95,16 @@ def test_links_lose_the_share_they_say(link: Link) -> None:
         gone = np.array([k not in came for k in range(packets)])
         again = gone[1:][gone[:-1]].mean()
         assert 0.35 < again < 0.6  # in the bad state still, and lost again: 0.95 times 0.5
+
+
+def test_a_burst_that_a_change_ends_leaves_no_link_in_its_bad_state() -> None:
+    line = OnePort(Port(100 * GIGABIT), Link(to_bad=1.0, to_good=0.0, bad_loss=1.0))
+    line.send(0, FULL)
+    assert not line.run()
+    set_link(line.state, 0, Link(loss=0.5))
+    for turn in range(1, 1_001):
+        line.send(turn * SLOT, FULL)
+    assert 400 < len(line.run()) < 600
 
 
 def test_jitter_lets_nothing_overtake_and_reordering_does() -> None:

@@ -7,6 +7,8 @@ rate whatever happens to it; TCP sends what it gets through, and no more than it
 from __future__ import annotations
 
 import contextlib
+import errno
+import select
 import socket
 import threading
 import time
@@ -52,6 +54,23 @@ def is_silent(flow: Flow, elapsed_s: float) -> bool:
     if flow.burst_s is None or flow.period_s is None:
         return False
     return elapsed_s % flow.period_s >= flow.burst_s
+
+
+class Arrears:
+    """What a flow has not sent yet of what is due; what has been due for long it never sends."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._given_up = 0.0
+
+    def at(self, elapsed_s: float, sent_bytes: int) -> float:
+        """Return the bytes due at `elapsed_s`, of which `sent_bytes` have been sent."""
+        late = due_bytes(self._flow, elapsed_s) - sent_bytes - self._given_up
+        if self._flow.rate is None:
+            return late
+        most = max(self._flow.packet_bytes, self._flow.rate / 8 * _LATEST_S)
+        self._given_up += max(0.0, late - most)
+        return min(late, most)
 
 
 class BackgroundFlow:
@@ -108,15 +127,12 @@ class BackgroundFlow:
         self._threads.append(thread)
 
     def _send_datagrams(self) -> None:
-        flow, began = self._flow, time.monotonic()
+        flow, arrears, began = self._flow, Arrears(self._flow), time.monotonic()
         self._source.connect(self._sink.getsockname())
         self._source.setsockopt(socket.SOL_UDP, UDP_SEGMENT, flow.packet_bytes - UDP_HEADERS_BYTES)
         payload = bytes(_PACKETS_AT_ONCE * (flow.packet_bytes - UDP_HEADERS_BYTES))
-        given_up = 0.0
         while not self._closing.wait(_TICK_S):
-            late = due_bytes(flow, time.monotonic() - began) - self.sent_bytes - given_up
-            most = max(flow.packet_bytes, (flow.rate or 0) / 8 * _LATEST_S)
-            given_up, late = given_up + max(0.0, late - most), min(late, most)
+            late = arrears.at(time.monotonic() - began, self.sent_bytes)
             while late >= flow.packet_bytes and not self._closing.is_set():
                 packets = min(_PACKETS_AT_ONCE, int(late // flow.packet_bytes))
                 late -= packets * flow.packet_bytes
@@ -125,13 +141,13 @@ class BackgroundFlow:
                     self.sent_bytes += packets * flow.packet_bytes
 
     def _send_stream(self) -> None:
-        flow, began = self._flow, time.monotonic()
+        flow, arrears, began = self._flow, Arrears(self._flow), time.monotonic()
         payload = bytes(_CHUNK_BYTES)
         try:
-            self._source.connect(self._sink.getsockname())
+            self._connect()
             while not self._closing.is_set():
                 elapsed = time.monotonic() - began
-                late = due_bytes(flow, elapsed) - self.sent_bytes
+                late = arrears.at(elapsed, self.sent_bytes)
                 if late < 1 or is_silent(flow, elapsed):
                     self._closing.wait(_TICK_S)
                     continue
@@ -141,6 +157,19 @@ class BackgroundFlow:
             return  # the way is broken for good: a flow that ends is nobody's error
         finally:
             self._source.close()
+
+    def _connect(self) -> None:
+        """Connect, however long the way is and however often that gets lost on it."""
+        self._source.setblocking(False)
+        while not self._closing.is_set():
+            code = self._source.connect_ex(self._sink.getsockname())
+            if code in (0, errno.EISCONN):
+                break
+            if code in (errno.EINPROGRESS, errno.EALREADY):
+                select.select((), (self._source,), (), _PATIENCE_S)
+            else:  # the kernel has given up
+                self._closing.wait(_PATIENCE_S)
+        self._source.settimeout(_PATIENCE_S)
 
     def _drain(self) -> None:
         while not self._closing.is_set():
