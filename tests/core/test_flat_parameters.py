@@ -66,13 +66,36 @@ def test_one_flat_tensor_per_data_type() -> None:
     assert flat.num_bytes == 20 * 4 + 20 * 8
 
 
+def test_what_was_given_storage_of_its_own_is_taken_back_with_its_values() -> None:
+    model = make_model()
+    flat = FlatParameters(model)
+    vector = torch.arange(float(flat.num_parameters))
+    nn.utils.vector_to_parameters(vector, model.parameters())
+    flat.take_back()
+    assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), vector)
+    flat.buffers[0].fill_(3.0)
+    assert all(bool((p == 3.0).all()) for p in model.parameters())
+    model.double()
+    model.float()
+    flat.take_back()
+    flat.buffers[0].fill_(4.0)
+    assert all(bool((p == 4.0).all()) for p in model.parameters())
+
+
 def test_a_model_that_was_cast_afterwards_is_noticed() -> None:
     model = make_model()
     flat = FlatParameters(model)
-    flat.verify()
+    flat.take_back()
     model.double()
     with pytest.raises(UsageError, match="moved or cast"):
-        flat.verify()
+        flat.take_back()
+
+
+def test_buffers_with_infinities_are_not_averaged() -> None:
+    model = nn.BatchNorm1d(4)
+    model.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+    flat = FlatParameters(model)
+    assert flat.buffers[0].numel() == 4 * 4
 
 
 def test_a_model_without_parameters_is_refused() -> None:

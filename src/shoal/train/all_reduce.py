@@ -66,6 +66,7 @@ class AllReduce(AbstractStrategy):
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
         """Apply `update`, now or layer by layer: the gradients are averaged since backward."""
+        self._buckets.end_step()
         if self._layerwise is not None:
             self._layerwise.step(update)
         else:

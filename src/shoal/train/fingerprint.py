@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 
 def fingerprint_model(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Return one line for the optimizer and one per parameter and floating-point buffer."""
+    """Return one line for the optimizer and one per parameter and buffer."""
     lines = [f"optimizer {type(optimizer).__name__}"]
     for name, parameter in model.named_parameters():
         kind = "trainable" if parameter.requires_grad else "frozen"
         lines.append(f"{kind} {name} {tuple(parameter.shape)} {parameter.dtype}")
     for name, buffer in model.named_buffers():
-        if buffer.is_floating_point():
-            lines.append(f"buffer {name} {tuple(buffer.shape)} {buffer.dtype}")
+        lines.append(f"buffer {name} {tuple(buffer.shape)} {buffer.dtype}")
     return lines

@@ -9,6 +9,9 @@ transport may finish them in another order: each is as urgent as its front-most 
 A trailer on the last bucket carries, summed like a gradient: how many workers contributed, and per
 parameter how many had a gradient for it. It is needed before any other sum can be used, and nothing
 of it may get lost.
+
+Of buffers it is what has changed that is averaged: so what never changes stays as it is, to the
+bit, whatever the number of workers. Those of another type than the parameters go in sums of theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ from torch.autograd import Variable
 from shoal.collectives.buckets import BUCKET_BYTES, layout_buckets
 from shoal.errors import UsageError
 from shoal.trace import SpanKind
+from shoal.train.changed_statistics import ChangedStatistics
 from shoal.train.forward_order import ForwardOrder
+from shoal.train.frozen_parameters import FrozenParameters
+from shoal.train.tensor_places import TensorPlaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,8 +42,10 @@ class GradientBuckets:
     """Buckets of one replica's gradients, reduced while backward is still running.
 
     After `backward()` returns, every parameter's `grad` is the mean over the contributing workers.
-    A parameter that no worker used keeps its local `grad`, usually None. With `on_started`, the
-    end of backward calls that instead of waiting, and each bucket is to be landed by `land`.
+    A parameter that no worker used keeps its local `grad`, usually None. What a parameter has from
+    earlier backward passes of the step is averaged too, whichever parameters the last one used.
+    With `on_started`, the end of backward calls that instead of waiting, and each bucket is to be
+    landed by `land`.
     """
 
     def __init__(
@@ -52,6 +60,8 @@ class GradientBuckets:
         if not self.parameters:
             raise UsageError("The model has no parameters that require gradients.")
         first = self.parameters[0]
+        if first.is_complex():
+            raise UsageError("all-reduce averages real gradients only; view_as_real gives those.")
         if any(p.dtype != first.dtype or p.device != first.device for p in self.parameters):
             raise UsageError(
                 "all-reduce needs all trainable parameters in one data type on one device;"
@@ -59,8 +69,11 @@ class GradientBuckets:
             )
         self._communicator = communicator
         self._stopwatch = stopwatch
-        self.extra: list[Tensor] = [b for b in model.buffers() if b.is_floating_point()]
-        """Batch-norm statistics, averaged along with the gradients."""
+        self._frozen = FrozenParameters(model.parameters())
+        self.statistics = ChangedStatistics(model, first)
+        """Of batch norm and the like, averaged along with the gradients."""
+        self._is_averaged = False
+        """Whether gradients have been averaged since the last step."""
         self.enabled = True
         """Set False while gradients only accumulate locally."""
         self.on_started: Callable[[], None] | None = None
@@ -81,33 +94,30 @@ class GradientBuckets:
 
     @property
     def trailer(self) -> int:
-        """The bucket that carries the trailer and the extras: the last."""
+        """The bucket that carries the trailer and the statistics: the last."""
         return len(self.layout) - 1
 
     def _allocate(self, like: Tensor) -> None:
-        """Make the buckets' memory and the views of parameters, extras and trailer in it."""
+        """Make the buckets' memory and the views of parameters, statistics and trailer in it."""
         self.views: dict[int, Tensor] = {}
+        self._places = TensorPlaces()
         self.place: dict[int, int] = {}
         self._memory: list[Tensor] = []
-        tail = sum(t.numel() for t in self.extra) + 1 + len(self.parameters)
+        tail = self.statistics.num_elements + 1 + len(self.parameters)
         for number, bucket in enumerate(self.layout):
             memory = like.new_zeros(bucket.num_elements + (tail if number == self.trailer else 0))
             self._memory.append(memory)
             for index, offset in zip(bucket.parameters, bucket.offsets, strict=True):
                 parameter = self.parameters[index]
-                end = offset + parameter.numel()
-                self.views[index] = memory[offset:end].as_strided(
-                    parameter.size(), parameter.stride(), offset
-                )
+                self.views[index] = torch.zeros_like(parameter, requires_grad=False)
+                place = memory[offset : offset + parameter.numel()]
+                self._places.move_in(self.views[index], place)
                 self.place[index] = number
-        start = self.layout[-1].num_elements
-        self._extra_views: list[Tensor] = []
-        for tensor in self.extra:
-            view = self._memory[-1][start : start + tensor.numel()]
-            self._extra_views.append(view.view(tensor.shape))
-            start += tensor.numel()
-        self._contributors = self._memory[-1][start : start + 1]
-        self._used = self._memory[-1][start + 1 :]
+        rest = self._memory[-1][self.layout[-1].num_elements :]
+        num_statistics = self.statistics.num_elements
+        self.statistics.place(rest[:num_statistics])
+        self._contributors = rest[num_statistics : num_statistics + 1]
+        self._used = rest[num_statistics + 1 :]
 
     def reset(self) -> None:
         """Make ready for another backward pass."""
@@ -115,6 +125,7 @@ class GradientBuckets:
         self.ready: set[int] = set()
         """The parameters that got a gradient here in the present backward pass."""
         self._started: list[Work] = []
+        self._apart_started: list[Work] = []
         self._landed: set[int] = set()
         self._factor = 1.0
         self._used_anywhere: list[float] = []
@@ -129,6 +140,8 @@ class GradientBuckets:
             return
         if not self._is_callback_queued:
             self._is_callback_queued = True
+            if not self._places.are_kept:  # gradients are cast and moved with their parameters
+                self._places.take_back()
             if self._order.settle():
                 self._layers = self._layers_of_buckets()
             Variable._execution_engine.queue_callback(self._finish_backward)  # noqa: SLF001 - the only way to run at the end of backward; DDP's Python hooks use it too
@@ -146,7 +159,8 @@ class GradientBuckets:
         """Copy a gradient into its bucket, already divided by the number of workers."""
         parameter, view = self.parameters[index], self.views[index]
         assert parameter.grad is not None
-        torch.mul(parameter.grad, 1.0 / self._communicator.world_size, out=view)
+        gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        torch.mul(gradient, 1.0 / self._communicator.world_size, out=view)
         parameter.grad = view
 
     def _start_ready(self) -> None:
@@ -165,6 +179,11 @@ class GradientBuckets:
                 self._memory[number], layer=self._layers[number], exact_from=exact_from
             )
         )
+        if number == self.trailer:
+            self._apart_started = [
+                self._communicator.all_reduce(memory, layer=self._layers[number], exact_from=0)
+                for memory in self.statistics.apart
+            ]
 
     def _layers_of_buckets(self) -> list[tuple[int, int]]:
         """Return every bucket's front-most layer and how many there are."""
@@ -178,6 +197,7 @@ class GradientBuckets:
     def _finish_backward(self) -> None:
         """Reduce what is left and wait: runs when backward has gone through the whole graph."""
         self._start_rest(contributes=True)
+        self._is_averaged = True
         if self.on_started is not None:
             self.on_started()
         else:
@@ -196,12 +216,18 @@ class GradientBuckets:
 
     def _start_rest(self, *, contributes: bool) -> None:
         """Start all reductions that backward has not started."""
-        for index in range(len(self.parameters)):
-            if index not in self.ready:
+        for index, parameter in enumerate(self.parameters):
+            if index in self.ready:
+                continue
+            if contributes and parameter.grad is not None:  # of an earlier pass of this step
+                self._load(index)
+                self.ready.add(index)
+            else:
                 self.views[index].zero_()
-        scale = 1.0 / self._communicator.world_size if contributes else 0.0
-        for tensor, view in zip(self.extra, self._extra_views, strict=True):
-            torch.mul(tensor, scale, out=view)
+        if contributes:
+            self.statistics.contribute(self._communicator.world_size)
+        else:
+            self.statistics.contribute_nothing()
         self._contributors.fill_(1.0 if contributes else 0.0)
         self._used.zero_()
         if self.ready:
@@ -227,6 +253,9 @@ class GradientBuckets:
         with self._stopwatch.span(SpanKind.EXCHANGE, everyone, "every worker, every step"):
             for number in fresh:
                 self._started[number].wait()
+            if self.trailer in fresh:
+                for work in self._apart_started:
+                    work.wait()
         for number in fresh:
             self._landed.add(number)
             if number == self.trailer:
@@ -242,20 +271,36 @@ class GradientBuckets:
         return index in self.ready or bool(self._used_anywhere[index])
 
     def _read_trailer(self) -> None:
-        """Note how sums are to be corrected for workers that had nothing to give; take extras."""
+        """Note how sums are to be corrected for workers with nothing to give; take statistics."""
         contributors = float(self._contributors.item())
         if contributors and contributors != self._communicator.world_size:
             self._factor = self._communicator.world_size / contributors
-            for view in self._extra_views:
-                view.mul_(self._factor)
         if contributors:
-            for tensor, view in zip(self.extra, self._extra_views, strict=True):
-                tensor.copy_(view)
+            self.statistics.take(self._factor)
         self._used_anywhere = self._used.tolist() if len(self.ready) < len(self.parameters) else []
+
+    def end_step(self) -> None:
+        """Note that the gradients are used now; raise `UsageError` if some were never averaged."""
+        self._frozen.check()
+        is_averaged, self._is_averaged = self._is_averaged, False
+        if is_averaged:
+            return
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - looking needs no values
+            is_local = any(
+                parameter.grad is not None and parameter.grad is not self.views[index]
+                for index, parameter in enumerate(self.parameters)
+            )
+        if is_local:
+            raise UsageError(
+                "The gradients of this step have not been averaged: since the last step no backward"
+                " pass ran outside no_sync(), or the model was cast after DistributedOptimizer was"
+                " made."
+            )
 
     def remove(self) -> None:
         """Take the hooks off the model."""
         self._order.settle()
+        self.statistics.remove()
         for hook in self._hooks:
             hook.remove()
 

@@ -79,14 +79,14 @@ class LayerwiseUpdates:
         A compiled one waits for all: torch's compiler must not meet a tensor that is awaited, and
         what a module of it reads is not only its own.
         """
-        extra = {id(tensor) for tensor in self._buckets.extra}
+        statistics = {id(tensor) for tensor in self._buckets.statistics.tensors}
         for module in model.modules():
             numbers = {
                 self._number_of[id(p)]
                 for p in module.parameters(recurse=False)
                 if id(p) in self._number_of
             }
-            if any(id(buffer) in extra for buffer in module.buffers(recurse=False)):
+            if any(id(buffer) in statistics for buffer in module.buffers(recurse=False)):
                 numbers.add(self._buckets.trailer)
             if numbers or module is model:
                 yield module.register_forward_pre_hook(self._make_wait(sorted(numbers)))
@@ -110,7 +110,7 @@ class LayerwiseUpdates:
                 await_values(buckets.views[index], arrive)
             else:  # whether it has a gradient depends on the others
                 await_values(parameter, arrive, guards_gradient=True)
-        for tensor in buckets.extra:
+        for tensor in buckets.statistics.tensors:
             await_values(tensor, self._make_wait([buckets.trailer]))
 
     def step(self, update: Callable[[], None]) -> None:
@@ -175,7 +175,7 @@ class LayerwiseUpdates:
             release(buckets.views[index])
             release(buckets.parameters[index])
         if number == buckets.trailer:
-            for tensor in buckets.extra:
+            for tensor in buckets.statistics.tensors:
                 release(tensor)
         is_owed = self._is_owed
         if not self._open:
@@ -255,7 +255,7 @@ class LayerwiseUpdates:
         for tensor in (
             *self._buckets.views.values(),
             *self._buckets.parameters,
-            *self._buckets.extra,
+            *self._buckets.statistics.tensors,
         ):
             release(tensor)
 

@@ -6,6 +6,7 @@ scalers, state dicts) with a strategy. Decides nothing about who synchronizes.
 
 from __future__ import annotations
 
+import inspect
 import time
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from shoal.train.all_reduce import AllReduce, Overlap
 from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
+from shoal.train.initial_buffers import broadcast_buffers
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import check_strategy, make_strategy
 from shoal.train.transport_samples import TransportSampler
@@ -93,6 +95,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # Not calling super().__init__: the wrapped optimizer owns parameter groups and state.
         asked = {"overlap": overlap, "pull_bound": pull_bound}
         strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
+        _check_can_be_wrapped(optimizer)
         _check_covers(optimizer, model)
         session = current_session()
         transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
@@ -109,6 +112,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._inner = optimizer
         self._strategy = strategy
         self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
+        broadcast_buffers(model, self._communicator)
         self.flat = FlatParameters(model)
         for buffer in self.flat.buffers:
             self._communicator.broadcast(buffer, 0)
@@ -131,6 +135,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         strategy.bind(self.replica)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._num_steps = 0
+        self._is_finished = False
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the wrapped one's, which may replace it
@@ -177,7 +182,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         A gradient scaler hands over its scale and whether it found gradients that are not finite
         (torch's `_step_supports_amp_scaling` protocol): the local update is skipped then, the
         synchronization is not, so that no worker waits for one that skipped.
+
+        Raises `UsageError` after `finish()`.
         """
+        if self._is_finished:
+            raise UsageError(
+                "This worker has said by finish() that it makes no more steps; make a new"
+                " DistributedOptimizer to train on."
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -191,6 +203,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if not skipped:
                 self._inner.step()
 
+        self.flat.take_back()
         self._strategy.step(update, skipped=skipped)
         self._num_steps += 1
         self._sampler.end_step()
@@ -237,8 +250,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._strategy.settle()
 
     def finish(self) -> None:
-        """Make no more steps; return once no other worker needs this one. See the strategy."""
+        """Make no more steps; return once no other worker needs this one. See the strategy.
+
+        Safe to call twice.
+        """
+        if self._is_finished:
+            return
+        self.flat.take_back()
         self._strategy.finish()
+        self._is_finished = True
 
     def average_model(self) -> float:
         """Replace every replica by the mean of all; return the consensus distance before.
@@ -247,6 +267,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         the deadline is waited for as long as it is alive; `WorkerLost` is raised if it is not.
         """
         self._meet()
+        self.flat.take_back()
         return average_model(self.flat, self._communicator)
 
     def _meet(self) -> None:
@@ -286,6 +307,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._num_steps = own["num_steps"]
         self._strategy.load_state_dict(own["state"])
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be copied: hooks, threads and connections belong to this one."""
+        raise UsageError("A DistributedOptimizer cannot be copied; copy its state_dict() instead.")
+
     def __repr__(self) -> str:
         return f"DistributedOptimizer(sync={self._strategy.name!r}, {self._inner!r})"
 
@@ -294,6 +319,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if name in {"_inner", "found_inf", "grad_scale"}:
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+def _check_can_be_wrapped(optimizer: torch.optim.Optimizer) -> None:
+    if isinstance(optimizer, DistributedOptimizer):
+        raise UsageError("This is a DistributedOptimizer already; wrap the optimizer within it.")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        message = (
+            f"{type(optimizer).__name__} computes the loss several times in a step, at models that"
+            " the other workers do not have; take an optimizer that steps without a closure."
+        )
+        raise UsageError(message)
 
 
 def _check_covers(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:

@@ -25,6 +25,7 @@ from shoal.runtime.parameter_server import ShardServer, UpdateRule
 from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSpan
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import buffer_ranges, place_of
+from shoal.train.frozen_parameters import FrozenParameters
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class ParameterServer(AbstractStrategy):
         self._replica = replica
         communicator = replica.communicator
         self._parameters = _trained_parameters(replica.optimizer)
+        self._frozen = FrozenParameters(replica.model.parameters())
         layout = _layout(replica, self._parameters)
         self._hyperparameters = Hyperparameters(replica.optimizer.param_groups)
         self._allocate(replica.flat.buffers, layout)
@@ -159,6 +161,7 @@ class ParameterServer(AbstractStrategy):
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
         """Push this step's gradients and pull weights; `update` happens on the servers instead."""
         self._server.check()
+        self._frozen.check()
         begin_ns = time.monotonic_ns()
         with torch.no_grad():
             used = [False] * len(self._parameters) if skipped else self._pack()
