@@ -60,7 +60,7 @@ def plan(
 ) -> None:
     """Simulate every strategy on your cluster and rank them by the time to a target."""
     from shoal.plan import packets, ranking
-    from shoal.sim.happenings import loses, not_modelled
+    from shoal.sim.happenings import check_ways, loses, not_modelled
     from shoal.sim.training.real_size import of_real_size
 
     read = replaying(read_scenario(cluster), measured)
@@ -70,6 +70,7 @@ def plan(
             " parameters, and compute, the time of a step."
         )
         raise UsageError(message)
+    check_ways(read.cluster)
     job = read.training
     if job.dataset and job.model is not None:  # a stand-in learns, the job's model sets the clock
         read = replace(read, training=of_real_size(job, job.dataset, job.model))

@@ -1,7 +1,7 @@
 """What happens to a cluster in virtual time: links change, others' traffic comes and goes.
 
-At flow level a link has a rate or, when it is down, none, flows keep their ways, and what it loses
-or delays anew is not modelled (`not_modelled`); packets meet all of it. Background traffic of UDP
+At flow level a link has a rate or, when it is down, none, and what it loses or delays anew is not
+modelled (`not_modelled`); packets meet all of it. Background traffic of UDP
 pushes others aside only under Shoal's transport; elsewhere it is treated like TCP with a limit.
 """
 
@@ -10,8 +10,11 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, rerouted
+from shoal.switching.routes import check_paths
 from shoal.switching.tables import PICOSECONDS
+from shoal.switching.topology import down_cables, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +42,22 @@ def processes(cluster: ClusterSpec, time: VirtualTime) -> Iterator[Process]:
         yield _change_links(cluster, time)
     for flow in cluster.flows:
         yield _send(flow, time)
+
+
+def check_ways(cluster: ClusterSpec) -> None:
+    """Raise `UsageError` if a host is cut off in the end: transfers would wait for ever."""
+    topology = cluster.topology
+    for event in cluster.events:
+        if isinstance(event, LinkEvent):
+            topology = changed(topology, event, cluster.topology)
+    down = down_cables(topology)
+    try:
+        check_paths(topology, down)
+    except UsageError as error:
+        names = names_of(topology)
+        links = ", ".join(names[number] for number in down)
+        message = f"{error} These links are down and stay so: {links}."
+        raise UsageError(message) from error
 
 
 def loses(cluster: ClusterSpec) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from shoal.errors import ProtocolError
+from shoal.errors import UsageError
 from shoal.switching.tables import NEVER
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class VirtualTime:
     def run(self, until: int = NEVER, *, tick: Callable[[], None] | None = None) -> None:
         """Let time pass until nothing is left to do, up to `until`, or until it is stopped.
 
-        Calls `tick` now and then. Raises `ProtocolError` if transfers stand still for ever.
+        Calls `tick` now and then. Raises `UsageError` if transfers stand still for ever.
         """
         turns, ready, sleeping, transfers = 0, self._ready, self._sleeping, self._transfers
         while self.now <= until and not self._is_stopped:
@@ -108,7 +108,7 @@ class VirtualTime:
                 break
             if awake == NEVER:
                 if transfers:
-                    raise ProtocolError("Transfers stand still: a link on their way has no rate.")
+                    raise UsageError("Transfers stand still: a link on their way is down.")
                 return
             self.now = awake
             while sleeping and sleeping[0][0] == awake:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.switching.routes import RouteMap
+from shoal.switching.routes import Detours
 from shoal.switching.settings import picoseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from shoal.switching.topology import Cable, Topology
 
@@ -28,6 +28,7 @@ class WayLengths:
     """The cost of the way from each host to each other, every host having one way in and out.
 
     `join` makes one cost of two that follow each other: their sum, or, with `max`, the larger one.
+    Ways avoid the cables `without`, where others lead on.
     """
 
     def __init__(
@@ -35,6 +36,8 @@ class WayLengths:
         topology: Topology,
         cost: Callable[[Cable], int],
         join: Callable[[int, int], int] = operator.add,
+        *,
+        without: Collection[int] = (),
     ) -> None:
         self._topology, self._join = topology, join
         self._costs = [cost(cable) for cable in topology.cables]
@@ -48,7 +51,8 @@ class WayLengths:
                 self.into[cable.target] = its_cost
         self.between_switches = np.zeros((switches, switches), np.int64)
         """By the switches that hosts are at; 0 for the others."""
-        routes, host_at = RouteMap(topology, ()), dict(zip(self._switch, range(hosts), strict=True))
+        host_at = dict(zip(self._switch, range(hosts), strict=True))
+        routes = Detours(topology, without)
         for there, host in host_at.items():
             known, toward = {there: 0}, routes.ports_toward(host)
             for here in host_at:

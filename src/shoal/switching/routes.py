@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from shoal.switching.topology import Topology
 
 
-def check_paths(topology: Topology) -> None:
-    """Raise `UsageError` if a host cannot reach another."""
-    cables = RouteMap(topology, ())
+def check_paths(topology: Topology, without: Collection[int] = ()) -> None:
+    """Raise `UsageError` if a host cannot reach another without some cables."""
+    cables = RouteMap(topology, without)
     cut_off: dict[tuple[int, ...], list[int]] = {}
     for host in range(topology.hosts):
         nearest = cables.nearest(host)
@@ -52,6 +52,22 @@ def set_routes(state: State, topology: Topology, without: Collection[int] = ()) 
             if first == used:
                 state.choices[used : used + len(ports)] = ports
                 used += len(ports)
+
+
+class Detours:
+    """Shortest paths without some cables; over all of them from where nothing else leads on."""
+
+    def __init__(self, topology: Topology, without: Collection[int]) -> None:
+        self._all = RouteMap(topology, ())
+        self._some = RouteMap(topology, without) if without else self._all
+
+    def ports_toward(self, host: int) -> list[tuple[int, ...]]:
+        """Return, by switch, the ports by which what is for `host` leaves it."""
+        usual = self._all.ports_toward(host)
+        if self._some is self._all:
+            return usual
+        found = self._some.ports_toward(host)
+        return [some or every for some, every in zip(found, usual, strict=True)]
 
 
 class RouteMap:

@@ -187,8 +187,8 @@ def make_state(
     """Return the tables of `topology`.
 
     `packets` may be inside at once. `shared_buffers` are the bytes that the ports of each switch
-    share, one number for each; none: ports have only limits of their own. Raises `UsageError` if a
-    host cannot reach another.
+    share, one number for each; none: ports have only limits of their own. Routes avoid the links
+    that are down. Raises `UsageError` if a host cannot reach another even over those.
     """
     check_paths(topology)
     switches = len(topology.switches)
@@ -208,8 +208,13 @@ def make_state(
         set_link(state, number, cable.link)
         state.links[number]["leads_to"] = -1 - cable.target
     state = state._replace(choices=np.zeros(len(topology.cables) * topology.hosts, np.uint32))
-    set_routes(state, topology)
+    set_routes(state, topology, down_cables(topology))
     return state
+
+
+def down_cables(topology: Topology) -> list[int]:
+    """Return the cables whose links are down."""
+    return [number for number, cable in enumerate(topology.cables) if cable.link.down]
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.errors import ProtocolError
+from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, HostEvent, LinkEvent
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.happenings import not_modelled
@@ -39,7 +39,7 @@ def test_a_link_that_is_down_lets_everyone_wait_until_it_recovers() -> None:
     assert seconds(replace(CLUSTER, events=(down, back))) == pytest.approx(
         3 + 10 * WHOLE + 0.9, rel=1e-6
     )
-    with pytest.raises(ProtocolError, match="stand still"):
+    with pytest.raises(UsageError, match="stand still"):
         seconds(replace(CLUSTER, events=(down,)))
 
 

@@ -8,7 +8,7 @@ import pytest
 from tcp_networks import GIGABIT, MS
 
 from shoal.bench.sim_transports import measure
-from shoal.errors import ProtocolError
+from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, LinkEvent
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.training.all_strategies import SIMULATED
@@ -65,7 +65,7 @@ def test_events_and_background_flows_reach_packets() -> None:
 
 def test_a_way_that_stays_down_is_said() -> None:
     cluster = replace(CLUSTER, events=(LinkEvent(0.0, cables=(1,), link=(("down", True),)),))
-    with pytest.raises(ProtocolError, match="stand still"):
+    with pytest.raises(UsageError, match="stand still"):
         simulate(cluster, JOB, StrategySpec("all-reduce"), network=packets_of(cluster))
 
 

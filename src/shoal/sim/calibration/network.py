@@ -18,6 +18,7 @@ from shoal.sim.calibration.carriers import FRAME_BYTES
 from shoal.sim.calibration.ways import WayTable
 from shoal.sim.flow.network import FlowNetwork
 from shoal.switching.tables import PICOSECONDS
+from shoal.switching.topology import down_cables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -51,7 +52,8 @@ class CalibratedNetwork:
         self.topology = topology
         self._table = table
         self._flows = FlowNetwork(topology, local_rate=local_rate, spray=spray, seed=seed)
-        self._ways = WayTable(topology)
+        self._avoided: Collection[int] = down_cables(topology)
+        self._ways = WayTable(topology, self._avoided)
         self._seed, self._started = seed, 0
 
     @property
@@ -99,11 +101,14 @@ class CalibratedNetwork:
         cables = list(self.topology.cables)
         cables[number] = cable
         self.topology = replace(self.topology, cables=tuple(cables))
-        self._ways = WayTable(self.topology)
+        self._ways = WayTable(self.topology, self._avoided)
         self._flows.alter(at, number, cable)
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
-        """Do nothing: flows keep their ways."""
+        """Let flows take the shortest ways without these cables from `at` on."""
+        self._avoided = cables
+        self._ways = WayTable(self.topology, cables)
+        self._flows.avoid(at, cables)
 
     def _start(
         self,

@@ -15,9 +15,10 @@ from shoal.sim.calibration.carriers import FRAME_BYTES
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.port import transmission_time
 from shoal.switching.tables import PICOSECONDS
+from shoal.switching.topology import down_cables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,12 +40,13 @@ class Ways:
 
 
 class WayTable:
-    """The ways through a topology as it is now."""
+    """The ways through a topology as it is now, without some cables: by default those down."""
 
-    def __init__(self, topology: Topology) -> None:
-        self._delays = WayLengths(topology, delay_of)
-        self._losses = WayLengths(topology, _loss)
-        self._times = WayLengths(topology, _frame_time, max)
+    def __init__(self, topology: Topology, without: Collection[int] | None = None) -> None:
+        without = down_cables(topology) if without is None else without
+        self._delays = WayLengths(topology, delay_of, without=without)
+        self._losses = WayLengths(topology, _loss, without=without)
+        self._times = WayLengths(topology, _frame_time, max, without=without)
 
     def delay(self, source: int, target: int) -> int:
         """Return how long a bit takes from host to host, picoseconds."""

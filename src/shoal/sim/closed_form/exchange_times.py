@@ -15,8 +15,9 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.routes import RouteMap
+from shoal.switching.routes import Detours
 from shoal.switching.tables import PICOSECONDS
+from shoal.switching.topology import down_cables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,8 @@ class ExchangeTimes:
     """
 
     def __init__(self, topology: Topology, *, local_rate: float, spray: bool) -> None:
-        self._delays = WayLengths(topology, delay_of)
+        self._down = down_cables(topology)
+        self._delays = WayLengths(topology, delay_of, without=self._down)
         self._hosts, self._switches = topology.hosts, len(topology.switches)
         cables = topology.cables
         rates = [float(cable.port.rate) for cable in cables] + [local_rate] * topology.hosts
@@ -101,7 +103,7 @@ class ExchangeTimes:
         self, topology: Topology, *, spray: bool
     ) -> dict[tuple[int, int], list[tuple[int, float]]]:
         """Return the trunks between the switches that hosts are at, and which share each has."""
-        routes = RouteMap(topology, ())
+        routes = Detours(topology, self._down)
         host_at = {int(switch): host for host, switch in enumerate(self._switch)}
         found = {}
         for there, host in host_at.items():

@@ -117,6 +117,34 @@ def set_capacity(places: NDArray[np.void], at: int, link: int, capacity: float) 
     _touch(state, link)
 
 
+@compiled
+def reroute(
+    places: NDArray[np.void], at: int, avoided: NDArray[np.uint8], ends: NDArray[np.int32], key: int
+) -> None:
+    """Let the flows that cross `avoided` links (a flag for each) take their ways anew at `at`.
+
+    `ends` is, by link, the host that it begins or ends at.
+    """
+    state, ways = state_at(places), ways_at(places)
+    state.core[0].now = at
+    for row in range(len(state.flows)):
+        flow, crosses = state.flows[row], False
+        if flow.state == FREE:
+            continue
+        for each in range(flow.hops):
+            crosses = crosses or avoided[state.hops[row, each].link] != 0
+        if not crosses:
+            continue
+        source, target = ends[state.hops[row, 0].link], ends[state.hops[row, flow.hops - 1].link]
+        if flow.state == FLOWING:
+            _bring_up_to_date(state, row)
+            _detach(state, row, flow.size - flow.left)
+            flow.size, flow.rate, flow.due = flow.left, 0.0, -1
+        _find_way(state, ways, row, source, target, key + row)
+        if flow.state == FLOWING:
+            _attach(state, row)
+
+
 @inlined
 def _find_way(state: State, ways: Ways, row: int, source: int, target: int, key: int) -> int:
     """Write the links between two hosts into a flow's hops; return what they delay, picoseconds."""
@@ -145,8 +173,15 @@ def _find_way(state: State, ways: Ways, row: int, source: int, target: int, key:
 
 @inlined
 def _begin(state: State, row: int) -> None:
-    flow, width = state.flows[row], state.hops.shape[1]
+    flow = state.flows[row]
     flow.state, flow.since, flow.rate = FLOWING, state.core[0].now, 0.0
+    _attach(state, row)
+
+
+@inlined
+def _attach(state: State, row: int) -> None:
+    """Put a flow on its links."""
+    flow, width = state.flows[row], state.hops.shape[1]
     for each in range(flow.hops):
         hop, entry = state.hops[row, each], row * width + each
         link = state.links[hop.link]
@@ -162,20 +197,8 @@ def _begin(state: State, row: int) -> None:
 @inlined
 def _end(state: State, row: int) -> None:
     """Take a flow off its links; its transfer is over if it was the last."""
-    core, flow, width = state.core[0], state.flows[row], state.hops.shape[1]
-    for each in range(flow.hops):
-        hop = state.hops[row, each]
-        link = state.links[hop.link]
-        link.carried += flow.size * hop.weight
-        link.flows -= 1
-        link.load = link.load - hop.weight if link.flows > 0 else 0.0
-        if hop.before >= 0:
-            state.hops[hop.before // width, hop.before % width].after = hop.after
-        else:
-            link.first = hop.after
-        if hop.after >= 0:
-            state.hops[hop.after // width, hop.after % width].before = hop.before
-        _touch(state, hop.link)
+    core, flow = state.core[0], state.flows[row]
+    _detach(state, row, flow.size)
     flow.state, flow.due, flow.next = FREE, -1, core.free_flow
     core.free_flow = row
     core.flowing -= 1
@@ -185,6 +208,25 @@ def _end(state: State, row: int) -> None:
     if transfer.flows == 0:
         state.finished[core.finished] = flow.transfer
         core.finished += 1
+
+
+@inlined
+def _detach(state: State, row: int, carried: float) -> None:
+    """Take a flow off its links, which have carried so many bytes of it."""
+    flow, width = state.flows[row], state.hops.shape[1]
+    for each in range(flow.hops):
+        hop = state.hops[row, each]
+        link = state.links[hop.link]
+        link.carried += carried * hop.weight
+        link.flows -= 1
+        link.load = link.load - hop.weight if link.flows > 0 else 0.0
+        if hop.before >= 0:
+            state.hops[hop.before // width, hop.before % width].after = hop.after
+        else:
+            link.first = hop.after
+        if hop.after >= 0:
+            state.hops[hop.after // width, hop.after % width].before = hop.before
+        _touch(state, hop.link)
 
 
 @inlined

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from shoal.sim.flow.events import FULL, run, set_capacity, start
+from shoal.sim.flow.events import FULL, reroute, run, set_capacity, start
 from shoal.sim.flow.tables import (
     ACCESS,
     PAIR,
@@ -21,13 +21,15 @@ from shoal.sim.flow.tables import (
     flow_bytes,
     new_state,
     places_of,
+    with_hops,
     with_room,
 )
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.room import check_room
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.routes import RouteMap, check_paths
+from shoal.switching.routes import Detours, check_paths
 from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching.topology import down_cables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -64,12 +66,12 @@ class FlowNetwork:
         flows: int = FLOWS,
         seed: int = 0,
     ) -> None:
-        self.topology = topology
-        ways = _Layout(topology, spray=spray)
+        self.topology, self._spray = topology, spray
+        ways = _Layout(topology, down_cables(topology), spray=spray)
         links = len(topology.cables) + topology.hosts
         state = new_state(flows, links, ways.longest + 2)
         capacity = state.links["capacity"]
-        rates = [cable.port.rate for cable in topology.cables]
+        rates = [_carried_by(cable) for cable in topology.cables]
         capacity[: len(rates)] = np.array(rates, np.float64)
         capacity[len(rates) :] = local_rate
         capacity /= 8.0 * PICOSECONDS
@@ -153,28 +155,52 @@ class FlowNetwork:
 
     def alter(self, at: int, number: int, cable: Cable) -> None:
         """Let the cable of this number carry what `cable` does from `at` on; down: nothing."""
-        self.set_rate(at, number, 0.0 if cable.link.down else float(cable.port.rate))
+        self.set_rate(at, number, _carried_by(cable))
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
-        """Do nothing: flows keep their ways."""
+        """Let flows take the shortest ways without these cables from `at` on.
+
+        Those under way change if they cross one of them; where there is no other way they wait.
+        """
+        ways = _Layout(self.topology, cables, spray=self._spray)
+        self._state = with_hops(self._state, ways.longest + 2)
+        self._ways = ways.tables()
+        self._places = places_of(self._state, self._ways)
+        self._delays = ways.delays
+        avoided = np.zeros(len(self._state.links), np.uint8)
+        avoided[list(cables)] = 1
+        ends = np.full(len(self._state.links), -1, np.int32)
+        for name in ("out", "into"):
+            ends[self._ways.access[name]] = np.arange(self.topology.hosts)
+        self._transfers += 1
+        reroute(self._places, at, avoided, ends, self._seed + (self._transfers << 12))
+        self._next_event = min(self._next_event, at)
 
     def carried(self) -> list[float]:
         """Return the bytes that each cable has carried, of flows that have ended."""
         return [float(each) for each in self._state.links["carried"][: len(self.topology.cables)]]
 
 
-class _Layout:
-    """The shortest ways between switches, as rows of hops; the shortest as `routes` finds them."""
+def _carried_by(cable: Cable) -> float:
+    """Return how many bits per second a cable carries."""
+    return 0.0 if cable.link.down else float(cable.port.rate)
 
-    def __init__(self, topology: Topology, *, spray: bool) -> None:
+
+class _Layout:
+    """The shortest ways between switches, as rows of hops; the shortest as `routes` finds them.
+
+    They avoid the cables `without`, where others lead on.
+    """
+
+    def __init__(self, topology: Topology, without: Collection[int], *, spray: bool) -> None:
         check_paths(topology)
         self._topology = topology
-        self._map = RouteMap(topology, ())
+        self._map = Detours(topology, without)
         self._out = {cable.source: k for k, cable in enumerate(topology.cables)}
         self._rows: list[tuple[float, int]] = []
         switches = len(topology.switches)
         found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self.delays = WayLengths(topology, delay_of)
+        self.delays = WayLengths(topology, delay_of, without=without)
         host_at = {self._switch_of(host): host for host in range(topology.hosts)}
         for there, host in host_at.items():
             for here in host_at:

@@ -23,7 +23,7 @@ FLOWING: Final = 2
 
 FLOW: Final = np.dtype(
     [
-        ("size", "<f8"),  # bytes
+        ("size", "<f8"),  # bytes, those that have come by an earlier way left out
         ("left", "<f8"),  # bytes still to come at the time `since`
         ("rate", "<f8"),
         ("most", "<f8"),  # rate that it never exceeds
@@ -195,6 +195,19 @@ def with_room(state: State, flows: int) -> State:
         tables[name]["next"][-1] = core[free]
         core[free] = had
     return state._replace(**tables)
+
+
+def with_hops(state: State, hops: int) -> State:
+    """Return `state` with room for `hops` links that a flow may cross, if it has less."""
+    flows, had = state.hops.shape
+    if hops <= had:
+        return state
+    table = np.zeros((flows, hops), HOP)
+    table[:, :had] = state.hops
+    for entries in (table["before"], table["after"], state.links["first"]):
+        there = entries >= 0
+        entries[there] = entries[there] // had * hops + entries[there] % had
+    return state._replace(hops=table)
 
 
 def flow_bytes(state: State) -> int:

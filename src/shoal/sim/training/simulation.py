@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.errors import UsageError
 from shoal.sim.closed_form.prediction import predict
 from shoal.sim.compute_times import ComputeTimes
-from shoal.sim.happenings import processes, slower_hosts
+from shoal.sim.happenings import check_ways, processes, slower_hosts
 from shoal.sim.training.all_strategies import make_simulated
 from shoal.sim.training.architectures import architecture
 from shoal.sim.training.learning import AbstractLearner, NothingLearned
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 
 def check(scenario: Scenario) -> None:
-    """Raise `UsageError` for names, options and calibrations that there are not.
+    """Raise `UsageError` for names, options, calibrations and ways that there are not.
 
     For before anything runs.
     """
     cluster, training = scenario.cluster, scenario.training
     assert training is not None
+    check_ways(cluster)
     if training.dataset and training.model is not None:
         from shoal.workloads import default_model, default_recipe
 

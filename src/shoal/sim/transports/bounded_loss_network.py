@@ -24,6 +24,7 @@ from shoal.sim.packet.tables import Problem, new_window
 from shoal.sim.room import check_room
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
 from shoal.sim.transports.endpoints import endpoint_bytes, new_endpoint_state, new_hosts
+from shoal.sim.transports.standstill import SLICE, Standstill
 from shoal.sim.transports.transfer_tables import Flows, transfer_tables
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.settings import CLASS_SELECTORS
@@ -34,6 +35,7 @@ from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import ABSENT, FLOAT32, WIRE_BYTES
 from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
 from shoal.transport.holes import ERROR_FEEDBACK, ZERO
+from shoal.transport.tables import Counter
 from shoal.transport.tags import ImportanceTagger, tag_these
 from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
 
@@ -176,6 +178,7 @@ class BoundedLossNetwork:
         self._waiting: list[int] = []
         """Transfers that were over when another one was started."""
         self._started = self._over = self._now = 0
+        self._standstill = Standstill(self._arrived)
         self.lossy_bytes = self.lost_bytes = 0
         """Of transfers that are over: what might have got lost, and what did."""
 
@@ -421,7 +424,10 @@ class BoundedLossNetwork:
             return waiting
         while True:
             local = self._local[0][0] if self._local else until + 1
-            host = int(run(self.state, self._window, self._hosts, self.others, min(until, local)))
+            end = last = min(until, local)
+            if self._running:
+                end = min(last, int(self._window.clock[0]["now"]) + SLICE)
+            host = int(run(self.state, self._window, self._hosts, self.others, end))
             if host >= len(self.endpoints):
                 self._now = int(self._window.clock[0]["now"])
                 finished = [self._running.pop((host, 0))]
@@ -431,6 +437,9 @@ class BoundedLossNetwork:
                 finished = [self._running.pop((host, k)) for k in self.endpoints[host].finished()]
             elif host != QUIET:
                 self._raise(QUIET - host)
+            elif end < last:
+                self._standstill.check(end)
+                continue
             elif local <= until:
                 self._now = local
                 finished = []
@@ -472,6 +481,11 @@ class BoundedLossNetwork:
                 took[source, host] = duration
         return took
 
+    def _arrived(self) -> int:
+        """Return the bytes that have come to their place so far."""
+        received = [each.state.counters[:, Counter.RECEIVED_BYTES] for each in self.endpoints]
+        return int(sum(each.sum() for each in received))
+
     def _new_number(self) -> int:
         self._started += 1
         return self._started
@@ -495,6 +509,8 @@ class BoundedLossNetwork:
         if not tables:
             return number
         self._pass_time(at)
+        if not self._running:
+            self._standstill.reset(at)
         for host, each in tables.items():
             slot = self.endpoints[host].post(each, _STREAM, number, at // self._tick + 1)
             self._running[host, slot] = number
