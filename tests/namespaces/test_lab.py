@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lab_commands import DEADLINE_S, SHOAL_LAB, STAR, shoal_lab
 
 from process_table import marked_environment, processes_of, wait_for_end
 from shoal.lab.lab import Lab
@@ -22,9 +23,6 @@ from shoal.scenario.spec_file import parse_spec
 from shoal.switching.tables import Count
 from shoal.switching.topology import names_of
 
-STAR = 'hosts.count = {hosts}\naccess = {{ rate = "1 Gbit/s" }}\n'
-DEADLINE_S = 20.0
-SHOAL_LAB = (sys.executable, "-m", "shoal.cli", "lab")
 DETACHED = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(300)\nos.wait()\n"
 """A program that ends only when a process does that has left its session."""
 
@@ -317,16 +315,6 @@ def test_programs_wait_for_their_link_instead_of_losing_packets() -> None:
                 sender.sendto(b"x" * 1_400, (address_of(1), 9))
         wait_until(lambda: sent(lab, "switch-host1") == 1_000)
         assert lab.counts()[..., Count.DROPPED_FULL].sum() == 0
-
-
-def shoal_lab(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*prefix, *SHOAL_LAB, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
 
 
 @pytest.fixture

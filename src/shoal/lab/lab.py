@@ -23,6 +23,7 @@ from shoal.lab.hosts.variables import launcher_variables
 from shoal.lab.network.fabric import Fabric
 from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
+from shoal.lab.open_files import raise_limit, refused_as
 from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
 
 if TYPE_CHECKING:
@@ -65,17 +66,19 @@ class Lab:
         topology = spec.topology
         buffer, switches = spec.shared_buffer, len(topology.switches)
         shared = () if buffer is None else (buffer,) * switches
+        self._files = raise_limit()
         try:
-            self.fabric = self._open.enter_context(
-                Fabric(
-                    topology,
-                    seed=spec.seed,
-                    spray=spec.spray,
-                    queues=spec.queues,
-                    shared_buffers=shared,
-                    packets=_packets(spec),
+            with refused_as(f"Cannot build a lab of {topology.hosts} hosts"):
+                self.fabric = self._open.enter_context(
+                    Fabric(
+                        topology,
+                        seed=spec.seed,
+                        spray=spec.spray,
+                        queues=spec.queues,
+                        shared_buffers=shared,
+                        packets=_packets(spec),
+                    )
                 )
-            )
         except BaseException:
             self.close()
             raise
@@ -113,19 +116,25 @@ class Lab:
         """Start a command on a host and return it; it ends with this lab, if not before.
 
         `environment` replaces this process's own; what says where the command is comes on top.
+        Raises `ResourceError` if the system refuses it.
         """
         here = self.hosts[host]
-        process = HostProcess(
-            command,
-            namespace=here.path,
-            name=here.name,
-            names=self._names,
-            environment={**(os.environ if environment is None else environment), **_place(here)},
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            directory=directory,
-        )
+        with refused_as(f"Cannot start a command on {here.name}"):
+            process = HostProcess(
+                command,
+                namespace=here.path,
+                name=here.name,
+                names=self._names,
+                files=self._files,
+                environment={
+                    **(os.environ if environment is None else environment),
+                    **_place(here),
+                },
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                directory=directory,
+            )
         with self._lock:
             ended = [each for each in self._processes if each[1].poll() is not None]
             for each in ended:

@@ -1,15 +1,16 @@
 """Runs one command on an emulated host, as the first process of a little system of its own.
 
 A program by itself, of the standard library alone, so that it starts fast: `keeper.py FD NAME HOSTS
-COMMAND...`. The command and all that it starts are in new process, mount and host name namespaces:
-they see only each other, and the kernel ends them together. The keeper obeys lines on the socket
-FD: `signal N`, and `slower K`, which stops everyone for all but one part in K of the time. When the
-other end is closed, or the keeper dies, everyone is killed.
+FILES COMMAND...`. The command and all that it starts are in new process, mount and host name
+namespaces: they see only each other, and the kernel ends them together. They may have FILES open.
+The keeper obeys lines on the socket FD: `signal N`, and `slower K`, which stops everyone for all
+but one part in K of the time. When the other end is closed, or the keeper dies, everyone is killed.
 """
 
 import contextlib
 import ctypes
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -34,12 +35,14 @@ def main() -> int:
     """Run what the arguments say; return the command's exit code."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    name, hosts, command = sys.argv[2], sys.argv[3], sys.argv[4:]
+    name, hosts, files, command = sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C is for the command
     if _libc.unshare(_NEW_PROCESSES | _NEW_MOUNTS | _NEW_NAME) != 0:
         sys.stderr.write(f"Cannot separate processes: {os.strerror(ctypes.get_errno())}.\n")
         return _FAILED
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))  # the lab has raised its own
     first = os.fork()
     if first == 0:
         _libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
