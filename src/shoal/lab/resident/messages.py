@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from shoal.errors import ProtocolError
+from shoal.errors import ProtocolError, UsageError
 from shoal.lab.report import CableCounts
 
 _PREFIX: Final = "shoal-lab"
@@ -82,6 +82,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     """What was asked for cannot be done."""
 
     sentence: str
+    code: int = UsageError.exit_code
+    """Whose fault it is, as in `shoal.errors`."""
 
 
 Request = Describe | Count | Down | Execute | Signal
