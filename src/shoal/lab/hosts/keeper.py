@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 _NEW_MOUNTS, _NEW_NAME, _NEW_PROCESSES = 0x00020000, 0x04000000, 0x20000000
@@ -27,6 +28,15 @@ _FAILED = 125
 """Exit code if there is no such system, as of other programs that run programs."""
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _BY_SIGNAL = 128
+_USUAL = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+)
+"""Signals that a command finds as if a shell had started it: Python ignores the last two."""
 _PERIOD_S, _SHORTEST_RUN_S = 0.02, 0.001
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -46,17 +56,33 @@ def main() -> int:
     first = os.fork()
     if first == 0:
         _libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            _furnish(name, hosts)
+        _furnish(name, hosts)
         os._exit(_First(control, command).run())
     _, status = os.waitpid(first, 0)
     return _exit_code(status)
 
 
 def _furnish(name: str, hosts: str) -> None:
-    """Give this system its host name, its list of processes and the names of the other hosts."""
-    socket.sethostname(name)
-    _mount("none", "/", "", _RECURSIVE | _PRIVATE)
+    """Give this system its host name, its list of processes and the names of the other hosts.
+
+    Says on standard error what it cannot have.
+    """
+    missing = []
+    for what, furnish in (
+        ("a host name of its own", partial(socket.sethostname, name)),
+        ("a file with the names of all hosts", partial(_mount_own_files, hosts)),
+    ):
+        try:
+            furnish()
+        except OSError as error:
+            missing.append(f"{what} ({error.strerror})")
+    if missing:
+        with contextlib.suppress(OSError):  # nobody listens
+            sys.stderr.write(f"{name} does not have {' and '.join(missing)}.\n")
+
+
+def _mount_own_files(hosts: str) -> None:
+    _mount("none", "/", "", _RECURSIVE | _PRIVATE)  # else the machine would get what follows
     with contextlib.suppress(OSError):  # refused where the machine's own list is masked
         _mount("proc", "/proc", "proc", 0)
     file, path = tempfile.mkstemp(prefix="shoal-hosts-")
@@ -158,7 +184,7 @@ class _First:
 
 def _become(command: list[str]) -> None:
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    for number in _USUAL:
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
