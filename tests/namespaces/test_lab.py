@@ -144,6 +144,11 @@ def test_nothing_stays_behind_when_the_process_of_a_lab_is_killed() -> None:
     assert wait_for_end(environment, DEADLINE_S) == {}
 
 
+def test_a_command_meets_signals_as_if_a_shell_had_started_it() -> None:
+    with lab_of() as lab:
+        assert output_of(lab, 0, "sh", "-c", "yes | head -n 1") == (0, "y\n")
+
+
 def test_a_slow_host_runs_a_part_of_the_time_and_recovers() -> None:
     code = (
         "import time\n"
