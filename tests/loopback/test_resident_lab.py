@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cli.options import require_writable
 from shoal.errors import ResourceError, UsageError
 from shoal.lab.resident.__main__ import Resident
 from shoal.lab.resident.messages import Connection, Refused, Request, Signal, address_of
@@ -94,6 +95,19 @@ def test_a_lab_that_ends_meanwhile_has_been_taken_down(listener: socket.socket) 
     listener.close()
     with pytest.raises(UsageError, match="No lab"):
         take_down(NAME)
+
+
+def test_whoever_is_in_a_deleted_folder_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(UsageError, match="has been deleted"):
+        execute(NAME, "host0", ["true"])
+    with pytest.raises(ResourceError, match=r"counts\.json cannot be written"):
+        require_writable(Path("counts.json"))
 
 
 def test_what_a_lab_refuses_has_the_code_of_whose_fault_it_is(listener: socket.socket) -> None:

@@ -374,6 +374,13 @@ def test_a_lab_stays_up_until_it_is_taken_down(spec: str) -> None:
         assert f"A lab '{name}' is up already" in again.stderr
         done = shoal_lab("exec", "--lab", name, "host1", "--", "sh", "-c", "hostname; exit 6")
         assert (done.returncode, done.stdout, done.stderr) == (6, "host1\n", "")
+        raw = subprocess.run(
+            [*SHOAL_LAB, "exec", "--lab", name, "host0", "--", "printenv", b"NOT_UTF\xff"],
+            env={**os.environb, b"NOT_UTF\xff": b"\xfe"},
+            capture_output=True,
+            check=False,
+        )
+        assert (raw.returncode, raw.stdout, raw.stderr) == (0, b"\xfe\n", b"")
         nobody = shoal_lab("exec", "--lab", name, "host5", "--", "true")
         assert nobody.returncode == 2
         assert "There is no host 'host5'; there are host0, host1." in nobody.stderr

@@ -5,6 +5,7 @@ Owns the options and the tables. What a lab is, is `shoal.lab`'s.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -109,7 +110,8 @@ def stats(
         require_writable(json)
     called = chosen(lab)
     what, rows = describe(called), count(called).rows
-    sys.stderr.write(f"{called}, up for {what.seconds:.0f} s, from {what.spec}\n")
+    spec = os.fsdecode(what.spec)
+    sys.stderr.write(f"{called}, up for {what.seconds:.0f} s, from {spec}\n")
     for doubt in what.doubts:
         sys.stderr.write(f"{doubt}\n")
     if json == Path("-"):

@@ -95,7 +95,7 @@ class Resident:
             case Describe():
                 return Description(
                     name=self._name,
-                    spec=str(self._spec),
+                    spec=os.fsencode(self._spec),
                     hosts={host.name: host.address for host in self._lab.hosts},
                     seconds=time.monotonic() - self._began,
                     doubts=self._lab.doubts(),
@@ -118,18 +118,19 @@ class Resident:
 
     def _start(self, visitor: Connection, request: Execute) -> HostProcess:
         names = [host.name for host in self._lab.hosts]
-        if request.host not in names:
-            message = f"There is no host {request.host!r}; there are {', '.join(names)}."
+        host = os.fsdecode(request.host)
+        if host not in names:
+            message = f"There is no host {host!r}; there are {', '.join(names)}."
             raise UsageError(message)
         streams = [visitor.files.pop(0) for _ in range(min(_STREAMS, len(visitor.files)))]
         try:
             if len(streams) != _STREAMS:  # the kernel hands over as many as there is room for
                 raise ResourceError("The lab's process may not have three more files open.")
             return self._lab.start(
-                names.index(request.host),
-                request.command,
-                environment=request.environment,
-                directory=request.directory,
+                names.index(host),
+                [os.fsdecode(word) for word in request.command],
+                environment={os.fsdecode(k): os.fsdecode(v) for k, v in request.environment},
+                directory=os.fsdecode(request.directory),
                 stdin=streams[0],
                 stdout=streams[1],
                 stderr=streams[2],

@@ -130,6 +130,12 @@ def execute(name: str, host: str, command: Sequence[str]) -> int:
 
     Ctrl-C goes to the command.
     """
+    order = Execute(
+        host=os.fsencode(host),
+        command=[os.fsencode(word) for word in command],
+        environment=list(os.environb.items()),
+        directory=_working_directory(),
+    )
     with _visiting(name) as connection:
 
         def forward(number: int, _frame: FrameType | None) -> None:
@@ -138,7 +144,6 @@ def execute(name: str, host: str, command: Sequence[str]) -> int:
         before = signal.getsignal(signal.SIGINT)
         try:
             connection.socket.settimeout(None)
-            order = Execute(host, list(command), dict(os.environ), str(Path.cwd()))
             connection.send(order, (0, 1, 2))
             signal.signal(signal.SIGINT, forward)
             answer = _receive(connection)
@@ -147,6 +152,14 @@ def execute(name: str, host: str, command: Sequence[str]) -> int:
     if isinstance(answer, Ended):
         return answer.code
     raise _trouble(name, answer)
+
+
+def _working_directory() -> bytes:
+    try:
+        return os.fsencode(Path.cwd())
+    except FileNotFoundError:
+        message = "The folder that this command is run in has been deleted: cd to one that exists."
+        raise UsageError(message) from None
 
 
 def _ask(name: str, request: Request, kind: type[T]) -> T:
