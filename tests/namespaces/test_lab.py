@@ -15,6 +15,7 @@ import pytest
 from lab_commands import DEADLINE_S, SHOAL_LAB, STAR, shoal_lab
 
 from process_table import marked_environment, processes_of, wait_for_end
+from shoal.errors import ResourceError, UsageError
 from shoal.lab.lab import Lab
 from shoal.lab.network.interfaces import address_of
 from shoal.lab.network.namespaces import inside
@@ -52,6 +53,20 @@ def test_commands_are_at_home_on_their_host() -> None:
         code, written = output_of(lab, 0, sys.executable, "-c", names)
         assert (code, written) == (0, f"{address_of(0)} {address_of(2)} 127.0.0.1\n")
         assert output_of(lab, 0, "no-such-command")[0] == 127
+
+
+def test_what_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
+    lab = lab_of(2)
+    with lab:
+        for host in (2, -1):
+            with pytest.raises(UsageError, match=f"no host {host}: this lab has hosts 0 to 1"):
+                lab.start(host, ["true"])
+        with pytest.raises(UsageError, match="A command is missing"):
+            lab.start(0, [])
+        with pytest.raises(ResourceError, match=f"on host1: No such file .*: {tmp_path}/none"):
+            lab.start(1, ["true"], directory=f"{tmp_path}/none")
+    with pytest.raises(UsageError, match="has been closed"):
+        lab.start(0, ["true"])
 
 
 def test_hosts_reach_each_other_only_through_the_switch() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from shoal.errors import ResourceError
+from shoal.errors import ResourceError, UsageError
 from shoal.lab.hosts.background import BackgroundFlow
 from shoal.lab.hosts.processes import HostProcess, Stream
 from shoal.lab.hosts.variables import launcher_variables
@@ -116,8 +116,14 @@ class Lab:
         """Start a command on a host and return it; it ends with this lab, if not before.
 
         `environment` replaces this process's own; what says where the command is comes on top.
-        Raises `ResourceError` if the system refuses it.
+        Raises `UsageError` for what cannot be, `ResourceError` if the system refuses it.
         """
+        if not command:
+            raise UsageError("A command is missing: give a list of its name and arguments.")
+        if not 0 <= host < len(self.hosts):
+            message = f"There is no host {host}: this lab has hosts 0 to {len(self.hosts) - 1}."
+            raise UsageError(message)
+        self._require_open()
         here = self.hosts[host]
         with refused_as(f"Cannot start a command on {here.name}"):
             process = HostProcess(
@@ -136,6 +142,9 @@ class Lab:
                 directory=directory,
             )
         with self._lock:
+            if self._closing.is_set():  # meanwhile, in another thread
+                process.close()
+                self._require_open()
             ended = [each for each in self._processes if each[1].poll() is not None]
             for each in ended:
                 self._processes.remove(each)
@@ -230,6 +239,10 @@ class Lab:
 
     def __exit__(self, *_details: object) -> None:
         self.close()
+
+    def _require_open(self) -> None:
+        if self._closing.is_set():
+            raise UsageError("This lab has been closed: nothing can be started in it any more.")
 
     def _live(self) -> None:
         try:
