@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lab_commands import DEADLINE_S, SHOAL_LAB, STAR, shoal_lab
 
 from process_table import marked_environment, processes_of, wait_for_end
+from shoal.errors import ResourceError, UsageError
 from shoal.lab.lab import Lab
 from shoal.lab.network.interfaces import address_of
 from shoal.lab.network.namespaces import inside
@@ -22,9 +24,6 @@ from shoal.scenario.spec_file import parse_spec
 from shoal.switching.tables import Count
 from shoal.switching.topology import names_of
 
-STAR = 'hosts.count = {hosts}\naccess = {{ rate = "1 Gbit/s" }}\n'
-DEADLINE_S = 20.0
-SHOAL_LAB = (sys.executable, "-m", "shoal.cli", "lab")
 DETACHED = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(300)\nos.wait()\n"
 """A program that ends only when a process does that has left its session."""
 
@@ -54,6 +53,20 @@ def test_commands_are_at_home_on_their_host() -> None:
         code, written = output_of(lab, 0, sys.executable, "-c", names)
         assert (code, written) == (0, f"{address_of(0)} {address_of(2)} 127.0.0.1\n")
         assert output_of(lab, 0, "no-such-command")[0] == 127
+
+
+def test_what_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
+    lab = lab_of(2)
+    with lab:
+        for host in (2, -1):
+            with pytest.raises(UsageError, match=f"no host {host}: this lab has hosts 0 to 1"):
+                lab.start(host, ["true"])
+        with pytest.raises(UsageError, match="A command is missing"):
+            lab.start(0, [])
+        with pytest.raises(ResourceError, match=f"on host1: No such file .*: {tmp_path}/none"):
+            lab.start(1, ["true"], directory=f"{tmp_path}/none")
+    with pytest.raises(UsageError, match="has been closed"):
+        lab.start(0, ["true"])
 
 
 def test_hosts_reach_each_other_only_through_the_switch() -> None:
@@ -144,6 +157,11 @@ def test_nothing_stays_behind_when_the_process_of_a_lab_is_killed() -> None:
         wait_until(lambda: sum("setsid" in text for text in processes_of(environment).values()) > 3)
         process.kill()
     assert wait_for_end(environment, DEADLINE_S) == {}
+
+
+def test_a_command_meets_signals_as_if_a_shell_had_started_it() -> None:
+    with lab_of() as lab:
+        assert output_of(lab, 0, "sh", "-c", "yes | head -n 1") == (0, "y\n")
 
 
 def test_a_slow_host_runs_a_part_of_the_time_and_recovers() -> None:
@@ -319,16 +337,6 @@ def test_programs_wait_for_their_link_instead_of_losing_packets() -> None:
         assert lab.counts()[..., Count.DROPPED_FULL].sum() == 0
 
 
-def shoal_lab(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*prefix, *SHOAL_LAB, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-
-
 @pytest.fixture
 def spec(tmp_path: Path) -> str:
     path = tmp_path / f"test-{os.getpid()}.toml"
@@ -381,6 +389,13 @@ def test_a_lab_stays_up_until_it_is_taken_down(spec: str) -> None:
         assert f"A lab '{name}' is up already" in again.stderr
         done = shoal_lab("exec", "--lab", name, "host1", "--", "sh", "-c", "hostname; exit 6")
         assert (done.returncode, done.stdout, done.stderr) == (6, "host1\n", "")
+        raw = subprocess.run(
+            [*SHOAL_LAB, "exec", "--lab", name, "host0", "--", "printenv", b"NOT_UTF\xff"],
+            env={**os.environb, b"NOT_UTF\xff": b"\xfe"},
+            capture_output=True,
+            check=False,
+        )
+        assert (raw.returncode, raw.stdout, raw.stderr) == (0, b"\xfe\n", b"")
         nobody = shoal_lab("exec", "--lab", name, "host5", "--", "true")
         assert nobody.returncode == 2
         assert "There is no host 'host5'; there are host0, host1." in nobody.stderr

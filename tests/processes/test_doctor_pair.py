@@ -166,6 +166,7 @@ def test_another_key_is_refused_in_a_sentence() -> None:
         (["--with", "127.0.0.1:70000"], "HOST:PORT"),
         (["--with", "no-such-host.invalid"], "cannot be resolved"),
         (["--with", "127.0.0.1", "--listen"], "choose one"),
+        (["--with", "no-such-host.invalid", "--listen"], "choose one"),
         (["--listen", "--seconds", "0"], "--seconds"),
         (["--with", "192.0.2.1:29499", "--bind", "127.0.0.1"], "SHOAL_JOB_KEY"),
     ],

@@ -101,7 +101,8 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 def _explain(sentence: str, *notes: str) -> None:
     """Print what was wrong; nothing if the help, printed instead, says it."""
-    if sentence:
-        sys.stderr.write(f"error: {sentence}\n")
-    for note in notes:
-        sys.stderr.write(f"{note}\n")
+    with contextlib.suppress(OSError):  # the exit code says it to whoever cannot be written to
+        if sentence:
+            sys.stderr.write(f"error: {sentence}\n")
+        for note in notes:
+            sys.stderr.write(f"{note}\n")

@@ -73,8 +73,8 @@ def doctor(
     ] = None,
 ) -> None:
     """Say what the transport meets on this machine, or between two, and what to change."""
+    _check_options(listen=listen, calls=bool(with_), cluster=cluster, pairs=bool(pairs))
     calls = [_parse_place(each) for each in with_ or ()]
-    _check_options(listen=listen, calls=bool(calls), cluster=cluster, pairs=bool(pairs))
     require_positive(seconds=seconds)
     require_writable(None if json == Path("-") else json, cluster)
     figures = _known(pairs or ())

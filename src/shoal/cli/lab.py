@@ -5,9 +5,11 @@ Owns the options and the tables. What a lab is, is `shoal.lab`'s.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.table import Table
@@ -20,6 +22,8 @@ from shoal.jobs.files import indented_json, write_whole
 
 if TYPE_CHECKING:
     from shoal.lab.report import CableCounts
+
+_READER_IS_GONE: Final = 128 + signal.SIGPIPE
 
 lab_app = typer.Typer(
     help="Emulate a cluster with a real, congested network on this machine.", no_args_is_help=True
@@ -58,10 +62,14 @@ def run(
     check_command(command)
     have_rights(sys.argv[1:])
     with Lab(wanted) as lab:
-        code = run_workers(lab, command)
-        rows = cable_counts(wanted.topology, lab.counts())
-    if stats is not None:
-        write_whole(stats, indented_json(rows))
+        try:
+            code = run_workers(lab, command)
+        except BrokenPipeError:  # as any command that is ended by SIGPIPE
+            code = _READER_IS_GONE
+        finally:  # after Ctrl-C, too
+            if stats is not None:
+                rows = cable_counts(wanted.topology, lab.counts())
+                write_whole(stats, indented_json(rows))
     raise typer.Exit(code)
 
 
@@ -109,7 +117,8 @@ def stats(
         require_writable(json)
     called = chosen(lab)
     what, rows = describe(called), count(called).rows
-    sys.stderr.write(f"{called}, up for {what.seconds:.0f} s, from {what.spec}\n")
+    spec = os.fsdecode(what.spec)
+    sys.stderr.write(f"{called}, up for {what.seconds:.0f} s, from {spec}\n")
     for doubt in what.doubts:
         sys.stderr.write(f"{doubt}\n")
     if json == Path("-"):

@@ -111,9 +111,17 @@ def require_positive(**options: float | None) -> None:
 def require_writable(*files: Path | None) -> None:
     """Raise `ResourceError` for a file to be written where no file can be: before the work."""
     for file in files:
-        if file is not None and (file.is_dir() or not os.access(file.absolute().parent, os.W_OK)):
+        if file is not None and not _may_be_written(file):
             message = f"{file} cannot be written: name a file in a folder that you may write to."
             raise ResourceError(message)
+
+
+def _may_be_written(file: Path) -> bool:
+    try:
+        folder = file.absolute().parent
+    except FileNotFoundError:  # the folder that this process is in has been deleted
+        return False
+    return not file.is_dir() and os.access(folder, os.W_OK)
 
 
 def data_directory() -> Path | None:

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from shoal.errors import ResourceError
+from shoal.errors import ResourceError, UsageError
 from shoal.lab.hosts.background import BackgroundFlow
 from shoal.lab.hosts.processes import HostProcess, Stream
 from shoal.lab.hosts.variables import launcher_variables
 from shoal.lab.network.fabric import Fabric
 from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
+from shoal.lab.open_files import raise_limit, refused_as
 from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
 
 if TYPE_CHECKING:
@@ -65,17 +66,19 @@ class Lab:
         topology = spec.topology
         buffer, switches = spec.shared_buffer, len(topology.switches)
         shared = () if buffer is None else (buffer,) * switches
+        self._files = raise_limit()
         try:
-            self.fabric = self._open.enter_context(
-                Fabric(
-                    topology,
-                    seed=spec.seed,
-                    spray=spec.spray,
-                    queues=spec.queues,
-                    shared_buffers=shared,
-                    packets=_packets(spec),
+            with refused_as(f"Cannot build a lab of {topology.hosts} hosts"):
+                self.fabric = self._open.enter_context(
+                    Fabric(
+                        topology,
+                        seed=spec.seed,
+                        spray=spec.spray,
+                        queues=spec.queues,
+                        shared_buffers=shared,
+                        packets=_packets(spec),
+                    )
                 )
-            )
         except BaseException:
             self.close()
             raise
@@ -113,20 +116,35 @@ class Lab:
         """Start a command on a host and return it; it ends with this lab, if not before.
 
         `environment` replaces this process's own; what says where the command is comes on top.
+        Raises `UsageError` for what cannot be, `ResourceError` if the system refuses it.
         """
+        if not command:
+            raise UsageError("A command is missing: give a list of its name and arguments.")
+        if not 0 <= host < len(self.hosts):
+            message = f"There is no host {host}: this lab has hosts 0 to {len(self.hosts) - 1}."
+            raise UsageError(message)
+        self._require_open()
         here = self.hosts[host]
-        process = HostProcess(
-            command,
-            namespace=here.path,
-            name=here.name,
-            names=self._names,
-            environment={**(os.environ if environment is None else environment), **_place(here)},
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            directory=directory,
-        )
+        with refused_as(f"Cannot start a command on {here.name}"):
+            process = HostProcess(
+                command,
+                namespace=here.path,
+                name=here.name,
+                names=self._names,
+                files=self._files,
+                environment={
+                    **(os.environ if environment is None else environment),
+                    **_place(here),
+                },
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                directory=directory,
+            )
         with self._lock:
+            if self._closing.is_set():  # meanwhile, in another thread
+                process.close()
+                self._require_open()
             ended = [each for each in self._processes if each[1].poll() is not None]
             for each in ended:
                 self._processes.remove(each)
@@ -221,6 +239,10 @@ class Lab:
 
     def __exit__(self, *_details: object) -> None:
         self.close()
+
+    def _require_open(self) -> None:
+        if self._closing.is_set():
+            raise UsageError("This lab has been closed: nothing can be started in it any more.")
 
     def _live(self) -> None:
         try:

@@ -305,10 +305,10 @@ def _events(tables: Sequence[Table], original: Topology) -> list[LinkEvent | Hos
         at_s = table.take("at", parse_duration)
         host = table.take_or_none("host", parse_name)
         if host is None:
-            event = LinkEvent(at_s, _cables(table, original), *_change(table))
-            if event.rate is None and not event.link and not event.recover:
+            change = LinkEvent(at_s, _cables(table, original), *_change(table))
+            if change.rate is None and not change.link and not change.recover:
                 raise table.error("This event changes nothing.")
-            found.append((event, table))
+            found.append((change, table))
         else:
             with table.at("host"):
                 place = _place(host, original.host_names)

@@ -161,12 +161,14 @@ class BackgroundFlow:
     def _connect(self) -> None:
         """Connect, however long the way is and however often that gets lost on it."""
         self._source.setblocking(False)
+        waiting = select.poll()  # select() takes no descriptor above 1023
+        waiting.register(self._source, select.POLLOUT)
         while not self._closing.is_set():
             code = self._source.connect_ex(self._sink.getsockname())
             if code in (0, errno.EISCONN):
                 break
             if code in (errno.EINPROGRESS, errno.EALREADY):
-                select.select((), (self._source,), (), _PATIENCE_S)
+                waiting.poll(_PATIENCE_S * 1e3)
             else:  # the kernel has given up
                 self._closing.wait(_PATIENCE_S)
         self._source.settimeout(_PATIENCE_S)

@@ -1,21 +1,23 @@
 """Runs one command on an emulated host, as the first process of a little system of its own.
 
 A program by itself, of the standard library alone, so that it starts fast: `keeper.py FD NAME HOSTS
-COMMAND...`. The command and all that it starts are in new process, mount and host name namespaces:
-they see only each other, and the kernel ends them together. The keeper obeys lines on the socket
-FD: `signal N`, and `slower K`, which stops everyone for all but one part in K of the time. When the
-other end is closed, or the keeper dies, everyone is killed.
+FILES COMMAND...`. The command and all that it starts are in new process, mount and host name
+namespaces: they see only each other, and the kernel ends them together. They may have FILES open.
+The keeper obeys lines on the socket FD: `signal N`, and `slower K`, which stops everyone for all
+but one part in K of the time. When the other end is closed, or the keeper dies, everyone is killed.
 """
 
 import contextlib
 import ctypes
 import os
+import resource
 import selectors
 import signal
 import socket
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 _NEW_MOUNTS, _NEW_NAME, _NEW_PROCESSES = 0x00020000, 0x04000000, 0x20000000
@@ -26,6 +28,15 @@ _FAILED = 125
 """Exit code if there is no such system, as of other programs that run programs."""
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _BY_SIGNAL = 128
+_USUAL = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+)
+"""Signals that a command finds as if a shell had started it: Python ignores the last two."""
 _PERIOD_S, _SHORTEST_RUN_S = 0.02, 0.001
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,26 +45,44 @@ def main() -> int:
     """Run what the arguments say; return the command's exit code."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    name, hosts, command = sys.argv[2], sys.argv[3], sys.argv[4:]
+    name, hosts, files, command = sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C is for the command
     if _libc.unshare(_NEW_PROCESSES | _NEW_MOUNTS | _NEW_NAME) != 0:
         sys.stderr.write(f"Cannot separate processes: {os.strerror(ctypes.get_errno())}.\n")
         return _FAILED
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))  # the lab has raised its own
     first = os.fork()
     if first == 0:
         _libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            _furnish(name, hosts)
+        _furnish(name, hosts)
         os._exit(_First(control, command).run())
     _, status = os.waitpid(first, 0)
     return _exit_code(status)
 
 
 def _furnish(name: str, hosts: str) -> None:
-    """Give this system its host name, its list of processes and the names of the other hosts."""
-    socket.sethostname(name)
-    _mount("none", "/", "", _RECURSIVE | _PRIVATE)
+    """Give this system its host name, its list of processes and the names of the other hosts.
+
+    Says on standard error what it cannot have.
+    """
+    missing = []
+    for what, furnish in (
+        ("a host name of its own", partial(socket.sethostname, name)),
+        ("a file with the names of all hosts", partial(_mount_own_files, hosts)),
+    ):
+        try:
+            furnish()
+        except OSError as error:
+            missing.append(f"{what} ({error.strerror})")
+    if missing:
+        with contextlib.suppress(OSError):  # nobody listens
+            sys.stderr.write(f"{name} does not have {' and '.join(missing)}.\n")
+
+
+def _mount_own_files(hosts: str) -> None:
+    _mount("none", "/", "", _RECURSIVE | _PRIVATE)  # else the machine would get what follows
     with contextlib.suppress(OSError):  # refused where the machine's own list is masked
         _mount("proc", "/proc", "proc", 0)
     file, path = tempfile.mkstemp(prefix="shoal-hosts-")
@@ -155,7 +184,7 @@ class _First:
 
 def _become(command: list[str]) -> None:
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+    for number in _USUAL:
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)

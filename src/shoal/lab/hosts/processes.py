@@ -26,8 +26,8 @@ class HostProcess:
     """A running command; leaving it as a context manager kills it with all that it has started.
 
     `namespace` is the path of its network, `name` that of the host, `names` the text of its file of
-    hosts. `environment` is all that the command gets; streams are as for `subprocess.Popen`, and
-    `directory` is where it runs if not here.
+    hosts, `files` how many it may have open. `environment` is all that the command gets; streams
+    are as for `subprocess.Popen`, and `directory` is where it runs if not here.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class HostProcess:
         namespace: str,
         name: str,
         names: str,
+        files: int,
         environment: Mapping[str, str],
         stdin: Stream = subprocess.DEVNULL,
         stdout: Stream = None,
@@ -45,17 +46,21 @@ class HostProcess:
     ) -> None:
         self._control, theirs = socket.socketpair()
         launcher = [sys.executable, "-I", "-S", str(Path(keeper.__file__)), str(theirs.fileno())]
-        with theirs, inside(namespace):
-            self._process = subprocess.Popen(
-                [*launcher, name, names, *command],
-                pass_fds=(theirs.fileno(),),
-                env=environment,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=directory,
-                start_new_session=True,  # a terminal's Ctrl-C comes by way of the lab
-            )
+        try:
+            with theirs, inside(namespace):
+                self._process = subprocess.Popen(
+                    [*launcher, name, names, str(files), *command],
+                    pass_fds=(theirs.fileno(),),
+                    env=environment,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    cwd=directory,
+                    start_new_session=True,  # a terminal's Ctrl-C comes by way of the lab
+                )
+        except BaseException:
+            self._control.close()
+            raise
 
     @property
     def pid(self) -> int:

@@ -15,12 +15,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shoal.errors import ShoalError
+from shoal.errors import ResourceError, ShoalError, UsageError
 from shoal.lab.lab import Lab
+from shoal.lab.open_files import refused_as
 from shoal.lab.report import cable_counts
 from shoal.lab.resident.messages import (
     Answer,
@@ -39,7 +40,11 @@ from shoal.lab.resident.messages import (
 )
 from shoal.scenario.spec_file import read_spec
 
+if TYPE_CHECKING:
+    from shoal.lab.hosts.processes import HostProcess
+
 _STREAMS: Final = 3
+_RETRY_S: Final = 0.1
 
 
 class Resident:
@@ -50,19 +55,26 @@ class Resident:
         self._listener = listener
         self._began = time.monotonic()
 
-    def serve(self) -> Connection | None:
+    def serve(self) -> Connection:
         """Serve until a visitor asks the lab to end, and return that one."""
         ending: list[Connection] = []
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # shut down by the visitor that ends it
-                return ending[0] if ending else None
+            except OSError:
+                if ending:  # which has shut it down
+                    return ending[0]
+                time.sleep(_RETRY_S)  # no descriptor or no memory for one more, until others go
+                continue
             visitor = Connection(connection)
             if not is_ours(connection):
                 visitor.close()
                 continue
-            threading.Thread(target=self._receive, args=(visitor, ending), daemon=True).start()
+            thread = threading.Thread(target=self._receive, args=(visitor, ending), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no room for one more, until others go
+                visitor.close()
 
     def _receive(self, visitor: Connection, ending: list[Connection]) -> None:
         with contextlib.suppress(OSError, ShoalError):
@@ -83,7 +95,7 @@ class Resident:
             case Describe():
                 return Description(
                     name=self._name,
-                    spec=str(self._spec),
+                    spec=os.fsencode(self._spec),
                     hosts={host.name: host.address for host in self._lab.hosts},
                     seconds=time.monotonic() - self._began,
                     doubts=self._lab.doubts(),
@@ -98,27 +110,36 @@ class Resident:
 
     def _execute(self, visitor: Connection, request: Execute) -> Answer | None:
         """Run a command to its end; None if the visitor has gone."""
+        try:
+            with refused_as("The command cannot be run"):
+                return self._watch(visitor, self._start(visitor, request))
+        except ShoalError as error:
+            return Refused(str(error), error.exit_code)
+
+    def _start(self, visitor: Connection, request: Execute) -> HostProcess:
         names = [host.name for host in self._lab.hosts]
-        if request.host not in names:
-            return Refused(f"There is no host {request.host!r}; there are {', '.join(names)}.")
+        host = os.fsdecode(request.host)
+        if host not in names:
+            message = f"There is no host {host!r}; there are {', '.join(names)}."
+            raise UsageError(message)
         streams = [visitor.files.pop(0) for _ in range(min(_STREAMS, len(visitor.files)))]
         try:
-            if len(streams) != _STREAMS:
-                return Refused("A command needs three streams.")
-            process = self._lab.start(
-                names.index(request.host),
-                request.command,
-                environment=request.environment,
-                directory=request.directory,
+            if len(streams) != _STREAMS:  # the kernel hands over as many as there is room for
+                raise ResourceError("The lab's process may not have three more files open.")
+            return self._lab.start(
+                names.index(host),
+                [os.fsdecode(word) for word in request.command],
+                environment={os.fsdecode(k): os.fsdecode(v) for k, v in request.environment},
+                directory=os.fsdecode(request.directory),
                 stdin=streams[0],
                 stdout=streams[1],
                 stderr=streams[2],
             )
-        except OSError as error:
-            return Refused(f"The command cannot be started: {error}.")
         finally:
             for stream in streams:
                 os.close(stream)
+
+    def _watch(self, visitor: Connection, process: HostProcess) -> Answer | None:
         with process, selectors.DefaultSelector() as selector:
             ended = os.pidfd_open(process.pid)
             try:
@@ -155,8 +176,7 @@ def main() -> int:
             for stream in range(_STREAMS):
                 os.dup2(silence, stream)
             ending = resident.serve()
-        if ending is not None:
-            ending.close()
+        ending.close()
     except ShoalError as error:
         _say(report, f"{error.exit_code}\n{error}".encode())
         return error.exit_code

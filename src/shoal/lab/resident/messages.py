@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from shoal.errors import ProtocolError
+from shoal.errors import ProtocolError, UsageError
 from shoal.lab.report import CableCounts
 
 _PREFIX: Final = "shoal-lab"
@@ -38,13 +38,14 @@ class Down(msgspec.Struct, frozen=True, tag=True):
 class Execute(msgspec.Struct, frozen=True, tag=True):
     """Run a command on a host with the three streams that come along; answered by `Ended`.
 
-    It is killed if the connection is closed before.
+    It is killed if the connection is closed before. Everything is as the system has it, in bytes:
+    not all of that is UTF-8.
     """
 
-    host: str
-    command: list[str]
-    environment: dict[str, str]
-    directory: str
+    host: bytes
+    command: list[bytes]
+    environment: list[tuple[bytes, bytes]]
+    directory: bytes
 
 
 class Signal(msgspec.Struct, frozen=True, tag=True):
@@ -57,7 +58,8 @@ class Description(msgspec.Struct, frozen=True, tag=True):
     """What the lab is."""
 
     name: str
-    spec: str
+    spec: bytes
+    """The path of its file."""
     hosts: dict[str, str]
     """Addresses by name."""
     seconds: float
@@ -82,6 +84,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     """What was asked for cannot be done."""
 
     sentence: str
+    code: int = UsageError.exit_code
+    """Whose fault it is, as in `shoal.errors`."""
 
 
 Request = Describe | Count | Down | Execute | Signal
@@ -96,8 +100,8 @@ def address_of(name: str) -> str:
 def names_of_labs() -> list[str]:
     """Return the names of this user's labs that are up."""
     start = f"@{_PREFIX}-{_user()}-"
-    lines = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()
-    words = [line.rpartition(" ")[2] for line in lines]
+    known = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
+    words = [line.rpartition(" ")[2] for line in known.splitlines()]
     return sorted({word.removeprefix(start) for word in words if word.startswith(start)})
 
 

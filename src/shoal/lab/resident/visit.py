@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -33,13 +35,15 @@ from shoal.lab.resident.messages import (
 from shoal.lab.rights import launcher
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
 T = TypeVar("T", Description, Counts)
 
 _BACKLOG: Final = 16
 _ANSWER_S: Final = 30.0
+_PATIENCE: Final = struct.pack("@ll", int(_ANSWER_S), 0)
+"""The same as the kernel has it."""
 _START_S: Final = 300.0
 """The first lab compiles its switch."""
 
@@ -114,16 +118,11 @@ def count(name: str) -> Counts:
 
 def take_down(name: str) -> None:
     """End the lab `name`, and return once it is gone."""
-    connection = _connect(name)
-    try:
+    gone_already = contextlib.suppress(ConnectionError)
+    with _visiting(name, "end") as connection, gone_already:
         connection.send(Down())
         if connection.receive() is not None:
             raise ResourceError("The lab answered instead of ending.")
-    except TimeoutError:
-        message = f"The lab {name!r} did not end within {_ANSWER_S:g} s."
-        raise DeadlineExceeded(message) from None
-    finally:
-        connection.close()
 
 
 def execute(name: str, host: str, command: Sequence[str]) -> int:
@@ -131,55 +130,70 @@ def execute(name: str, host: str, command: Sequence[str]) -> int:
 
     Ctrl-C goes to the command.
     """
-    connection = _connect(name)
+    order = Execute(
+        host=os.fsencode(host),
+        command=[os.fsencode(word) for word in command],
+        environment=list(os.environb.items()),
+        directory=_working_directory(),
+    )
+    with _visiting(name) as connection:
 
-    def forward(number: int, _frame: FrameType | None) -> None:
-        connection.send(Signal(number))
+        def forward(number: int, _frame: FrameType | None) -> None:
+            connection.send(Signal(number))
 
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        connection.socket.settimeout(None)
-        order = Execute(host, list(command), dict(os.environ), str(Path.cwd()))
-        connection.send(order, (0, 1, 2))
-        signal.signal(signal.SIGINT, forward)
-        answer = _receive(connection)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        connection.close()
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            connection.socket.settimeout(None)
+            connection.send(order, (0, 1, 2))
+            signal.signal(signal.SIGINT, forward)
+            answer = _receive(connection)
+        finally:
+            signal.signal(signal.SIGINT, before)
     if isinstance(answer, Ended):
         return answer.code
     raise _trouble(name, answer)
 
 
-def _ask(name: str, request: Request, kind: type[T]) -> T:
-    connection = _connect(name)
+def _working_directory() -> bytes:
     try:
+        return os.fsencode(Path.cwd())
+    except FileNotFoundError:
+        message = "The folder that this command is run in has been deleted: cd to one that exists."
+        raise UsageError(message) from None
+
+
+def _ask(name: str, request: Request, kind: type[T]) -> T:
+    with _visiting(name) as connection:
         connection.send(request)
         answer = _receive(connection)
-    except TimeoutError:
-        message = f"The lab {name!r} did not answer within {_ANSWER_S:g} s."
-        raise DeadlineExceeded(message) from None
-    finally:
-        connection.close()
     if isinstance(answer, kind):
         return answer
     raise _trouble(name, answer)
 
 
-def _connect(name: str) -> Connection:
+@contextlib.contextmanager
+def _visiting(name: str, do: str = "answer") -> Iterator[Connection]:
+    """Yield a connection to the lab `name`, which is to `do` something in time."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.settimeout(_ANSWER_S)
+    connection = Connection(made)
     try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _PATIENCE)  # waits for a place
         made.connect(address_of(name))
-    except OSError:
-        made.close()
+        made.settimeout(_ANSWER_S)
+        if not is_ours(made):
+            message = f"The lab {name!r} is another user's."
+            raise ResourceError(message)
+        yield connection
+    except ConnectionRefusedError:
         message = f"No lab {name!r} is up."
         raise UsageError(message) from None
-    if not is_ours(made):
-        made.close()
-        message = f"The lab {name!r} is another user's."
-        raise ResourceError(message)
-    return Connection(made)
+    except (TimeoutError, BlockingIOError):
+        message = f"The lab {name!r} did not {do} within {_ANSWER_S:g} s."
+        raise DeadlineExceeded(message) from None
+    except ConnectionError:
+        raise _trouble(name, None) from None
+    finally:
+        connection.close()
 
 
 def _receive(connection: Connection) -> Answer | None:
@@ -189,5 +203,5 @@ def _receive(connection: Connection) -> Answer | None:
 
 def _trouble(name: str, answer: Answer | None) -> ShoalError:
     if isinstance(answer, Refused):
-        return UsageError(answer.sentence)
+        return of_code(answer.code, answer.sentence)
     return ResourceError(f"The lab {name!r} has ended.")
