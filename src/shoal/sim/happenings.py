@@ -1,17 +1,21 @@
 """What happens to a cluster in virtual time: links change, others' traffic comes and goes.
 
 At flow level a link has a rate or, when it is down, none, and what it loses or delays anew is not
-modelled (`not_modelled`); packets meet all of it. Background traffic of UDP
-pushes others aside only under Shoal's transport; elsewhere it is treated like TCP with a limit.
+modelled (`not_modelled`); packets meet all of it. Background traffic of UDP pushes others aside
+where there are packets; among flows it is treated like TCP with a limit. TCP's is carried by the
+transport whose packets there are.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, rerouted
+from shoal.sim.packet.simulation import Flow as Datagrams
+from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
 from shoal.switching.routes import check_paths
 from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import down_cables, names_of
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 _PIECE_S = 0.01
 """Of a flow without bursts, what is sent at once."""
 _FASTEST = 1e12
+_LONG_S = 1e6
 
 
 def slower_hosts(cluster: ClusterSpec) -> list[tuple[int, int, float]]:
@@ -41,7 +46,44 @@ def processes(cluster: ClusterSpec, time: VirtualTime) -> Iterator[Process]:
     if any(isinstance(each, LinkEvent) for each in cluster.events):
         yield _change_links(cluster, time)
     for flow in cluster.flows:
-        yield _send(flow, time)
+        if flow.protocol == "tcp" or not time.network.sends_datagrams:
+            yield _send(flow, time)
+
+
+def datagrams(cluster: ClusterSpec) -> list[Datagrams]:
+    """Return the background flows of UDP as sources of packets, in the cluster's queues.
+
+    One without an end has more packets than any run has time for.
+    """
+    return [
+        _datagrams(flow, cluster.queues[flow.dscp], number)
+        for number, flow in enumerate(cluster.flows)
+        if flow.protocol == "udp" and flow.rate is not None
+    ]
+
+
+def _datagrams(flow: Flow, queue: int, number: int) -> Datagrams:
+    assert flow.rate is not None
+    interval_s = flow.packet_bytes * 8 / flow.rate
+    burst = pause_ps = 0
+    lasts_s = _LONG_S if flow.stop_s is None else flow.stop_s - flow.start_s
+    packets = max(1, round(lasts_s / interval_s))
+    if flow.burst_s is not None and flow.period_s is not None:
+        burst = max(1, round(flow.burst_s / interval_s))
+        packets = burst * max(1, ceil(lasts_s / flow.period_s))
+        pause_ps = max(0, round((flow.period_s - burst * interval_s) * PICOSECONDS))
+    return Datagrams(
+        flow.source,
+        flow.target,
+        flow.packet_bytes + ETHERNET_BYTES,
+        packets,
+        max(1, round(interval_s * PICOSECONDS)),
+        round(flow.start_s * PICOSECONDS),
+        queue,
+        key=number,
+        burst=burst,
+        pause_ps=pause_ps,
+    )
 
 
 def check_ways(cluster: ClusterSpec) -> None:
@@ -111,7 +153,10 @@ def _change_links(cluster: ClusterSpec, time: VirtualTime) -> Process:
 
 
 def _send(flow: Flow, time: VirtualTime) -> Process:
-    """Send piece after piece, each when it is due and the one before is through."""
+    """Send piece after piece, each when it is due and the one before is through.
+
+    Networks that keep to no rate send a piece as soon as it is due.
+    """
     rate = _FASTEST if flow.rate is None else float(flow.rate)
     length_s = flow.burst_s or _PIECE_S
     period_s = flow.period_s or (length_s if flow.rate is not None else 0.0)

@@ -34,6 +34,11 @@ class Network(Protocol):
         ...
 
     @property
+    def sends_datagrams(self) -> bool:
+        """Whether it was made with the sources of background flows that heed nothing (UDP)."""
+        ...
+
+    @property
     def now(self) -> int:
         """When something has last happened."""
         ...

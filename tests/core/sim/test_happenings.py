@@ -9,10 +9,13 @@ import pytest
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, HostEvent, LinkEvent
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
-from shoal.sim.happenings import not_modelled
+from shoal.sim.happenings import datagrams, not_modelled
 from shoal.sim.network import TCP_HEADERS
+from shoal.sim.packet.simulation import Flow as Source
+from shoal.sim.packet.simulation import Simulation
 from shoal.sim.training.simulation import simulate
 from shoal.switching.settings import Link, Port
+from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import Materials, host_names, star
 
 RATE = 1_000_000_000
@@ -74,3 +77,45 @@ def test_what_flows_know_nothing_of_is_said() -> None:
     lossy = replace(CLUSTER, events=(LinkEvent(1.0, (0,), link=(("loss", 0.01),)),))
     assert not_modelled(CLUSTER) == []
     assert not_modelled(lossy) == ["Flows lose nothing: the links' loss is left out."]
+
+
+def test_background_flows_of_udp_are_sources_of_packets() -> None:
+    """At a gigabit a packet of 1,500 bytes takes 12 us; in a burst of 1 ms there are 83 of them."""
+    steady = Flow(0, 1, "udp", RATE // 2, start_s=0.5, stop_s=1.5, dscp=8)
+    bursts = Flow(1, 0, "udp", RATE, stop_s=0.1, burst_s=0.001, period_s=0.01)
+    stream = Flow(0, 1, "tcp", None)
+    first, second = datagrams(replace(CLUSTER, flows=(steady, stream, bursts)))
+    assert (first.source, first.destination, first.size) == (0, 1, 1_514)
+    assert (first.interval_ps, first.start_ps) == (24_000_000, 500_000_000_000)
+    assert first.packets == round(1 / 24e-6)
+    assert first.queue == CLUSTER.queues[8]
+    assert (second.packets, second.burst) == (10 * 83, 83)
+    assert second.pause_ps + 83 * second.interval_ps == 10_000_000_000
+
+
+@pytest.mark.parametrize("transport", ["cubic", "shoal"])
+def test_datagrams_push_aside_what_gives_way(transport: str) -> None:
+    """Nine tenths of a link are theirs: a ring's bytes have the tenth that is left."""
+    flow = Flow(2, 1, "udp", RATE * 9 // 10)
+    job = replace(JOB, steps=3, compute_s=0.01, transport=transport)
+    strategy = StrategySpec("all-reduce")
+    materials = Materials(Port(RATE), Port(RATE, limit_bytes=64_000), Link())
+    cluster = ClusterSpec(star(host_names(3), materials))
+    ring = 4 / 3 * WHOLE
+    alone = simulate(cluster, job, strategy).seconds
+    pushed = simulate(replace(cluster, flows=(flow,)), job, strategy).seconds
+    assert alone < 3 * (0.01 + 1.5 * ring)
+    assert 3 * (0.01 + 5 * ring) < pushed < 3 * (0.01 + 30 * ring)
+
+
+def test_a_source_sends_in_bursts() -> None:
+    topology = CLUSTER.topology
+    source = Source(0, 1, 1_500, 9, 12_000_000, burst=3, pause_ps=PICOSECONDS)
+    simulation = Simulation(topology, [source])
+    simulation.advance(PICOSECONDS // 2)
+    assert simulation.flows["delivered"].tolist() == [3]
+    simulation.advance(PICOSECONDS * 3 // 2)
+    assert simulation.flows["delivered"].tolist() == [6]
+    simulation.finish()
+    assert simulation.flows["delivered"].tolist() == [9]
+    assert simulation.flows["last_at"][0] > 2 * PICOSECONDS

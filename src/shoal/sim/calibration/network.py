@@ -62,6 +62,11 @@ class CalibratedNetwork:
         return self._table.carrier.header_factor
 
     @property
+    def sends_datagrams(self) -> bool:
+        """Whether background flows of UDP are its own: they are transfers like others."""
+        return False
+
+    @property
     def now(self) -> int:
         """When something has last happened."""
         return self._flows.now

@@ -87,6 +87,11 @@ class FlowNetwork:
         return TCP_HEADERS
 
     @property
+    def sends_datagrams(self) -> bool:
+        """Whether background flows of UDP are its own: they are transfers like others."""
+        return False
+
+    @property
     def now(self) -> int:
         """When something has last happened."""
         return self._now

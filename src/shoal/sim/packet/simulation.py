@@ -38,7 +38,8 @@ _ECN_BITS: Final = 3
 class Flow:
     """`packets` packets of `size` bytes from host to host, one every `interval_ps`.
 
-    `key` is what its packets choose among equal paths by.
+    `key` is what its packets choose among equal paths by. After every `burst` packets it pauses for
+    `pause_ps` more; 0: never.
     """
 
     source: int
@@ -50,6 +51,8 @@ class Flow:
     queue: int = 0
     ecn: int = 0
     key: int = 0
+    burst: int = 0
+    pause_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,8 @@ def flow_rows(
             flow.interval_ps,
             flow.start_ps,
             flow.key,
+            flow.burst,
+            flow.pause_ps,
             flow.size,
             flow.destination,
             ports[flow.source],

@@ -1,9 +1,9 @@
 """Flows that send at their own pace whatever becomes of their packets, and what comes of each.
 
 A flow is a timer of the window kernel at its host's port: when it is due, a packet leaves and the
-timer is set anew. Of flows that are due at the same time, the lower port's sends first, then the
-lower flow: so packets have the same numbers in every engine that is given the same packets in that
-order.
+timer is set anew. Bursts are counted from a flow's end: its packets are whole bursts. Of flows that
+are due at the same time, the lower port's sends first, then the lower flow: so packets have the
+same numbers in every engine that is given the same packets in that order.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ FLOW: Final = np.dtype(
         ("interval", "<i8"),  # picoseconds from packet to packet
         ("start", "<i8"),  # picoseconds
         ("key", "<u8"),  # hash by which its packets choose among equal paths
+        ("burst", "<i8"),  # packets after which it pauses; 0: never
+        ("pause", "<i8"),  # picoseconds more than the interval
         ("size", "<i4"),  # bytes
         ("destination", "<i4"),  # host
         ("port", "<i4"),  # of the source
@@ -49,10 +51,14 @@ FLOW: Final = np.dtype(
 )
 
 
+_GIVEN: Final = 11
+"""Fields that say what a flow is to do."""
+
+
 def new_flows(rows: Sequence[tuple[int, ...]]) -> NDArray[np.void]:
-    """Return flows whose first nine fields are `rows`."""
+    """Return flows whose first fields, as many as that, are `rows`."""
     flows = np.zeros(len(rows), FLOW)
-    for index, name in enumerate(FLOW.names[:9] if FLOW.names else ()):
+    for index, name in enumerate(FLOW.names[:_GIVEN] if FLOW.names else ()):
         flows[name] = [row[index] for row in rows]
     return flows
 
@@ -116,7 +122,10 @@ def send(state: State, window: Window, flow: Row, timer: int) -> int:
     state.packets[row].owner = index
     flow.left -= 1
     if flow.left > 0:
-        push(state, window, timer, at + flow.interval, flow.port)
+        after = at + flow.interval
+        if flow.burst > 0 and flow.left % flow.burst == 0:
+            after += flow.pause
+        push(state, window, timer, after, flow.port)
     return NONE
 
 

@@ -15,6 +15,7 @@ from shoal.sim.calibration.limits import check_reach
 from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
 from shoal.sim.calibration.table import table_of
 from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.happenings import datagrams
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.controls import ALL_CONTROLS
@@ -111,6 +112,7 @@ def make_network(
             carries_payload=carries_values,
             loss_bound=strategy.loss_bound,
             important=1 - UNIMPORTANT_SHARE if strategy.tags else 1.0,
+            others=datagrams(cluster),
         )
     return PacketNetwork(
         _with_short_host_queues(cluster.topology) if transport == "pfabric" else cluster.topology,
@@ -123,6 +125,7 @@ def make_network(
         spray=cluster.spray,
         shared_buffers=shared,
         seed=cluster.seed,
+        others=datagrams(cluster),
     )
 
 

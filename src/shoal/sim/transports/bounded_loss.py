@@ -53,9 +53,8 @@ _FULL = int(Problem.FULL)
 def run(state: State, window: Window, hosts: Hosts, others: NDArray[np.void], until: int) -> int:
     """Let everything happen up to `until`, or until something has finished.
 
-    Returns the host whose operations have, or the number of hosts more than the place in `others`
-    (rows of `packet.sources.FLOW`) of what has sent its last packet; or `QUIET`; -1 less a
-    `Problem`, which ends the run.
+    Returns the host whose operations have, or `QUIET`; -1 less a `Problem`, which ends the run.
+    `others` are rows of `packet.sources.FLOW`.
     """
     while True:
         row = next_due(state, window, until)
@@ -69,8 +68,6 @@ def run(state: State, window: Window, hosts: Hosts, others: NDArray[np.void], un
             problem = _serve_other(state, window, others[other], row)
             if problem != NONE:
                 return QUIET - problem
-            if is_timer and others[other].left == 0:
-                return len(hosts.rows) + other
             continue
         host = int(packet.owner) if is_timer else int(packet.destination)
         if is_timer and hosts.rows[host].armed_at != at:  # an earlier one has been set since

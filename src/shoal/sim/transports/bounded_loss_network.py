@@ -17,9 +17,10 @@ import numpy as np
 
 from shoal.collectives import graphs
 from shoal.compiled import Arena
-from shoal.errors import ResourceError, UsageError
+from shoal.errors import UsageError
 from shoal.sim.packet.changes import avoiding, changed_window, like
-from shoal.sim.packet.sources import FLOW
+from shoal.sim.packet.simulation import check_flow, flow_rows
+from shoal.sim.packet.sources import new_flows
 from shoal.sim.packet.tables import Problem, new_window
 from shoal.sim.room import check_room
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
@@ -42,6 +43,7 @@ from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from shoal.sim.packet.simulation import Flow
     from shoal.switching.tables import State
     from shoal.switching.topology import Cable, Topology
     from shoal.transport.messages import MessageTables
@@ -53,12 +55,6 @@ LEAST_BYTES: Final = FRAME_BYTES + HEADER_BYTES + min(FEEDBACK_BYTES, ELEMENT_BY
 
 _MICROSECOND: Final = PICOSECONDS // 1_000_000
 _STREAM: Final = 1
-
-OTHERS: Final = 256
-"""Flows that heed nothing which may be under way at once."""
-
-LARGEST_BYTES: Final = 1514
-"""Of a packet of theirs, Ethernet's header included."""
 
 REMEMBERED: Final = 64
 """Transfers whose losses can still be asked for."""
@@ -105,7 +101,8 @@ class BoundedLossNetwork:
     what stays on one host moves, one transfer after another, bits per second. `shared_buffers` are
     those of the switches. `carries_payload` makes room for values in packets. Of contributions to
     sums a share of `loss_bound` may get lost, and a share of `important` packets bear that tag,
-    taken at random where no values say which. Raises `UsageError` if more than `packets` are under
+    taken at random where no values say which. `others` send beside them and heed nothing (UDP).
+    Raises `UsageError` if more than `packets` are under
     way at once, and `ResourceError` if memory has no room for so many hosts: each has a row for
     each other one.
     """
@@ -125,6 +122,7 @@ class BoundedLossNetwork:
         carries_payload: bool = False,
         loss_bound: float = 0.0,
         important: float = 1.0,
+        others: Sequence[Flow] = (),
     ) -> None:
         self.topology, self.config = topology, config or TransportConfig()
         self.carries_payload, self.loss_bound = carries_payload, loss_bound
@@ -169,9 +167,12 @@ class BoundedLossNetwork:
         self._remembered: deque[int] = deque()
         self._running: dict[tuple[int, int], int] = {}
         """Transfers by host and slot."""
-        self.others = np.zeros(OTHERS, FLOW)
-        """Flows that heed nothing; their counts go on from one to the next in the same place."""
-        self._free_others = list(range(OTHERS))
+        for flow in others:
+            check_flow(flow, hosts, LEAST_BYTES)
+        self.others = new_flows(flow_rows(others, ports))
+        """Flows that heed nothing, and what has become of them: rows of `packet.sources.FLOW`."""
+        for place in range(len(others)):
+            self._raise(begin_other(self.state, self._window, self._hosts, self.others, place))
         self._local: list[tuple[int, int]] = []
         """When what stays on a host has moved, and whose it is."""
         self._local_free = [0] * hosts
@@ -181,6 +182,11 @@ class BoundedLossNetwork:
         self._standstill = Standstill(self._arrived)
         self.lossy_bytes = self.lost_bytes = 0
         """Of transfers that are over: what might have got lost, and what did."""
+
+    @property
+    def sends_datagrams(self) -> bool:
+        """Whether background flows of UDP are its own: they are its `others`."""
+        return True
 
     @property
     def now(self) -> int:
@@ -227,12 +233,9 @@ class BoundedLossNetwork:
     ) -> int:
         """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
 
-        What `contributes` to a sum may lose a share of it. No payload is carried. Flows with a
-        rate `most`, bits per second, heed nothing: full packets of UDP without a tag, over when the
-        last one has been sent.
+        What `contributes` to a sum may lose a share of it. No payload is carried. The transport
+        keeps to no rate: `most` is of no account.
         """
-        if most != float("inf"):
-            return self._start_others(at, sources, targets, sizes, most)
         number = self._new_number()
         senders, receivers = np.asarray(sources, np.int64), np.asarray(targets, np.int64)
         stays = senders == receivers
@@ -299,33 +302,6 @@ class BoundedLossNetwork:
     def _check_payload(self) -> None:
         if not self.carries_payload:
             raise UsageError("Packets have no room for values here (carries_payload=).")
-
-    def _start_others(
-        self,
-        at: int,
-        sources: Sequence[int] | NDArray[Any],
-        targets: Sequence[int] | NDArray[Any],
-        sizes: Sequence[float] | NDArray[Any],
-        rate: float,
-    ) -> int:
-        number = self._new_number()
-        self._transfers[number] = _Transfer(len(sizes), at)
-        self._pass_time(at)
-        for source, target, size in zip(sources, targets, sizes, strict=True):
-            if not self._free_others:
-                message = f"More than {OTHERS} flows of others at once."
-                raise ResourceError(message)
-            place = self._free_others.pop()
-            flow = self.others[place]
-            flow["left"], flow["size"] = max(1, round(size / LARGEST_BYTES)), LARGEST_BYTES
-            flow["interval"] = max(1, round(LARGEST_BYTES * 8 * PICOSECONDS / rate))
-            flow["start"], flow["destination"] = at, target
-            flow["port"], flow["queue"] = self._hosts.rows[source]["port"], self._hosts.queues[0]
-            flow["key"] = number << 16 | place
-            self._running[len(self.endpoints) + place, 0] = number
-            problem = begin_other(self.state, self._window, self._hosts, self.others, place)
-            self._raise(problem)
-        return number
 
     def all_reduce(
         self,
@@ -428,11 +404,7 @@ class BoundedLossNetwork:
             if self._running:
                 end = min(last, int(self._window.clock[0]["now"]) + SLICE)
             host = int(run(self.state, self._window, self._hosts, self.others, end))
-            if host >= len(self.endpoints):
-                self._now = int(self._window.clock[0]["now"])
-                finished = [self._running.pop((host, 0))]
-                self._free_others.append(host - len(self.endpoints))
-            elif host >= 0:
+            if host >= 0:
                 self._now = int(self._window.clock[0]["now"])
                 finished = [self._running.pop((host, k)) for k in self.endpoints[host].finished()]
             elif host != QUIET:

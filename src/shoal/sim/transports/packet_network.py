@@ -21,6 +21,7 @@ from shoal.sim.packet.sources import arm, new_flows
 from shoal.sim.packet.tables import LEAST_BYTES, Problem, new_window
 from shoal.sim.transports.engine import run, start, take_finished
 from shoal.sim.transports.settings import Transport, write_rules
+from shoal.sim.transports.standstill import SLICE, Standstill
 from shoal.sim.transports.tables import SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.port import transmission_time
@@ -112,11 +113,17 @@ class PacketNetwork:
         self._there = WayLengths(topology, _time_of(self.transport.frame_bytes))
         self._back = WayLengths(topology, _time_of(self.transport.ack_bytes))
         self._over: deque[int] = deque()
+        self._standstill = Standstill(lambda: int(self.records["received"].sum()))
 
     @property
     def header_factor(self) -> float:
         """What payload must be multiplied by: sizes are what links carry."""
         return TCP_HEADERS
+
+    @property
+    def sends_datagrams(self) -> bool:
+        """Whether background flows of UDP are its own: they are its `others`."""
+        return True
 
     @property
     def now(self) -> int:
@@ -179,6 +186,8 @@ class PacketNetwork:
             raise UsageError(message)
         count, frame = len(sizes), self.transport.frame_bytes
         self._ends = with_room(self._ends, count)
+        if not self._is_busy:
+            self._standstill.reset(at)
         first = int(self._ends.core[0]["started"])
         rows = self._ends.records[first : first + count]
         rows["start"], rows["end"] = at, -1
@@ -204,8 +213,14 @@ class PacketNetwork:
 
     def run(self, until: int) -> list[int]:
         """Let time pass up to `until`, or to when the next transfers are over; return those."""
-        if not self._over:
-            self._advance(until)
+        end = -1
+        while not self._over and end < until:
+            end = until
+            if len(self._others) and self._is_busy:  # they may go on when transfers are stuck
+                end = min(until, self.now + SLICE)
+            self._advance(end)
+            if end < until:
+                self._standstill.check(end)
         over = list(self._over)
         self._over.clear()
         return over
@@ -280,6 +295,11 @@ class PacketNetwork:
                 self._grow()
         assert problem == Problem.NONE
         self._over.extend(take_finished(self._ends))
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a message is still to come."""
+        return bool(self._ends.core[0]["started"] > self._ends.core[0]["ended"])
 
     def _free_rows(self) -> int:
         taken = self._state.network[0]["in_network"] + self._ends.core[0]["timers"]
