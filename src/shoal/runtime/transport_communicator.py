@@ -9,7 +9,7 @@ messages carry host tensors only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -349,14 +349,17 @@ class TransportCommunicator:
         transfer = self._world.receive(memory, source, tag=channel, options=options)
         return self._work(transfer, finish=[summand.bring_back] if summand else ())
 
-    def receive_any(self, buffer: Tensor, *, channel: int) -> int:
+    def receive_any(
+        self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
+    ) -> int:
         """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
 
-        All messages received in this way on one channel are of one size.
+        All messages received in this way on one channel are of one size until all `senders` have
+        left it.
         """
         flat = bytes_of(_flat(buffer))
         heard: SimpleQueue[tuple[int, Tensor | None]] = SimpleQueue()
-        wanted = Wanted(flat.count, lambda member, place, _: heard.put((member, place)))
+        wanted = Wanted(flat.count, lambda member, place, _: heard.put((member, place)), senders)
         self._from_anyone.receive(wanted, channel)
         while True:
             self.check()

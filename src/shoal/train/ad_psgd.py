@@ -67,9 +67,9 @@ class ADPSGD(AbstractStrategy):
             self._active = ActiveSide(communicator, channels, self._master, replica.deadline_s)
             self._active.start()
         elif communicator.world_size > 1:
-            num_actives = communicator.world_size // 2
+            actives = [k for k in range(communicator.world_size) if self._pairs.is_active(k)]
             self._passive = PassiveSide(
-                communicator, channels, self._master, num_actives, replica.deadline_s
+                communicator, channels, self._master, actives, replica.deadline_s
             )
             self._passive.start()
 
