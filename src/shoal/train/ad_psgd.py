@@ -49,7 +49,7 @@ class ADPSGD(AbstractStrategy):
         """Return how active workers choose their peers."""
         return {"peers": self._peers}
 
-    def bind(self, replica: Replica) -> None:
+    def _attach(self, replica: Replica) -> None:
         """Start the thread that starts or answers exchanges."""
         self._replica = replica
         communicator = replica.communicator
@@ -117,7 +117,7 @@ class ADPSGD(AbstractStrategy):
             replica.count("busy_requests")
             replica.count("queue_seconds", queued_s)
 
-    def finish(self) -> None:
+    def _end(self) -> None:
         """Say goodbye (active), or serve until every active worker has (passive)."""
         if self._active is not None:
             self._await_exchange(self._active)

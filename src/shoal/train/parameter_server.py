@@ -102,7 +102,7 @@ class ParameterServer(AbstractStrategy):
             "scale_updates": self._rule.scale_updates,
         }
 
-    def bind(self, replica: Replica) -> None:
+    def _attach(self, replica: Replica) -> None:
         """Start this worker's server. Raises `UsageError` for an optimizer it cannot run."""
         self._replica = replica
         communicator = replica.communicator
@@ -218,7 +218,7 @@ class ParameterServer(AbstractStrategy):
         for name, amount in self._client.bytes_per_exchange.items():
             replica.count(name, amount)
 
-    def finish(self) -> None:
+    def _end(self) -> None:
         """Leave all servers; return when every worker has, with the final weights."""
         with torch.no_grad():
             self._client.exchange(

@@ -39,7 +39,7 @@ class AbstractPeriodicAveraging(AbstractStrategy):
         """Whether parameters may be rounded: their copies, where computing goes on meanwhile."""
         return self._overlap == "next-steps"
 
-    def bind(self, replica: Replica) -> None:
+    def _attach(self, replica: Replica) -> None:
         """Begin at the first step."""
         self._replica = replica
         self._position = 0

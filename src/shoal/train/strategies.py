@@ -65,7 +65,8 @@ def make_strategy(
 def check_strategy(
     strategy: AbstractStrategy, world_size: int, loss_bound: float, wire: str | None
 ) -> None:
-    """Raise `UsageError` if `strategy` does not fit the workers, or what transports are told."""
+    """Raise `UsageError` if `strategy` is not free, or does not fit workers or transports."""
+    strategy.check_unbound()
     strategy.validate(world_size)
     check_wire(strategy, wire)
     check_pulls(strategy, loss_bound)
