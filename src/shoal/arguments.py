@@ -1,11 +1,12 @@
-"""Numbers that users give as arguments: of the right kind and size, refused in the same sentences.
+"""What users give as arguments: of the right kind and size, or refused in the same sentences.
 
-`what` begins the sentence of a refusal. What comes back is a plain number, whatever was given (a
-NumPy scalar, say), so that it can be compared among workers and written down.
+`what` names it in the sentence of a refusal. What comes back is plain, whatever was given (a NumPy
+scalar, say), so that it can be compared among workers and written down.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from numbers import Real
 from operator import index
 from typing import Any, TypeGuard
@@ -40,6 +41,22 @@ def seconds(value: object, what: str) -> float:
         message = f"{what} must be a positive number of seconds, not {value!r}."
         raise UsageError(message)
     return float(value)
+
+
+def text(value: object, what: str) -> str:
+    """Return `value`; raise `UsageError`, without showing it, unless it is a text."""
+    if not isinstance(value, str):
+        message = f"{what} must be a text (str), not {type(value).__name__}."
+        raise UsageError(message)
+    return value
+
+
+def one_of(value: object, what: str, choices: Collection[str]) -> str:
+    """Return `value`; raise `UsageError` unless it is one of the words `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        message = f"Unknown {what} {value!r}; choose one of {', '.join(choices)}."
+        raise UsageError(message)
+    return value
 
 
 def _index(value: Any) -> int | None:

@@ -127,6 +127,10 @@ class Communicator(Protocol):
         """
         ...
 
+    def check_contributions(self) -> None:
+        """Raise `UsageError` if contributions to a receiver's sums cannot be sent as was asked."""
+        ...
+
     def broadcast(self, buffer: Buffer, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""
         ...

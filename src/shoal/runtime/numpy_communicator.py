@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.arguments import seconds, share, whole_number
+from shoal.arguments import one_of, seconds, share, whole_number
 from shoal.errors import UsageError
 from shoal.runtime.launch import read_launch
 from shoal.runtime.metrics import serve_if_asked
@@ -132,7 +132,7 @@ class NumpyCommunicator:
             self.sums if members is self.group() else EXACT,
             scale=1 / members.size if average and members.size > 1 else 1.0,
             loss_bound=self._checked_bound(array, loss_bound),
-            policy=self._policy(holes),
+            policy=POLICIES[one_of(holes, "policy for holes", POLICIES)],
             tensor=(array.ctypes.data, array.nbytes) if holes == "error-feedback" else None,
         )
         self._finish(members.all_reduce(_memory(values, form), options))
@@ -261,12 +261,6 @@ class NumpyCommunicator:
     def _checked_bound(self, array: Array, loss_bound: float) -> float:
         loss_bound = share(loss_bound, "A loss bound")
         return loss_bound if array.dtype.name in FLOAT_TYPES else 0.0
-
-    def _policy(self, holes: str) -> int:
-        if holes not in POLICIES:
-            message = f"Unknown policy for holes {holes!r}; choose one of {', '.join(POLICIES)}."
-            raise UsageError(message)
-        return POLICIES[holes]
 
     def _check_rows(self, array: Array, group: TransportGroup) -> None:
         _check_array(array)

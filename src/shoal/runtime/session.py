@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 import shoal
+from shoal.arguments import seconds, whole_number
 from shoal.errors import DeadlineExceeded, ResourceError, UsageError, WorkerLost
 from shoal.runtime.control import ControlClient, ControlProcess, JobKey
 from shoal.runtime.control.service import usual_liveness_timeout_s
@@ -235,7 +236,7 @@ def init(
     Raises `UsageError` without a launcher, `MismatchError` if versions or job keys differ,
     `ResourceError` if the workers cannot be joined or the port cannot be had.
     """
-    _check_deadline(deadline_s)
+    deadline_s = _checked_deadline(deadline_s, control_port)
     if not dist.is_initialized():
         _join_processes(read_launch(), deadline_s)
     session = start_session(
@@ -260,7 +261,7 @@ def start_session(
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
     if _current is not None:
         raise UsageError("shoal.init() was called twice; call shoal.shutdown() in between.")
-    _check_deadline(deadline_s)
+    deadline_s = _checked_deadline(deadline_s, control_port)
     store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch offers no public way to the store it has already connected
     facts = StoreFacts(
         fresh_store(
@@ -328,10 +329,10 @@ def default_group_is_shoal() -> bool:
     return dist.is_initialized() and "cpu:shoal" in dist.get_backend_config()
 
 
-def _check_deadline(deadline_s: float) -> None:
-    if not 0 < deadline_s < float("inf"):
-        message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
-        raise UsageError(message)
+def _checked_deadline(deadline_s: float, control_port: int) -> float:
+    """Return the deadline as a plain number; raise `UsageError` unless that and the port are."""
+    whole_number(control_port, "The control port (0 for any free one)", low=0, high=65535)
+    return seconds(deadline_s, "The deadline")
 
 
 def _join_processes(launch: Launch, deadline_s: float) -> None:

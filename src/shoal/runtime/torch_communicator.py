@@ -205,6 +205,9 @@ class TorchCommunicator:
         what = f"receiving {_describe(buffer)} from anyone on channel {channel}"
         return self._messages.receive_any(flat, tag, what)
 
+    def check_contributions(self) -> None:
+        """Find nothing wrong: nothing of a contribution gets lost over gloo."""
+
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""
         check_rank(source, self._world_size)

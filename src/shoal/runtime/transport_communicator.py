@@ -369,6 +369,14 @@ class TransportCommunicator:
                     _flat(buffer).view(torch.uint8).copy_(place)
                     return source
 
+    def check_contributions(self) -> None:
+        """Raise `UsageError` if what may get lost of a contribution would have to be counted."""
+        if self.loss.bound_of(None) and self.loss.holes == DIVIDE_BY_COUNT:
+            raise UsageError(
+                "Who adds up messages cannot count what came of each; choose another policy for"
+                " holes than 'divide-by-count'."
+            )
+
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""
         check_rank(source, self.world_size)
@@ -423,12 +431,7 @@ class TransportCommunicator:
             return EXACT
         if not bound:
             return SumOptions(wire=wire)
-        if policy == DIVIDE_BY_COUNT:
-            message = (
-                "Who adds up messages cannot count what came of each; choose another policy for"
-                " holes than 'divide-by-count'."
-            )
-            raise UsageError(message)
+        self.check_contributions()
         tensor = ("message", buffer.data_ptr(), buffer.numel())
         return SumOptions(loss_bound=bound, policy=policy, tensor=tensor, wire=wire)
 
