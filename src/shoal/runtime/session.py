@@ -31,7 +31,7 @@ from shoal.runtime.facts import StoreFacts
 from shoal.runtime.fresh_store import fresh_store
 from shoal.runtime.job_card import JobCard, agree
 from shoal.runtime.last_worker import wait_until_deserted
-from shoal.runtime.launch import Launch, read_launch
+from shoal.runtime.launch import Launch, read_launch, read_master
 from shoal.runtime.torch_communicator import TorchCommunicator
 from shoal.runtime.transports import DEFAULT_HOLES, LossOptions, check_transport
 from shoal.runtime.watched_store import WatchedStore
@@ -233,12 +233,15 @@ def init(
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
 
-    Raises `UsageError` without a launcher, `MismatchError` if versions or job keys differ,
-    `ResourceError` if the workers cannot be joined or the port cannot be had.
+    Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
+    versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot
+    be had.
     """
     deadline_s = _checked_deadline(deadline_s, control_port)
     if not dist.is_initialized():
-        _join_processes(read_launch(), deadline_s)
+        launch = read_launch()
+        read_master()  # torch does, and would say what is wrong in words of its own
+        _join_processes(launch, deadline_s)
     session = start_session(
         deadline_s=deadline_s,
         job_key=job_key or os.environ.get("SHOAL_JOB_KEY"),
