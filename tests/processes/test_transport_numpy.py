@@ -136,7 +136,7 @@ print(json.dumps(refused))
 def test_what_would_arrive_as_something_else_is_refused() -> None:
     (refused,) = printed_by_ranks(REFUSED, 1)
     expected = {
-        "mean": "A mean of int64 would not be a whole number",
+        "mean": "A mean of int64 need not be a whole number",
         "objects": "holds addresses of Python objects",
         "order": "is not this machine's",
         "array": "Only NumPy arrays can be exchanged",

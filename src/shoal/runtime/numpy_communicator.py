@@ -124,7 +124,7 @@ class NumpyCommunicator:
         values, form = self._summable(array, wire)
         if average and array.dtype.name not in FLOAT_TYPES:
             message = (
-                f"A mean of {array.dtype} would not be a whole number: convert the array to float,"
+                f"A mean of {array.dtype} need not be a whole number: convert the array to float,"
                 " or divide the sum as you like."
             )
             raise UsageError(message)
