@@ -7,7 +7,7 @@ tensor, a NumPy array): this file imports neither.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -114,12 +114,21 @@ class Communicator(Protocol):
         """
         ...
 
-    def receive_any(self, buffer: Buffer, *, channel: int) -> int:
+    def receive_any(
+        self, buffer: Buffer, *, channel: int, senders: Collection[int] | None = None
+    ) -> int:
         """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
 
+        `senders` are those who may send on it from now on, by default all others: once they have
+        left it, nothing of this conversation stays behind, and the next one on the channel may have
+        messages of another size.
         The one wait without a deadline: a server is idle for as long as nobody asks. It ends with
         the communicator's abort.
         """
+        ...
+
+    def check_contributions(self) -> None:
+        """Raise `UsageError` if contributions to a receiver's sums cannot be sent as was asked."""
         ...
 
     def broadcast(self, buffer: Buffer, source: int) -> None:

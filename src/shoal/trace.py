@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
+
+from shoal.errors import UsageError
 
 TRACE_FORMAT: Final = 1
 """Of trace files: goes up when what is in them means something else."""
@@ -83,6 +85,7 @@ class TraceHeader:
     shoal_trace: int = TRACE_FORMAT
 
 
+@runtime_checkable
 class TraceSink(Protocol):
     """Where spans and samples go."""
 
@@ -98,6 +101,17 @@ class TraceSink(Protocol):
     def sample(self, sample: Sample) -> None:
         """Keep `sample`."""
         ...
+
+
+def checked_sink(sink: object) -> TraceSink:
+    """Return `sink`; raise `UsageError` unless it takes spans and samples."""
+    if not isinstance(sink, TraceSink):
+        message = (
+            f"A trace needs record(), sample() and wants_samples, as shoal.trace.ListSink() has"
+            f" them; {sink!r} has not."
+        )
+        raise UsageError(message)
+    return sink
 
 
 class NullSink:

@@ -147,3 +147,33 @@ def test_who_gives_up_is_told_once_and_takes_nothing() -> None:
     assert standing.place.tolist() == [9]
     with pytest.raises(UsageError, match="one of 3 bytes needs another tag"):
         source.receive(wanted.__class__(3, wanted.deliver), TAG)
+
+
+def test_once_its_senders_have_left_a_conversation_leaves_nothing_open() -> None:
+    group = MemoryGroup()
+    source = AnySource(group)  # type: ignore[arg-type]
+    told: list[Any] = []
+    senders = [0, 3]
+    for leaving in (3, 0):
+        wanted = Wanted(2, lambda *what: told.append(what[0]), tuple(senders))
+        source.receive(wanted, TAG)
+        group.send(leaving, 5)
+        senders.remove(leaving)
+    assert told == [3, 0]
+    assert not any(group.posted.values())
+    source.receive(Wanted(4, lambda *what: told.append(what[0])), TAG)
+    group.send(2, 6)
+    assert told[-1] == 2
+
+
+def test_whoever_waits_for_some_hears_when_they_are_lost_and_others_wait_on() -> None:
+    group = MemoryGroup()
+    source = AnySource(group)  # type: ignore[arg-type]
+    told: list[Any] = []
+    source.receive(Wanted(1, lambda *what: told.append(what), (0,)), TAG)
+    source.receive(Wanted(1, lambda *what: told.append(what), (0, 2)), TAG)
+    error = WorkerLost("gone", 0)
+    group.posted[0][0].finish(error)
+    assert told == [(-1, None, error)]
+    group.send(2, 7)
+    assert told[1][0] == 2

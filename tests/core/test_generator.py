@@ -160,9 +160,11 @@ def test_misuse_is_refused_and_changes_nothing() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(UsageError, match="group size of 1"):
+    with pytest.raises(
+        UsageError, match="A group size must be a whole number of at least 2, not 1"
+    ):
         GeneratorConfig(group_size=1)
-    with pytest.raises(UsageError, match="threshold of 0"):
+    with pytest.raises(UsageError, match=r"A slowdown threshold, .* of at least 1, not 0"):
         GeneratorConfig(slowdown_threshold=0)
     assert GeneratorConfig.smart_mode() == GeneratorConfig()
     assert not GeneratorConfig.random_mode().group_buffer

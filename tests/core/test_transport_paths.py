@@ -88,6 +88,10 @@ def test_addresses_are_separated_by_commas_and_told_in_their_order() -> None:
         ("10.0.0.1,", None, "numeric"),
         ("10.0.0.1,node-7", None, "numeric"),
         (",".join(f"10.0.0.{number}" for number in range(1, 10)), None, "8 addresses at most"),
+        ("10.0.0.1", "node-7", "SHOAL_ADVERTISE must be a numeric address"),
+        ("10.0.0.1", "fd00::1", "same version of IP"),
+        ("node-7", None, "SHOAL_BIND must be a numeric address"),
+        ("fe80::1%eth0", None, "SHOAL_BIND must be a numeric address"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_a_sentence(
@@ -98,8 +102,10 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(
     assert str(caught.value).endswith(".")
 
 
-@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::", "0::0"])
-def test_nobody_is_told_to_send_to_all_addresses(wildcard: str) -> None:
-    check_reachable(parse_interfaces(wildcard, "192.0.2.1"))
+@pytest.mark.parametrize(
+    ("wildcard", "address"), [("0.0.0.0", "192.0.2.1"), ("::", "fd00::1"), ("0::0", "fd00::1")]
+)
+def test_nobody_is_told_to_send_to_all_addresses(wildcard: str, address: str) -> None:
+    check_reachable(parse_interfaces(wildcard, address))
     with pytest.raises(UsageError, match="SHOAL_ADVERTISE"):
         check_reachable(parse_interfaces(wildcard))

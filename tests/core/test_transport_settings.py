@@ -43,6 +43,8 @@ def test_sums_are_made_as_the_environment_says() -> None:
         ("LOCAL_WORLD_SIZE", "0"),
         ("SHOAL_LANES", "0"),
         ("SHOAL_LANES", "two"),
+        ("SHOAL_PATHS", "1000000"),
+        ("SHOAL_ADVERTISE", "x"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(name: str, value: str) -> None:

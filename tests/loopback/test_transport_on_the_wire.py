@@ -7,6 +7,7 @@ TOS byte and its header, and passes it on. So nothing here takes the sender's wo
 from __future__ import annotations
 
 import contextlib
+import resource
 import select
 import socket
 import threading
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ import numpy as np
 import pytest
 
 from shoal.compiled.libc import UDP_GRO, UDP_SEGMENT
-from shoal.errors import DeadlineExceeded
+from shoal.errors import DeadlineExceeded, ResourceError
 from shoal.runtime.udp.engine import UdpEngine
 from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup
 from shoal.transport import wire
@@ -256,6 +258,19 @@ def test_credit_never_exceeds_what_the_receive_buffer_holds() -> None:
     finally:
         engine.start([engine.card])
         engine.close()
+
+
+def test_more_sockets_than_may_be_open_are_refused_in_a_sentence() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for spare in (5, 300):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + spare, hard))
+        try:
+            with pytest.raises(ResourceError, match=r"Too many open files.*SHOAL_PATHS.*\.$"):
+                UdpEngine(0, 1, TransportConfig(paths=1000), deadline_s=5.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_others_are_told_the_advertised_address() -> None:

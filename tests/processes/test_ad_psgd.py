@@ -158,7 +158,7 @@ def meet_together() -> int:
     channels = Channels(8, 9, 10)
     queued_ns = 0
     if communicator.rank == 0:
-        passive = PassiveSide(communicator, channels, master, 2, 20.0)
+        passive = PassiveSide(communicator, channels, master, [1, 2], 20.0)
         passive.start()
 
         def wait_for_both() -> None:

@@ -414,7 +414,7 @@ def test_names_and_options() -> None:
         "scale_updates": True,
         "pull_bound": 0.0,
     }
-    with pytest.raises(UsageError, match="0 or more"):
+    with pytest.raises(UsageError, match="at least 0"):
         ParameterServer(-1)
     with pytest.raises(UsageError, match="ps-bsp"):
         ParameterServer.ssp(staleness=0)

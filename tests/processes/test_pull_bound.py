@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,9 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 import shoal  # noqa: E402
 from shoal.errors import UsageError  # noqa: E402
 from shoal.train.strategies import check_pulls, make_strategy  # noqa: E402
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
 
 STEPS = 40
 PULL_BOUND, LOSS_BOUND = 0.2, 0.25
@@ -137,3 +140,30 @@ def test_a_pull_may_lose_no_more_than_a_push() -> None:
     for word in ("all-reduce", "ripples"):
         with pytest.raises(UsageError, match="has no option 'pull_bound'"):
             make_strategy(word, {"pull_bound": 0.1})
+
+
+def make_with_counts() -> list[str]:
+    """Return how making each server is refused, also where there is nobody to send anything to."""
+    shoal.init(deadline_s=20)
+    refused = []
+    for word in RUNS:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        with pytest.raises(UsageError) as caught:
+            shoal.DistributedOptimizer(
+                optimizer,
+                model,
+                word,
+                transport="shoal",
+                loss_bound=LOSS_BOUND,
+                holes="divide-by-count",
+            )
+        refused.append(str(caught.value))
+    shoal.shutdown()
+    return refused
+
+
+def test_servers_cannot_divide_by_counts_and_say_so_when_made(run_workers: RunWorkers) -> None:
+    (refused,) = run_workers(make_with_counts, 1)
+    assert len(refused) == len(RUNS)
+    assert all("choose another policy for holes than" in text for text in refused)

@@ -91,6 +91,66 @@ def test_every_collective_without_torch_or_the_compiler() -> None:
     assert results[1]["received"] == [float(index) for index in range(7)]
 
 
+REFUSED = """
+import json
+import numpy as np
+import shoal
+
+objects = np.array([{}, "x"], dtype=object)
+swapped = [np.ones(4, np.dtype(kind).newbyteorder(">")) for kind in ("f8", "f4", "i4", "i8")]
+refused = {}
+with shoal.connect() as comm:
+    every = {
+        "all_reduce": comm.all_reduce,
+        "reduce_scatter": lambda array: comm.reduce_scatter(array.reshape(1, -1)),
+        "all_gather": comm.all_gather,
+        "broadcast": lambda array: comm.broadcast(array, 0),
+        "all_to_all": lambda array: comm.all_to_all(array.reshape(1, -1)),
+        "send": lambda array: comm.send(array, 0),
+        "receive": lambda array: comm.receive(array, 0),
+    }
+    tries = {"mean": [lambda: comm.all_reduce(np.ones(3, np.int64), average=True)]}
+    for name, call in every.items():
+        tries[f"objects {name}"] = [lambda call=call: call(objects.copy())]
+        tries[f"order {name}"] = [lambda call=call, each=each: call(each) for each in swapped]
+    tries["array"] = [lambda: comm.all_reduce([1.0]), lambda: comm.all_gather(1.0)]
+    for key, groups in {"rank": ([0, 0.5], "0", [None], [-1]), "sequence": (3,)}.items():
+        tries[key] = [lambda group=group: comm.barrier(group=group) for group in groups]
+    tries["tag"] = [
+        lambda call=call, size=size, tag=tag: call(np.ones(size), 0, tag=tag)
+        for call in (comm.send, comm.receive) for size in (0, 3) for tag in (-1, "a", 1.5)
+    ]
+for key, calls in tries.items():
+    refused[key] = []
+    for call in calls:
+        try:
+            call()
+        except shoal.UsageError as error:
+            refused[key].append(str(error))
+        else:
+            refused[key].append("not refused")
+print(json.dumps(refused))
+"""
+
+
+def test_what_would_arrive_as_something_else_is_refused() -> None:
+    (refused,) = printed_by_ranks(REFUSED, 1)
+    expected = {
+        "mean": "A mean of int64 need not be a whole number",
+        "objects": "holds addresses of Python objects",
+        "order": "is not this machine's",
+        "array": "Only NumPy arrays can be exchanged",
+        "rank": "A rank of a group must be a whole number of at least 0, not ",
+        "sequence": "A group is a sequence of ranks, not 3.",
+        "tag": "A tag must be a whole number of at least 0, not ",
+    }
+    assert {key.split()[0] for key in refused} == expected.keys()
+    for key, texts in refused.items():
+        for text in texts:
+            assert expected[key.split()[0]] in text, key
+            assert text.endswith("."), text
+
+
 WHO_MEETS = """
 import json
 import numpy as np

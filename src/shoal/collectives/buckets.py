@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.errors import UsageError
+from shoal.arguments import whole_number
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
@@ -40,11 +40,10 @@ def layout_buckets(
     """Return buckets for parameters of `num_elements` each, in the order they should be reduced.
 
     A bucket is closed when it has reached its size (the first one the smaller of both), so a
-    parameter is never split. Raises
-    `UsageError` for a bucket size that is not positive.
+    parameter is never split. Raises `UsageError` for a bucket size that is not positive.
     """
-    if bucket_bytes <= 0 or first_bucket_bytes <= 0:
-        raise UsageError("The bucket size must be a positive number of bytes.")
+    for size in (bucket_bytes, first_bucket_bytes):
+        whole_number(size, "The bucket size in bytes", low=1)
     buckets: list[Bucket] = []
     parameters: list[int] = []
     offsets: list[int] = []

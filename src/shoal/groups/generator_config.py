@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.errors import UsageError
+from shoal.arguments import whole_number
 
 DEFAULT_GROUP_SIZE = 3
 DEFAULT_SLOWDOWN_THRESHOLD = 4
@@ -41,15 +41,14 @@ class GeneratorConfig:
     """Mend the filter's traps, see `shoal.groups.slowdown_filter`. Off is the published rule."""
 
     def __post_init__(self) -> None:
-        if self.group_size < 2:
-            message = f"A group size of {self.group_size} averages nothing; use 2 or more."
-            raise UsageError(message)
-        if self.slowdown_threshold is not None and self.slowdown_threshold < 1:
-            message = (
-                f"A slowdown threshold of {self.slowdown_threshold} would leave every worker out; "
-                "use 1 or more, or None to switch the filter off."
-            )
-            raise UsageError(message)
+        def keep(name: str, number: int) -> None:
+            object.__setattr__(self, name, number)  # plain, so that it can be sent
+
+        # one worker would average nothing, and a threshold of 0 would leave every worker out
+        keep("group_size", whole_number(self.group_size, "A group size", low=2))
+        if self.slowdown_threshold is not None:
+            what = "A slowdown threshold, unless None for no filter,"
+            keep("slowdown_threshold", whole_number(self.slowdown_threshold, what, low=1))
 
     @classmethod
     def random_mode(cls, group_size: int = DEFAULT_GROUP_SIZE) -> GeneratorConfig:

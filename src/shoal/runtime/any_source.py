@@ -1,15 +1,15 @@
 """Receiving from whoever sends first, over a transport that wants to know whom it receives from.
 
-A receive stands open for every other member and is never taken back: what arrives for one that
-nobody waits for any more is kept for the next receive of its tag. Owns that bookkeeping, by tag.
-Knows no framework's receive calls and no deadline.
+A receive stands open for every member that may send and is never taken back: what arrives for one
+that nobody waits for any more is kept for the next receive of its tag. Owns that bookkeeping, by
+tag. Knows no framework's receive calls and no deadline.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,14 +36,16 @@ class Standing:
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """Somebody who waits for a message of `length` bytes from anyone.
+    """Somebody who waits for a message of `length` bytes from anyone, or anyone of `senders`.
 
-    `deliver(member, bytes, None)` is called once, or `deliver(-1, None, error)`; in the transport's
-    thread, or in that of the call that asked.
+    Who knows that nobody else sends says so: no receive is left open for the others. `deliver(
+    member, bytes, None)` is called once, or `deliver(-1, None, error)`; in the transport's thread,
+    or in that of the call that asked.
     """
 
     length: int
     deliver: Callable[[int, Tensor | None, BaseException | None], None]
+    senders: Collection[int] | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class AnySource:
 
     def __init__(self, group: TransportGroup) -> None:
         self._group = group
+        self._others = [member for member in range(group.size) if member != group.me]
         self._lock = threading.RLock()
         self._tags: dict[int, _Tag] = {}
 
@@ -72,7 +75,7 @@ class AnySource:
         Raises `UsageError` for an empty message, which nobody would notice, and for a length that
         is not the one which earlier receives from anyone left open.
         """
-        if self._group.size == 1:
+        if not self._senders(wanted):
             raise UsageError("There is nobody else to receive from.")
         if wanted.length == 0:
             raise UsageError("A receive from any source needs a tensor that is not empty.")
@@ -114,7 +117,7 @@ class AnySource:
             return state.standing.pop(member)
 
     def _match(self, tag: int) -> None:
-        """Hand out what has arrived, and keep a receive open for everyone while somebody waits."""
+        """Hand out what has arrived; keep receives open for all whom somebody waits for."""
         ready: list[tuple[Wanted, int, Standing]] = []
         opened: list[tuple[int, Standing]] = []
         failed: list[Wanted] = []
@@ -123,22 +126,24 @@ class AnySource:
             while state.waiting and state.arrived:
                 member = state.arrived.popleft()
                 ready.append((state.waiting.popleft(), member, state.standing.pop(member)))
-            others = [k for k in range(self._group.size) if k != self._group.me]
-            if state.waiting:
-                for member in others:
+            for wanted in list(state.waiting):
+                for member in self._senders(wanted):
                     if member not in state.standing and member not in state.lost:
-                        standing = self._open(member, state.waiting[0].length, tag)
+                        standing = self._open(member, wanted.length, tag)
                         state.standing[member] = standing
                         opened.append((member, standing))
-            if len(state.lost) == len(others):
-                failed = list(state.waiting)
-                state.waiting.clear()
+                if all(member in state.lost for member in self._senders(wanted)):
+                    failed.append(wanted)
+                    state.waiting.remove(wanted)
         for wanted, member, standing in ready:
             wanted.deliver(member, standing.place, None)
         for wanted in failed:
             wanted.deliver(-1, None, next(iter(state.lost.values())))
         for member, standing in opened:
             self._watch(member, standing, tag)
+
+    def _senders(self, wanted: Wanted) -> Collection[int]:
+        return self._others if wanted.senders is None else wanted.senders
 
     def _open(self, member: int, length: int, tag: int) -> Standing:
         place = torch.empty(length, dtype=torch.uint8, device=HOST)

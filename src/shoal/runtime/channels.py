@@ -26,7 +26,8 @@ _runs: WeakKeyDictionary[Communicator, Iterator[int]] = WeakKeyDictionary()
 def reserve_channels(communicator: Communicator) -> tuple[int, int, int, int]:
     """Return four channels for a new run's service; every worker gets the same.
 
-    After six runs the first one's are given out again: it must have finished by then.
+    After six runs the first one's are given out again: it must have finished by then, and services
+    say who may still send them something (`receive_any`), so that it has left nothing open.
     """
     number = next(_runs.setdefault(communicator, count()))
     base = _FIRST + CHANNELS_PER_RUN * (number % _NUM_RUNS)

@@ -40,7 +40,8 @@ _HOST = ("GROUP_RANK", "SLURM_NODEID")
 def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """Return what torchrun, Slurm or Open MPI set in `environment`.
 
-    Raises `UsageError` if none of them did, naming torchrun as the way to start.
+    Raises `UsageError` if none of them did, naming torchrun as the way to start, or if there can be
+    no such rank.
     """
     rank = _first(environment, _RANK)
     world_size = _first(environment, _WORLD_SIZE)
@@ -49,6 +50,12 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
             "No launcher has set RANK and WORLD_SIZE; start the script with torchrun, for example"
             " `torchrun --nproc-per-node 2 train.py`."
         )
+    if not 0 <= rank < world_size:
+        message = (
+            f"The environment says that this is rank {rank} of {world_size}, but ranks go from 0 to"
+            " one less than their number: check RANK and WORLD_SIZE, or what the launcher set."
+        )
+        raise UsageError(message)
     per_host = workers_on_host(world_size, environment)
     host = _first(environment, _HOST)
     return Launch(
@@ -58,6 +65,27 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
         workers_per_host=per_host,
         host=rank // per_host if host is None else host,
     )
+
+
+def read_master(
+    environment: Mapping[str, str] = os.environ, *, port: str = "MASTER_PORT", highest: int = 65535
+) -> tuple[str, int]:
+    """Return host and port at which rank 0 is reached: MASTER_ADDR, and the variable `port`.
+
+    torchrun sets them, Slurm and Open MPI do not. Raises `UsageError` if they are not set, or the
+    port is no number up to `highest`.
+    """
+    host, text = environment.get("MASTER_ADDR"), environment.get(port)
+    if not host or not text:
+        message = (
+            f"MASTER_ADDR and {port} must say where rank 0 can be reached: start the script with"
+            " torchrun, which sets them, or set both for every worker."
+        )
+        raise UsageError(message)
+    if not text.isdecimal() or not 0 < int(text) <= highest:
+        message = f"{port} must be a number from 1 to {highest}, not {text!r}."
+        raise UsageError(message)
+    return host, int(text)
 
 
 def workers_on_host(world_size: int, environment: Mapping[str, str] = os.environ) -> int:

@@ -7,7 +7,7 @@ calling thread's order: all members of a group make the same calls in the same o
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import one_of, seconds, share, whole_number
 from shoal.errors import UsageError
 from shoal.runtime.launch import read_launch
 from shoal.runtime.metrics import serve_if_asked
@@ -45,6 +46,7 @@ def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
 
     Raises `UsageError`, `MismatchError` or `ResourceError` if that cannot be.
     """
+    deadline_s = seconds(deadline_s, "The deadline")
     launch, settings = read_launch(), from_environment()
     engine = new_engine(launch.rank, launch.world_size, settings, deadline_s=deadline_s)
     try:
@@ -109,7 +111,7 @@ class NumpyCommunicator:
         holes: str = "zero",
         wire: str | None = None,
     ) -> Array:
-        """Sum (or average) `array` over the group, in place, and return it.
+        """Sum (or, if it is of floats, average) `array` over the group, in place, and return it.
 
         Of a float array, `loss_bound` is the share of each rank's contribution that the network
         may lose; `holes` says what a lost part counts as: "zero", "divide-by-count", which scales
@@ -120,11 +122,17 @@ class NumpyCommunicator:
         """
         members = self.group(group)
         values, form = self._summable(array, wire)
+        if average and array.dtype.name not in FLOAT_TYPES:
+            message = (
+                f"A mean of {array.dtype} need not be a whole number: convert the array to float,"
+                " or divide the sum as you like."
+            )
+            raise UsageError(message)
         options = replace(
             self.sums if members is self.group() else EXACT,
             scale=1 / members.size if average and members.size > 1 else 1.0,
             loss_bound=self._checked_bound(array, loss_bound),
-            policy=self._policy(holes),
+            policy=POLICIES[one_of(holes, "policy for holes", POLICIES)],
             tensor=(array.ctypes.data, array.nbytes) if holes == "error-feedback" else None,
         )
         self._finish(members.all_reduce(_memory(values, form), options))
@@ -156,6 +164,7 @@ class NumpyCommunicator:
     def all_gather(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
         """Return everyone's `array`, one row for each member; all have the same shape and type."""
         members = self.group(group)
+        _check_array(array)
         whole = np.empty((members.size, *array.shape), array.dtype)
         whole[members.me] = array
         self._finish(members.all_gather(_bytes(whole), [array.nbytes] * members.size))
@@ -179,13 +188,13 @@ class NumpyCommunicator:
 
     def send(self, array: Array, destination: int, *, tag: int = 0) -> None:
         """Send `array` to rank `destination`, which receives as many bytes."""
-        world = self.group(None)
-        self._finish(world.send(_bytes(array), self._position(world, destination), tag=tag))
+        world, number = self.group(None), _checked_tag(tag)
+        self._finish(world.send(_bytes(array), self._position(world, destination), tag=number))
 
     def receive(self, array: Array, source: int, *, tag: int = 0) -> Array:
         """Fill `array` with what rank `source` sends, and return it."""
-        world = self.group(None)
-        self._finish(world.receive(_bytes(array), self._position(world, source), tag=tag))
+        world, number = self.group(None), _checked_tag(tag)
+        self._finish(world.receive(_bytes(array), self._position(world, source), tag=number))
         return array
 
     def barrier(self, *, group: Sequence[int] | None = None) -> None:
@@ -199,7 +208,7 @@ class NumpyCommunicator:
         Its stream follows from them, so nobody is asked. Raises `UsageError` unless this rank is
         among them.
         """
-        members = tuple(range(self.world_size)) if ranks is None else tuple(map(int, ranks))
+        members = tuple(range(self.world_size)) if ranks is None else _members(ranks)
         if members not in self._groups:
             self._groups[members] = self.new_group(members, "group")
         return self._groups[members]
@@ -209,8 +218,8 @@ class NumpyCommunicator:
 
         Not kept, for those who number operations themselves. Raises `UsageError` as `group`.
         """
-        members = tuple(map(int, ranks))
-        wrong = [rank for rank in members if not 0 <= rank < self.world_size]
+        members = _members(ranks)
+        wrong = [rank for rank in members if rank >= self.world_size]
         if wrong or len(set(members)) != len(members) or self.rank not in members:
             message = (
                 f"A group is distinct ranks below {self.world_size}, this one ({self.rank})"
@@ -241,6 +250,7 @@ class NumpyCommunicator:
 
     def _summable(self, array: Array, wire: str | None) -> tuple[Array, int]:
         """Return what is summed, `array` itself or a copy in float32, and in which form."""
+        _check_array(array)
         form = sum_form(array.dtype.name, wire)
         if form == RAW:
             message = f"Arrays of {', '.join(SUMMABLE)} can be summed, not of {array.dtype}."
@@ -249,18 +259,11 @@ class NumpyCommunicator:
         return _contiguous(array) if is_own else _contiguous(array).astype(np.float32), form
 
     def _checked_bound(self, array: Array, loss_bound: float) -> float:
-        if not 0 <= loss_bound < 1:
-            message = f"A loss bound is a share of at least 0 and less than 1, not {loss_bound}."
-            raise UsageError(message)
+        loss_bound = share(loss_bound, "A loss bound")
         return loss_bound if array.dtype.name in FLOAT_TYPES else 0.0
 
-    def _policy(self, holes: str) -> int:
-        if holes not in POLICIES:
-            message = f"Unknown policy for holes {holes!r}; choose one of {', '.join(POLICIES)}."
-            raise UsageError(message)
-        return POLICIES[holes]
-
     def _check_rows(self, array: Array, group: TransportGroup) -> None:
+        _check_array(array)
         if array.ndim == 0 or array.shape[0] != group.size:
             message = (
                 f"The array must have one row for each of the {group.size} members, not the shape"
@@ -281,7 +284,45 @@ def _memory(array: Array, form: int) -> Memory:
     return Memory(array.ctypes.data, array.size, form, array)
 
 
+def _members(ranks: object) -> tuple[int, ...]:
+    """Return the ranks of a group as plain numbers. Raises `UsageError` unless they are ranks."""
+    if not isinstance(ranks, Iterable):
+        message = f"A group is a sequence of ranks, not {ranks!r}."
+        raise UsageError(message)
+    return tuple(whole_number(rank, "A rank of a group", low=0) for rank in ranks)
+
+
+def _checked_tag(tag: int) -> int:
+    """Return a message's tag as a plain number, which its stream follows from.
+
+    Negative ones are refused, because elsewhere -1 stands for any tag.
+    """
+    return whole_number(tag, "A tag", low=0)
+
+
+def _check_array(array: object) -> None:
+    """Raise `UsageError` unless what lies in the memory of `array` means the same to all ranks."""
+    if not isinstance(array, np.ndarray):
+        message = (
+            f"Only NumPy arrays can be exchanged, not {type(array).__name__}; np.array makes one."
+        )
+        raise UsageError(message)
+    if array.dtype.hasobject:
+        message = (
+            f"An array of type {array.dtype} holds addresses of Python objects, which mean nothing"
+            " to other ranks; send the objects' bytes."
+        )
+        raise UsageError(message)
+    if not array.dtype.isnative:
+        message = (
+            f"The byte order of {array.dtype} is not this machine's; exchange"
+            " array.astype(array.dtype.newbyteorder('='))."
+        )
+        raise UsageError(message)
+
+
 def _contiguous(array: Array) -> Array:
+    _check_array(array)
     if not array.flags.c_contiguous:
         raise UsageError("Only contiguous arrays can be exchanged; use np.ascontiguousarray.")
     if not array.flags.writeable:

@@ -22,6 +22,8 @@ from shoal.runtime.background import BackgroundThread, Progress
 from shoal.runtime.host_copy import HOST
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from shoal.comm import Communicator, Work
@@ -150,14 +152,14 @@ class PassiveSide:
         communicator: Communicator,
         channels: Channels,
         master: MasterCopy,
-        actives: int,
+        actives: Sequence[int],
         deadline_s: float,
     ) -> None:
-        """`actives` is the number of active workers of the job."""
+        """`actives` are the active workers of the job."""
         self._communicator = communicator
         self._channels = channels
         self._master = master
-        self._remaining = actives
+        self._remaining = set(actives)
         self._deadline_s = deadline_s
         self._mine, self._theirs = master.empty_like(), master.empty_like()
         self._waiting: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
@@ -198,9 +200,11 @@ class PassiveSide:
     def _listen(self) -> None:
         word = _word(0)
         while self._remaining:
-            source = self._communicator.receive_any(word, channel=self._channels.requests)
+            source = self._communicator.receive_any(
+                word, channel=self._channels.requests, senders=tuple(self._remaining)
+            )
             if int(word) == Request.GOODBYE:
-                self._remaining -= 1
+                self._remaining.discard(source)
             elif int(word) == Request.AVERAGE:
                 self._enqueue(source)
             else:

@@ -204,7 +204,7 @@ class ShardServer:
         remaining = set(self._seats)
         while remaining:
             source = self._communicator.receive_any(
-                self._request.words, channel=self._channels.requests
+                self._request.words, channel=self._channels.requests, senders=tuple(remaining)
             )
             seat = self._seats[source]
             kind = self._request.kind

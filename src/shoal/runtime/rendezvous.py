@@ -20,6 +20,7 @@ import shoal
 from shoal.errors import MismatchError, ResourceError, ShoalError, UsageError
 from shoal.runtime.control.key import JobKey
 from shoal.runtime.control.server_socket import bind, make_router, resolve, start_authenticator
+from shoal.runtime.launch import read_master
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,19 +73,10 @@ def meeting_place(environment: Mapping[str, str]) -> tuple[str, int]:
     Under torchrun its own store sits at MASTER_PORT, so the next one is taken; SHOAL_PORT overrides
     both.
     """
-    host, text = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
-    own = environment.get("SHOAL_PORT")
-    if host is None or (text is None and own is None):
-        raise UsageError(
-            "MASTER_ADDR and MASTER_PORT must say where rank 0 can be reached; start the script"
-            " with torchrun, or set them, RANK and WORLD_SIZE yourself."
-        )
-    chosen = own or text or ""
-    if not chosen.isdigit() or not 0 < int(chosen) < 65535:
-        message = f"The port to meet at must be a number from 1 to 65534, not {chosen!r}."
-        raise UsageError(message)
-    taken = own is None and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return host, int(chosen) + taken
+    if environment.get("SHOAL_PORT"):
+        return read_master(environment, port="SHOAL_PORT")
+    host, port = read_master(environment, highest=65534)
+    return host, port + (environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
 
 
 def job_key(environment: Mapping[str, str], host: str) -> JobKey:

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 import shoal
+from shoal.arguments import seconds, whole_number
 from shoal.errors import DeadlineExceeded, ResourceError, UsageError, WorkerLost
 from shoal.runtime.control import ControlClient, ControlProcess, JobKey
 from shoal.runtime.control.service import usual_liveness_timeout_s
@@ -30,7 +31,7 @@ from shoal.runtime.facts import StoreFacts
 from shoal.runtime.fresh_store import fresh_store
 from shoal.runtime.job_card import JobCard, agree
 from shoal.runtime.last_worker import wait_until_deserted
-from shoal.runtime.launch import Launch, read_launch
+from shoal.runtime.launch import Launch, read_launch, read_master
 from shoal.runtime.torch_communicator import TorchCommunicator
 from shoal.runtime.transports import DEFAULT_HOLES, LossOptions, check_transport
 from shoal.runtime.watched_store import WatchedStore
@@ -232,12 +233,15 @@ def init(
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
 
-    Raises `UsageError` without a launcher, `MismatchError` if versions or job keys differ,
-    `ResourceError` if the workers cannot be joined or the port cannot be had.
+    Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
+    versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot
+    be had.
     """
-    _check_deadline(deadline_s)
+    deadline_s = _checked_deadline(deadline_s, control_port)
     if not dist.is_initialized():
-        _join_processes(read_launch(), deadline_s)
+        launch = read_launch()
+        read_master()  # torch does, and would say what is wrong in words of its own
+        _join_processes(launch, deadline_s)
     session = start_session(
         deadline_s=deadline_s,
         job_key=job_key or os.environ.get("SHOAL_JOB_KEY"),
@@ -260,7 +264,7 @@ def start_session(
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
     if _current is not None:
         raise UsageError("shoal.init() was called twice; call shoal.shutdown() in between.")
-    _check_deadline(deadline_s)
+    deadline_s = _checked_deadline(deadline_s, control_port)
     store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch offers no public way to the store it has already connected
     facts = StoreFacts(
         fresh_store(
@@ -328,10 +332,10 @@ def default_group_is_shoal() -> bool:
     return dist.is_initialized() and "cpu:shoal" in dist.get_backend_config()
 
 
-def _check_deadline(deadline_s: float) -> None:
-    if not 0 < deadline_s < float("inf"):
-        message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
-        raise UsageError(message)
+def _checked_deadline(deadline_s: float, control_port: int) -> float:
+    """Return the deadline as a plain number; raise `UsageError` unless that and the port are."""
+    whole_number(control_port, "The control port (0 for any free one)", low=0, high=65535)
+    return seconds(deadline_s, "The deadline")
 
 
 def _join_processes(launch: Launch, deadline_s: float) -> None:

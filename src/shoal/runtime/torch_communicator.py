@@ -6,7 +6,7 @@ blocking wait, so a worker may take as long as it likes between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import torch
@@ -193,11 +193,20 @@ class TorchCommunicator:
         what = f"receiving {_describe(buffer)} on channel {channel}"
         return self._messages.receive(flat, source, tag, what)
 
-    def receive_any(self, buffer: Tensor, *, channel: int) -> int:
-        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank."""
+    def receive_any(
+        self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
+    ) -> int:
+        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
+
+        `senders` has no effect: gloo opens nothing for anyone in particular.
+        """
+        del senders
         flat, tag = self._single(buffer, None, channel)
         what = f"receiving {_describe(buffer)} from anyone on channel {channel}"
         return self._messages.receive_any(flat, tag, what)
+
+    def check_contributions(self) -> None:
+        """Find nothing wrong: nothing of a contribution gets lost over gloo."""
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""

@@ -9,7 +9,7 @@ messages carry host tensors only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -349,14 +349,17 @@ class TransportCommunicator:
         transfer = self._world.receive(memory, source, tag=channel, options=options)
         return self._work(transfer, finish=[summand.bring_back] if summand else ())
 
-    def receive_any(self, buffer: Tensor, *, channel: int) -> int:
+    def receive_any(
+        self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
+    ) -> int:
         """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
 
-        All messages received in this way on one channel are of one size.
+        All messages received in this way on one channel are of one size until all `senders` have
+        left it.
         """
         flat = bytes_of(_flat(buffer))
         heard: SimpleQueue[tuple[int, Tensor | None]] = SimpleQueue()
-        wanted = Wanted(flat.count, lambda member, place, _: heard.put((member, place)))
+        wanted = Wanted(flat.count, lambda member, place, _: heard.put((member, place)), senders)
         self._from_anyone.receive(wanted, channel)
         while True:
             self.check()
@@ -365,6 +368,14 @@ class TransportCommunicator:
                 if place is not None:  # else everyone has left, and the control plane says why
                     _flat(buffer).view(torch.uint8).copy_(place)
                     return source
+
+    def check_contributions(self) -> None:
+        """Raise `UsageError` if what may get lost of a contribution would have to be counted."""
+        if self.loss.bound_of(None) and self.loss.holes == DIVIDE_BY_COUNT:
+            raise UsageError(
+                "Who adds up messages cannot count what came of each; choose another policy for"
+                " holes than 'divide-by-count'."
+            )
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""
@@ -420,12 +431,7 @@ class TransportCommunicator:
             return EXACT
         if not bound:
             return SumOptions(wire=wire)
-        if policy == DIVIDE_BY_COUNT:
-            message = (
-                "Who adds up messages cannot count what came of each; choose another policy for"
-                " holes than 'divide-by-count'."
-            )
-            raise UsageError(message)
+        self.check_contributions()
         tensor = ("message", buffer.data_ptr(), buffer.numel())
         return SumOptions(loss_bound=bound, policy=policy, tensor=tensor, wire=wire)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from shoal.arguments import one_of, share
 from shoal.errors import UsageError
 from shoal.transport.forms import check_wire_type
 from shoal.transport.holes import POLICIES, ZERO
@@ -54,9 +55,7 @@ def check_ablation(layers: str, importance: str) -> None:
         ("layers that may lose something", layers, LOSSY_LAYERS),
         ("importance", importance, IMPORTANCE),
     ):
-        if given not in known:
-            message = f"Unknown {what} {given!r}; choose one of {', '.join(known)}."
-            raise UsageError(message)
+        one_of(given, what, known)
 
 
 def check_transport(transport: str, loss_bound: float, holes: str, wire: str | None = None) -> int:
@@ -66,15 +65,9 @@ def check_transport(transport: str, loss_bound: float, holes: str, wire: str | N
     share `loss_bound` and send floats as `wire`.
     """
     check_wire_type(wire)
-    if holes not in POLICIES:
-        message = f"Unknown policy for holes {holes!r}; choose one of {', '.join(POLICIES)}."
-        raise UsageError(message)
-    if transport not in TRANSPORTS:
-        message = f"Unknown transport {transport!r}; choose one of {', '.join(TRANSPORTS)}."
-        raise UsageError(message)
-    if not 0 <= loss_bound < 1:
-        message = f"A loss bound is a share of at least 0 and less than 1, not {loss_bound:g}."
-        raise UsageError(message)
+    one_of(holes, "policy for holes", POLICIES)
+    one_of(transport, "transport", TRANSPORTS)
+    share(loss_bound, "A loss bound")
     if transport == "gloo" and loss_bound:
         raise UsageError("gloo loses nothing; a loss bound needs the transport 'shoal'.")
     if transport == "gloo" and wire is not None:

@@ -49,7 +49,7 @@ class ADPSGD(AbstractStrategy):
         """Return how active workers choose their peers."""
         return {"peers": self._peers}
 
-    def bind(self, replica: Replica) -> None:
+    def _attach(self, replica: Replica) -> None:
         """Start the thread that starts or answers exchanges."""
         self._replica = replica
         communicator = replica.communicator
@@ -67,9 +67,9 @@ class ADPSGD(AbstractStrategy):
             self._active = ActiveSide(communicator, channels, self._master, replica.deadline_s)
             self._active.start()
         elif communicator.world_size > 1:
-            num_actives = communicator.world_size // 2
+            actives = [k for k in range(communicator.world_size) if self._pairs.is_active(k)]
             self._passive = PassiveSide(
-                communicator, channels, self._master, num_actives, replica.deadline_s
+                communicator, channels, self._master, actives, replica.deadline_s
             )
             self._passive.start()
 
@@ -117,7 +117,7 @@ class ADPSGD(AbstractStrategy):
             replica.count("busy_requests")
             replica.count("queue_seconds", queued_s)
 
-    def finish(self) -> None:
+    def _end(self) -> None:
         """Say goodbye (active), or serve until every active worker has (passive)."""
         if self._active is not None:
             self._await_exchange(self._active)

@@ -52,7 +52,7 @@ class AllReduce(AbstractStrategy):
         """Return the bucket size and the overlap."""
         return {"bucket_bytes": self._bucket_bytes, "overlap": self._overlap}
 
-    def bind(self, replica: Replica) -> None:
+    def _attach(self, replica: Replica) -> None:
         """Put hooks on the parameters."""
         self._replica = replica
         self._buckets = GradientBuckets(
@@ -94,7 +94,7 @@ class AllReduce(AbstractStrategy):
         finally:
             self._buckets.enabled = True
 
-    def finish(self) -> None:
+    def _end(self) -> None:
         """Join the others' reductions with nothing to give until no worker contributes.
 
         Then take over the model of the worker that trained longest: it saw every update.

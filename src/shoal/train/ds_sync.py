@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from shoal.arguments import whole_number
 from shoal.groups import ds_sync_schedule, make_schedule
 from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
@@ -42,7 +43,9 @@ class DSSync(AbstractScheduledAveraging):
     ) -> None:
         super().__init__(interval, overlap)
         self._shuffle = shuffle
-        self._group_size = group_size
+        self._group_size = whole_number(
+            group_size, "A group size (0 is the square root of the world size)", low=0
+        )
         self._topology = topology
 
     def options(self) -> dict[str, str | int | float | bool | None]:

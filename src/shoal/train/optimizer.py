@@ -135,7 +135,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         strategy.bind(self.replica)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._num_steps = 0
-        self._is_finished = False
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the wrapped one's, which may replace it
@@ -185,7 +184,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Raises `UsageError` after `finish()`.
         """
-        if self._is_finished:
+        if self._strategy.has_finished:
             raise UsageError(
                 "This worker has said by finish() that it makes no more steps; make a new"
                 " DistributedOptimizer to train on."
@@ -254,11 +253,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Safe to call twice.
         """
-        if self._is_finished:
-            return
         self.flat.take_back()
         self._strategy.finish()
-        self._is_finished = True
 
     def average_model(self) -> float:
         """Replace every replica by the mean of all; return the consensus distance before.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from shoal.arguments import share, whole_number
 from shoal.errors import UsageError
 from shoal.runtime.channels import reserve_channels
 from shoal.runtime.host_copy import HOST
@@ -61,14 +62,10 @@ class ParameterServer(AbstractStrategy):
         scale_updates: bool = True,
         pull_bound: float = 0.0,
     ) -> None:
-        if staleness is not None and staleness < 0:
-            message = f"Staleness must be 0 or more, or None for no bound, not {staleness}."
-            raise UsageError(message)
-        if not 0 <= pull_bound < 1:
-            message = f"A pull's bound is a share of at least 0 and less than 1, not {pull_bound}."
-            raise UsageError(message)
+        if staleness is not None:
+            staleness = whole_number(staleness, "Staleness, unless None for no bound,", low=0)
         self._rule = UpdateRule(staleness, scale_updates)
-        self._pull_bound = pull_bound
+        self._pull_bound = share(pull_bound, "A pull's bound")
 
     @classmethod
     def bsp(cls, *, pull_bound: float = 0.0) -> ParameterServer:
@@ -80,9 +77,7 @@ class ParameterServer(AbstractStrategy):
         cls, *, staleness: int = 3, scale_updates: bool = True, pull_bound: float = 0.0
     ) -> ParameterServer:
         """Return the stale-synchronous parameter server; `staleness` is at least 1."""
-        if staleness < 1:
-            message = f"ps-ssp needs a staleness of at least 1, not {staleness}; 0 is ps-bsp."
-            raise UsageError(message)
+        staleness = whole_number(staleness, "The staleness of ps-ssp (0 is ps-bsp)", low=1)
         return cls(staleness, scale_updates=scale_updates, pull_bound=pull_bound)
 
     @classmethod
@@ -103,10 +98,14 @@ class ParameterServer(AbstractStrategy):
             "scale_updates": self._rule.scale_updates,
         }
 
-    def bind(self, replica: Replica) -> None:
-        """Start this worker's server. Raises `UsageError` for an optimizer it cannot run."""
+    def _attach(self, replica: Replica) -> None:
+        """Start this worker's server.
+
+        Raises `UsageError` for an optimizer it cannot run, or holes that it cannot fill.
+        """
         self._replica = replica
         communicator = replica.communicator
+        communicator.check_contributions()
         self._parameters = _trained_parameters(replica.optimizer)
         self._frozen = FrozenParameters(replica.model.parameters())
         layout = _layout(replica, self._parameters)
@@ -221,7 +220,7 @@ class ParameterServer(AbstractStrategy):
         for name, amount in self._client.bytes_per_exchange.items():
             replica.count(name, amount)
 
-    def finish(self) -> None:
+    def _end(self) -> None:
         """Leave all servers; return when every worker has, with the final weights."""
         with torch.no_grad():
             self._client.exchange(

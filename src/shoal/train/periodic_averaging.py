@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import UsageError
+from shoal.arguments import whole_number
 from shoal.train.delayed_average import AveragingOverlap, DelayedAverage, check_averaging_overlap
 from shoal.train.strategy import AbstractStrategy, Averaged
 
@@ -26,11 +26,9 @@ class AbstractPeriodicAveraging(AbstractStrategy):
     averaged = Averaged.PARAMETERS
 
     def __init__(self, interval: int, overlap: AveragingOverlap) -> None:
-        if interval < 1:
-            message = f"The interval between synchronizations must be at least 1, not {interval}."
-            raise UsageError(message)
+        self._interval = whole_number(interval, "The interval between synchronizations", low=1)
         check_averaging_overlap(overlap)
-        self._interval, self._overlap = interval, overlap
+        self._overlap = overlap
         self._delayed: DelayedAverage | None = None
         self._position = 0
 
@@ -39,7 +37,7 @@ class AbstractPeriodicAveraging(AbstractStrategy):
         """Whether parameters may be rounded: their copies, where computing goes on meanwhile."""
         return self._overlap == "next-steps"
 
-    def bind(self, replica: Replica) -> None:
+    def _attach(self, replica: Replica) -> None:
         """Begin at the first step."""
         self._replica = replica
         self._position = 0

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.trace import NullSink, Span, SpanKind, TraceSink
+from shoal.arguments import whole_number
+from shoal.trace import NullSink, Span, SpanKind, TraceSink, checked_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ class Stopwatch:
     def __init__(self, rank: int, sink: TraceSink | None = None) -> None:
         self.rank = rank
         self.step = 0
-        self.sink: TraceSink = sink or NullSink()
+        self.sink: TraceSink = NullSink() if sink is None else checked_sink(sink)
         self.total_ns = dict.fromkeys(SpanKind, 0)
 
     @contextmanager
@@ -126,7 +127,7 @@ class Replica:
 
     workers_per_host: int
     seed: int
-    """The same on every worker."""
+    """The same on every worker; it goes to the control plane in 64 bits."""
 
     deadline_s: float
     """Seconds after which any wait for other workers ends in an error."""
@@ -137,6 +138,9 @@ class Replica:
 
     counters: dict[str, float] = field(default_factory=dict)
     """What the strategy counts, reported with the result."""
+
+    def __post_init__(self) -> None:
+        self.seed = whole_number(self.seed, "The seed", low=-(1 << 63), high=(1 << 63) - 1)
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add `amount` to the counter `name`."""

@@ -124,16 +124,16 @@ class AbstractGeneratedStrategy(AbstractPeriodicAveraging):
             )
             raise UsageError(message)
 
-    def bind(self, replica: Replica) -> None:
+    def _attach(self, replica: Replica) -> None:
         """Join the generator's session."""
-        super().bind(replica)
+        super()._attach(replica)
         self._averaging = GeneratedAveraging(replica, self._config)
 
     def _synchronize(self) -> None:
         """Average within the groups that the generator hands out."""
         self._carry_out(partial(self._averaging.synchronize, self._position))
 
-    def finish(self) -> None:
+    def _end(self) -> None:
         """Deregister: no group that has not started will wait for this worker."""
         self._end_overlap()
         self._averaging.leave()

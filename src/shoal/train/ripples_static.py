@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from shoal.arguments import whole_number
 from shoal.groups import make_schedule
 from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
@@ -35,7 +36,9 @@ class RipplesStatic(AbstractScheduledAveraging):
         overlap: AveragingOverlap = "none",
     ) -> None:
         super().__init__(interval, overlap)
-        self._workers_per_host = workers_per_host
+        self._workers_per_host = whole_number(
+            workers_per_host, "The number of workers per host (0 is what the launcher says)", low=0
+        )
 
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the options as plain values."""

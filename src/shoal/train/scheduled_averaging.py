@@ -47,9 +47,9 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
     def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
         """Return the schedule for the replica's world."""
 
-    def bind(self, replica: Replica) -> None:
+    def _attach(self, replica: Replica) -> None:
         """Make the schedule."""
-        super().bind(replica)
+        super()._attach(replica)
         self._schedule = self.make_schedule(replica)
         self._published = ""
 
@@ -84,7 +84,7 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
                     wire=wire,
                 )
 
-    def finish(self) -> None:
+    def _end(self) -> None:
         """Keep averaging without updates until every worker has finished.
 
         Rounds come in blocks. A block is worked off by everyone if anyone trained in it; whether

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from shoal.arguments import share
 from shoal.errors import UsageError
 from shoal.train.ad_psgd import ADPSGD
 from shoal.train.all_reduce import AllReduce
@@ -47,7 +48,7 @@ def make_strategy(
             message = f"Give {', '.join(options)} to the strategy itself: it is made already."
             raise UsageError(message)
         return sync
-    if sync not in STRATEGIES:
+    if not isinstance(sync, str) or sync not in STRATEGIES:
         near = difflib.get_close_matches(str(sync), STRATEGIES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         message = f"There is no strategy {sync!r}{hint} Known: {', '.join(STRATEGIES)}."
@@ -65,7 +66,9 @@ def make_strategy(
 def check_strategy(
     strategy: AbstractStrategy, world_size: int, loss_bound: float, wire: str | None
 ) -> None:
-    """Raise `UsageError` if `strategy` does not fit the workers, or what transports are told."""
+    """Raise `UsageError` if `strategy` is not free, or does not fit workers or transports."""
+    strategy.check_unbound()
+    share(loss_bound, "A loss bound")
     strategy.validate(world_size)
     check_wire(strategy, wire)
     check_pulls(strategy, loss_bound)

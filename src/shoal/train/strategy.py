@@ -1,9 +1,10 @@
 """The contract of a synchronization strategy: what happens around one optimizer step.
 
 A strategy is made with its options, bound to one replica, and then told of every step. Its life:
-`bind` once, `step` per iteration, `finish` when this worker makes no more steps. It reaches other
-workers only through the replica's communicator and group source. Members of the family live one
-per file and are listed in `train.strategies.STRATEGIES`.
+`bind` once, `step` per iteration, `finish` when this worker makes no more steps. That the first and
+the last happen once is seen to here; members say what they do then in `_attach` and `_end`. It
+reaches other workers only through the replica's communicator and group source. Members of the
+family live one per file and are listed in `train.strategies.STRATEGIES`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from shoal.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +42,9 @@ class AbstractStrategy(ABC):
     is_lock_step: ClassVar[bool]
     """Whether every worker must make the same number of steps (or use uneven inputs)."""
 
+    _is_bound = False
+    _has_finished = False
+
     @abstractmethod
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the options it was made with, as plain values; workers must agree on them."""
@@ -51,9 +57,31 @@ class AbstractStrategy(ABC):
     def validate(self, world_size: int) -> None:  # noqa: B027 - most strategies fit any world
         """Raise `UsageError` if the options do not fit `world_size` workers. Starts nothing."""
 
-    @abstractmethod
+    def check_unbound(self) -> None:
+        """Raise `UsageError` if some optimizer has this strategy already, also one that is done.
+
+        It has that one's replica, its position in the schedule and its threads.
+        """
+        if self._is_bound:
+            message = (
+                f"This {self.name} strategy belongs to another DistributedOptimizer: make a new"
+                " strategy object for each optimizer."
+            )
+            raise UsageError(message)
+
+    @final
     def bind(self, replica: Replica) -> None:
-        """Attach to `replica`, whose parameters are the same on every worker by now."""
+        """Attach to `replica`, whose parameters are the same on every worker by now.
+
+        Raises `UsageError` the second time.
+        """
+        self.check_unbound()
+        self._is_bound = True
+        self._attach(replica)
+
+    @abstractmethod
+    def _attach(self, replica: Replica) -> None:
+        """Begin to work for `replica`."""
 
     @abstractmethod
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
@@ -72,12 +100,25 @@ class AbstractStrategy(ABC):
         """Return the context in which the user's gradients are cleared."""
         return nullcontext()
 
-    @abstractmethod
+    @property
+    def has_finished(self) -> bool:
+        """Whether `finish` has been called."""
+        return self._has_finished
+
+    @final
     def finish(self) -> None:
         """Make no more steps. Returns once no other worker can need this one for its own steps.
 
-        Collective for a lock-step strategy. Frees threads, hooks and connections.
+        Collective for a lock-step strategy. Frees threads, hooks and connections. Does nothing the
+        second time, as in a `finally`: the others count on one farewell of each worker.
         """
+        if not self._has_finished:
+            self._has_finished = True
+            self._end()
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Do what `finish` says."""
 
     def remarks(self) -> tuple[Remark, ...]:
         """Return what it knows about who is slow; may ask a service."""

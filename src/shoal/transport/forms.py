@@ -11,8 +11,8 @@ from typing import Final
 
 from numpy import float32, float64, int32, int64, uint16, uint32
 
+from shoal.arguments import one_of
 from shoal.compiled import F4, F8, I4, I8, U2, U4, compiled, copy_bytes, rows_at
-from shoal.errors import UsageError
 from shoal.transport.tables import WRITE
 
 RAW: Final = 0
@@ -70,9 +70,8 @@ def sum_form(element: str, wire: str | None = None) -> int:
 
 def check_wire_type(wire: str | None) -> None:
     """Raise `UsageError` unless `wire` is None or one of `WIRE_TYPES`."""
-    if wire is not None and wire not in WIRE_TYPES:
-        message = f"Unknown wire type {wire!r}; choose one of {', '.join(WIRE_TYPES)}."
-        raise UsageError(message)
+    if wire is not None:
+        one_of(wire, "wire type", WIRE_TYPES)
 
 
 @compiled

@@ -18,6 +18,7 @@ from hashlib import blake2b
 import zmq
 from zmq.utils import z85
 
+from shoal import arguments
 from shoal.errors import UsageError
 
 MINIMUM_LENGTH = 16
@@ -49,7 +50,7 @@ class JobKey:
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        self._text = text.strip()
+        self._text = arguments.text(text, "A job key").strip()
         if len(self._text) < MINIMUM_LENGTH:
             message = (
                 f"A job key needs at least {MINIMUM_LENGTH} characters, this one has "

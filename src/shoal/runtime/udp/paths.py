@@ -40,7 +40,8 @@ def parse_interfaces(bind: str, advertise: str | None = None) -> tuple[Interface
     """Return the interfaces that comma-separated addresses name, in their order.
 
     `advertise` has as many as `bind`, or is None if they are the same. Raises `UsageError` if
-    several cannot be used together. A single one is taken as it is: opening it will tell.
+    several cannot be used together, or others could not send to what they are told. Whether a
+    single one can be bound to, opening it will tell.
     """
     own = [address.strip() for address in bind.split(",")]
     told = own if advertise is None else [address.strip() for address in advertise.split(",")]
@@ -53,8 +54,13 @@ def parse_interfaces(bind: str, advertise: str | None = None) -> tuple[Interface
     if len(own) > 1:
         _check_several(own, "SHOAL_BIND")
         _check_several(told, "SHOAL_ADVERTISE")
-        if (":" in own[0]) != (":" in told[0]):
-            raise UsageError("SHOAL_BIND and SHOAL_ADVERTISE must be of the same version of IP.")
+    for address in told:
+        if not _is_numeric(address) or "%" in address:  # the name of an interface is this host's
+            name = "SHOAL_BIND" if advertise is None else "SHOAL_ADVERTISE"
+            message = f"{name} must be a numeric address that others can send to, not {address!r}."
+            raise UsageError(message)
+    if (":" in own[0]) != (":" in told[0]):
+        raise UsageError("SHOAL_BIND and SHOAL_ADVERTISE must be of the same version of IP.")
     return tuple(map(Interface, own, told))
 
 
@@ -88,15 +94,19 @@ def _check_several(addresses: list[str], name: str) -> None:
         problem = "cannot have one that stands for all interfaces among several"
     elif len({":" in address for address in addresses}) > 1:
         problem = "must have addresses of one version of IP"
-    else:
-        for address in addresses:
-            try:
-                ipaddress.ip_address(address)
-            except ValueError:
-                problem = "must have numeric addresses, separated by commas"
+    elif not all(map(_is_numeric, addresses)):
+        problem = "must have numeric addresses, separated by commas"
     if problem:
         message = f"{name} {problem}, not {','.join(addresses)!r}."
         raise UsageError(message)
+
+
+def _is_numeric(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
 
 
 def plan_paths(own: int, source_ports: int, peers: Sequence[int]) -> PathPlan:

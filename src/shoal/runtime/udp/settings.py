@@ -22,6 +22,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from shoal.arguments import whole_number
 from shoal.collectives.graphs import ALGORITHMS
 from shoal.errors import UsageError
 from shoal.runtime.udp.group import EXACT, SumOptions
@@ -30,6 +31,9 @@ from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import WIRE_TYPES
 from shoal.transport.holes import POLICIES
 from shoal.transport.wire import segment_bytes_for
+
+_PORTS = 65535
+"""How many an address has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         lane_count=_number(given, "SHOAL_LANES", 1, low=1) if given.get("SHOAL_LANES") else None,
         transport=TransportConfig(
             segment_bytes=segment_bytes_for(mtu, ipv6=":" in bind),
-            paths=_number(given, "SHOAL_PATHS", 1, low=1),
+            paths=_number(given, "SHOAL_PATHS", 1, low=1, high=_PORTS),
             rate_control=given.get("SHOAL_RATE_CONTROL", "credit"),
         ),
         sums=SumOptions(
@@ -121,12 +125,11 @@ def _address_towards(host: str, family: int = 0, otherwise: str = "SHOAL_BIND") 
         raise UsageError(message) from error
 
 
-def _number(given: Mapping[str, str], name: str, default: int, *, low: int) -> int:
+def _number(
+    given: Mapping[str, str], name: str, default: int, *, low: int, high: int | None = None
+) -> int:
     text = given.get(name, str(default))
-    if not text.isdigit() or int(text) < low:
-        message = f"{name} must be a whole number of at least {low}, not {text!r}."
-        raise UsageError(message)
-    return int(text)
+    return whole_number(int(text) if text.isdecimal() else text, name, low=low, high=high)
 
 
 def _share(given: Mapping[str, str], name: str) -> float:

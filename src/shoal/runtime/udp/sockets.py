@@ -70,8 +70,8 @@ def open_sockets(
 ) -> RankSockets:
     """Open the sockets of a rank on its interfaces, and in `ports` if given.
 
-    `source_ports` is how many to send from on each. Raises `ResourceError` if an address or a port
-    cannot be had.
+    `source_ports` is how many to send from on each. Raises `ResourceError` if an address, a port or
+    so many sockets cannot be had.
     """
     family = socket.AF_INET6 if ":" in interfaces[0].bind else socket.AF_INET
     opened: list[socket.socket] = []
@@ -86,9 +86,15 @@ def open_sockets(
             _try_all(receivers, socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
         senders, fds = _open_senders(family, interfaces, source_ports, opened)
         segmentation = _try_all(senders[:1], socket.SOL_UDP, UDP_SEGMENT, 0)
-    except BaseException:
+    except BaseException as error:
         for each in opened:
             each.close()
+        if isinstance(error, OSError):
+            message = (
+                f"The sockets to send from and to receive on cannot be had ({error.strerror}): ask"
+                " for fewer with SHOAL_PATHS and SHOAL_LANES, or allow more open files (ulimit -n)."
+            )
+            raise ResourceError(message) from error
         raise
     addresses = [
         (interface.advertise, int(receiver.getsockname()[1]))

@@ -1,0 +1,70 @@
+"""What users give as arguments: of the right kind and size, or refused in the same sentences.
+
+`what` names it in the sentence of a refusal. What comes back is plain, whatever was given (a NumPy
+scalar, say), so that it can be compared among workers and written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from numbers import Real
+from operator import index
+from typing import Any, TypeGuard
+
+from shoal.errors import UsageError
+
+
+def whole_number(value: object, what: str, *, low: int, high: int | None = None) -> int:
+    """Return `value`; raise `UsageError` unless it is a whole number from `low` to `high`.
+
+    1.0 is none, as it is no index in Python either, and nor are True and False.
+    """
+    number = _index(value)
+    if number is None or not low <= number <= (number if high is None else high):
+        wanted = f"of at least {low}" if high is None else f"from {low} to {high}"
+        message = f"{what} must be a whole number {wanted}, not {value!r}."
+        raise UsageError(message)
+    return number
+
+
+def share(value: object, what: str) -> float:
+    """Return `value`; raise `UsageError` unless it is a number of at least 0 and less than 1."""
+    if not _is_number(value) or not 0 <= value < 1:
+        message = f"{what} is a share of at least 0 and less than 1, not {value!r}."
+        raise UsageError(message)
+    return float(value)
+
+
+def seconds(value: object, what: str) -> float:
+    """Return `value`; raise `UsageError` unless it is a positive, finite number."""
+    if not _is_number(value) or not 0 < value < float("inf"):
+        message = f"{what} must be a positive number of seconds, not {value!r}."
+        raise UsageError(message)
+    return float(value)
+
+
+def text(value: object, what: str) -> str:
+    """Return `value`; raise `UsageError`, without showing it, unless it is a text."""
+    if not isinstance(value, str):
+        message = f"{what} must be a text (str), not {type(value).__name__}."
+        raise UsageError(message)
+    return value
+
+
+def one_of(value: object, what: str, choices: Collection[str]) -> str:
+    """Return `value`; raise `UsageError` unless it is one of the words `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        message = f"Unknown {what} {value!r}; choose one of {', '.join(choices)}."
+        raise UsageError(message)
+    return value
+
+
+def _index(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,52 @@
+"""Numbers that users give: what is taken, as what, and in which sentence the rest is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.arguments import seconds, share, whole_number
+from shoal.errors import UsageError
+
+
+@pytest.mark.parametrize("value", [2, 3, np.int64(3), np.array(3)])
+def test_whole_numbers_come_back_plain(value: Any) -> None:
+    number = whole_number(value, "It", low=2, high=3)
+    assert type(number) is int
+    assert number == value
+
+
+@pytest.mark.parametrize("value", [1, 4, 2.0, "2", None, True, np.array([2, 3]), float("nan")])
+def test_other_numbers_than_whole_ones_in_their_range_are_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"^It must be a whole number from 2 to 3, not .*\.$"):
+        whole_number(value, "It", low=2, high=3)
+
+
+def test_without_a_largest_one_any_will_do() -> None:
+    assert whole_number(1 << 70, "It", low=0) == 1 << 70
+    assert whole_number(-5, "It", low=-5, high=-1) == -5
+    with pytest.raises(UsageError, match="from -5 to 0, not 1"):
+        whole_number(1, "It", low=-5, high=0)
+    with pytest.raises(UsageError, match="of at least 0, not -1"):
+        whole_number(-1, "It", low=0)
+
+
+@pytest.mark.parametrize("value", [0, 0.5, np.float32(0.25)])
+def test_shares_come_back_plain(value: Any) -> None:
+    assert type(share(value, "It")) is float
+    assert share(value, "It") == value
+
+
+@pytest.mark.parametrize("value", [1, -0.1, float("nan"), "0.1", None, True, 1j])
+def test_what_is_no_share_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"^It is a share of at least 0 and less than 1, not "):
+        share(value, "It")
+
+
+@pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan"), "60", None])
+def test_what_is_no_time_is_refused(value: Any) -> None:
+    assert seconds(2, "It") == 2.0
+    with pytest.raises(UsageError, match=r"^It must be a positive number of seconds, not .*\.$"):
+        seconds(value, "It")

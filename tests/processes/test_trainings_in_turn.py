@@ -1,0 +1,105 @@
+"""Trainings of one session, one after the other, as cross-validation makes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import shoal  # noqa: E402
+from shoal.train.strategies import STRATEGIES, make_strategy  # noqa: E402
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
+
+    from shoal.train.strategy import AbstractStrategy
+
+RUNS = ["ps-bsp", "ps-ssp", "ps-asp", "ad-psgd", "ps-bsp", "ad-psgd"]
+
+
+def make_trained(
+    sync: str | AbstractStrategy, layers: int = 1, transport: str = "gloo"
+) -> tuple[nn.Module, shoal.DistributedOptimizer]:
+    """Return a model that two steps have trained, and its optimizer."""
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))
+    optimizer = shoal.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model, sync, transport=transport
+    )
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def train_in_turn(transport: str) -> list[float]:
+    """Repeat six runs, which is how many have channels of their own, with other parameters."""
+    shoal.init(deadline_s=30)
+    sums = []
+    for layers, runs in ((1, RUNS), (3, RUNS[::-1])):  # requests grow with the parameters
+        for sync in runs:
+            model, optimizer = make_trained(sync, layers, transport)
+            optimizer.finish()
+            optimizer.average_model()
+            sums.append(float(sum(p.detach().sum() for p in model.parameters())))
+    shoal.shutdown()
+    return sums
+
+
+@pytest.mark.parametrize("transport", ["shoal", "gloo"])
+def test_a_seventh_run_may_have_requests_of_another_size(
+    run_workers: RunWorkers, transport: str
+) -> None:
+    results = run_workers(train_in_turn, 4, transport)
+    assert len(results[0]) == 2 * len(RUNS)
+    assert all(result == results[0] for result in results)
+
+
+def finish_twice() -> dict[str, float]:
+    """Finish each strategy once more, as a `finally` does; return how far apart models are then."""
+    shoal.init(deadline_s=20)
+    apart = {}
+    for name in STRATEGIES:
+        _, optimizer = make_trained(name)
+        optimizer.finish()
+        optimizer.finish()
+        optimizer.average_model()
+        optimizer.finish()
+        apart[name] = optimizer.average_model()
+    shoal.shutdown()
+    return apart
+
+
+def test_finishing_twice_is_finishing_once(run_workers: RunWorkers) -> None:
+    for apart in run_workers(finish_twice, 3):
+        assert apart.keys() == STRATEGIES.keys()
+        assert max(apart.values()) < 1e-6
+
+
+def share_strategies() -> dict[str, list[str]]:
+    """Give each strategy to two optimizers, while the first trains and after it has finished."""
+    shoal.init(deadline_s=20)
+    told: dict[str, list[str]] = {name: [] for name in STRATEGIES}
+    for name, errors in told.items():
+        strategy = make_strategy(name)
+        _, optimizer = make_trained(strategy)
+        for _ in range(2):
+            try:
+                make_trained(strategy)
+            except shoal.UsageError as error:
+                errors.append(str(error))
+            optimizer.finish()
+    shoal.shutdown()
+    return told
+
+
+def test_a_strategy_is_one_optimizer_s(run_workers: RunWorkers) -> None:
+    for name, errors in run_workers(share_strategies, 1)[0].items():
+        sentence = (
+            f"This {name} strategy belongs to another DistributedOptimizer: make a new strategy"
+            " object for each optimizer."
+        )
+        assert errors == [sentence] * 2
