@@ -189,6 +189,8 @@ class UdpEngine:
             self._links = None
         self.abort(ShoalError("The transport has been closed."))
         for lane in self.lanes:
+            lane.stop()
+        for lane in self.lanes:
             lane.close()
         self._listener.close()
         self.is_closed = True

@@ -139,13 +139,20 @@ class Lane:
         self._newly_lost.append(rank)
         self._wake()
 
-    def close(self) -> None:
-        """Stop moving datagrams and close the sockets. Safe to call twice."""
+    def stop(self) -> None:
+        """Stop moving datagrams. Safe to call twice."""
         self._stopping = True
         if self._thread is not None:
             self._wake()
             self._thread.join()
             self._thread = None
+
+    def close(self) -> None:
+        """Close the sockets, once every lane has stopped: one that fails ends the others.
+
+        Safe to call twice.
+        """
+        self.stop()
         if self._wake_fd >= 0:
             self.sockets.close()
             os.close(self._wake_fd)
