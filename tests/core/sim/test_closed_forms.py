@@ -124,6 +124,14 @@ def test_groups_that_share_links_unlike_each_other_have_none() -> None:
         foretold("ds-sync", RACKS, training("ds-sync", slow={1: 3.0}))
 
 
+def test_rounds_that_overlap_on_links_have_none() -> None:
+    """Who has nobody to meet in another rack goes on, and meets the next round's there."""
+    racks = ClusterSpec(leaf_spine(host_names(8), 2, 1, PLAIN), spray=True)
+    job = training("ds-sync", compute_s=0.01)
+    with pytest.raises(UsageError, match="unlike groups that share links"):
+        foretold("ds-sync", racks, job, shuffle="topology")
+
+
 def test_what_happens_to_the_cluster_has_none() -> None:
     flow = Flow(0, 1, "udp", RATE // 2)
     for changed in ({"flows": (flow,)}, {"events": (HostEvent(0.0, 1, 2.0),)}):

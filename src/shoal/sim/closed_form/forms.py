@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _INSTEAD: Final = 'take level = "flows".'
 _DIGITS: Final = 9
 """Of seconds in which moments that are the same agree."""
+_INSTANT: Final = 10.0**-_DIGITS
+"""Less than this apart, moments are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,25 @@ def _server(job: Job, **_options: Any) -> Spent:
     return _in_step(job, 2 * job.to_all_shards() + job.server_cost)
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """When an exchange was under way, seconds, and on which links."""
+
+    begin: float
+    end: float
+    links: NDArray[np.bool_]
+
+    def meets(self, other: _Span) -> bool:
+        """Return whether both were on some link at the same time."""
+        apart = self.end <= other.begin + _INSTANT or other.end <= self.begin + _INSTANT
+        return not apart and bool((self.links & other.links).any())
+
+
 def _scheduled(job: Job, *, schedule: str, interval: int = 1, group_size: int = 0) -> Spent:
     """Return what a round of groups every `interval` steps takes; each waits for its own only.
 
-    Raises `UsageError` if groups share links that neither begin together nor take equally long.
+    Raises `UsageError` if groups share links that neither begin together nor take equally long,
+    or are of different rounds.
     """
     rounds = make_schedule(
         schedule,
@@ -100,6 +117,7 @@ def _scheduled(job: Job, *, schedule: str, interval: int = 1, group_size: int = 
         topology=racks_of(job.topology, job.host_of),
     )
     known: dict[tuple[tuple[int, ...], ...], list[Exchange]] = {}
+    before: list[_Span] = []
     ended, wait, exchange = np.zeros((3, job.size))
     for number in range(job.steps // interval):
         ended = ended + interval * job.compute
@@ -107,6 +125,8 @@ def _scheduled(job: Job, *, schedule: str, interval: int = 1, group_size: int = 
         if groups not in known:
             known[groups] = job.rings(groups, job.model.bytes)
         together: set[tuple[float, float]] = set()
+        before = [span for span in before if span.end > ended.min() + _INSTANT]
+        spans: list[_Span] = []
         for members, takes in zip(groups, known[groups], strict=True):
             mine = list(members)
             begin = ended[mine].max()
@@ -115,7 +135,10 @@ def _scheduled(job: Job, *, schedule: str, interval: int = 1, group_size: int = 
             wait[mine] += begin - ended[mine]
             exchange[mine] += takes.seconds
             ended[mine] = begin + takes.seconds
-        if len(together) > 1:
+            spans.append(_Span(begin, begin + takes.seconds, takes.links))
+        overlap = any(one.meets(other) for one in spans for other in before)
+        before += spans
+        if len(together) > 1 or overlap:
             message = f"There is no closed form of unlike groups that share links: {_INSTEAD}"
             raise UsageError(message)
     return Spent(job.steps * job.compute, wait, exchange)

@@ -27,10 +27,11 @@ _MORE: Final = 1 + 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a group's exchange takes, and whether its links carry others' meanwhile."""
+    """What a group's exchange takes, whether others of its round share links, and which it uses."""
 
     seconds: float
     shares: bool
+    links: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class Job:
             busiest = self.exchanges.busiest(mine, total)
             rounds = 2 * (len(members) - 1)
             shares = bool(np.any((mine > 0) & (total > mine * _MORE)))
-            found.append(Exchange(busiest + rounds * (delay + self.message_cost), shares))
+            seconds = busiest + rounds * (delay + self.message_cost)
+            found.append(Exchange(seconds, shares, mine > 0))
         return found
 
     def hierarchical(self, per_host: int, size: float) -> float:
