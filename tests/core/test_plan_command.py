@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from scenario_texts import SMALL
@@ -133,15 +133,46 @@ def test_the_plan_is_ranked_by_time_and_says_why(
     result = command(str(tmp_path / "cluster.toml"), "--json", str(tmp_path / "plan.json"), *kept)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "plan.json").read_text())["plan"]
-    times = [each["seconds_to_target"] for each in found["ranked"]]
+    first, *times = [each["seconds_to_target"] for each in found["ranked"]]
     assert None not in times
     assert times == sorted(times)
+    assert first <= 1.05 * times[0]
     assert {each["name"] for each in found["ranked"]} == {each.name for each in candidates(4)}
     best = found["ranked"][0]
     assert result.stdout.splitlines()[1].startswith(best["name"])
     assert result.stdout.splitlines()[-1] == best["line"]
     assert best["name"] in found["reason"]
     assert "all-reduce" in found["reason"]
+
+
+def prediction(name: str, seconds: float | None, **more: Any) -> ranking.Prediction:
+    usual = ranking.Prediction(name, "", "", 1.0, seconds, 10, 1.0, 0, 0.0, 1.0, 0.0, 0.0)
+    return replace(usual, **more)
+
+
+def test_the_middle_run_of_each_candidate_counts() -> None:
+    runs = {"a": (10.0, None, 12.0), "b": (11.0, 11.5, 50.0), "c": (9.0, 70.0, 80.0)}
+    made = [prediction(name, each) for name, times in runs.items() for each in times]
+    found = ranking.make_plan(made)
+    assert [(each.name, each.seconds_to_target) for each in found.ranked] == [
+        ("b", 11.5),
+        ("a", 12.0),
+        ("c", 70.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "soonest", [{"loss_bound": 0.1}, {"steps_behind": 3}, {"consensus_distance": 2.0}]
+)
+def test_of_equally_fast_ones_the_plan_takes_what_risks_least(soonest: dict[str, Any]) -> None:
+    made = [
+        prediction("soonest", 10.0, **soonest),
+        prediction("safest", 10.4),
+        prediction("slower", 10.6, consensus_distance=0.0),
+    ]
+    found = ranking.make_plan(made)
+    assert [each.name for each in found.ranked] == ["safest", "soonest", "slower"]
+    assert "As good within 5%: soonest. It risks less" in found.reason
 
 
 def test_a_target_that_nobody_meets_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

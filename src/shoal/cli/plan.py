@@ -77,7 +77,8 @@ def plan(
     require_writable(json)
     is_carried = transports
     if is_carried is None:
-        is_carried = loses(read.cluster) or bool(job.transport)
+        named = job.transport or any(each.transport for each in job.strategies)
+        is_carried = loses(read.cluster) or bool(named)
     if job.level == "closed-form":
         message = f"{cluster}: a stand-in learns in a plan, and no formula does; leave level out."
         raise UsageError(message)

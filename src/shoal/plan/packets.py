@@ -101,6 +101,7 @@ def predict_over(
         flows,
         line=candidate.line,
         transport=candidate.carrier,
+        loss_bound=candidate.loss_bound,
         step_ms=flows.step_ms * factor,
         seconds_to_target=None if met is None else met * factor,
         compute_share=after.compute_share,
