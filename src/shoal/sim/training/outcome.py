@@ -18,11 +18,11 @@ class Outcome:
     seconds: float
     """Until the last worker had made its steps."""
     step_ms: float
-    """Mean over workers of their time per step."""
+    """Mean of the time per step, over the workers that made one."""
     compute_share: float
     wait_share: float
     exchange_share: float
-    """Of the workers' time."""
+    """Of the workers' time until each had made its last step."""
     steps_by_rank: tuple[int, ...]
     counters: dict[str, float]
     flows: int

@@ -6,6 +6,7 @@ import gc
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
@@ -201,18 +202,20 @@ def model_of(training: TrainingSpec) -> ModelSize:
 def _outcome(name: str, world: World) -> Outcome:
     times = world.times
     total = sum(each.ended for each in times) or 1
+    compute, wait, exchange = (sum(each.of_steps[part] for each in times) for part in range(3))
     digest = hashlib.blake2b(digest_size=8)
     for each in times:
-        digest.update(repr((each.compute, each.wait, each.exchange, each.ended)).encode())
+        digest.update(repr((*each.of_steps, each.ended)).encode())
     return Outcome(
         name=name,
         workers=world.size,
         steps=sum(each.steps for each in times),
         seconds=max(each.ended for each in times) / PICOSECONDS,
-        step_ms=sum(t.ended / t.steps for t in times) / world.size / PICOSECONDS * 1e3,
-        compute_share=sum(each.compute for each in times) / total,
-        wait_share=sum(each.wait for each in times) / total,
-        exchange_share=sum(each.exchange for each in times) / total,
+        # a target may be met before a slow worker has made a step
+        step_ms=fmean(t.ended / t.steps for t in times if t.steps) / PICOSECONDS * 1e3,
+        compute_share=compute / total,
+        wait_share=wait / total,
+        exchange_share=exchange / total,
         steps_by_rank=tuple(each.steps for each in times),
         counters=dict(world.counters),
         flows=world.time.network.flows_ended,
