@@ -17,6 +17,7 @@ from shoal.cli.simulate import simulate
 from shoal.errors import UsageError
 from shoal.jobs.trace_file import write_trace
 from shoal.scenario.spec_file import parse_scenario, read_scenario
+from shoal.sim.training.simulation import check
 from shoal.sim.training.simulation import simulate as run
 from shoal.sweeps import spread_of
 from shoal.trace import Span, SpanKind, TraceHeader
@@ -125,7 +126,7 @@ def test_the_examples_can_be_simulated() -> None:
     [
         (
             ("transport = 'cubic'", "transport = 'cubik'"),
-            "line 10: Strategy 'all-reduce': Unknown transport 'cubik'",
+            "job.toml, line 10: Unknown transport 'cubik'",
         ),
         (("sync = 'ripples'", "sync = 'riples'"), "did you mean 'ripples'?"),
         (("group_size = 2", "group_sise = 2"), "group_sise"),
@@ -148,6 +149,66 @@ def test_wrong_names_are_refused_before_anything_runs(
     assert wanted in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sentence"),
+    [
+        (
+            'sync = "local-sgd"\ninterval = 3.0',
+            "Option interval of 'local-sgd' is of type int, not",
+        ),
+        (
+            'sync = "local-sgd"\ninterval = true',
+            "Option interval of 'local-sgd' is of type int, not",
+        ),
+        (
+            'sync = "ripples"\ninterval = 2.5',
+            "Option interval of 'ripples' is of type int, not 2.5.",
+        ),
+        (
+            'sync = "ripples"\nsize = 2',
+            "Strategy 'ripples' has no option 'size'; its options: group",
+        ),
+        (
+            'sync = "ps-ssp"\nstaleness = "3"',
+            "Option staleness of 'ps-ssp' is of type int, not '3'.",
+        ),
+        ('sync = "ps-ssp"\nstaleness = -1', "Staleness must be 0 or more"),
+        (
+            'sync = "ps-ssp"\nscale_updates = "no"',
+            "Option scale_updates of 'ps-ssp' is of type bool",
+        ),
+        (
+            'sync = "ps-bsp"\nscale_updates = false',
+            "Strategy 'ps-bsp' has no option 'scale_updates'",
+        ),
+        ('sync = "ps-layers"\nservers = 2.0', "Option servers of 'ps-layers' is of type int"),
+        ('sync = "ps-layers"\nservers = 5', "Servers are 1 to 4 of the workers, not 5."),
+        ('sync = "ds-sync"\ngroup_size = 8', "A group size of 8 does not fit 4 workers"),
+        ('sync = "ds-sync"\nshuffle = "x"', "DS-Sync shuffles by grid, random, topology, not 'x'."),
+        (
+            'sync = "ad-psgd"\npeers = "x"',
+            "Peers are chosen by 'exponential' or 'random', not 'x'.",
+        ),
+        (
+            'sync = "ad-psgd"\npeers = "x"\nlevel = "closed-form"',
+            "Peers are chosen by 'exponential' or 'random', not 'x'.",
+        ),
+        (
+            'sync = "all-reduce"\nalgorithm = "hierarchical"\nper_host = 3',
+            "A hierarchical all-reduce needs equally many members on every host; 4 do not make",
+        ),
+    ],
+)
+def test_options_are_refused_before_anything_runs(strategy: str, sentence: str) -> None:
+    text = SMALL.replace("spread = 0.1\n", "")
+    before = text[: text.index("[[training.slow]]")]
+    first = '[[training.strategy]]\nsync = "all-reduce"\nlabel = "alike"\n'
+    read = parse_scenario(f"{before}{first}[[training.strategy]]\n{strategy}\n", "job.toml")
+    with pytest.raises(UsageError) as refused:
+        check(read)
+    assert str(refused.value).startswith(f"job.toml, line 19: {sentence}")
 
 
 NAMES = """

@@ -6,10 +6,12 @@ import gc
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
+from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.closed_form.prediction import predict
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.happenings import processes, slower_hosts
@@ -26,12 +28,12 @@ from shoal.switching.tables import PICOSECONDS
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, StrategySpec, TrainingSpec
+    from shoal.scenario.training_spec import Scenario, TrainingSpec
     from shoal.sim.network import Network
 
 
 def check(scenario: Scenario) -> None:
-    """Raise `UsageError` for names, options and calibrations that there are not.
+    """Raise `UsageError` for names, options, sizes and calibrations that there are not.
 
     For before anything runs.
     """
@@ -40,24 +42,34 @@ def check(scenario: Scenario) -> None:
     if training.dataset and training.model is not None:
         from shoal.workloads import default_model, default_recipe
 
-        with _said_of(scenario.places.get("", "")):
+        with _said_of(scenario.places.get("")):
             default_model(training.dataset)
             default_recipe(training.dataset, training.model)
+    world = _world_to_try(cluster, training)
     for strategy in training.strategies:
-        with _said_of(scenario.places.get(strategy.name, ""), f"Strategy {strategy.name!r}"):
-            make_simulated(strategy.strategy, strategy.options)
+        with _said_of(scenario.places.get(strategy.name)):
+            make_simulated(strategy.strategy, strategy.options).prepare(world)
             check_transport(cluster, training, strategy)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
 
 
+def _world_to_try(cluster: ClusterSpec, training: TrainingSpec) -> World:
+    """Return the cluster with next to nothing to train.
+
+    Which sizes a strategy refuses depends on workers, hosts and racks alone.
+    """
+    job = replace(training, dataset="", model=None, parameters=1, layers=1, transport="", level="")
+    return make_world(cluster, job, StrategySpec(""))
+
+
 @contextmanager
-def _said_of(*what: str) -> Iterator[None]:
-    """Let what is wrong be said of something that stands somewhere."""
+def _said_of(place: str | None) -> Iterator[None]:
+    """Let what is wrong be said of something that stands at `place`, if it stands anywhere."""
     try:
         yield
     except UsageError as error:
-        message = ": ".join(each for each in (*what, str(error)) if each)
+        message = str(error) if place is None else f"{place}: {error}"
         raise UsageError(message) from error
 
 
