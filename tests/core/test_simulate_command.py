@@ -199,6 +199,21 @@ def test_wrong_names_are_refused_before_anything_runs(
             'sync = "all-reduce"\nalgorithm = "hierarchical"\nper_host = 3',
             "A hierarchical all-reduce needs equally many members on every host; 4 do not make",
         ),
+        (
+            'sync = "all-reduce"\nper_host = 2',
+            'per_host is for algorithm = "hierarchical" alone: leave it out.',
+        ),
+        (
+            'sync = "ad-psgd"\ntransport = "shoal"\nloss_bound = 0.1',
+            "loss_bound: what this strategy sends has to arrive whole; leave it out.",
+        ),
+        (
+            (
+                'sync = "all-reduce"\nalgorithm = "hierarchical"\n'
+                'transport = "shoal"\nloss_bound = 0.1'
+            ),
+            "loss_bound: what this strategy sends has to arrive whole; leave it out.",
+        ),
     ],
 )
 def test_options_are_refused_before_anything_runs(strategy: str, sentence: str) -> None:

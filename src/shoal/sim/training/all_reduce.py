@@ -54,7 +54,14 @@ class AllReduce(AbstractSimulatedStrategy):
         if algorithm not in (None, *ALGORITHMS):
             message = f"An all-reduce is one of {', '.join(ALGORITHMS)}, not {algorithm!r}."
             raise UsageError(message)
+        if per_host and algorithm != "hierarchical":
+            raise UsageError('per_host is for algorithm = "hierarchical" alone: leave it out.')
         self._algorithm, self._per_host = algorithm, per_host
+
+    @property
+    def contributes(self) -> bool:
+        """Not if it is hierarchical: its stages are plain messages, which arrive whole."""
+        return self._algorithm != "hierarchical"
 
     def prepare(self, world: World) -> None:
         """Lay out the buckets."""

@@ -48,7 +48,12 @@ def check(scenario: Scenario) -> None:
     world = _world_to_try(cluster, training)
     for strategy in training.strategies:
         with _said_of(scenario.places.get(strategy.name)):
-            make_simulated(strategy.strategy, strategy.options).prepare(world)
+            made = make_simulated(strategy.strategy, strategy.options)
+            made.prepare(world)
+            if strategy.loss_bound and not made.contributes:
+                raise UsageError(
+                    "loss_bound: what this strategy sends has to arrive whole; leave it out."
+                )
             check_transport(cluster, training, strategy)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
