@@ -57,7 +57,7 @@ class SimulationReport(msgspec.Struct, frozen=True):
 
 
 def simulate(
-    scenario: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    scenario: Annotated[Path, typer.Argument(help="A cluster and a \\[training] table, in TOML.")],
     measured: MeasuredOption = None,
     seeds: SeedsOption = None,
     jobs: JobsOption = None,
