@@ -106,6 +106,7 @@ def test_files_that_cannot_serve_are_one_sentence(tmp_path: Path) -> None:
         Journal(tmp_path)
     with pytest.raises(ResourceError, match="Cannot write finished runs to"):
         sweep(squares(1), tmp_path / "text.txt" / "runs.jsonl")
+    assert made == []
     with pytest.raises(UsageError, match="--jobs must be at least 1, not 0"):
         sweep(squares(1), jobs=0)
 
