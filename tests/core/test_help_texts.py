@@ -1,4 +1,4 @@
-"""Help texts: rich takes what is in brackets for a style and leaves it out, unless it is escaped."""
+"""Help texts: what is in brackets is a style to rich, and left out, unless it is escaped."""
 
 from __future__ import annotations
 

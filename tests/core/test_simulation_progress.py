@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-
-import pytest
+from typing import TYPE_CHECKING
 
 from shoal.cli.simulation_progress import SimulationProgress
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_the_time_left_does_not_count_what_comes_before_the_first_run(
