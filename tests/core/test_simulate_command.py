@@ -104,6 +104,35 @@ def test_a_scenario_without_training_is_one_sentence(tmp_path: Path) -> None:
     assert "says nothing of training; add a [training] table" in str(result.exception)
 
 
+def test_what_sums_have_lost_is_a_column_where_something_got_lost(tmp_path: Path) -> None:
+    lossy = SMALL.replace('delay = "10 us"', 'delay = "10 us"\nloss = "2 %"')
+    lossy = lossy.replace("steps = 12", 'steps = 12\ntransport = "shoal"')
+    bounded = lossy.replace("group_size = 2", "group_size = 2\nloss_bound = 0.1")
+    tables = []
+    for text in (lossy, bounded):
+        (tmp_path / "job.toml").write_text(text)
+        result = simulate_once(tmp_path, "--json", str(tmp_path / "out.json"))
+        assert result.exit_code == 0, result.output
+        tables.append([line.split() for line in result.stdout.splitlines()])
+    assert "lost" not in tables[0][0]
+    assert tables[1][0][-1] == "lost"
+    assert tables[1][1][-1] == "0.0%"
+    counters = json.loads((tmp_path / "out.json").read_text())["outcomes"][1]["counters"]
+    assert 0 < counters["lost_bytes"] < 0.1 * counters["lossy_bytes"]
+    assert tables[1][2][-1] == f"{counters['lost_bytes'] / counters['lossy_bytes']:.1%}"
+
+
+def test_the_example_of_lossy_links_loses_something() -> None:
+    examples = Path(__file__).parents[2] / "examples" / "simulations"
+    read = read_scenario(examples / "lossy-links.toml")
+    assert read.training is not None
+    short = replace(read.training, steps=3)
+    bounded = [each for each in read.training.strategies if each.loss_bound]
+    assert bounded
+    for strategy in bounded:
+        assert 0 < run(read.cluster, short, strategy).lost_share < strategy.loss_bound
+
+
 def test_what_is_not_modelled_is_said(tmp_path: Path) -> None:
     lossy = SMALL.replace('delay = "10 us"', 'delay = "10 us"\nloss = "1 %"')
     (tmp_path / "job.toml").write_text(lossy)

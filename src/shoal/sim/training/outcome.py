@@ -31,3 +31,9 @@ class Outcome:
     """Of every worker's times: the same scenario and seed give the same."""
     curve: tuple[CurvePoint, ...] = ()
     """What the workers' models knew when, if they learnt; the last point is the end's."""
+
+    @property
+    def lost_share(self) -> float:
+        """Of the contributions to sums that may get lost, what did."""
+        may = self.counters.get("lossy_bytes", 0.0)
+        return self.counters["lost_bytes"] / may if may else 0.0
