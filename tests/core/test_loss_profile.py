@@ -192,6 +192,8 @@ def test_a_criterion_that_means_nothing_is_refused(criterion: Criterion, words: 
         ({"ablation": "front"}, "Unknown ablation 'front'"),
         ({"workers": 1}, "A worker alone sends nothing"),
         ({"workers": 0}, "--workers must be positive"),
+        ({"seeds": 0}, "--seeds must be positive, not 0"),
+        ({"max_steps": 0}, "--max-steps must be positive, not 0"),
         ({"dataset": "nothing"}, "There is no data set 'nothing'"),
         ({"max_steps": 20, "evaluate_every": 10}, "A run has 3 evaluations"),
         ({"limit": 0.5}, "limit of the ratio must be at least 1"),

@@ -80,6 +80,19 @@ def test_racks_and_oversubscription_reach_the_division() -> None:
     assert "flows on a network card: 1, on an uplink: 4" in wide
 
 
+@pytest.mark.parametrize("ratio", ["nan", "inf", "-inf", "0", "0.5", "-4"])
+def test_an_oversubscription_that_is_none_is_one_sentence(ratio: str) -> None:
+    result = run("ds-sync-topology", "--hosts", "4", "--oversubscription", ratio)
+    assert isinstance(result.exception, UsageError)
+    assert "oversubscribed by a finite number of at least 1, not" in str(result.exception)
+
+
+def test_racks_without_hosts_are_one_sentence() -> None:
+    result = run("ds-sync-topology", "--hosts", "4", "--hosts-per-rack", "0")
+    assert isinstance(result.exception, UsageError)
+    assert "positive counts of workers and hosts" in str(result.exception)
+
+
 @pytest.mark.parametrize("name", ALL_SCHEDULES)
 @pytest.mark.parametrize("workers", [1, 2, 9, 300])
 def test_every_schedule_can_be_shown(name: str, workers: int) -> None:

@@ -17,6 +17,7 @@ from shoal.cli.simulate import simulate
 from shoal.errors import UsageError
 from shoal.jobs.trace_file import write_trace
 from shoal.scenario.spec_file import parse_scenario, read_scenario
+from shoal.sim.training.simulation import check
 from shoal.sim.training.simulation import simulate as run
 from shoal.sweeps import spread_of
 from shoal.trace import Span, SpanKind, TraceHeader
@@ -103,6 +104,35 @@ def test_a_scenario_without_training_is_one_sentence(tmp_path: Path) -> None:
     assert "says nothing of training; add a [training] table" in str(result.exception)
 
 
+def test_what_sums_have_lost_is_a_column_where_something_got_lost(tmp_path: Path) -> None:
+    lossy = SMALL.replace('delay = "10 us"', 'delay = "10 us"\nloss = "2 %"')
+    lossy = lossy.replace("steps = 12", 'steps = 12\ntransport = "shoal"')
+    bounded = lossy.replace("group_size = 2", "group_size = 2\nloss_bound = 0.1")
+    tables = []
+    for text in (lossy, bounded):
+        (tmp_path / "job.toml").write_text(text)
+        result = simulate_once(tmp_path, "--json", str(tmp_path / "out.json"))
+        assert result.exit_code == 0, result.output
+        tables.append([line.split() for line in result.stdout.splitlines()])
+    assert "lost" not in tables[0][0]
+    assert tables[1][0][-1] == "lost"
+    assert tables[1][1][-1] == "0.0%"
+    counters = json.loads((tmp_path / "out.json").read_text())["outcomes"][1]["counters"]
+    assert 0 < counters["lost_bytes"] < 0.1 * counters["lossy_bytes"]
+    assert tables[1][2][-1] == f"{counters['lost_bytes'] / counters['lossy_bytes']:.1%}"
+
+
+def test_the_example_of_lossy_links_loses_something() -> None:
+    examples = Path(__file__).parents[2] / "examples" / "simulations"
+    read = read_scenario(examples / "lossy-links.toml")
+    assert read.training is not None
+    short = replace(read.training, steps=3)
+    bounded = [each for each in read.training.strategies if each.loss_bound]
+    assert bounded
+    for strategy in bounded:
+        assert 0 < run(read.cluster, short, strategy).lost_share < strategy.loss_bound
+
+
 def test_what_is_not_modelled_is_said(tmp_path: Path) -> None:
     lossy = SMALL.replace('delay = "10 us"', 'delay = "10 us"\nloss = "1 %"')
     (tmp_path / "job.toml").write_text(lossy)
@@ -125,7 +155,7 @@ def test_the_examples_can_be_simulated() -> None:
     [
         (
             ("transport = 'cubic'", "transport = 'cubik'"),
-            "line 10: Strategy 'all-reduce': Unknown transport 'cubik'",
+            "job.toml, line 10: Unknown transport 'cubik'",
         ),
         (("sync = 'ripples'", "sync = 'riples'"), "did you mean 'ripples'?"),
         (("group_size = 2", "group_sise = 2"), "group_sise"),
@@ -148,6 +178,81 @@ def test_wrong_names_are_refused_before_anything_runs(
     assert wanted in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sentence"),
+    [
+        (
+            'sync = "local-sgd"\ninterval = 3.0',
+            "Option interval of 'local-sgd' is of type int, not",
+        ),
+        (
+            'sync = "local-sgd"\ninterval = true',
+            "Option interval of 'local-sgd' is of type int, not",
+        ),
+        (
+            'sync = "ripples"\ninterval = 2.5',
+            "Option interval of 'ripples' is of type int, not 2.5.",
+        ),
+        (
+            'sync = "ripples"\nsize = 2',
+            "Strategy 'ripples' has no option 'size'; its options: group",
+        ),
+        (
+            'sync = "ps-ssp"\nstaleness = "3"',
+            "Option staleness of 'ps-ssp' is of type int, not '3'.",
+        ),
+        ('sync = "ps-ssp"\nstaleness = -1', "Staleness must be 0 or more"),
+        (
+            'sync = "ps-ssp"\nscale_updates = "no"',
+            "Option scale_updates of 'ps-ssp' is of type bool",
+        ),
+        (
+            'sync = "ps-bsp"\nscale_updates = false',
+            "Strategy 'ps-bsp' has no option 'scale_updates'",
+        ),
+        ('sync = "ps-layers"\nservers = 2.0', "Option servers of 'ps-layers' is of type int"),
+        ('sync = "ps-layers"\nservers = 5', "Servers are 1 to 4 of the workers, not 5."),
+        ('sync = "ds-sync"\ngroup_size = 8', "A group size of 8 does not fit 4 workers"),
+        ('sync = "ds-sync"\nshuffle = "x"', "DS-Sync shuffles by grid, random, topology, not 'x'."),
+        (
+            'sync = "ad-psgd"\npeers = "x"',
+            "Peers are chosen by 'exponential' or 'random', not 'x'.",
+        ),
+        (
+            'sync = "ad-psgd"\npeers = "x"\nlevel = "closed-form"',
+            "Peers are chosen by 'exponential' or 'random', not 'x'.",
+        ),
+        (
+            'sync = "all-reduce"\nalgorithm = "hierarchical"\nper_host = 3',
+            "A hierarchical all-reduce needs equally many members on every host; 4 do not make",
+        ),
+        (
+            'sync = "all-reduce"\nper_host = 2',
+            'per_host is for algorithm = "hierarchical" alone: leave it out.',
+        ),
+        (
+            'sync = "ad-psgd"\ntransport = "shoal"\nloss_bound = 0.1',
+            "loss_bound: what this strategy sends has to arrive whole; leave it out.",
+        ),
+        (
+            (
+                'sync = "all-reduce"\nalgorithm = "hierarchical"\n'
+                'transport = "shoal"\nloss_bound = 0.1'
+            ),
+            "loss_bound: what this strategy sends has to arrive whole; leave it out.",
+        ),
+    ],
+)
+def test_options_are_refused_before_anything_runs(strategy: str, sentence: str) -> None:
+    text = SMALL.replace("spread = 0.1\n", "")
+    before = text[: text.index("[[training.slow]]")]
+    first = '[[training.strategy]]\nsync = "all-reduce"\nlabel = "alike"\n'
+    read = parse_scenario(f"{before}{first}[[training.strategy]]\n{strategy}\n", "job.toml")
+    with pytest.raises(UsageError) as refused:
+        check(read)
+    assert str(refused.value).startswith(f"job.toml, line 19: {sentence}")
 
 
 NAMES = """

@@ -29,6 +29,8 @@ def square(number: int, *, tick: Callable[[float], None]) -> Square:
     tick(0.5)
     if number < 0:
         raise ProtocolError("There is no run for a negative number.")
+    if number == 999:
+        raise MemoryError
     if number > 1000:
         raise KeyError("large")
     return Square(number, number**2)
@@ -77,6 +79,8 @@ def test_a_failure_names_its_run_and_what_has_ended_is_kept(tmp_path: Path) -> N
     with pytest.raises(ShoalError, match=r"^square of 2000: KeyError: 'large'$"):
         sweep(squares(4, 2000), kept)
     assert made == [2000]
+    with pytest.raises(ResourceError, match=r"^square of 999: This run needs more memory than the"):
+        sweep(squares(999))
 
 
 def test_progress_comes_to_the_whole_and_never_goes_back() -> None:
@@ -106,6 +110,7 @@ def test_files_that_cannot_serve_are_one_sentence(tmp_path: Path) -> None:
         Journal(tmp_path)
     with pytest.raises(ResourceError, match="Cannot write finished runs to"):
         sweep(squares(1), tmp_path / "text.txt" / "runs.jsonl")
+    assert made == []
     with pytest.raises(UsageError, match="--jobs must be at least 1, not 0"):
         sweep(squares(1), jobs=0)
 

@@ -41,6 +41,20 @@ def test_a_cluster_alone_is_a_scenario() -> None:
     assert parse_scenario(text).training is None
 
 
+def test_what_only_shoals_transport_knows_may_be_said_where_it_carries() -> None:
+    """Named by the strategy, or by the job."""
+    keys = "loss_bound = 0.1\ntags = false"
+    for old, new in (
+        ("group_size = 2", f'transport = "shoal"\n{keys}'),
+        ("steps = 12", 'steps = 12\ntransport = "shoal"'),
+    ):
+        text = SMALL.replace(old, new).replace("group_size = 2", keys)
+        read = parse_scenario(text).training
+        assert read is not None
+        assert read.strategies[1].loss_bound == 0.1
+        assert not read.strategies[1].tags
+
+
 @pytest.mark.parametrize(
     ("old", "new", "wanted"),
     [
@@ -53,6 +67,22 @@ def test_a_cluster_alone_is_a_scenario() -> None:
         ("factor = 3", "factor = 0", "line 19: factor: A worker computes 0 to 1000 times"),
         ('sync = "all-reduce"', "sync = 1", "line 22: sync: It takes a word in quotes"),
         ("group_size = 2", "group_size = [2]", "line 26: group_size: An option is a number"),
+        (
+            "factor = 3",
+            "factor = 3\n[[training.slow]]\nrank = 1",
+            "line 21: rank: Worker 1 is desc",
+        ),
+        (
+            "group_size = 2",
+            "loss_bound = 0.1",
+            "line 26: loss_bound: Only the transport 'shoal' kn",
+        ),
+        ("group_size = 2", "tags = true", "line 26: tags: Only the transport 'shoal' knows it"),
+        (
+            "group_size = 2",
+            'transport = "cubic"\nloss_bound = 0',
+            "line 27: loss_bound: Only the transport 'shoal' knows it: name that one, or leave it",
+        ),
         ('label = "pairs"', 'label = "all-reduce"', "Two strategies are called 'all-reduce'"),
     ],
 )

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import ResourceError, UsageError
+from shoal.factory_options import check_option_types
 
 if TYPE_CHECKING:
     from shoal.train.strategy import AbstractStrategy
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "str": (str,),
-    "None": (type(None),),
-}
 
 
 def parse_slow(texts: list[str]) -> dict[int, float]:
@@ -71,24 +63,8 @@ def choose_strategy(
     from shoal.train.strategies import STRATEGIES, make_strategy
 
     if sync in STRATEGIES:
-        known = inspect.signature(STRATEGIES[sync]).parameters
-        for name, value in options.items():
-            if name in known and not _fits(value, str(known[name].annotation)):
-                message = (
-                    f"Option {name} of {sync!r} is of type {known[name].annotation}, not {value!r}."
-                )
-                raise UsageError(message)
+        check_option_types(sync, STRATEGIES[sync], options)
     return make_strategy(sync, options)
-
-
-def _fits(value: str | float | bool | None, annotation: str) -> bool:
-    """Return whether `value` is what `annotation`, such as "int | None", says."""
-    names = annotation.split(" | ")
-    if not all(name in _KINDS for name in names):
-        return True  # words, and the strategy itself knows them
-    if isinstance(value, bool):
-        return "bool" in names
-    return any(isinstance(value, _KINDS.get(name, ())) for name in names if name != "bool")
 
 
 def require_finite(**options: float | None) -> None:

@@ -50,7 +50,7 @@ class PlanReport(msgspec.Struct, frozen=True):
 
 
 def plan(
-    cluster: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    cluster: Annotated[Path, typer.Argument(help="A cluster and a \\[training] table, in TOML.")],
     measured: MeasuredOption = None,
     transports: TransportsOption = None,
     jobs: JobsOption = None,

@@ -105,8 +105,10 @@ def profile_loss(
     from shoal.runtime.transports import check_transport
     from shoal.workloads import default_model
 
-    seeds = seeds or (_QUICK_SEEDS if quick else _SEEDS)
-    max_steps = max_steps or (_QUICK_STEPS if quick else _STEPS)
+    if seeds is None:
+        seeds = _QUICK_SEEDS if quick else _SEEDS
+    if max_steps is None:
+        max_steps = _QUICK_STEPS if quick else _STEPS
     require_positive(
         workers=workers, seeds=seeds, max_steps=max_steps, evaluate_every=evaluate_every,
         evaluation_samples=evaluation_samples, batch_size=batch_size, deadline=deadline,

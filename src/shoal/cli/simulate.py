@@ -57,7 +57,7 @@ class SimulationReport(msgspec.Struct, frozen=True):
 
 
 def simulate(
-    scenario: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
+    scenario: Annotated[Path, typer.Argument(help="A cluster and a \\[training] table, in TOML.")],
     measured: MeasuredOption = None,
     seeds: SeedsOption = None,
     jobs: JobsOption = None,
@@ -141,6 +141,8 @@ def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
         "exchange": (lambda each: each.exchange_share, ".0%"),
         "virtual s": (lambda each: each.seconds, ".1f"),
     }
+    if any(each.lost_share for outcomes in by_strategy for each in outcomes):
+        columns["lost"] = (lambda each: each.lost_share, ".1%")
     if all(each.curve for outcomes in by_strategy for each in outcomes):
         columns |= {
             "metric": (lambda each: each.curve[-1].averaged, ".4f"),

@@ -26,8 +26,9 @@ class SimulationProgress:
         )
         self._bar = Progress(*columns, console=console, transient=True, disable=self._is_log)
         self._task = self._bar.add_task("", total=1.0)
-        self._began = time.monotonic()
-        self._logged = -_LOG_SECONDS
+        self._began: tuple[float, float] | None = None
+        """When something was first done, and how much: loading and compiling come before."""
+        self._logged = time.monotonic() - _LOG_SECONDS
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -39,8 +40,16 @@ class SimulationProgress:
     def tell(self, what: str, share: float) -> None:
         """Show what runs now, and how much is done."""
         self._bar.update(self._task, description=what, completed=share)
-        took = time.monotonic() - self._began
-        if self._is_log and (took - self._logged >= _LOG_SECONDS or share >= 1):
-            self._logged = took
-            left = f"; about {took / share * (1 - share):.0f} s left" if share else ""
-            sys.stderr.write(f"{what}{left}\n")
+        now = time.monotonic()
+        if share and self._began is None:
+            self._began = now, share
+        if self._is_log and (now - self._logged >= _LOG_SECONDS or share >= 1):
+            self._logged = now
+            sys.stderr.write(f"{what}{self._left(now, share)}\n")
+
+    def _left(self, now: float, share: float) -> str:
+        """Return how long the rest takes, as fast as it went since the beginning."""
+        since, done = self._began or (now, share)
+        if not done < share < 1:
+            return ""
+        return f"; about {(now - since) / (share - done) * (1 - share):.0f} s left"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
 from shoal.groups.all_workers import AllWorkers
@@ -31,10 +31,23 @@ ALL_SCHEDULES: dict[str, type[AbstractGroupSchedule]] = {
 }
 """Every schedule by its name; a new one is one file and one line here."""
 
+_DS_SYNC: Final = {
+    "grid": "ds-sync",
+    "random": "ds-sync-random",
+    "topology": "ds-sync-topology",
+}
+"""DS-Sync's schedules by the words of its option."""
+
 
 def ds_sync_schedule(shuffle: str) -> str:
-    """Return the name of DS-Sync's schedule that shuffles by "grid", "random" or "topology"."""
-    return "ds-sync" if shuffle == "grid" else f"ds-sync-{shuffle}"
+    """Return the name of DS-Sync's schedule that shuffles by "grid", "random" or "topology".
+
+    Raises `UsageError` for another word.
+    """
+    if shuffle not in _DS_SYNC:
+        message = f"DS-Sync shuffles by {', '.join(_DS_SYNC)}, not {shuffle!r}."
+        raise UsageError(message)
+    return _DS_SYNC[shuffle]
 
 
 def make_schedule(

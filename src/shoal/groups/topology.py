@@ -8,6 +8,7 @@ members in other racks (papers digest section 2.5). Links inside a host are take
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -111,13 +112,15 @@ class Topology:
         """Return equal hosts with ranks numbered host by host; the last ones may hold fewer.
 
         `oversubscription_ratio` is the speed of a full rack's hosts together over that of its
-        uplink. Without `hosts_per_rack` all hosts share one rack.
+        uplink, at least 1. Without `hosts_per_rack` all hosts share one rack. Raises `UsageError`
+        for counts below 1 and for a ratio that is less or not finite.
         """
-        if (
-            min(world_size, workers_per_host, hosts_per_rack or 1) < 1
-            or oversubscription_ratio <= 0
-        ):
-            raise UsageError("A topology needs positive counts and a positive oversubscription.")
+        if min(world_size, workers_per_host, 1 if hosts_per_rack is None else hosts_per_rack) < 1:
+            raise UsageError("A topology needs positive counts of workers and hosts.")
+        if not 1 <= oversubscription_ratio < math.inf:
+            ratio = oversubscription_ratio
+            message = f"Racks are oversubscribed by a finite number of at least 1, not {ratio}."
+            raise UsageError(message)
         starts = range(0, world_size, workers_per_host)
         per_rack = hosts_per_rack or len(starts)
         hosts = tuple(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from shoal.scenario.training_spec import SHOAL
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,7 +23,6 @@ _CLASSES: Final = {
 }
 
 
-SHOAL: Final = "shoal"
 TCP: Final = "cubic"
 """The congestion control that Linux has unless told otherwise."""
 

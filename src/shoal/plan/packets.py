@@ -96,7 +96,6 @@ def predict_over(
     before = simulate(cluster, job, plain)
     after = simulate(cluster, job, packets, tick=tick)
     factor, met = after.step_ms / before.step_ms, flows.seconds_to_target
-    lossy = after.counters.get("lossy_bytes", 0.0)
     return replace(
         flows,
         line=candidate.line,
@@ -107,7 +106,7 @@ def predict_over(
         compute_share=after.compute_share,
         wait_share=after.wait_share,
         exchange_share=after.exchange_share,
-        lost_share=after.counters["lost_bytes"] / lossy if lossy else 0.0,
+        lost_share=after.lost_share,
     )
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Level = Literal["", "packets", "flows", "closed-form"]
 """How finely a job is simulated; "": packets under a transport, else flows."""
 LEVELS: Final = ("packets", "flows", "closed-form")
+SHOAL: Final = "shoal"
+"""The transport that tags packets, and may let a share of a sum go missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from shoal.errors import DataError, UsageError
 from shoal.quantities import parse_duration, parse_rate, parse_size
 from shoal.scenario.measured import read_measured
 from shoal.scenario.toml_table import parse_flag, parse_number, parse_one_of, parse_whole
-from shoal.scenario.training_spec import LEVELS, Level, StrategySpec, TrainingSpec
+from shoal.scenario.training_spec import LEVELS, SHOAL, Level, StrategySpec, TrainingSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +91,10 @@ def _strategy(table: Table, usual: Level, carries: str) -> StrategySpec:
     }
     transport = table.take("transport", _word, "")
     level = _level(table, usual, transport or carries, is_named=bool(transport))
+    for key in ("loss_bound", "tags"):
+        if key in table and (transport or carries) != SHOAL:
+            sentence = f"Only the transport {SHOAL!r} knows it: name that one, or leave it out."
+            raise table.error(sentence, key)
     spec = StrategySpec(
         table.take("sync", _word),
         options,
@@ -121,9 +125,11 @@ def _level(table: Table, usual: Level, transport: str, *, is_named: bool) -> Lev
 
 
 def _slow(table: Table, workers: int) -> dict[int, float]:
-    slow = {}
+    slow: dict[int, float] = {}
     for each in table.tables("slow"):
         rank = each.take("rank", lambda value: parse_whole(value, 0, workers - 1))
+        if rank in slow:
+            raise each.error(f"Worker {rank} is described twice.", "rank")
         slow[rank] = each.take("factor", _factor)
         each.end()
     return slow

@@ -50,15 +50,22 @@ class Journal:
         """Return a run's result and the seconds it took, None if it has not been made."""
         return self._known.get(key)
 
+    def begin(self) -> None:
+        """Make the file if it is not there. Raises `ResourceError` if it cannot be written."""
+        self._append(b"")
+
     def add(self, key: str, name: str, seconds: float, result: bytes) -> None:
         """Write a run down. Raises `ResourceError` if that cannot be."""
         line = msgspec.json.encode(_Line(key, name, seconds, msgspec.Raw(result))) + b"\n"
+        self._append(b"\n" + line if self._lacks_newline else line)
+        self._lacks_newline = False
+        self._known[key] = result, seconds
+
+    def _append(self, content: bytes) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab", buffering=0) as file:  # one write: others may add as well
-                file.write(b"\n" + line if self._lacks_newline else line)
+                file.write(content)
         except OSError as error:
             message = f"Cannot write finished runs to {self._path}: {error.strerror}."
             raise ResourceError(message) from error
-        self._lacks_newline = False
-        self._known[key] = result, seconds

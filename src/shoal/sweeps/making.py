@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shoal.errors import ShoalError
+from shoal.errors import ResourceError, ShoalError
 
 if TYPE_CHECKING:
     from shoal.sweeps.run import Run
+
+_NO_MEMORY: Final = "This run needs more memory than there is: take fewer --jobs, or less to run."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,10 @@ def make(run: Run, tick: Callable[[float], None]) -> Made:
     """Make `run`; whatever it raises becomes a sentence."""
     begin = time.monotonic()
     try:
-        result = msgspec.json.encode(run.work(**run.arguments, tick=tick))
+        try:
+            result = msgspec.json.encode(run.work(**run.arguments, tick=tick))
+        except MemoryError as error:
+            raise ResourceError(_NO_MEMORY) from error
     except ShoalError as error:
         return Made(time.monotonic() - begin, failure=str(error), exit_code=error.exit_code)
     except Exception as error:  # noqa: BLE001 - it is raised again where the sweep was started

@@ -63,6 +63,8 @@ def make_runs(
         else:
             missing.setdefault(key, place)
     if missing:
+        if journal is not None:
+            journal.begin()  # where nothing can be written, nobody waits for a run to learn it
         todo = [(place, runs[place]) for place in missing.values()]
         progress = _Progress(todo, tell)
         with closing(_make(todo, jobs, progress.at, ray=ray)) as finished:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from shoal.arguments import share
 from shoal.errors import UsageError
+from shoal.factory_options import check_option_names
 from shoal.train.ad_psgd import ADPSGD
 from shoal.train.all_reduce import AllReduce
 from shoal.train.ds_sync import DSSync
@@ -54,12 +54,7 @@ def make_strategy(
         message = f"There is no strategy {sync!r}{hint} Known: {', '.join(STRATEGIES)}."
         raise UsageError(message)
     factory = STRATEGIES[sync]
-    known = inspect.signature(factory).parameters
-    for option in options or {}:
-        if option not in known:
-            names = ", ".join(known) or "none"
-            message = f"Strategy {sync!r} has no option {option!r}; its options: {names}."
-            raise UsageError(message)
+    check_option_names(sync, factory, options or {})
     return factory(**(options or {}))
 
 

@@ -248,9 +248,9 @@ def test_the_generator_is_asked_by_everyone() -> None:
     ("name", "options", "sentence"),
     [
         ("riples", {}, "did you mean 'ripples'"),
-        ("ripples", {"size": 3}, "unexpected keyword argument 'size'"),
+        ("ripples", {"size": 3}, "'ripples' has no option 'size'; its options: group_size"),
         ("local-sgd", {"interval": 0}, "An interval is at least 1 step"),
-        ("ds-sync", {"shuffle": "nothing"}, "no schedule 'ds-sync-nothing'"),
+        ("ds-sync", {"shuffle": "nothing"}, "DS-Sync shuffles by grid, random, topology"),
         ("all-reduce", {"algorithm": "tree"}, "An all-reduce is one of direct, ring, hierarchical"),
         ("all-reduce", {"algorithm": "hierarchical", "per_host": 3}, "do not make whole hosts of"),
     ],

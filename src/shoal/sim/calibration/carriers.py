@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from shoal.scenario.training_spec import SHOAL
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
 from shoal.transport.wire import segment_bytes_for
@@ -15,7 +16,6 @@ FRAME_BYTES: Final = MTU + ETHERNET_BYTES
 """Of a full packet on a link, whichever transport's."""
 SEGMENT_BYTES: Final = segment_bytes_for(MTU)
 """Of payload in a full packet of Shoal's transport."""
-SHOAL: Final = "shoal"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shoal.sim.calibration.carriers import FRAME_BYTES, SEGMENT_BYTES, SHOAL, Carrier
+from shoal.scenario.training_spec import SHOAL
+from shoal.sim.calibration.carriers import FRAME_BYTES, SEGMENT_BYTES, Carrier
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sim.transports.settings import Transport

@@ -25,6 +25,11 @@ class ADPSGD(AbstractSimulatedStrategy):
     def __init__(self, *, peers: Literal["random", "exponential"] = "random") -> None:
         self._peers: Literal["random", "exponential"] = peers
 
+    @property
+    def contributes(self) -> bool:
+        """Pairs exchange whole models, and need all of each."""
+        return False
+
     def prepare(self, world: World) -> None:
         """Say who is active."""
         self._world = world

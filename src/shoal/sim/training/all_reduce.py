@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from shoal.collectives.graphs import ALGORITHMS
 from shoal.errors import UsageError
-from shoal.sim.training.hierarchy import traffic_of
+from shoal.sim.training.hierarchy import check_hosts
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.training.summing import Summand
@@ -54,7 +54,14 @@ class AllReduce(AbstractSimulatedStrategy):
         if algorithm not in (None, *ALGORITHMS):
             message = f"An all-reduce is one of {', '.join(ALGORITHMS)}, not {algorithm!r}."
             raise UsageError(message)
+        if per_host and algorithm != "hierarchical":
+            raise UsageError('per_host is for algorithm = "hierarchical" alone: leave it out.')
         self._algorithm, self._per_host = algorithm, per_host
+
+    @property
+    def contributes(self) -> bool:
+        """Not if it is hierarchical: its stages are plain messages, which arrive whole."""
+        return self._algorithm != "hierarchical"
 
     def prepare(self, world: World) -> None:
         """Lay out the buckets."""
@@ -62,8 +69,7 @@ class AllReduce(AbstractSimulatedStrategy):
         self._near = 1
         if self._algorithm == "hierarchical":
             self._near = self._per_host or world.workers_per_host
-        if self._algorithm in ("direct", "hierarchical"):
-            traffic_of(world.size, self._near)  # whether there is such a sum
+            check_hosts(world.size, self._near)
         self._buckets = world.model.buckets()
         self._parts = _parts([int(size) // ELEMENT_BYTES for _, size in self._buckets])
         self._iterations: dict[int, _Iteration] = {}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from shoal.errors import UsageError
+from shoal.factory_options import check_option_names, check_option_types
 from shoal.groups import GeneratorConfig, ds_sync_schedule
 from shoal.groups.all_workers import LOCAL_STEPS
 from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
@@ -21,6 +20,12 @@ from shoal.sim.training.scheduled import Scheduled
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 
 Factory: TypeAlias = Callable[..., AbstractSimulatedStrategy]
+
+_GENERATOR: Final = GeneratorConfig()
+
+
+def _bsp() -> ParameterServer:
+    return ParameterServer(0)
 
 
 def _ssp(*, staleness: int = 3, scale_updates: bool = True) -> ParameterServer:
@@ -35,8 +40,25 @@ def _ds_sync(*, shuffle: str = "grid", group_size: int = 0, interval: int = 1) -
     return Scheduled(ds_sync_schedule(shuffle), interval=interval, group_size=group_size)
 
 
-def _ripples(*, interval: int = 1, **config: Any) -> Generated:
-    return Generated(GeneratorConfig(**config), interval=interval)
+def _ripples(
+    *,
+    group_size: int = _GENERATOR.group_size,
+    group_buffer: bool = _GENERATOR.group_buffer,
+    global_division: bool = _GENERATOR.global_division,
+    inter_intra: bool = _GENERATOR.inter_intra,
+    slowdown_threshold: int | None = _GENERATOR.slowdown_threshold,
+    refined_filter: bool = _GENERATOR.refined_filter,
+    interval: int = 1,
+) -> Generated:
+    config = GeneratorConfig(
+        group_size=group_size,
+        group_buffer=group_buffer,
+        global_division=global_division,
+        inter_intra=inter_intra,
+        slowdown_threshold=slowdown_threshold,
+        refined_filter=refined_filter,
+    )
+    return Generated(config, interval=interval)
 
 
 def _ripples_random(*, group_size: int = DEFAULT_GROUP_SIZE, interval: int = 1) -> Generated:
@@ -53,7 +75,7 @@ def _local_sgd(*, interval: int = LOCAL_STEPS) -> Scheduled:
 
 SIMULATED: dict[str, Factory] = {
     "all-reduce": AllReduce,
-    "ps-bsp": partial(ParameterServer, 0),
+    "ps-bsp": _bsp,
     "ps-ssp": _ssp,
     "ps-asp": _asp,
     "ad-psgd": ADPSGD,
@@ -70,7 +92,10 @@ BASELINES: dict[str, Factory] = {"ps-layers": LayeredServer}
 
 
 def make_simulated(name: str, options: Mapping[str, Any]) -> AbstractSimulatedStrategy:
-    """Return the strategy `name`. Raises `UsageError` for an unknown word or option."""
+    """Return the strategy `name`.
+
+    Raises `UsageError` for an unknown word or option, and for a value that an option cannot have.
+    """
     known = SIMULATED | BASELINES
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
@@ -78,9 +103,6 @@ def make_simulated(name: str, options: Mapping[str, Any]) -> AbstractSimulatedSt
         message = f"There is no strategy {name!r}{hint} Known: {', '.join(known)}."
         raise UsageError(message)
     factory = known[name]
-    try:
-        inspect.signature(factory).bind(**options)
-        return factory(**options)
-    except TypeError as error:
-        message = f"Strategy {name!r}: {error}."
-        raise UsageError(message) from error
+    check_option_names(name, factory, options)
+    check_option_types(name, factory, options)
+    return factory(**options)

@@ -24,6 +24,11 @@ class Traffic:
     shares: tuple[float, ...]
 
 
+def check_hosts(size: int, per_host: int) -> None:
+    """Raise `UsageError` if `size` members do not fill hosts of `per_host`."""
+    hierarchical_all_reduce(size, 0, size, 1, per_host)
+
+
 @lru_cache(maxsize=16)
 def traffic_of(size: int, per_host: int) -> Traffic:
     """Return the flows among `size` members, `per_host` of which are near each other.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import topologies
+from shoal.scenario.training_spec import SHOAL
 from shoal.sim.calibration.carriers import MTU, Carrier
 from shoal.sim.calibration.limits import check_reach
 from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 FLOWS: Final = ""
 """No transport: what is sent shares the links fairly and loses nothing."""
-SHOAL: Final = "shoal"
 TRANSPORTS: Final = (SHOAL, *ALL_CONTROLS)
 """Those that can be simulated packet by packet."""
 _USUAL_TICK_S: Final = 1e-6

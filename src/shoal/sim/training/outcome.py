@@ -18,11 +18,11 @@ class Outcome:
     seconds: float
     """Until the last worker had made its steps."""
     step_ms: float
-    """Mean over workers of their time per step."""
+    """Mean of the time per step, over the workers that made one."""
     compute_share: float
     wait_share: float
     exchange_share: float
-    """Of the workers' time."""
+    """Of the workers' time until each had made its last step."""
     steps_by_rank: tuple[int, ...]
     counters: dict[str, float]
     flows: int
@@ -31,3 +31,9 @@ class Outcome:
     """Of every worker's times: the same scenario and seed give the same."""
     curve: tuple[CurvePoint, ...] = ()
     """What the workers' models knew when, if they learnt; the last point is the end's."""
+
+    @property
+    def lost_share(self) -> float:
+        """Of the contributions to sums that may get lost, what did."""
+        may = self.counters.get("lossy_bytes", 0.0)
+        return self.counters["lost_bytes"] / may if may else 0.0

@@ -6,9 +6,12 @@ import gc
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
+from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.closed_form.prediction import predict
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.happenings import check_ways, processes, slower_hosts
@@ -25,12 +28,12 @@ from shoal.switching.tables import PICOSECONDS
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, StrategySpec, TrainingSpec
+    from shoal.scenario.training_spec import Scenario, TrainingSpec
     from shoal.sim.network import Network
 
 
 def check(scenario: Scenario) -> None:
-    """Raise `UsageError` for names, options, calibrations and ways that there are not.
+    """Raise `UsageError` for names, options, sizes, calibrations and ways that there are not.
 
     For before anything runs.
     """
@@ -40,24 +43,39 @@ def check(scenario: Scenario) -> None:
     if training.dataset and training.model is not None:
         from shoal.workloads import default_model, default_recipe
 
-        with _said_of(scenario.places.get("", "")):
+        with _said_of(scenario.places.get("")):
             default_model(training.dataset)
             default_recipe(training.dataset, training.model)
+    world = _world_to_try(cluster, training)
     for strategy in training.strategies:
-        with _said_of(scenario.places.get(strategy.name, ""), f"Strategy {strategy.name!r}"):
-            make_simulated(strategy.strategy, strategy.options)
+        with _said_of(scenario.places.get(strategy.name)):
+            made = make_simulated(strategy.strategy, strategy.options)
+            made.prepare(world)
+            if strategy.loss_bound and not made.contributes:
+                raise UsageError(
+                    "loss_bound: what this strategy sends has to arrive whole; leave it out."
+                )
             check_transport(cluster, training, strategy)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
 
 
+def _world_to_try(cluster: ClusterSpec, training: TrainingSpec) -> World:
+    """Return the cluster with next to nothing to train.
+
+    Which sizes a strategy refuses depends on workers, hosts and racks alone.
+    """
+    job = replace(training, dataset="", model=None, parameters=1, layers=1, transport="", level="")
+    return make_world(cluster, job, StrategySpec(""))
+
+
 @contextmanager
-def _said_of(*what: str) -> Iterator[None]:
-    """Let what is wrong be said of something that stands somewhere."""
+def _said_of(place: str | None) -> Iterator[None]:
+    """Let what is wrong be said of something that stands at `place`, if it stands anywhere."""
     try:
         yield
     except UsageError as error:
-        message = ": ".join(each for each in (*what, str(error)) if each)
+        message = str(error) if place is None else f"{place}: {error}"
         raise UsageError(message) from error
 
 
@@ -202,18 +220,20 @@ def model_of(training: TrainingSpec) -> ModelSize:
 def _outcome(name: str, world: World) -> Outcome:
     times = world.times
     total = sum(each.ended for each in times) or 1
+    compute, wait, exchange = (sum(each.of_steps[part] for each in times) for part in range(3))
     digest = hashlib.blake2b(digest_size=8)
     for each in times:
-        digest.update(repr((each.compute, each.wait, each.exchange, each.ended)).encode())
+        digest.update(repr((*each.of_steps, each.ended)).encode())
     return Outcome(
         name=name,
         workers=world.size,
         steps=sum(each.steps for each in times),
         seconds=max(each.ended for each in times) / PICOSECONDS,
-        step_ms=sum(t.ended / t.steps for t in times) / world.size / PICOSECONDS * 1e3,
-        compute_share=sum(each.compute for each in times) / total,
-        wait_share=sum(each.wait for each in times) / total,
-        exchange_share=sum(each.exchange for each in times) / total,
+        # a target may be met before a slow worker has made a step
+        step_ms=fmean(t.ended / t.steps for t in times if t.steps) / PICOSECONDS * 1e3,
+        compute_share=compute / total,
+        wait_share=wait / total,
+        exchange_share=exchange / total,
         steps_by_rank=tuple(each.steps for each in times),
         counters=dict(world.counters),
         flows=world.time.network.flows_ended,

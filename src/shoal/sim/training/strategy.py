@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 class AbstractSimulatedStrategy(ABC):
     """How workers synchronise; one object carries one run."""
 
+    @property
+    def contributes(self) -> bool:
+        """Whether it sends contributions to sums, of which a transport may lose a share."""
+        return True
+
     @abstractmethod
     def prepare(self, world: World) -> None:
         """Make what the workers of `world` share. Raises `UsageError` for an impossible size."""

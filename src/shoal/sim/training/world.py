@@ -36,6 +36,9 @@ class Times:
     """For bytes, beyond what computing hid."""
     steps: int = 0
     ended: int = 0
+    """When the last of its steps was made."""
+    of_steps: tuple[int, int, int] = (0, 0, 0)
+    """The above three when its last step was made: of a step under way nothing is in them."""
 
 
 @dataclass
@@ -99,6 +102,7 @@ class World:
         mine = self.times[rank]
         mine.steps += 1
         mine.ended = self.time.now
+        mine.of_steps = mine.compute, mine.wait, mine.exchange
         self.learner.note_step(rank, self.time.now)
         if self.learner.is_satisfied:
             self.time.stop()
