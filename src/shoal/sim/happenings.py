@@ -8,7 +8,6 @@ transport whose packets there are.
 
 from __future__ import annotations
 
-from math import ceil
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,8 @@ _PIECE_S = 0.01
 """Of a flow without bursts, what is sent at once."""
 _FASTEST = 1e12
 _LONG_S = 1e6
+_ROUNDING = 1e-9
+"""Of a number of periods: sums of decimal fractions are a little more or less."""
 
 
 def slower_hosts(cluster: ClusterSpec) -> list[tuple[int, int, float]]:
@@ -67,16 +68,18 @@ def _datagrams(flow: Flow, queue: int, number: int) -> Datagrams:
     interval_s = flow.packet_bytes * 8 / flow.rate
     burst = pause_ps = 0
     lasts_s = _LONG_S if flow.stop_s is None else flow.stop_s - flow.start_s
-    packets = max(1, round(lasts_s / interval_s))
+    packets = round(lasts_s / interval_s)
     if flow.burst_s is not None and flow.period_s is not None:
         burst = max(1, round(flow.burst_s / interval_s))
-        packets = burst * max(1, ceil(lasts_s / flow.period_s))
+        whole = int(lasts_s / flow.period_s + _ROUNDING)
+        rest_s = max(0.0, lasts_s - whole * flow.period_s)
+        packets = whole * burst + round(min(rest_s, flow.burst_s) / interval_s)
         pause_ps = max(0, round((flow.period_s - burst * interval_s) * PICOSECONDS))
     return Datagrams(
         flow.source,
         flow.target,
         flow.packet_bytes + ETHERNET_BYTES,
-        packets,
+        max(1, packets),
         max(1, round(interval_s * PICOSECONDS)),
         round(flow.start_s * PICOSECONDS),
         queue,
@@ -87,19 +90,26 @@ def _datagrams(flow: Flow, queue: int, number: int) -> Datagrams:
 
 
 def check_ways(cluster: ClusterSpec) -> None:
-    """Raise `UsageError` if a host is cut off in the end: transfers would wait for ever."""
-    topology = cluster.topology
+    """Raise `UsageError` if a host is cut off from the beginning to the end.
+
+    Transfers would wait for ever. What happens later a job may be too short to meet.
+    """
+    topology = first = cluster.topology
     for event in cluster.events:
         if isinstance(event, LinkEvent):
             topology = changed(topology, event, cluster.topology)
-    down = down_cables(topology)
-    try:
-        check_paths(topology, down)
-    except UsageError as error:
-        names = names_of(topology)
-        links = ", ".join(names[number] for number in down)
-        message = f"{error} These links are down and stay so: {links}."
-        raise UsageError(message) from error
+            first = topology if event.at_s == 0 else first
+    for then in (first, topology):
+        try:
+            check_paths(then, down_cables(then))
+        except UsageError as error:
+            names = names_of(then)
+            links = ", ".join(names[number] for number in down_cables(then))
+            message = f"{error} These links are down and stay so: {links}."
+            trouble = UsageError(message)
+        else:
+            return
+    raise trouble
 
 
 def loses(cluster: ClusterSpec) -> bool:

@@ -1,7 +1,7 @@
-"""What has changed in a model's statistics since all workers had them alike, to be averaged.
+"""A model's statistics, batch norm's and the like, as contributions to a mean over all workers.
 
-So what never changes, whatever a model keeps in a buffer, stays as it is to the bit: a mean of
-equal numbers is rounded. The changes lie in memory of the statistics' own types.
+Only those that have changed somewhere since all workers had them alike are replaced by their mean:
+so what never changes, whatever a model keeps in a buffer, stays as it is to the bit.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ChangedStatistics:
-    """Changes of the averaged buffers of `model`, as contributions to a sum over all workers.
+    """The averaged buffers of `model`, and for each how many workers have changed it.
 
-    Those of the type of `like` go where `place` says, which has room for `num_elements`; `apart`
-    holds those of other types, a tensor for each.
+    Those of the type of `like`, and all counts, go where `place` says, which has room for
+    `num_elements`; `apart` holds those of other types, a tensor for each.
     """
 
     def __init__(self, model: nn.Module, like: Tensor) -> None:
@@ -29,44 +29,44 @@ class ChangedStatistics:
         for index, tensor in enumerate(self.tensors):
             kinds.setdefault((tensor.dtype, tensor.device), []).append(index)
         self._placed = kinds.pop((like.dtype, like.device), [])
-        self.num_elements: Final = sum(self.tensors[index].numel() for index in self._placed)
         self._views: dict[int, Tensor] = {}
         self.apart: Final[list[Tensor]] = []
         for (dtype, device), members in kinds.items():
             length = sum(self.tensors[index].numel() for index in members)
             self.apart.append(torch.zeros(length, dtype=dtype, device=device))
             self._cut(self.apart[-1], members)
-        self.note()
-        self._hook = model.register_load_state_dict_post_hook(lambda *_: self.note())
+        self._before = [tensor.detach().clone() for tensor in self.tensors]
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the memory to be placed in."""
+        return len(self.tensors) + sum(self.tensors[index].numel() for index in self._placed)
 
     def place(self, memory: Tensor) -> None:
-        """Let changes of the usual type lie in `memory`."""
-        self._cut(memory, self._placed)
+        """Let counts and statistics of the usual type lie in `memory`."""
+        self._counts = memory[: len(self.tensors)]
+        self._cut(memory[len(self.tensors) :], self._placed)
 
     def _cut(self, memory: Tensor, members: list[int]) -> None:
         parts = memory.split([self.tensors[index].numel() for index in members])
         for index, part in zip(members, parts, strict=True):
             self._views[index] = part.view(self.tensors[index].shape)
 
-    def note(self) -> None:
-        """Take the statistics as they are for what all workers have."""
-        self._before = [tensor.detach().clone() for tensor in self.tensors]
-
     def contribute(self, world_size: int) -> None:
-        """Write this worker's part of the mean of `world_size` changes."""
+        """Write this worker's part of the means over `world_size`, and which it has changed."""
         for index, tensor in enumerate(self.tensors):
-            torch.sub(tensor, self._before[index], out=self._views[index]).div_(world_size)
+            torch.div(tensor, world_size, out=self._views[index])
+            self._counts[index] = (tensor != self._before[index]).any()
 
     def contribute_nothing(self) -> None:
         """Write a part of no worker."""
+        self._counts.zero_()
         for view in self._views.values():
             view.zero_()
 
     def take(self, factor: float) -> None:
-        """Change the statistics by `factor` times what has been summed."""
-        for index, tensor in enumerate(self.tensors):
-            tensor.copy_(self._before[index].add_(self._views[index], alpha=factor))
-
-    def remove(self) -> None:
-        """Take the hook off the model."""
-        self._hook.remove()
+        """Replace what somebody has changed by `factor` times what has been summed."""
+        for index, (tensor, before) in enumerate(zip(self.tensors, self._before, strict=True)):
+            is_changed = (self._counts[index] > 0).to(tensor.device)
+            tensor.copy_(torch.where(is_changed, self._views[index] * factor, tensor))
+            before.copy_(tensor)

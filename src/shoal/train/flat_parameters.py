@@ -79,8 +79,9 @@ class FlatParameters:
 
 
 def averaged_buffers(model: nn.Module) -> list[Tensor]:
-    """Return the buffers that are averaged: floating-point ones with finite values.
+    """Return the buffers that are averaged: dense floating-point ones with finite values.
 
     One that holds infinities is a mask, not a statistic, and has no mean.
     """
-    return [b for b in model.buffers() if b.is_floating_point() and bool(b.isfinite().all())]
+    dense = [b for b in model.buffers() if b.is_floating_point() and b.layout == torch.strided]
+    return [b for b in dense if bool(b.isfinite().all())]

@@ -19,8 +19,8 @@ class FrozenParameters:
         self._frozen = [each for each in parameters if not each.requires_grad]
 
     def check(self) -> None:
-        """Raise `UsageError` if one of them has a gradient: nobody would average it."""
-        if any(each.grad is not None for each in self._frozen):
+        """Raise `UsageError` if one of them is trained now: nobody would average its gradient."""
+        if any(each.requires_grad and each.grad is not None for each in self._frozen):
             raise UsageError(
                 "A parameter that was frozen when DistributedOptimizer was made has a gradient"
                 " now: make a new DistributedOptimizer after unfreezing layers, or freeze them"

@@ -10,8 +10,8 @@ A trailer on the last bucket carries, summed like a gradient: how many workers c
 parameter how many had a gradient for it. It is needed before any other sum can be used, and nothing
 of it may get lost.
 
-Of buffers it is what has changed that is averaged: so what never changes stays as it is, to the
-bit, whatever the number of workers. Those of another type than the parameters go in sums of theirs.
+Statistics in buffers are averaged as well; those of another type than the parameters go in sums of
+their own.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class GradientBuckets:
         """Of batch norm and the like, averaged along with the gradients."""
         self._is_averaged = False
         """Whether gradients have been averaged since the last step."""
+        self._is_local = False
+        """Whether some have been accumulated here since then."""
         self.enabled = True
         """Set False while gradients only accumulate locally."""
         self.on_started: Callable[[], None] | None = None
@@ -137,6 +139,7 @@ class GradientBuckets:
     def on_gradient(self, index: int) -> None:
         """Take the gradient of parameter `index`, which backward has just accumulated."""
         if not self.enabled:
+            self._is_local = True
             return
         if not self._is_callback_queued:
             self._is_callback_queued = True
@@ -197,7 +200,7 @@ class GradientBuckets:
     def _finish_backward(self) -> None:
         """Reduce what is left and wait: runs when backward has gone through the whole graph."""
         self._start_rest(contributes=True)
-        self._is_averaged = True
+        self._is_averaged, self._is_local = True, False
         if self.on_started is not None:
             self.on_started()
         else:
@@ -282,25 +285,23 @@ class GradientBuckets:
     def end_step(self) -> None:
         """Note that the gradients are used now; raise `UsageError` if some were never averaged."""
         self._frozen.check()
-        is_averaged, self._is_averaged = self._is_averaged, False
-        if is_averaged:
-            return
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - looking needs no values
-            is_local = any(
-                parameter.grad is not None and parameter.grad is not self.views[index]
-                for index, parameter in enumerate(self.parameters)
-            )
+        is_averaged, is_local = self._is_averaged, self._is_local
+        self._is_averaged = self._is_local = False
+        if not is_averaged:
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - looking needs no values
+                is_local = any(
+                    parameter.grad is not None and parameter.grad is not self.views[index]
+                    for index, parameter in enumerate(self.parameters)
+                )
         if is_local:
             raise UsageError(
-                "The gradients of this step have not been averaged: since the last step no backward"
-                " pass ran outside no_sync(), or the model was cast after DistributedOptimizer was"
-                " made."
+                "The gradients of this step have not all been averaged: its last backward pass must"
+                " run outside no_sync(), and gradients that are set by hand are nobody else's."
             )
 
     def remove(self) -> None:
         """Take the hooks off the model."""
         self._order.settle()
-        self.statistics.remove()
         for hook in self._hooks:
             hook.remove()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -253,7 +253,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Safe to call twice.
         """
-        self.flat.take_back()
+        if self._strategy.has_finished:
+            return
+        with suppress(UsageError):  # cast since its last step: the others have that without it
+            self.flat.take_back()
         self._strategy.finish()
 
     def average_model(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.errors import UsageError
+from shoal.lab.hosts.background import due_bytes
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, HostEvent, LinkEvent
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.happenings import datagrams, not_modelled
@@ -91,6 +92,23 @@ def test_background_flows_of_udp_are_sources_of_packets() -> None:
     assert first.queue == CLUSTER.queues[8]
     assert (second.packets, second.burst) == (10 * 83, 83)
     assert second.pause_ps + 83 * second.interval_ps == 10_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("start_s", "lasts_s", "burst_s", "period_s"), [(0.2, 0.9, 0.1, 0.3), (0.0, 1.05, 0.5, 1.0)]
+)
+def test_a_flow_that_ends_within_a_period_sends_what_the_lab_s_does(
+    start_s: float, lasts_s: float, burst_s: float, period_s: float
+) -> None:
+    flow = Flow(
+        0, 1, "udp", 10_000_000, start_s, start_s + lasts_s, burst_s=burst_s, period_s=period_s
+    )
+    (source,) = datagrams(replace(CLUSTER, flows=(flow,)))
+    due = due_bytes(flow, lasts_s)
+    assert source.packets == pytest.approx(due / flow.packet_bytes, abs=3)
+    simulation = Simulation(CLUSTER.topology, [source])
+    simulation.finish()
+    assert simulation.flows["last_at"][0] < (start_s + lasts_s) * PICOSECONDS
 
 
 @pytest.mark.parametrize("transport", ["cubic", "shoal"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,11 +150,24 @@ def test_detours_lead_on_where_paths_without_some_cables_do_not() -> None:
 def test_a_host_that_stays_cut_off_is_refused_with_the_link() -> None:
     topology = star(host_names(3), MATERIALS)
     (number,) = cables(topology, "switch-host2")
-    down = LinkEvent(1.0, (number,), link=(("down", True),))
+    down = LinkEvent(0.0, (number,), link=(("down", True),))
     check_ways(ClusterSpec(topology, events=(down, LinkEvent(2.0, (number,), recover=True))))
+    check_ways(ClusterSpec(topology, events=(replace(down, at_s=9.0),)))  # a job may end before
     with pytest.raises(UsageError, match=r"no path .* to host2\. .* stay so: switch-host2\.$"):
         check_ways(ClusterSpec(topology, events=(down,)))
     check_ways(ClusterSpec(with_down(RACKS, "leaf0-spine0")))
+
+
+@pytest.mark.parametrize("kind", [FlowNetwork, PacketNetwork, BoundedLossNetwork])
+def test_delays_are_those_of_the_ways_that_are_taken(kind: Any) -> None:
+    slow = with_link(SQUARE, "u-v", Link(0.005))
+    for network, wanted in (
+        (kind(slow, local_rate=RATE), 0),
+        (kind(with_down(slow, "s-t"), local_rate=RATE), 5 * SECOND // 1000),
+    ):
+        assert network.delay(0, 1) == wanted
+        network.avoid(0, cables(SQUARE, "s-t"))
+        assert network.delay(0, 1) == 5 * SECOND // 1000
 
 
 def test_sums_that_can_never_end_are_given_up() -> None:

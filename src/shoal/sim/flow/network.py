@@ -182,7 +182,7 @@ class FlowNetwork:
         self._next_event = min(self._next_event, at)
 
     def carried(self) -> list[float]:
-        """Return the bytes that each cable has carried, of flows that have ended."""
+        """Return the bytes that each cable has carried of flows that have ended, or left it."""
         return [float(each) for each in self._state.links["carried"][: len(self.topology.cables)]]
 
 

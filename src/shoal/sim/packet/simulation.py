@@ -228,6 +228,7 @@ def flow_rows(
             flow.key,
             flow.burst,
             flow.pause_ps,
+            flow.burst,
             flow.size,
             flow.destination,
             ports[flow.source],

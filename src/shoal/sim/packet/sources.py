@@ -1,9 +1,9 @@
 """Flows that send at their own pace whatever becomes of their packets, and what comes of each.
 
 A flow is a timer of the window kernel at its host's port: when it is due, a packet leaves and the
-timer is set anew. Bursts are counted from a flow's end: its packets are whole bursts. Of flows that
-are due at the same time, the lower port's sends first, then the lower flow: so packets have the
-same numbers in every engine that is given the same packets in that order.
+timer is set anew. Of flows that are due at the same time, the lower port's sends first, then the
+lower flow: so packets have the same numbers in every engine that is given the same packets in that
+order.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ FLOW: Final = np.dtype(
         ("key", "<u8"),  # hash by which its packets choose among equal paths
         ("burst", "<i8"),  # packets after which it pauses; 0: never
         ("pause", "<i8"),  # picoseconds more than the interval
+        ("burst_left", "<i8"),  # packets until it pauses
         ("size", "<i4"),  # bytes
         ("destination", "<i4"),  # host
         ("port", "<i4"),  # of the source
@@ -51,7 +52,7 @@ FLOW: Final = np.dtype(
 )
 
 
-_GIVEN: Final = 11
+_GIVEN: Final = 12
 """Fields that say what a flow is to do."""
 
 
@@ -123,7 +124,9 @@ def send(state: State, window: Window, flow: Row, timer: int) -> int:
     flow.left -= 1
     if flow.left > 0:
         after = at + flow.interval
-        if flow.burst > 0 and flow.left % flow.burst == 0:
+        flow.burst_left -= 1
+        if flow.burst_left == 0:
+            flow.burst_left = flow.burst
             after += flow.pause
         push(state, window, timer, after, flow.port)
     return NONE

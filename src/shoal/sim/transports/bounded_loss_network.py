@@ -30,7 +30,7 @@ from shoal.sim.transports.transfer_tables import Flows, transfer_tables
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import USUAL_PACKETS, make_state
+from shoal.switching.topology import USUAL_PACKETS, down_cables, make_state
 from shoal.transport.bitmap import flags_at
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import ABSENT, FLOAT32, WIRE_BYTES
@@ -132,7 +132,7 @@ class BoundedLossNetwork:
         """How long each flow of every transfer took, picoseconds, if that `keeps_times`."""
         hosts = topology.hosts
         check_room(hosts * endpoint_bytes(hosts), f"Shoal's transport on {hosts:,} hosts")
-        self._delays = WayLengths(topology, delay_of)
+        self._delays = WayLengths(topology, delay_of, without=down_cables(topology))
         room = packets or USUAL_PACKETS + hosts * (self.config.budget_packets + hosts)
         self.state = make_state(
             topology, seed=seed, packets=room, spray=spray, shared_buffers=shared_buffers
@@ -214,6 +214,7 @@ class BoundedLossNetwork:
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Send by shortest paths without these cables from `at` on."""
         self.change(at, avoiding(self.topology, cables))
+        self._delays = WayLengths(self.topology, delay_of, without=cables)
 
     def change(self, at: int, write: Callable[[State], None]) -> None:
         """Let `write` change settings of ports, links and routes from `at` on."""

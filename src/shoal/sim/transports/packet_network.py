@@ -26,7 +26,7 @@ from shoal.sim.transports.tables import SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.port import transmission_time
 from shoal.switching.tables import PICOSECONDS, Count, with_packets
-from shoal.switching.topology import USUAL_PACKETS, make_state
+from shoal.switching.topology import USUAL_PACKETS, down_cables, make_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -109,9 +109,7 @@ class PacketNetwork:
         self._others = new_flows(flow_rows(others, self._ports.tolist()))
         self._ends.core[0]["first_owner"] = len(others)
         arm(self._state, self._window, self._others)
-        self._delays = WayLengths(topology, delay_of)
-        self._there = WayLengths(topology, _time_of(self.transport.frame_bytes))
-        self._back = WayLengths(topology, _time_of(self.transport.ack_bytes))
+        self._lay_ways(down_cables(topology))
         self._over: deque[int] = deque()
         self._standstill = Standstill(lambda: int(self.records["received"].sum()))
 
@@ -242,6 +240,14 @@ class PacketNetwork:
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Send by shortest paths without these cables from `at` on."""
         self.change(at, avoiding(self.topology, cables))
+        self._lay_ways(cables)
+
+    def _lay_ways(self, without: Collection[int]) -> None:
+        """Work out how long ways without these cables are."""
+        frame, ack = _time_of(self.transport.frame_bytes), _time_of(self.transport.ack_bytes)
+        self._delays = WayLengths(self.topology, delay_of, without=without)
+        self._there = WayLengths(self.topology, frame, without=without)
+        self._back = WayLengths(self.topology, ack, without=without)
 
     def change(self, at: int, write: Callable[[State], None]) -> None:
         """Let `write` change settings of ports, links and routes from `at` on."""
