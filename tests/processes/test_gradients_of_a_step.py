@@ -342,6 +342,40 @@ def test_finish_may_be_called_twice_and_ends_the_steps(run_workers: RunWorkers, 
         assert "makes no more steps" in text
 
 
+def wrap_again() -> tuple[list[float], str]:
+    session = shoal.init(deadline_s=20)
+    model = TwoHeads()
+    first = shoal.DistributedOptimizer(torch.optim.SGD(model.trunk.parameters(), lr=0.3), model)
+    model(own_rows(0, session.rank), 0).square().mean().backward()
+    first.step()
+    second = shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.3), model)
+    for step in range(STEPS):
+        second.zero_grad()
+        model(own_rows(step, session.rank), 0).square().mean().backward()
+        second.step()
+    with pytest.raises(shoal.UsageError) as caught:
+        first.step()
+    first.finish()
+    second.finish()
+    return nn.utils.parameters_to_vector(model.parameters()).tolist(), str(caught.value)
+
+
+def test_gradients_are_averaged_once_whoever_else_was_made_for_the_model(
+    run_workers: RunWorkers,
+) -> None:
+    model = TwoHeads()
+    for parameters, steps in ((model.trunk.parameters(), 1), (model.parameters(), STEPS)):
+        optimizer = torch.optim.SGD(parameters, lr=0.3)
+        for step in range(steps):
+            model.zero_grad()
+            model(rows_of(step), 0).square().mean().backward()
+            optimizer.step()
+    alone = nn.utils.parameters_to_vector(model.parameters()).detach()
+    for result, text in run_workers(wrap_again, WORLD):
+        torch.testing.assert_close(torch.tensor(result), alone, atol=1e-6, rtol=1e-5)
+        assert "Another DistributedOptimizer" in text
+
+
 def wrap_wrongly() -> list[str]:
     shoal.init(deadline_s=20)
     model = nn.Linear(2, 2)

@@ -17,6 +17,7 @@ their own.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.autograd import Variable
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, Work
     from shoal.train.replica import Stopwatch
+
+
+_BUCKETS: WeakKeyDictionary[nn.Module, ref[GradientBuckets]] = WeakKeyDictionary()
+"""Of models whose gradients are averaged: once, whoever is made for them."""
 
 
 class GradientBuckets:
@@ -72,6 +77,7 @@ class GradientBuckets:
         self._frozen = FrozenParameters(model.parameters())
         self.statistics = ChangedStatistics(model, first)
         """Of batch norm and the like, averaged along with the gradients."""
+        self._is_removed = False
         self._is_averaged = False
         """Whether gradients have been averaged since the last step."""
         self._is_local = False
@@ -93,6 +99,10 @@ class GradientBuckets:
             for index, p in enumerate(self.parameters)
         ]
         self.reset()
+        previous = _BUCKETS[model]() if model in _BUCKETS else None
+        if previous is not None:  # of an optimizer that has not finished: both would average
+            previous.remove()
+        _BUCKETS[model] = ref(self)
 
     @property
     def trailer(self) -> int:
@@ -285,6 +295,11 @@ class GradientBuckets:
     def end_step(self) -> None:
         """Note that the gradients are used now; raise `UsageError` if some were never averaged."""
         self._frozen.check()
+        if self._is_removed:
+            raise UsageError(
+                "Another DistributedOptimizer has been made for this model, and averages its"
+                " gradients: use that one, or give one optimizer all parameters."
+            )
         is_averaged, is_local = self._is_averaged, self._is_local
         self._is_averaged = self._is_local = False
         if not is_averaged:
@@ -301,6 +316,7 @@ class GradientBuckets:
 
     def remove(self) -> None:
         """Take the hooks off the model."""
+        self._is_removed = True
         self._order.settle()
         for hook in self._hooks:
             hook.remove()
