@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, final, get_args
 
 import torch
 
+from shoal.arguments import whole_number
 from shoal.collectives.buckets import BUCKET_BYTES
 from shoal.errors import UsageError
 from shoal.runtime.host_copy import HOST
@@ -45,7 +46,8 @@ class AllReduce(AbstractStrategy):
         if overlap not in get_args(Overlap):
             message = f"overlap is one of {', '.join(get_args(Overlap))}, not {overlap!r}."
             raise UsageError(message)
-        self._bucket_bytes, self._overlap = bucket_bytes, overlap
+        self._bucket_bytes = whole_number(bucket_bytes, "A bucket's bytes", low=1)
+        self._overlap = overlap
         self._layerwise: LayerwiseUpdates | None = None
 
     def options(self) -> dict[str, str | int | float | bool | None]:
