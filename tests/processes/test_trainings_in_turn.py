@@ -58,6 +58,39 @@ def test_a_seventh_run_may_have_requests_of_another_size(
     assert all(result == results[0] for result in results)
 
 
+def train_side_by_side(sync: str, transport: str) -> tuple[float, float]:
+    """Train two models at once, and then two more; return how far replicas are apart."""
+    shoal.init(deadline_s=20)
+    apart = []
+    for _ in range(2):
+        models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+        optimizers = [
+            shoal.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1), model, sync, transport=transport
+            )
+            for model in models
+        ]
+        for _ in range(4):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                optimizer.zero_grad()
+                model(torch.ones(3, 4)).square().mean().backward()
+                optimizer.step()
+        for optimizer in optimizers:
+            optimizer.finish()
+        apart.append(max(optimizer.average_model() for optimizer in optimizers))
+    shoal.shutdown()
+    return apart[0], apart[1]
+
+
+@pytest.mark.parametrize("sync", ["all-reduce", "local-sgd", "ds-sync", "ripples"])
+@pytest.mark.parametrize("transport", ["shoal", "gloo"])
+def test_trainings_do_not_meet_each_other_s_averages(
+    run_workers: RunWorkers, sync: str, transport: str
+) -> None:
+    for apart in run_workers(train_side_by_side, 2, sync, transport):
+        assert max(apart) < 1e-6
+
+
 def finish_twice() -> dict[str, float]:
     """Finish each strategy once more, as a `finally` does; return how far apart models are then."""
     shoal.init(deadline_s=20)

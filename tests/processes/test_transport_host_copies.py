@@ -232,7 +232,7 @@ def sum_and_average() -> dict[str, Any]:
     communicator.broadcast(told, 2)
     mean = elsewhere(torch.full((3_000,), float(rank), dtype=torch.bfloat16))
     communicator.group_average(mean, range(size), sequence=0, weights=range(1, size + 1))
-    communicator.begin(LossOptions(0.3, ERROR_FEEDBACK))
+    communicator.loss = LossOptions(0.3, ERROR_FEEDBACK)
     place, fed = elsewhere(torch.empty(60_000)), torch.zeros(60_000)
     for _ in range(20):
         place.fill_(1.0)

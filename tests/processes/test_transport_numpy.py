@@ -183,6 +183,38 @@ def test_the_environment_says_who_meets_in_sums_over_all(
     assert results[0]["met"] == met_by_first
 
 
+REUSED_MEMORY = """
+import json
+import numpy as np
+import shoal
+
+with shoal.connect(deadline_s=20) as comm:
+    memory = np.ones(40_000, np.float32)
+    guard = np.zeros(40_000, np.float32)
+    for kind in (np.float16, np.float32, np.float64, np.float16):
+        for wire in ("float16", None):
+            array = memory[:20_000].view(kind)
+            array[...] = 1
+            comm.all_reduce(array, loss_bound=0.3, holes="error-feedback", wire=wire)
+    shards = comm.reduce_scatter(np.arange(comm.world_size, dtype=np.float32)).tolist()
+    mean = comm.all_reduce(np.ones(5), average=True, holes="divide-by-count").tolist()
+    rest = memory[20_000:].tolist()
+    comm.barrier()
+print(json.dumps({"rest": rest, "shards": shards, "mean": mean}))
+"""
+
+
+def test_what_was_lost_is_added_to_numbers_of_the_same_type_and_length_only() -> None:
+    for rank, result in enumerate(printed_by_ranks(REUSED_MEMORY, 3)):
+        assert set(result["rest"]) == {1.0}
+        assert result["shards"] == 3.0 * rank
+
+
+def test_what_loses_nothing_may_have_any_policy_for_holes() -> None:
+    for result in printed_by_ranks(REUSED_MEMORY, 3, SHOAL_ALL_REDUCE="ring"):
+        assert result["mean"] == [1.0] * 5
+
+
 CONNECT = """
 import sys
 import shoal

@@ -135,6 +135,29 @@ def test_ranks_whose_messages_would_not_fit_say_so(
         assert text.endswith(": set them alike on every rank.")
 
 
+def misfits() -> list[str]:
+    _, size = join()
+    said = []
+    for wrong in (
+        lambda: dist.all_gather_into_tensor(torch.zeros(size * 4), torch.zeros(4).double()),
+        lambda: dist.all_gather_into_tensor(torch.zeros(size * 4), torch.zeros(1)),
+        lambda: dist.reduce_scatter_tensor(torch.zeros(4).double(), torch.zeros(size * 4)),
+        lambda: dist.reduce_scatter_tensor(torch.zeros(4).int(), torch.zeros(size * 4)),
+        lambda: dist.all_to_all_single(torch.zeros(4), torch.zeros(4), [3, 3], [2, 2]),
+        lambda: dist.all_to_all_single(torch.zeros(4), torch.zeros(4), [2, 2], [4]),
+    ):
+        with pytest.raises(UsageError) as caught:
+            wrong()
+        said.append(str(caught.value))
+    dist.barrier()
+    return said
+
+
+def test_tensors_and_splits_that_do_not_fit_are_refused(run_workers: RunWorkers) -> None:
+    for said in run_workers(misfits, 2, initialize=False):
+        assert [text.split(" ")[0] for text in said] == ["Shards"] * 4 + ["The"] * 2
+
+
 def move_everything() -> None:
     rank, size = join()
     told = torch.full((5000,), float(rank))

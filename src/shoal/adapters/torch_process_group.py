@@ -236,6 +236,7 @@ class ShoalProcessGroup(DescribedGroup):
         self, output: Tensor, source: Tensor, reduction: Any, options: SumOptions
     ) -> TransportWork:
         size, me = self.group.size, self.group.me
+        _check_shards(output, source, size)
         whole = source.reshape(size, -1)
         if reduction == ReduceOp.PREMUL_SUM:
             whole, reduction = whole * factor_of(reduction, whole), ReduceOp.SUM
@@ -302,8 +303,9 @@ class ShoalProcessGroup(DescribedGroup):
     @through_host(overwrites=True)
     def _allgather_base(self, output: Tensor, source: Tensor, opts: Any = None) -> TransportWork:
         """Collect every member's tensor, one behind the other."""
-        flat, finish = _contiguous(output, copy=False)
         size, me = self.group.size, self.group.me
+        _check_shards(source, output, size)
+        flat, finish = _contiguous(output, copy=False)
         flat.view(size, -1)[me] = source.reshape(-1)
         work = self._operation([output], finish)
         counts = [source.numel() * source.element_size()] * size
@@ -571,6 +573,16 @@ def _bring_back(summand: Summand, finish: Callable[[], None]) -> Callable[[], No
     return copy
 
 
+def _check_shards(shard: Tensor, whole: Tensor, size: int) -> None:
+    """Raise `UsageError` unless `whole` is made of `size` shards like `shard`."""
+    if shard.dtype != whole.dtype or shard.numel() * size != whole.numel():
+        message = (
+            f"Shards of {shard.numel()} {shard.dtype} on {size} ranks do not make"
+            f" {whole.numel()} {whole.dtype}."
+        )
+        raise UsageError(message)
+
+
 def _row_bytes(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
     """Return the bytes that go to or come from each member."""
     rows = tensor.shape[0] if tensor.dim() else 0
@@ -579,5 +591,8 @@ def _row_bytes(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
             message = f"A tensor of {rows} rows cannot be split evenly over {size} ranks."
             raise UsageError(message)
         splits = [rows // size] * size
+    if len(splits) != size or sum(splits) != rows or min(splits) < 0:
+        message = f"The splits {list(splits)} do not divide {rows} rows among {size} ranks."
+        raise UsageError(message)
     row = tensor.numel() // rows * tensor.element_size() if rows else 0
     return [split * row for split in splits]

@@ -24,6 +24,7 @@ from shoal.runtime.udp.group import stream_of
 from shoal.runtime.udp.settings import from_environment
 
 if TYPE_CHECKING:
+    from shoal.runtime.transports import LossOptions
     from shoal.runtime.udp.engine import UdpEngine
     from shoal.runtime.udp.stats import TransportStats
     from shoal.runtime.udp.transfer import Transfer
@@ -165,22 +166,18 @@ def share_engine(
     return EngineShare(shared, deadline_s)
 
 
-def share_transport(
-    rank: int,
-    world_size: int,
-    facts: StoreFacts,
-    *,
-    deadline_s: float,
+def communicator_over(
+    share: EngineShare,
+    loss: LossOptions,
     on_peer_error: Callable[[int | None, str], None] | None = None,
 ) -> TransportCommunicator:
-    """Return a communicator for strategies over this process's engine; collective.
+    """Return a communicator for strategies with conversations of its own; not to be closed itself.
 
-    See `share_engine`.
+    All members make theirs in the same order.
     """
-    everyone = tuple(range(world_size))
-    share = share_engine(rank, everyone, world_size, facts, deadline_s=deadline_s)
     return TransportCommunicator(
         share,
+        loss=loss,
         algorithm=from_environment().sums.algorithm,
         on_peer_error=on_peer_error,
         stream=share.new_stream("communicator"),

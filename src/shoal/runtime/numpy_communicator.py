@@ -155,7 +155,7 @@ class NumpyCommunicator:
         members = self.group(group)
         self._check_rows(array, members)
         values, form = self._summable(array, wire)
-        part = values[members.me].copy()
+        part = np.array(values[members.me])
         options = SumOptions(loss_bound=self._checked_bound(array, loss_bound))
         memories = _memory(values, form), _memory(part, form)
         self._finish(members.reduce_scatter(*memories, options))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from shoal.comm import Communicator
+    from shoal.errors import ShoalError
+    from shoal.runtime.engine_share import EngineShare
     from shoal.runtime.transport_communicator import TransportCommunicator
 
 _current: Session | None = None
@@ -98,7 +101,9 @@ class Session:
         self.control = control
         self._agreement = agreement
         self._service = service
-        self._transport: TransportCommunicator | None = None
+        self._share: EngineShare | None = None
+        self._transports: WeakSet[TransportCommunicator] = WeakSet()
+        """One for each training, so that none meets the conversations of another."""
         self._runs = 0
 
     @property
@@ -152,34 +157,37 @@ class Session:
         """Return what goes over `transport`: "gloo", or "shoal" with that bound on losses.
 
         `holes` says what a lost part of a sum counts as, `wire` what its floats are sent as.
-        Collective the first time that "shoal" is asked for. Raises `UsageError` for names that do
+        Over "shoal" a new one each time, the same on every worker. Collective the first time that
+        it is asked for. Raises `UsageError` for names that do
         not exist or a bound that is none.
         """
         policy = check_transport(transport, loss_bound, holes, wire)
         if transport == "gloo":
             return self.communicator
-        if self._transport is None:
-            from shoal.runtime.engine_share import share_transport
+        from shoal.runtime.engine_share import communicator_over, share_engine
 
-            self._transport = share_transport(
-                self.rank,
-                self.world_size,
-                self.facts,
-                deadline_s=self.deadline_s,
-                on_peer_error=self._report_peer,
+        if self._share is None:
+            everyone = tuple(range(self.world_size))
+            self._share = share_engine(
+                self.rank, everyone, self.world_size, self.facts, deadline_s=self.deadline_s
             )
-            self._share_fate(self._transport)
-        self._transport.begin(LossOptions(loss_bound, policy, wire=wire))
-        self._transport.workers_per_host = self.workers_per_host
-        return self._transport
+            self.communicator.on_abort(self._abort_transports)
+        loss = LossOptions(loss_bound, policy, wire=wire)
+        made = communicator_over(self._share, loss, self._report_peer)
+        made.workers_per_host = self.workers_per_host
+        self._transports.add(made)
+        return made
 
     def _report_peer(self, rank: int | None, text: str) -> None:
         if rank is not None:
             self.control.report_failure(f"their connection broke ({text}).", culprit=rank)
 
-    def _share_fate(self, transport: TransportCommunicator) -> None:
-        """Let whatever aborts the communicator abort `transport` too."""
-        self.communicator.on_abort(transport.abort)
+    def _abort_transports(self, error: ShoalError) -> None:
+        """Let whatever aborts the communicator abort all that goes over the transport too."""
+        if self._share is not None:
+            self._share.abort(error)
+        for transport in list(self._transports):
+            transport.abort(error)
 
     def next_run_name(self) -> str:
         """Return a name for the next training run, the same on every worker."""
@@ -197,9 +205,9 @@ class Session:
         Whoever still waits for it learns that it is gone, as if its process had ended.
         """
         self.control.close()
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
+        if self._share is not None:
+            self._share.close()
+            self._share = None
         self.communicator.abort(UsageError("This worker has left the job; start it again."))
 
     def close(self) -> None:

@@ -185,14 +185,6 @@ class TransportCommunicator:
         """Leave: close the transport."""
         self._engine.close()
 
-    def begin(self, loss: LossOptions) -> None:
-        """Let another training run begin: `loss` holds, and what an earlier one lost is forgotten.
-
-        Its tensors are gone, and new ones may lie where they did.
-        """
-        self.loss = loss
-        self._feedback.forget()
-
     def all_reduce(
         self,
         buffer: Tensor,

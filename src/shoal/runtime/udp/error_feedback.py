@@ -38,11 +38,3 @@ class ErrorFeedback:
         for tables, give_back in lost:
             tables.add_kept(address)
             give_back()
-
-    def forget(self) -> None:
-        """Let go of everything that is kept: the tensors it came from are sent no more."""
-        with self._lock:
-            lost = [each for kept in self._lost.values() for each in kept]
-            self._lost.clear()
-        for _tables, give_back in lost:
-            give_back()

@@ -161,7 +161,8 @@ class TransportGroup:
         """Sum `memory` over all members, in place, times `options.scale`."""
         if self.size == 1 and options.scale != 1.0:
             raise UsageError("Scale a sum over one member yourself.")
-        if options.policy == DIVIDE_BY_COUNT and options.algorithm != "direct":
+        may_lose = options.loss_bound > 0 and memory.form != RAW
+        if may_lose and options.policy == DIVIDE_BY_COUNT and options.algorithm != "direct":
             message = (
                 f"A {options.algorithm} all-reduce adds up sums on their way, so lost contributions"
                 " cannot be counted; choose the direct algorithm or another policy for holes."
@@ -365,8 +366,10 @@ class TransportGroup:
         if stream is None and iteration is None:
             iteration = self.reserve()
         origin = source or memory
+        # Other numbers may lie in the same memory by now: what was lost of these is none of theirs.
+        kept = options.tensor, origin.form, origin.count
         if options.keeps_missing:  # first, because it frees tables
-            self.feedback.add_back(options.tensor, origin.address)
+            self.feedback.add_back(kept, origin.address)
         is_large = memory.count * WIRE_BYTES[memory.form] >= DIVIDED_BYTES
         lanes = self.engine.lane_count if is_large and piece else 1
         found = self._take(shape, lanes)
@@ -385,7 +388,7 @@ class TransportGroup:
                 continue
             tables.place(memory.address, origin.address)
             if options.keeps_missing:
-                give_back = partial(self.feedback.keep, options.tensor, tables, give_back)
+                give_back = partial(self.feedback.keep, kept, tables, give_back)
             if options.tensor is not None:
                 self._tagger(options.importance).tag(tables, (options.tensor, lane))
             parts.append(Part(lane, tables, give_back, self._accounts.get(tables)))
