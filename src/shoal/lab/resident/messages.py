@@ -124,7 +124,8 @@ class Connection:
         """Send a message, and copies of descriptors."""
         line = msgspec.json.encode(message) + b"\n"
         sent = socket.send_fds(self.socket, [line], files)
-        self.socket.sendall(line[sent:])
+        if sent < len(line):  # to send nothing would fail once the other end has answered and gone
+            self.socket.sendall(line[sent:])
 
     def receive(self) -> bytes | None:
         """Return the next line; None at the end. Raises `ProtocolError` for one without end."""
