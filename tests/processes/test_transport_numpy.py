@@ -215,6 +215,33 @@ def test_what_loses_nothing_may_have_any_policy_for_holes() -> None:
         assert result["mean"] == [1.0] * 5
 
 
+FORKED = """
+import json, os
+import numpy as np
+import shoal
+
+with shoal.connect(deadline_s=20) as comm:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.all_reduce(np.ones(5))
+        except shoal.UsageError as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(reading, 1000).decode()
+    total = comm.all_reduce(np.ones(5)).tolist()
+print(json.dumps({"said": said, "total": total}))
+"""
+
+
+def test_a_forked_process_is_told_that_the_transport_is_not_its_own() -> None:
+    for result in printed_by_ranks(FORKED, 2):
+        assert "was forked" in result["said"]
+        assert result["total"] == [2.0] * 5
+
+
 CONNECT = """
 import sys
 import shoal

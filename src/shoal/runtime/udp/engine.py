@@ -8,6 +8,7 @@ links carry more than one thread can.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ import msgspec
 import numpy as np
 
 from shoal.compiled import compiling_once, is_cold
-from shoal.errors import MismatchError, ShoalError
+from shoal.errors import MismatchError, ShoalError, UsageError
 from shoal.runtime.udp.lane import Lane, LaneCard
 from shoal.runtime.udp.links import LinkListener, PeerLinks
 from shoal.runtime.udp.operation_log import OperationLog
@@ -73,6 +74,7 @@ class UdpEngine:
         lane_count: int = 1,
     ) -> None:
         self.deadline_s = deadline_s
+        self._process = os.getpid()
         self._interfaces = parse_interfaces(bind, advertise)
         check_reachable(self._interfaces)
         self._log = OperationLog(world_size)
@@ -149,7 +151,15 @@ class UdpEngine:
             lane.start(f"shoal-lane-{number}")
 
     def submit(self, transfer: Transfer) -> Transfer:
-        """Start a transfer as soon as the lanes get to it. Callable from any thread."""
+        """Start a transfer as soon as the lanes get to it. Callable from any thread.
+
+        Raises `UsageError` in a forked process, where no lane is.
+        """
+        if os.getpid() != self._process:
+            raise UsageError(
+                "This process was forked from the one that joined the job: the transport is that"
+                " one's, and moves nothing here."
+            )
         transfer.limit_s = transfer.limit_s or self.deadline_s
         wait_s = math.inf if transfer.patient else transfer.limit_s
         transfer.submitted = time.monotonic()
