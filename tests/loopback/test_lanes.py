@@ -171,7 +171,8 @@ def test_what_any_lane_loses_is_added_to_the_next_contribution() -> None:
         assert 0 < missing.sum() <= 0.25 * LARGE
         again = [np.zeros(LARGE, np.float32) for _ in made]
         for group, array in zip(groups, again, strict=True):
-            group.feedback.add_back("gradient", array.ctypes.data)
+            memory = memory_of(array)
+            group.feedback.add_back(("gradient", memory.form, memory.count), memory.address)
         assert (again[0] + again[1] == missing).all()
 
 

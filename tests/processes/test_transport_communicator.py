@@ -217,11 +217,11 @@ def sum_after_another_run() -> Tensor:
     """Return a sum in the memory of one that lost something and was to be fed back."""
     communicator = connect()
     buffer = torch.ones(60_000)
-    communicator.begin(LossOptions(0.3, ERROR_FEEDBACK))
+    communicator.loss = LossOptions(0.3, ERROR_FEEDBACK)
     communicator.all_reduce(buffer).wait()
     assert sum(communicator.stats().total.sum_missing_bytes) > 0
-    communicator.begin(LossOptions(0.3, ERROR_FEEDBACK))
-    communicator.all_reduce(buffer.fill_(1.0)).wait()
+    another = TransportCommunicator(communicator._engine, loss=communicator.loss, stream=1)
+    another.all_reduce(buffer.fill_(1.0)).wait()
     communicator.close()
     return buffer
 
@@ -244,7 +244,7 @@ def sum_on_every_wire() -> dict[str, Any]:
     communicator = connect()
     found = {}
     for wire in (None, *WIRES):
-        communicator.begin(LossOptions(wire=wire))
+        communicator.loss = LossOptions(wire=wire)
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64):
             buffer = gradient_of(communicator.rank, dtype)
             before = communicator.stats()
@@ -283,7 +283,7 @@ def test_gradients_of_any_type_are_summed_on_any_wire(run_workers: RunWorkers) -
 def feed_back_on_a_narrow_wire(wire: str) -> tuple[Tensor, float]:
     """Return the sum of twenty sums that may each lose 30 %, and the share that got lost."""
     communicator = connect()
-    communicator.begin(LossOptions(0.3, ERROR_FEEDBACK, wire=wire))
+    communicator.loss = LossOptions(0.3, ERROR_FEEDBACK, wire=wire)
     place, total = torch.zeros(60_000), torch.zeros(60_000)
     for _ in range(20):
         place.fill_(1.0)
@@ -306,7 +306,7 @@ def test_what_a_narrow_wire_loses_comes_later(run_workers: RunWorkers, wire: str
 def average_on_a_narrow_wire(bound: float) -> tuple[list[Tensor], list[int]]:
     """Return averages of what fits bfloat16, and the bytes that each sent: the last is narrow."""
     communicator = connect()
-    communicator.begin(LossOptions(bound, wire="bfloat16"))
+    communicator.loss = LossOptions(bound, wire="bfloat16")
     found, sent = [], []
     for sequence, wire in enumerate((None, "bfloat16")):
         buffer = gradient_of(communicator.rank, torch.float32)
@@ -344,7 +344,7 @@ def push_on_every_wire() -> dict[str, tuple[Tensor, int]]:
     communicator = connect()
     found = {}
     for wire in (None, *WIRES):
-        communicator.begin(LossOptions(wire=wire))
+        communicator.loss = LossOptions(wire=wire)
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
             place = gradient_of(communicator.rank, dtype)
             before = communicator.stats()
