@@ -8,6 +8,7 @@ transport whose packets there are.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -99,17 +100,17 @@ def check_ways(cluster: ClusterSpec) -> None:
         if isinstance(event, LinkEvent):
             topology = changed(topology, event, cluster.topology)
             first = topology if event.at_s == 0 else first
-    for then in (first, topology):
-        try:
-            check_paths(then, down_cables(then))
-        except UsageError as error:
-            names = names_of(then)
-            links = ", ".join(names[number] for number in down_cables(then))
-            message = f"{error} These links are down and stay so: {links}."
-            trouble = UsageError(message)
-        else:
-            return
-    raise trouble
+    with suppress(UsageError):
+        check_paths(first, down_cables(first))
+        return
+    down = down_cables(topology)
+    try:
+        check_paths(topology, down)
+    except UsageError as error:
+        names = names_of(topology)
+        links = ", ".join(names[number] for number in down)
+        message = f"{error} These links are down and stay so: {links}."
+        raise UsageError(message) from error
 
 
 def loses(cluster: ClusterSpec) -> bool:
