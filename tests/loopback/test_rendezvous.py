@@ -58,3 +58,39 @@ def test_what_is_no_arrival_is_answered_and_the_others_still_meet(
     for thread in (first, second):
         thread.join(DEADLINE_S)
     assert cards == {0: [b"card 0", b"card 1"], 1: [b"card 0", b"card 1"]}
+
+
+def test_under_torchrun_a_taken_port_is_passed_over_and_so_is_another_jobs_rank(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ports after torchrun's own are nobody's: whoever dials out may have been given one."""
+    monkeypatch.delenv("SHOAL_PORT")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("MASTER_PORT", str(port - 1))
+    cards: dict[int, list[bytes]] = {}
+
+    def meet(rank: int) -> None:
+        cards[rank] = exchange_cards(rank, 2, f"card {rank}".encode(), deadline_s=DEADLINE_S)
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        ranks = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
+        ranks[0].start()
+        key = JobKey(os.environ["SHOAL_JOB_KEY"])
+        pair = key.client_pair()
+        with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+            stranger.curve_serverkey = key.server_pair().public
+            stranger.curve_publickey, stranger.curve_secretkey = pair.public, pair.secret
+            stranger.linger = 0
+            stranger.connect(f"tcp://127.0.0.1:{port + 1}")
+            arrival = {"meeting": port - 1, "rank": 1, "world_size": 2, "version": "", "card": b""}
+            stranger.send(msgspec.msgpack.encode(arrival))
+            stranger.send(b"")  # answered, so the server has seen what was sent before
+            assert stranger.poll(round(1000 * DEADLINE_S))
+            assert "install the same version" in msgspec.msgpack.decode(stranger.recv())["error"]
+            assert not stranger.poll(0)
+        ranks[1].start()
+        for thread in ranks:
+            thread.join(DEADLINE_S)
+    assert cards == {0: [b"card 0", b"card 1"], 1: [b"card 0", b"card 1"]}

@@ -204,6 +204,42 @@ print(json.dumps({"rest": rest, "shards": shards, "mean": mean}))
 """
 
 
+DISAGREEING = """
+import json
+import numpy as np
+import shoal
+
+FLOATS, DOUBLES, WHOLE = (np.ones(1000, kind) for kind in (np.float32, np.float64, np.int32))
+with shoal.connect(deadline_s=60) as comm:
+    me, told = comm.rank, {}
+    pairs = {
+        "length": lambda: comm.all_reduce(np.ones(100 if me else 3_000_000, np.float32)),
+        "mean": lambda: comm.all_reduce(FLOATS.copy(), average=me == 0),
+        "type": lambda: comm.all_reduce((FLOATS if me else WHOLE).copy()),
+        "gathered type": lambda: comm.all_gather(FLOATS if me else WHOLE),
+        "told type": lambda: comm.broadcast((DOUBLES if me else np.ones(1000, np.int64)), 0),
+        "collective": lambda: (comm.all_reduce if me else comm.all_gather)(FLOATS.copy()),
+        "message": lambda: comm.receive(WHOLE[:9], 0) if me else comm.send(WHOLE[:10], 1),
+    }
+    for name, call in pairs.items():
+        try:
+            call()
+        except shoal.MismatchError as error:
+            told[name] = str(error)
+    told["sum"] = comm.all_reduce(FLOATS.copy()).tolist()
+print(json.dumps(told))
+"""
+
+
+def test_ranks_that_disagree_on_a_call_hear_of_it_at_once_and_can_go_on() -> None:
+    for rank, told in enumerate(printed_by_ranks(DISAGREEING, 2)):
+        assert told.pop("sum") == [2.0] * 1000
+        assert list(told) == [
+            *("length", "mean", "type", "gathered type", "told type", "collective", "message")
+        ]
+        assert f"is not what rank {1 - rank} takes part in" in told["length"]
+
+
 def test_what_was_lost_is_added_to_numbers_of_the_same_type_and_length_only() -> None:
     for rank, result in enumerate(printed_by_ranks(REUSED_MEMORY, 3)):
         assert set(result["rest"]) == {1.0}

@@ -167,13 +167,13 @@ class NumpyCommunicator:
         _check_array(array)
         whole = np.empty((members.size, *array.shape), array.dtype)
         whole[members.me] = array
-        self._finish(members.all_gather(_bytes(whole), [array.nbytes] * members.size))
+        self._finish(members.all_gather(_typed(whole), [array.nbytes] * members.size))
         return whole
 
     def broadcast(self, array: Array, source: int, *, group: Sequence[int] | None = None) -> Array:
         """Overwrite `array` with that of rank `source`, and return it."""
         members = self.group(group)
-        self._finish(members.broadcast(_bytes(array), self._position(members, source)))
+        self._finish(members.broadcast(_typed(array), self._position(members, source)))
         return array
 
     def all_to_all(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
@@ -183,7 +183,7 @@ class NumpyCommunicator:
         arrived = np.empty_like(array)
         arrived[members.me] = array[members.me]
         counts = [array.nbytes // members.size] * members.size
-        self._finish(members.all_to_all(_bytes(array), _bytes(arrived), counts, counts))
+        self._finish(members.all_to_all(_typed(array), _typed(arrived), counts, counts))
         return arrived
 
     def send(self, array: Array, destination: int, *, tag: int = 0) -> None:
@@ -278,6 +278,11 @@ class NumpyCommunicator:
 
 def _bytes(array: Array) -> Memory:
     return Memory(_contiguous(array).ctypes.data, array.nbytes, RAW, array)
+
+
+def _typed(array: Array) -> Memory:
+    """Return the bytes of an array whose type all members must agree on."""
+    return replace(_bytes(array), meaning=array.dtype.str)
 
 
 def _memory(array: Array, form: int) -> Memory:

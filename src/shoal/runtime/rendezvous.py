@@ -11,7 +11,8 @@ import os
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import zmq
@@ -31,7 +32,13 @@ _LOCAL_KEY = "one machine, no secret to keep"
 _POLL_S = 0.1
 
 
+_TORCHRUN_PORTS: Final = 4
+"""Under torchrun nobody has set the ports after MASTER_PORT aside: one of so many will be free."""
+
+
 class _Arrival(msgspec.Struct, frozen=True):
+    meeting: int
+    """The first port that this job may meet at: another job's may be among its others."""
     rank: int
     world_size: int
     version: str
@@ -49,16 +56,16 @@ def exchange_cards(rank: int, world_size: int, card: bytes, *, deadline_s: float
     Raises `UsageError` without the variables that say where to meet, `MismatchError` if ranks
     disagree on version, number or job key, `ResourceError` if some do not come in time.
     """
-    host, port = meeting_place(os.environ)
+    host, ports = meeting_place(os.environ)
     key = job_key(os.environ, host)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    server = _Server(context, key, host, port, world_size, deadline_s) if rank == 0 else None
+    server = _Server(context, key, host, ports, world_size, deadline_s) if rank == 0 else None
     try:
         return _hand_in(
             context,
             key,
-            (host, port),
-            _Arrival(rank, world_size, shoal.__version__, card),
+            (host, ports),
+            _Arrival(ports[0], rank, world_size, shoal.__version__, card),
             deadline_s,
         )
     finally:
@@ -67,16 +74,20 @@ def exchange_cards(rank: int, world_size: int, card: bytes, *, deadline_s: float
         context.destroy(linger=500)
 
 
-def meeting_place(environment: Mapping[str, str]) -> tuple[str, int]:
-    """Return the host and port at which rank 0 serves.
+def meeting_place(environment: Mapping[str, str]) -> tuple[str, range]:
+    """Return the host at which rank 0 serves, and the ports: at the first that is free.
 
-    Under torchrun its own store sits at MASTER_PORT, so the next one is taken; SHOAL_PORT overrides
-    both.
+    Under torchrun its own store sits at MASTER_PORT, so it is one of the next ones; SHOAL_PORT
+    overrides both.
     """
     if environment.get("SHOAL_PORT"):
-        return read_master(environment, port="SHOAL_PORT")
-    host, port = read_master(environment, highest=65534)
-    return host, port + (environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
+        host, port = read_master(environment, port="SHOAL_PORT")
+    elif environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        host, port = read_master(environment, highest=65535 - _TORCHRUN_PORTS)
+        return host, range(port + 1, port + 1 + _TORCHRUN_PORTS)
+    else:
+        host, port = read_master(environment)
+    return host, range(port, port + 1)
 
 
 def job_key(environment: Mapping[str, str], host: str) -> JobKey:
@@ -103,31 +114,51 @@ def job_key(environment: Mapping[str, str], host: str) -> JobKey:
 def _hand_in(
     context: zmq.Context[zmq.Socket[bytes]],
     key: JobKey,
-    place: tuple[str, int],
+    place: tuple[str, range],
     arrival: _Arrival,
     deadline_s: float,
 ) -> list[bytes]:
-    with context.socket(zmq.DEALER) as dealer:
-        pair = key.client_pair()
-        dealer.curve_serverkey = key.server_pair().public
-        dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
-        dealer.linger = 500
-        address = resolve(place[0])
-        dealer.ipv6 = ":" in address
-        shown = f"[{address}]" if dealer.ipv6 else address
-        dealer.connect(f"tcp://{shown}:{place[1]}")
-        dealer.send(msgspec.msgpack.encode(arrival))
+    """Hand in a card wherever rank 0 may serve; return what it answers."""
+    host, ports = place
+    poller = zmq.Poller()
+    with ExitStack() as open_sockets:
+        for port in ports:
+            dealer = open_sockets.enter_context(context.socket(zmq.DEALER))
+            _call(dealer, key, resolve(host), port)
+            dealer.send(msgspec.msgpack.encode(arrival))
+            poller.register(dealer, zmq.POLLIN)
         # A little longer than the server waits, whose answer says who is missing.
-        if not dealer.poll(round((deadline_s + 1) * 1000)):
+        answering = poller.poll(round((deadline_s + 1) * 1000))
+        if not answering:
             message = (
-                f"Rank 0 did not answer at {place[0]}:{place[1]} within {deadline_s:g} s: check"
+                f"Rank 0 did not answer at {host}:{ports[0]} within {deadline_s:g} s: check"
                 " that it runs, MASTER_ADDR, the port, and that all have the same SHOAL_JOB_KEY."
             )
             raise ResourceError(message)
-        answer = msgspec.msgpack.decode(dealer.recv(), type=_Answer)
+        answer = msgspec.msgpack.decode(answering[0][0].recv(), type=_Answer)
     if answer.error:
         raise MismatchError(answer.error)
     return answer.cards
+
+
+def _call(dealer: zmq.Socket[bytes], key: JobKey, address: str, port: int) -> None:
+    """Connect to a service that has the job's key. What it has not taken in does not matter."""
+    pair = key.client_pair()
+    dealer.curve_serverkey = key.server_pair().public
+    dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
+    dealer.linger = 0
+    dealer.ipv6 = ":" in address
+    shown = f"[{address}]" if dealer.ipv6 else address
+    dealer.connect(f"tcp://{shown}:{port}")
+
+
+def _bind_to_one(router: zmq.Socket[bytes], host: str, ports: range) -> None:
+    """Bind to the first of `ports` that is free. Raises `ResourceError` if none is."""
+    for port in ports[:-1]:
+        with suppress(ResourceError):
+            bind(router, host, port)
+            return
+    bind(router, host, ports[-1])
 
 
 class _Server:
@@ -138,15 +169,15 @@ class _Server:
         context: zmq.Context[zmq.Socket[bytes]],
         key: JobKey,
         host: str,
-        port: int,
+        ports: range,
         world_size: int,
         deadline_s: float,
     ) -> None:
         self._authenticator = start_authenticator(context, key)
         self._router = make_router(context, key)
-        self._world_size = world_size
+        self._world_size, self._meeting = world_size, ports[0]
         try:
-            bind(self._router, host, port)
+            _bind_to_one(self._router, host, ports)
         except ShoalError:
             self._authenticator.stop()
             raise
@@ -176,6 +207,8 @@ class _Server:
                 except msgspec.MsgspecError:
                     self._refuse(identity)
                     continue
+                if arrival.meeting != self._meeting:
+                    continue  # another job's, which has a service of its own
                 error = self._objection(arrival, arrived)
                 arrived[arrival.rank] = (identity, arrival)
         cards = [] if error else [arrived[rank][1].card for rank in range(self._world_size)]

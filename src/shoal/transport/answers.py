@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.compiled import U1, compiled, copy_bytes, rows_at
+from shoal.transport.agreement import agreement_of_incoming, is_agreed, note_misfit
 from shoal.transport.bitmap import count_bits, count_common, set_bit
 from shoal.transport.credit import LARGEST_CREDIT, note_way
 from shoal.transport.operations import (
@@ -79,10 +80,15 @@ def on_feedback(state: State, rank: int, header: Row, feedback: Row, arrived: in
 
 @compiled
 def on_ready(state: State, rank: int, header: Row) -> None:
-    """Let the messages to `rank` of this operation go, now or as soon as it is posted here."""
+    """Let the messages to `rank` of this operation go, now or as soon as it is posted here.
+
+    If it means another operation than this rank, both hear of that.
+    """
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=False)
     if slot < 0:
-        remember(state.early, rank, header.stream, header.iteration)
+        remember(state.early, rank, header.stream, header.iteration, header.offset)
+        return
+    if not is_agreed(state, slot, rank, int(header.offset)):
         return
     operation = state.operations[slot]
     rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
@@ -93,6 +99,14 @@ def on_ready(state: State, rank: int, header: Row) -> None:
             if rows[index].state == UNREADY:
                 start_sending(state, slot, index)
         index += 1
+
+
+@compiled
+def on_misfit(state: State, rank: int, header: Row) -> None:
+    """Note that `rank`, to which this operation was READY, means another one."""
+    slot = find_operation(state, header.stream, header.iteration, rank, incoming=True)
+    if slot >= 0 and header.offset == agreement_of_incoming(state.operations[slot], rank):
+        note_misfit(state, slot, rank)
 
 
 @compiled

@@ -49,11 +49,22 @@ def queue_control(
 
 
 @compiled
+def queue_agreement(
+    state: State, kind: int, peer: int, stream: int, iteration: int, agreement: int
+) -> None:
+    """Queue a READY or a MISFIT, which say what an operation is here."""
+    tail = state.core[0].control_tail
+    queue_control(state, kind, peer, stream, iteration, 0, 0, 0)
+    if state.core[0].control_tail > tail:
+        state.control[tail % queue_slots(state)].agreement = agreement
+
+
+@compiled
 def _fill(
     row: Row, peer: int, stream: int, iteration: int, message: int, bitmap: int, bits: int
 ) -> None:
     row.peer, row.stream, row.iteration = peer, stream, iteration
-    row.message, row.bits = message, bits
+    row.message, row.bits, row.agreement = message, bits, 0
     if bits > 0:
         words = rows_at(bitmap, (bits + 63) // 64, U8)
         for index in range(words.size):

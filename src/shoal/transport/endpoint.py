@@ -121,16 +121,26 @@ class Endpoint:
         return slot
 
     def finished(self) -> list[int]:
-        """Return the slots of the operations that have finished since the last call."""
+        """Return the slots of the operations that have ended since the last call.
+
+        Until its slot is used again, `misfit` says whether one could not be carried out.
+        """
         core = self.state.core[0]
         head, tail = int(core["event_head"]), int(core["event_tail"])
         size = len(self.state.events)
         slots = [int(self.state.events[index % size]) for index in range(head, tail)]
         core["event_head"] = tail
         for slot in slots:
+            if self.misfit(slot) is not None:
+                cancel_operation(self.state, slot)
             del self._running[slot]
             self._free.append(slot)
         return slots
+
+    def misfit(self, slot: int) -> int | None:
+        """Return the rank that took an operation for another one, or None if none did."""
+        rank = int(self.state.operations[slot]["misfit"]) - 1
+        return rank if rank >= 0 else None
 
     def cancel(self, slot: int) -> None:
         """Forget a running operation: nothing is read or written for it any more."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from numpy import uint8
 
 from shoal.compiled import I4, I8, U2, compiled, entry, rows_at
+from shoal.transport.agreement import is_agreed, say_ready_to
 from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits, set_bit
-from shoal.transport.control_queue import queue_control
 from shoal.transport.credit import first_grant, note_expected, note_settled
 from shoal.transport.forms import finish_sum, widening
 from shoal.transport.holes import DIVIDE_BY_COUNT, divide_by_counts
-from shoal.transport.recent_keys import recalls, remember
+from shoal.transport.recent_keys import place_of, recalls, remember
 from shoal.transport.tables import (
     BLOCKED,
     DONE,
@@ -24,7 +24,6 @@ from shoal.transport.tables import (
     Row,
     State,
 )
-from shoal.transport.wire import READY
 
 ANYONE = -2
 """In the list of finished operations: several ranks sent to it."""
@@ -155,7 +154,7 @@ def _say_ready(state: State, slot: int, now: int) -> None:
         if row.state == EXPECTED and row.peer != previous:
             previous = row.peer
             first_grant(state, previous)
-            queue_control(state, READY, previous, operation.stream, operation.iteration, 0, 0, 0)
+            say_ready_to(state, slot, previous)
             operation.ready_at = now + operation.ready_wait
 
 
@@ -180,7 +179,7 @@ def _line_up_messages(state: State, slot: int) -> None:
         schedule_probe(operation, index, NEVER)
         if row.peer != previous:
             previous = row.peer
-            ready = uint8(recalls(state.early, previous, operation.stream, operation.iteration))
+            ready = uint8(_is_ready(state, slot, previous))
         row.ready = ready
         if row.size == 0:
             row.state = DONE
@@ -189,6 +188,14 @@ def _line_up_messages(state: State, slot: int) -> None:
         row.state = UNREADY if row.gate < 0 else BLOCKED
         if row.state == UNREADY and row.ready:
             start_sending(state, slot, index)
+
+
+@compiled
+def _is_ready(state: State, slot: int, rank: int) -> bool:
+    """Return whether `rank` has said, before this was posted, that it is ready for the same."""
+    operation = state.operations[slot]
+    place = place_of(state.early, rank, operation.stream, operation.iteration)
+    return place >= 0 and is_agreed(state, slot, rank, int(state.early[place].agreement))
 
 
 @compiled
@@ -300,7 +307,9 @@ def finish_operation(state: State, slot: int) -> None:
         rows = rows_at(operation.incoming, operation.incoming_count, INCOMING)
         sole = rows[0].peer == rows[operation.incoming_count - 1].peer  # rows are sorted by rank
         peer = int(rows[0].peer) if sole else ANYONE
-        remember(state.finished, peer, operation.stream, operation.iteration)
+        remember(state.finished, peer, operation.stream, operation.iteration, 0)
+    if operation.misfit != 0:  # has been told already
+        return
     state.events[core.event_tail % state.events.size] = slot
     core.event_tail += 1
 

@@ -9,7 +9,14 @@ of a shard share what may be missing: one that lacked less than its part leaves 
 from __future__ import annotations
 
 from shoal.compiled import I8, U2, compiled, rows_at
-from shoal.transport.answers import LOSSY_PACKETS, on_bitmap, on_feedback, on_ready, on_stop
+from shoal.transport.answers import (
+    LOSSY_PACKETS,
+    on_bitmap,
+    on_feedback,
+    on_misfit,
+    on_ready,
+    on_stop,
+)
 from shoal.transport.bitmap import clear_run, set_run
 from shoal.transport.control_queue import (
     queue_control,
@@ -64,6 +71,7 @@ from shoal.transport.wire import (
     HEADER_BYTES,
     IMPORTANT,
     LAST,
+    MISFIT,
     PROBE,
     READY,
     REPORT,
@@ -485,6 +493,8 @@ def _on_control(
     rest, rest_bytes = payload + FEEDBACK_BYTES, int(header.length) - FEEDBACK_BYTES
     if kind == READY:
         on_ready(state, rank, header)
+    elif kind == MISFIT:
+        on_misfit(state, rank, header)
     elif kind == BITMAP:
         on_bitmap(state, rank, header, int(feedback.highest), rest, rest_bytes)
     elif kind == STOP:

@@ -26,24 +26,34 @@ def first_place(peer: int, stream: int, part: int, iteration: int, sets: int, wa
 
 
 @compiled
-def recalls(keys: NDArray[np.void], peer: int, stream: int, iteration: int) -> bool:
-    """Return whether this key has been remembered, and not pushed out since."""
+def place_of(keys: NDArray[np.void], peer: int, stream: int, iteration: int) -> int:
+    """Return where this key is remembered, or -1 if it is not, or has been pushed out since."""
     first = first_place(peer, stream, 0, iteration, keys.size // WAYS, WAYS)
     for place in range(first, first + WAYS):
         row = keys[place]
         if row.iteration == iteration and row.stream == stream and row.peer == peer:
-            return True
-    return False
+            return place
+    return -1
 
 
 @compiled
-def remember(keys: NDArray[np.void], peer: int, stream: int, iteration: int) -> None:
-    """Remember a key, at the cost of the oldest of its set."""
+def recalls(keys: NDArray[np.void], peer: int, stream: int, iteration: int) -> bool:
+    """Return whether this key has been remembered, and not pushed out since."""
+    return place_of(keys, peer, stream, iteration) >= 0
+
+
+@compiled
+def remember(
+    keys: NDArray[np.void], peer: int, stream: int, iteration: int, agreement: int
+) -> None:
+    """Remember a key, and what was said with it, at the cost of the oldest of its set."""
     if recalls(keys, peer, stream, iteration):
         return
     first = first_place(peer, stream, 0, iteration, keys.size // WAYS, WAYS)
     for place in range(first + WAYS - 1, first, -1):
         older, newer = keys[place], keys[place - 1]
         older.peer, older.stream, older.iteration = newer.peer, newer.stream, newer.iteration
+        older.agreement = newer.agreement
     row = keys[first]
     row.peer, row.stream, row.iteration = peer, stream, iteration
+    row.agreement = agreement

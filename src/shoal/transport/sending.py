@@ -199,7 +199,7 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
         size = FEEDBACK_BYTES + bitmap_bytes
         header = _header(core, peer, memory, row.kind, size, clock)
         header.stream, header.iteration, header.message = row.stream, row.iteration, row.message
-        header.offset, header.flags = 0, TURNS if takes_turns(core) else 0
+        header.offset, header.flags = row.agreement, TURNS if takes_turns(core) else 0
         _write_feedback(peer, memory + HEADER_BYTES, clock)
         if bitmap_bytes:
             words = rows_at(memory + HEADER_BYTES + FEEDBACK_BYTES, bitmap_bytes // 8, U8)

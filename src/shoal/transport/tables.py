@@ -139,6 +139,8 @@ OPERATION: Final = np.dtype(
         ("incoming_count", "<i4"),
         ("gate_count", "<i4"),
         ("remaining", "<i4"),  # messages not done
+        ("agreed", "<u4"),  # what all who take part in it must agree on, as a number
+        ("misfit", "<i4"),  # 1 + a rank that does something else; 0: none has been heard of
         ("order", "<i4"),  # of posting
         ("active", "u1"),
         ("keeps_missing", "u1"),  # whether STOPs must say what was missing
@@ -293,13 +295,16 @@ CONTROL: Final = np.dtype(
         ("stream", "<u4"),
         ("iteration", "<u4"),
         ("message", "<u2"),
+        ("agreement", "<u4"),  # of a READY or a MISFIT
         ("bits", "<i4"),  # of the bitmap to append
         ("bitmap", "<u8", (BITMAP_WORDS,)),
     ],
     align=True,
 )
 
-KEY: Final = np.dtype([("peer", "<i4"), ("stream", "<u4"), ("iteration", "<u4")], align=True)
+KEY: Final = np.dtype(
+    [("peer", "<i4"), ("stream", "<u4"), ("iteration", "<u4"), ("agreement", "<u4")], align=True
+)
 
 CONTROL_SLOTS: Final = 1 << 12
 FINISHED_SLOTS: Final = 1 << 14
@@ -349,6 +354,8 @@ class Counter(IntEnum):
     IMPORTANT_RECEIVED = 23
     EARLY = 24
     """For a place whose contents still have to be kept: the STOP for them is not here yet."""
+    MISFITS = 25
+    """READYs, and answers to ours, that speak of another operation than this rank's."""
 
 
 CLASSES: Final = 8

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shoal.compiled import I4, I8, compiled, rows_at
+from shoal.transport.agreement import say_ready_to
 from shoal.transport.control_queue import queue_control
 from shoal.transport.operations import outgoing_at, schedule_probe
 from shoal.transport.receiving import answer
 from shoal.transport.round_trips import LARGEST_WAIT_US, credit_wait, probe_wait
 from shoal.transport.tables import EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
-from shoal.transport.wire import CREDIT_PROBE, PROBE, READY
+from shoal.transport.wire import CREDIT_PROBE, PROBE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +128,7 @@ def _ready_timer(state: State, slot: int, now: int) -> int:
             owes = owes or rows[index].state == EXPECTED
         if owes and not heard:
             waiting = True
-            queue_control(state, READY, rank, operation.stream, operation.iteration, 0, 0, 0)
+            say_ready_to(state, slot, rank)
     if not waiting:
         operation.ready_at = NEVER
         return NEVER

@@ -32,6 +32,8 @@ FEEDBACK: Final = 6
 CREDIT_PROBE: Final = 7
 """Sender to receiver: everything up to this packet number has been sent; may I go on with this
 message?"""
+MISFIT: Final = 8
+"""Sender to receiver: the operation that is READY there is another one here."""
 
 LAST: Final = 1
 """Flag: the last packet of a pass over its message, which so asks what a PROBE asks."""
@@ -58,7 +60,7 @@ HEADER: Final = np.dtype(
         ("iteration", "<u4"),  # which operation of the stream
         ("message", "<u2"),  # which message of the operation between these two
         ("source", "<u2"),  # the sender's rank
-        ("offset", "<u4"),  # of the first payload byte within the message
+        ("offset", "<u4"),  # DATA: of the first payload byte within the message
     ]
 )
 FEEDBACK_BLOCK: Final = np.dtype(

@@ -19,6 +19,7 @@ from shoal.collectives.direct import plan_direct
 from shoal.collectives.message_graph import graph_of
 from shoal.compiled import compiled
 from shoal.transport import wire
+from shoal.transport.agreement import agreement_of_outgoing
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import (
     FLOAT32,
@@ -94,8 +95,8 @@ REFUSALS = {
         0,
         Counter.UNKNOWN_KIND,
     ),
-    "kind 8": (
-        header(8, session=tag(0, 1), length=24) + feedback(),
+    "kind 9": (
+        header(9, session=tag(0, 1), length=24) + feedback(),
         0,
         Counter.UNKNOWN_KIND,
     ),
@@ -257,6 +258,16 @@ def feed(
     return uncounted
 
 
+@compiled
+def note_agreements(state: State, table: NDArray[np.int64]) -> None:
+    """Note for every operation and rank what the rank's READY would have to say."""
+    for slot in range(table.shape[0]):
+        for rank in range(table.shape[1]):
+            table[slot, rank] = -1
+            if state.operations[slot].active:
+                table[slot, rank] = agreement_of_outgoing(state.operations[slot], rank)
+
+
 class Target:
     """Host 0 of four with operations of all sorts, which are posted again as they finish."""
 
@@ -309,6 +320,16 @@ class Target:
         tables.place(guard.address)
         return tables, guard
 
+    def agreements(
+        self, iterations: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return what READYs say that mean what host 0 does; 0 where it does nothing."""
+        table = np.zeros((len(self.endpoint.state.operations), HOSTS), np.int64)
+        note_agreements(self.endpoint.state, table)
+        slots = {iteration: slot for slot, (iteration, _, _) in self.running.items()}
+        known = zip(iterations.tolist(), sources.tolist(), strict=True)
+        return np.array([table[slots[k], rank] if k in slots else 0 for k, rank in known])
+
     def feed(self, memory: NDArray[np.uint8], sizes: NDArray[np.int64]) -> None:
         """Hand over a batch, then let the host act, and check everything."""
         tos = self.random.integers(0, 256, len(sizes), np.uint8)
@@ -347,7 +368,7 @@ def made_up(target: Target, count: int) -> tuple[NDArray[np.uint8], NDArray[np.i
     random, peers = target.random, target.endpoint.state.peers
     memory = random.integers(0, 256, (count, STRIDE), np.uint8)
     source = pick(random, count, [1, 2, 3], 1 << 16)
-    kind = pick(random, count, [1] * 8 + [2, 2, 3, 4, 4, 4, 5, 6, 7], 16)
+    kind = pick(random, count, [1] * 8 + [2, 2, 3, 4, 4, 4, 5, 6, 7, 8], 16)
     payload = np.where(
         kind == wire.DATA,
         pick(random, count, [SEGMENT] * 9 + [10, 20, 40], STRIDE - 32),
@@ -368,6 +389,9 @@ def made_up(target: Target, count: int) -> tuple[NDArray[np.uint8], NDArray[np.i
     fields["message"] = pick(random, count, [0, 0, 0, 1, 1, 2, 3], 1 << 16)
     fields["source"] = source
     fields["offset"] = pick(random, count, np.arange(6) * SEGMENT, 1 << 32)
+    honest = (kind == wire.READY) & (random.random(count) < 0.99)
+    agreed = target.agreements(fields["iteration"], known)
+    fields["offset"] = np.where(honest, agreed, fields["offset"])
     memory[:, :32] = fields.view(np.uint8).reshape(count, 32)
     blocks = np.zeros(count, wire.FEEDBACK_BLOCK)
     sent, granted = peers["next_number"][known], peers["granted"][known]
@@ -436,6 +460,10 @@ def test_mutated_traffic() -> None:
             memory[hit, place[hit]] ^= (1 << random.integers(0, 8, hit.sum())).astype(np.uint8)
         keys = [key for key, _, _ in target.running.values()]
         renew(random, memory, 20, random.choice(keys, BATCH).astype("<u4"))
+        ready = np.flatnonzero(memory[:, 0] == 1 << 4 | wire.READY)
+        theirs = memory[ready, 20:24].copy().view("<u4")[:, 0], memory[ready, 26] % HOSTS
+        agreed = target.agreements(theirs[0], theirs[1]).astype("<u4")
+        memory[ready, 28:32] = agreed.view(np.uint8).reshape(-1, 4)
         renew(random, memory, 24, random.integers(0, 2, BATCH).astype("<u2"))
         ends = target.endpoint.state.peers["end"][memory[:, 26] % HOSTS]
         renew(random, memory, 8, (ends + random.integers(0, 9, BATCH)).astype("<u4"))

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from shoal.transport.recent_keys import recalls, remember
+from shoal.transport.recent_keys import place_of, recalls, remember
 from shoal.transport.tables import FINISHED_SLOTS, KEY
 
 
@@ -21,7 +21,7 @@ def empty(size: int = FINISHED_SLOTS) -> np.ndarray[tuple[int], np.dtype[np.void
 def test_the_latest_iterations_of_a_stream_fill_the_whole_table(stream: int) -> None:
     keys, first = empty(), 0xFFFFFFFF - FINISHED_SLOTS - 100
     for iteration in range(first, first + FINISHED_SLOTS + 50):
-        remember(keys, 3, stream, iteration)
+        remember(keys, 3, stream, iteration, 0)
     known = range(first + 50, first + FINISHED_SLOTS + 50)
     assert all(recalls(keys, 3, stream, iteration) for iteration in known)
     assert not any(recalls(keys, 3, stream, iteration) for iteration in range(first, first + 50))
@@ -32,7 +32,7 @@ def test_nothing_is_claimed_that_was_not_remembered() -> None:
     for _ in range(5_000):
         key = (random.randrange(-2, 4), random.randrange(3), random.randrange(200))
         assert not recalls(keys, *key) or key in known
-        remember(keys, *key)
+        remember(keys, *key, 0)
         assert recalls(keys, *key)
         known.append(key)
     assert sum(recalls(keys, *key) for key in set(known)) == 64
@@ -41,17 +41,26 @@ def test_nothing_is_claimed_that_was_not_remembered() -> None:
 def test_equal_keys_of_many_peers_are_all_remembered() -> None:
     keys = empty()
     for peer in range(500):
-        remember(keys, peer, 7, 1)
+        remember(keys, peer, 7, 1, 0)
     assert all(recalls(keys, peer, 7, 1) for peer in range(500))
     assert not recalls(keys, 500, 7, 1)
+
+
+def test_what_was_said_with_a_key_moves_with_it() -> None:
+    keys = empty(8)
+    for iteration in range(8):
+        remember(keys, 0, 0, iteration, 100 + iteration)
+    for iteration in range(8):
+        assert keys[place_of(keys, 0, 0, iteration)]["agreement"] == 100 + iteration
+    assert place_of(keys, 0, 0, 8) == -1
 
 
 def test_remembering_twice_pushes_nothing_out() -> None:
     keys = empty(8)
     for iteration in range(8):
-        remember(keys, 0, 0, iteration)
+        remember(keys, 0, 0, iteration, 0)
     for _ in range(100):
-        remember(keys, 0, 0, 3)
+        remember(keys, 0, 0, 3, 0)
     assert all(recalls(keys, 0, 0, iteration) for iteration in range(8))
 
 

@@ -29,7 +29,7 @@ from shoal.transport.wire import (
 HELD_FOR_EVER = 0xFFFFFFFF
 
 READY_1_TO_0 = bytes.fromhex(
-    "12 00 1800 00 01a55e 00000000 04030201 07000000 01000000 0000 0100 00000000"
+    "12 00 1800 00 01a55e 00000000 04030201 07000000 01000000 0000 0100 3f4c41e2"
     "00000000 00000000 00000000 02000000 00000000 ffffffff"
 )
 DATA_0_TO_1 = bytes.fromhex(
@@ -63,6 +63,10 @@ CREDIT_PROBE_0_TO_1 = bytes.fromhex(
     "17 00 1800 01 00a55e 01000000 04030201 07000000 01000000 0000 0000 00000000"
     "00000000 00000000 00000000 00000000 00000000 ffffffff"
 )
+MISFIT_1_TO_0 = bytes.fromhex(
+    "18 00 1800 00 01a55e 00000000 04030201 07000000 01000000 0000 0100 03331f5b"
+    "00000000 00000000 00000000 02000000 00000000 ffffffff"
+)
 VECTORS = {
     "READY": READY_1_TO_0,
     "DATA": DATA_0_TO_1,
@@ -73,6 +77,7 @@ VECTORS = {
     "STOP with a bitmap": STOP_WITH_HOLES_1_TO_0,
     "FEEDBACK": FEEDBACK_1_TO_0,
     "CREDIT_PROBE": CREDIT_PROBE_0_TO_1,
+    "MISFIT": MISFIT_1_TO_0,
 }
 
 
@@ -207,6 +212,20 @@ def test_feedback_is_read_so() -> None:
     assert peer["smoothed_rtt"] == 100
 
 
+def test_misfit_is_written_and_read_so() -> None:
+    """Rank 0 is READY for six floats where rank 1 has five to send; here both send and receive."""
+    link, transfer = five_floats()
+    back = Transfer(link, 1, 0, np.zeros(5, np.float32), stream=8)
+    transfer.post_receiver()
+    back.post_sender()
+    written(link.endpoints[1])
+    ready = header(2, length=24, session=tag(0, 1), stream=8, offset=agreement(24, 1))
+    link.hand(1, ready + feedback(grant=2, held=HELD_FOR_EVER))
+    (answer,) = written(link.endpoints[1])
+    assert answer[:16] == MISFIT_1_TO_0[:16]
+    assert answer[16:32] == header(8, stream=8, source=1, offset=agreement(24, 1))[16:]
+
+
 def test_credit_probe_is_written_and_read_so() -> None:
     link, _ = posted()
     link.hand(0, READY_1_TO_0[:44] + bytes.fromhex("01000000") + READY_1_TO_0[48:])
@@ -222,8 +241,13 @@ def test_credit_probe_is_written_and_read_so() -> None:
 def test_headers_made_by_fields_are_the_vectors() -> None:
     to_1, to_0 = tag(0, 1), tag(1, 0)
     assert header(1, flags=2, length=16, session=to_1) == DATA_0_TO_1[:32]
-    ready = header(2, length=24, session=to_0, source=1)
+    ready = header(2, length=24, session=to_0, source=1, offset=agreement(20, 1))
     assert ready + feedback(grant=2, held=HELD_FOR_EVER) == READY_1_TO_0
+
+
+def agreement(size: int, messages: int) -> int:
+    """Return what an operation is of which nothing is said but what is sent."""
+    return (size * 0x9E3779B1 + messages * 0x85EBCA6B) & 0xFFFFFFFF
 
 
 @given(

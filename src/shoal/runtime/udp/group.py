@@ -61,6 +61,8 @@ class Memory:
     form: int
     owner: Any = None
     """What must live as long as the memory is used."""
+    meaning: str = ""
+    """What the bytes are, where `form` does not say it and all members must agree on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,11 +374,12 @@ class TransportGroup:
             self.feedback.add_back(kept, origin.address)
         is_large = memory.count * WIRE_BYTES[memory.form] >= DIVIDED_BYTES
         lanes = self.engine.lane_count if is_large and piece else 1
+        shape = (*shape, memory.meaning)
         found = self._take(shape, lanes)
         if None in found:
             divisions = divided(make_graph(), lanes, piece or 1, shard=shard)
             found = [
-                tables or self._make_tables(graph, memory.form, options)
+                tables or self._make_tables(graph, memory, str(shape[0]), options)
                 for tables, graph in zip(found, divisions, strict=True)
             ]
         parts = []
@@ -425,7 +428,11 @@ class TransportGroup:
             self._taggers[importance] = ImportanceTagger(importance=importance)
         return self._taggers[importance]
 
-    def _make_tables(self, graph: MessageGraph, form: int, options: SumOptions) -> MessageTables:
+    def _make_tables(
+        self, graph: MessageGraph, memory: Memory, kind: str, options: SumOptions
+    ) -> MessageTables:
+        """Return the tables of an operation; its members agree on its kind and how it sums."""
+        form = memory.form
         bound = 0.0 if form == RAW and not options.renews else options.loss_bound
         bound /= graphs.lossy_hops(options.algorithm, self.size, options.per_host)
         tables = tables_of(
@@ -442,6 +449,9 @@ class TransportGroup:
                 options.keeps_missing,
                 options.tensor is not None,
             ),
+        )
+        tables.operation["agreed"] = stream_of(
+            kind, form, memory.meaning, options.scale, options.policy, options.algorithm
         )
         if bound > 0:
             self._accounts[tables] = SumAccount.of(

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, UsageError, WorkerLost
+from shoal.errors import (
+    DeadlineExceeded,
+    MismatchError,
+    ResourceError,
+    ShoalError,
+    UsageError,
+    WorkerLost,
+)
 from shoal.runtime.udp.paths import Interface, plan_paths
 from shoal.runtime.udp.pump import EVENTS, FAILED, Sockets, new_sockets, pump
 from shoal.runtime.udp.sockets import address_tables, open_sockets
@@ -48,6 +55,15 @@ class _Task(NamedTuple):
 
     transfer: Transfer
     part: Part
+
+
+def _misfit(transfer: Transfer, rank: int) -> MismatchError:
+    message = (
+        f"{transfer.what} is not what rank {rank} takes part in at this point: the collective, the"
+        " number of elements, their type or the sum's options differ. All members call the same"
+        " ones in the same order."
+    )
+    return MismatchError(message)
 
 
 class Lane:
@@ -229,6 +245,11 @@ class Lane:
         for slot in self.endpoint.finished():
             task = self._running.pop(slot)
             transfer, part = task
+            other = self.endpoint.misfit(slot)
+            if other is not None:
+                self._end(task, _misfit(transfer, other))
+                transfer.deadline = 0.0  # of its parts on other lanes, which cannot end either
+                continue
             if not transfer.patient:
                 # one part tells how long peers were waited for; others would count it again
                 since_us = int(transfer.submitted * 1e6) if part is transfer.parts[0] else None

@@ -1,0 +1,77 @@
+"""Whether two ranks mean the same by an operation: a number that each makes of what it is there.
+
+A READY bears the receiver's, and nothing is sent for it unless the sender's is the same: ranks that
+call different collectives, or sum arrays of other lengths or types, would wait for each other or
+add up what does not belong together. The operation ends with an error on both instead.
+"""
+
+from __future__ import annotations
+
+from shoal.compiled import I4, compiled, rows_at
+from shoal.transport.control_queue import queue_agreement
+from shoal.transport.tables import INCOMING, OUTGOING, Counter, Row, State
+from shoal.transport.wire import MISFIT, READY
+
+_MISFITS = int(Counter.MISFITS)
+
+
+@compiled
+def agreement_of_incoming(operation: Row, rank: int) -> int:
+    """Return what this operation is here, to `rank` as its sender."""
+    starts = rows_at(operation.incoming_starts, rank + 2, I4)
+    rows = rows_at(operation.incoming, operation.incoming_count, INCOMING)
+    size = 0
+    for index in range(starts[rank], starts[rank + 1]):
+        size += rows[index].size
+    return _agreement(operation, size, starts[rank + 1] - starts[rank])
+
+
+@compiled
+def agreement_of_outgoing(operation: Row, rank: int) -> int:
+    """Return what this operation is here, to `rank` as its receiver."""
+    starts = rows_at(operation.outgoing_starts, rank + 2, I4)
+    rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
+    size = 0
+    for index in range(starts[rank], starts[rank + 1]):
+        size += rows[index].size
+    return _agreement(operation, size, starts[rank + 1] - starts[rank])
+
+
+@compiled
+def _agreement(operation: Row, size: int, messages: int) -> int:
+    """Return a hash of the bytes between two ranks, their messages and what else is agreed on."""
+    mixed = (int(size) * 0x9E3779B1 + int(messages) * 0x85EBCA6B) & 0xFFFFFFFF
+    return int(operation.agreed) ^ mixed
+
+
+@compiled
+def say_ready_to(state: State, slot: int, rank: int) -> None:
+    """Tell `rank` that its messages of an operation may come, and what the operation is here."""
+    operation = state.operations[slot]
+    agreement = agreement_of_incoming(operation, rank)
+    queue_agreement(state, READY, rank, operation.stream, operation.iteration, agreement)
+
+
+@compiled
+def is_agreed(state: State, slot: int, rank: int, agreement: int) -> bool:
+    """Return whether `rank`, which is READY, means the same by an operation; tell both if not."""
+    operation = state.operations[slot]
+    mine = agreement_of_outgoing(operation, rank)
+    if agreement == mine:
+        return True
+    queue_agreement(state, MISFIT, rank, operation.stream, operation.iteration, agreement)
+    note_misfit(state, slot, rank)
+    return False
+
+
+@compiled
+def note_misfit(state: State, slot: int, rank: int) -> None:
+    """Note that `rank` means something else by an operation, and tell whoever waits for it."""
+    state.counters[rank, _MISFITS] += 1
+    operation = state.operations[slot]
+    if operation.misfit != 0:
+        return
+    operation.misfit = rank + 1
+    core = state.core[0]
+    state.events[core.event_tail % state.events.size] = slot
+    core.event_tail += 1

@@ -1,0 +1,81 @@
+"""Ranks that mean different operations by one number: each hears of it, and nothing is moved."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from link_state import check_consistency
+from virtual_link import Datagram, Faults, joined
+
+from shoal.collectives import graphs
+from shoal.transport import graph_tables
+from shoal.transport.forms import FLOAT32
+from shoal.transport.graph_tables import GraphOptions
+from shoal.transport.tables import Counter
+
+if TYPE_CHECKING:
+    from shoal.transport.messages import MessageTables
+
+RANKS = 3
+ODD = 2
+"""The rank that means something else."""
+
+
+def sum_of(rank: int, *, count: int = 1_000, agreed: int = 7, piece: int = 64) -> MessageTables:
+    """Return a rank's part in a direct all-reduce of `count` elements, `piece` to a message."""
+    graph = graphs.all_reduce(RANKS, rank, count, piece, algorithm="direct")
+    tables = graph_tables.tables_of(graph, range(RANKS), RANKS, 64, FLOAT32, GraphOptions())
+    tables.operation["agreed"] = agreed
+    return tables
+
+
+@pytest.mark.parametrize("order", list(permutations(range(RANKS))))
+@pytest.mark.parametrize(
+    "different",
+    [{"count": 1_024}, {"count": 4}, {"agreed": 8}, {"piece": 32}],
+    ids=["longer", "shorter", "another sum", "cut otherwise"],
+)
+@pytest.mark.parametrize("apart_us", [0, 20, 2_000, 200_000])
+def test_all_hear_of_a_rank_that_means_something_else(
+    order: tuple[int, ...], different: dict[str, int], apart_us: int
+) -> None:
+    moved: list[tuple[int, int]] = []
+
+    def watch(datagram: Datagram) -> None:
+        if datagram.is_data:
+            moved.append((datagram.source, datagram.target))
+
+    link, endpoints = joined(RANKS, watch=watch)
+    tables = [sum_of(rank, **(different if rank == ODD else {})) for rank in range(RANKS)]
+    memory = [np.full(2_000, 1 + rank, np.float32) for rank in range(RANKS)]
+    link.kept += [tables, memory]
+    for place, rank in enumerate(order):
+        tables[rank].place(memory[rank].ctypes.data)
+        link.at(1 + place * apart_us, rank, partial(link.post, rank, tables[rank]))
+    link.run()
+    for rank, endpoint in enumerate(endpoints):
+        misfits = [endpoint.misfit(slot) for slot in range(len(endpoint.state.operations))]
+        (other,) = [misfit for misfit in misfits if misfit is not None]
+        assert other == ODD or (rank == ODD and other in {0, 1})
+        assert endpoint.counts()[Counter.MISFITS] > 0
+        check_consistency(endpoint)
+    assert not [pair for pair in moved if ODD in pair]
+    assert (memory[ODD] == 1 + ODD).all()
+
+
+def test_ranks_that_mean_the_same_are_let_be() -> None:
+    for loss in (0.0, 0.2):
+        link, endpoints = joined(RANKS, faults=Faults(loss=loss, duplication=0.2))
+        tables = [sum_of(rank) for rank in range(RANKS)]
+        memory = [np.full(1_000, 1 + rank, np.float32) for rank in range(RANKS)]
+        link.kept += [tables, memory]
+        for rank in range(RANKS):
+            tables[rank].place(memory[rank].ctypes.data)
+            link.post(rank, tables[rank])
+        link.run()
+        assert all((each == 6).all() for each in memory)
+        assert not any(endpoint.counts()[Counter.MISFITS] for endpoint in endpoints)
