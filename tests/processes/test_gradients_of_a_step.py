@@ -378,11 +378,12 @@ def test_gradients_are_averaged_once_whoever_else_was_made_for_the_model(
 
 def wrap_wrongly() -> list[str]:
     shoal.init(deadline_s=20)
-    model = nn.Linear(2, 2)
+    model, other = nn.Linear(2, 2), nn.Embedding(2, 2, sparse=True)
     said = []
     optimizer = shoal.DistributedOptimizer(torch.optim.SGD(model.parameters()), model)
     for wrong in (
         lambda: shoal.DistributedOptimizer(torch.optim.LBFGS(model.parameters()), model),
+        lambda: shoal.DistributedOptimizer(torch.optim.SparseAdam(other.parameters()), other),
         lambda: shoal.DistributedOptimizer(optimizer, model),
         lambda: copy.deepcopy(optimizer),
     ):
@@ -393,7 +394,8 @@ def wrap_wrongly() -> list[str]:
 
 
 def test_optimizers_that_cannot_be_wrapped_or_copied(run_workers: RunWorkers) -> None:
-    ((lbfgs, twice, copied),) = run_workers(wrap_wrongly, 1)
+    ((lbfgs, sparse, twice, copied),) = run_workers(wrap_wrongly, 1)
     assert "LBFGS computes the loss several times" in lbfgs
+    assert "SparseAdam takes sparse ones only" in sparse
     assert "DistributedOptimizer already" in twice
     assert "cannot be copied" in copied

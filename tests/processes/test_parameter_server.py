@@ -391,6 +391,7 @@ def refused_optimizers() -> None:
     model = make_model()
     attempt(torch.optim.LBFGS(model.parameters()), model, "element-wise")
     attempt(torch.optim.Adafactor(model.parameters()), model, "element-wise")
+    attempt(torch.optim.SparseAdam(model.parameters()), model, "takes sparse ones only")
     used = torch.optim.Adam(model.parameters())
     backward(model, *batch(0, 0))
     used.step()

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import checkpoint
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -150,8 +160,6 @@ def test_ddp_does_as_over_gloo(run_workers: RunWorkers, case: Callable[[], None]
 
 def shard_and_divide() -> None:
     """FSDP2 over a mesh of two dimensions, in bfloat16, and with a factor of one's own."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     dist.init_process_group("shoal")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -174,6 +182,33 @@ def shard_and_divide() -> None:
                 found = sharded.grad.full_tensor()  # type: ignore[union-attr]
                 torch.testing.assert_close(found, whole.grad, rtol=tolerance, atol=tolerance)
     dist.destroy_process_group()
+
+
+def save_and_load(folder: Path) -> None:
+    """A checkpoint of a sharded model, saved while it trains on, and a whole one of rank 0's."""
+    dist.init_process_group("shoal")
+    torch.manual_seed(dist.get_rank())
+    whole = {"weight": torch.arange(48.0).view(8, 6), "bias": torch.arange(8.0)}
+    mine = {name: each.clone() for name, each in whole.items()} if dist.get_rank() == 0 else {}
+    model, other = fully_shard(nn.Linear(6, 8)), fully_shard(nn.Linear(6, 8))
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, mine, options=options)
+    saving = checkpoint.async_save(
+        get_model_state_dict(model), checkpoint_id=folder, process_group=dist.new_group()
+    )
+    model(batch(dist.get_rank(), 0)).square().mean().backward()
+    saving.result()  # type: ignore[union-attr]
+    state = get_model_state_dict(other)
+    checkpoint.load(state, checkpoint_id=folder)
+    set_model_state_dict(other, state)
+    for name, parameter in other.named_parameters():
+        torch.testing.assert_close(parameter.full_tensor(), whole[name])  # type: ignore[operator]
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_sharded_checkpoints(run_workers: RunWorkers, tmp_path: Path) -> None:
+    run_workers(partial(save_and_load, tmp_path), 2, initialize=False)
 
 
 def test_fsdp_over_a_mesh_and_with_a_divisor_of_ones_own(run_workers: RunWorkers) -> None:

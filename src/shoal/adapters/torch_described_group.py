@@ -40,6 +40,12 @@ class DescribedGroup(dist.ProcessGroup):
         return self
 
     @property
+    def _device_types(self) -> list[torch.device]:
+        """The kinds of devices whose tensors it takes; what is pickled goes by the first."""
+        kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+        return [torch.device(kind) for kind in kinds]
+
+    @property
     def group_name(self) -> str:
         """The name that torch has given the group."""
         return self._name

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
+from torch.optim import SparseAdam
 
 from shoal.errors import UsageError
 
@@ -25,7 +26,7 @@ _SWITCHES = {"foreach": None, "fused": None, "capturable": False, "differentiabl
 
 _NOT_OPTIONS = {"params", "param_names"}
 
-_COUPLED = {"lbfgs", "sparseadam", "adafactor", "muon", "lamb", "lars", "shampoo", "soap"}
+_COUPLED = {"lbfgs", "adafactor", "muon", "lamb", "lars", "shampoo", "soap"}
 """Optimizers (lower case) whose update of one element looks at others of its tensor."""
 
 
@@ -102,6 +103,12 @@ def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> 
         message = (
             f"{kind.__name__} couples elements across a tensor, which a sharded parameter server"
             f" cuts anywhere; use an element-wise optimizer or another strategy."
+        )
+        raise UsageError(message)
+    if isinstance(optimizer, SparseAdam):
+        message = (
+            f"A parameter server's gradients are dense, and {kind.__name__} takes sparse ones only:"
+            " use SGD, Adagrad or Adam, or a strategy that averages parameters."
         )
         raise UsageError(message)
     if any(float(state.get("step", 1)) > 0 for state in optimizer.state.values()):

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal, final, get_args
 
 import torch
+from torch.optim import SparseAdam
 
 from shoal.arguments import whole_number
 from shoal.collectives.buckets import BUCKET_BYTES
@@ -55,7 +56,14 @@ class AllReduce(AbstractStrategy):
         return {"bucket_bytes": self._bucket_bytes, "overlap": self._overlap}
 
     def _attach(self, replica: Replica) -> None:
-        """Put hooks on the parameters."""
+        """Put hooks on the parameters. Raises `UsageError` for what takes no dense gradients."""
+        kind = type(replica.optimizer)
+        if issubclass(kind, SparseAdam):
+            message = (
+                f"Averaged gradients are dense, and {kind.__name__} takes sparse ones only: use"
+                " SGD, Adagrad or Adam, or a strategy that averages parameters."
+            )
+            raise UsageError(message)
         self._replica = replica
         self._buckets = GradientBuckets(
             replica.model, replica.communicator, replica.stopwatch, self._bucket_bytes

@@ -57,6 +57,16 @@ def header(
     )
 
 
+def agreement(size: int, messages: int = 1) -> int:
+    """Return what an operation is of which nothing is agreed on but what is sent."""
+    return (size * 0x9E3779B1 + messages * 0x85EBCA6B) & 0xFFFFFFFF
+
+
+def ready(size: int, **fields: int) -> bytes:
+    """Return the header of a READY for a message of `size` bytes, the only one."""
+    return header(2, length=24, offset=agreement(size), **fields)
+
+
 def feedback(
     *,
     highest: int = 0,

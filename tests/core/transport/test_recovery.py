@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from by_hand import CLOCK, feedback, header, written
+from by_hand import CLOCK, feedback, header, ready, written
 from transfers import Transfer
 from virtual_link import Datagram, Faults, joined, tag
 
@@ -195,8 +195,8 @@ def test_a_sender_that_was_out_of_credit_asks_again_in_its_next_operation() -> N
     link.drop = thief
     later.post_receiver()
     later.post_sender()
-    ready = header(wire.READY, length=24, session=tag(1, 0), iteration=2, source=1)
-    link.hand(0, ready + feedback(highest=1, received=1, grant=1))
+    head = ready(16 * 9, session=tag(1, 0), iteration=2, source=1)
+    link.hand(0, head + feedback(highest=1, received=1, grant=1))
     link.run()
     later.check_places()
 
@@ -288,8 +288,8 @@ def test_a_report_that_waited_for_an_occasion_is_no_round_trip() -> None:
     before = float(peer["smoothed_rtt"])
     assert 0 < before < 1_000
     Transfer(link, 0, 1, np.ones(4 * 9, np.float32), iteration=2).post_sender()
-    ready = header(wire.READY, length=24, session=tag(1, 0), iteration=2, source=1)
-    link.hand(0, ready + feedback(highest=9, received=9, grant=18))
+    head = ready(16 * 9, session=tag(1, 0), iteration=2, source=1)
+    link.hand(0, head + feedback(highest=9, received=9, grant=18))
     link.pass_time(1)
     late = feedback(highest=18, received=18, grant=18, echo=clock, held=900_000)
     link.offsets[0] = CLOCK + 900_100 - link.now

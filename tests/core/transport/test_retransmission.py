@@ -6,7 +6,7 @@ from collections import Counter as Bag
 
 import numpy as np
 import pytest
-from by_hand import feedback, header, written
+from by_hand import feedback, header, ready, written
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from link_state import check_consistency
@@ -121,7 +121,7 @@ def test_a_late_answer_to_an_earlier_question_is_ignored() -> None:
     transfer = Transfer(link, 0, 1, np.ones(4 * 8, np.float32))
     transfer.post_sender()
     about = {"session": tag(1, 0), "source": 1, "length": 32}
-    link.hand(0, header(wire.READY, **{**about, "length": 24}) + feedback(grant=30))
+    link.hand(0, ready(16 * 8, session=tag(1, 0), source=1) + feedback(grant=30))
     link.pass_time(1)
     first = header(wire.BITMAP, **about) + feedback(highest=8, received=6, grant=30)
     first += (0b00010010).to_bytes(8, "little")
@@ -147,7 +147,7 @@ def test_a_bitmap_is_cut_to_the_message_and_refused_if_too_short() -> None:
     transfer = Transfer(link, 0, 1, np.ones(4 * 3, np.float32))
     transfer.post_sender()
     about = {"session": tag(1, 0), "source": 1}
-    link.hand(0, header(wire.READY, length=24, **about) + feedback(grant=30))
+    link.hand(0, ready(16 * 3, **about) + feedback(grant=30))
     link.pass_time(1)
     short = header(wire.BITMAP, length=24, **about) + feedback(highest=3, received=2, grant=30)
     link.hand(0, short)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from by_hand import CLOCK, feedback, header, written
+from by_hand import CLOCK, agreement, feedback, header, ready, written
 from hypothesis import given
 from hypothesis import strategies as st
 from transfers import Transfer
@@ -219,11 +219,11 @@ def test_misfit_is_written_and_read_so() -> None:
     transfer.post_receiver()
     back.post_sender()
     written(link.endpoints[1])
-    ready = header(2, length=24, session=tag(0, 1), stream=8, offset=agreement(24, 1))
-    link.hand(1, ready + feedback(grant=2, held=HELD_FOR_EVER))
+    other = ready(24, session=tag(0, 1), stream=8)
+    link.hand(1, other + feedback(grant=2, held=HELD_FOR_EVER))
     (answer,) = written(link.endpoints[1])
     assert answer[:16] == MISFIT_1_TO_0[:16]
-    assert answer[16:32] == header(8, stream=8, source=1, offset=agreement(24, 1))[16:]
+    assert answer[16:32] == header(8, stream=8, source=1, offset=agreement(24))[16:]
 
 
 def test_credit_probe_is_written_and_read_so() -> None:
@@ -241,13 +241,7 @@ def test_credit_probe_is_written_and_read_so() -> None:
 def test_headers_made_by_fields_are_the_vectors() -> None:
     to_1, to_0 = tag(0, 1), tag(1, 0)
     assert header(1, flags=2, length=16, session=to_1) == DATA_0_TO_1[:32]
-    ready = header(2, length=24, session=to_0, source=1, offset=agreement(20, 1))
-    assert ready + feedback(grant=2, held=HELD_FOR_EVER) == READY_1_TO_0
-
-
-def agreement(size: int, messages: int) -> int:
-    """Return what an operation is of which nothing is said but what is sent."""
-    return (size * 0x9E3779B1 + messages * 0x85EBCA6B) & 0xFFFFFFFF
+    assert ready(20, session=to_0, source=1) + feedback(grant=2, held=HELD_FOR_EVER) == READY_1_TO_0
 
 
 @given(
