@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from numbers import Real
 from operator import index
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from shoal.errors import UsageError
+
+LONGEST_S: Final = 2_000_000
+"""Longest time to wait for, some 23 days: ZeroMQ and the kernel count milliseconds in 32 bits."""
 
 
 def whole_number(value: object, what: str, *, low: int, high: int | None = None) -> int:
@@ -36,9 +39,11 @@ def share(value: object, what: str) -> float:
 
 
 def seconds(value: object, what: str) -> float:
-    """Return `value`; raise `UsageError` unless it is a positive, finite number."""
-    if not _is_number(value) or not 0 < value < float("inf"):
-        message = f"{what} must be a positive number of seconds, not {value!r}."
+    """Return `value`; raise `UsageError` unless it is positive and no more than can be waited."""
+    if not _is_number(value) or not 0 < value <= LONGEST_S:
+        message = (
+            f"{what} must be a positive number of seconds, {LONGEST_S} at most, not {value!r}."
+        )
         raise UsageError(message)
     return float(value)
 

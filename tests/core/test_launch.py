@@ -21,6 +21,11 @@ def test_open_mpi_says_who_this_is_and_nobody_where_rank_0_is() -> None:
     assert read_master({**OPEN_MPI, **MASTER}) == ("192.0.2.1", 29500)
 
 
+def test_without_a_launcher_the_variables_to_set_are_named() -> None:
+    with pytest.raises(UsageError, match="or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"):
+        read_launch({})
+
+
 @pytest.mark.parametrize(
     ("rank", "size"), [("0", "0"), ("0", "-1"), ("2", "2"), ("-1", "2"), ("5", "2")]
 )
@@ -39,11 +44,12 @@ def test_a_port_that_cannot_be_is_refused_by_its_name(port: str) -> None:
 
 def test_where_ranks_meet_without_torch() -> None:
     agents = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
-    assert meeting_place(MASTER) == ("192.0.2.1", 29500)
-    assert meeting_place({**MASTER, **agents}) == ("192.0.2.1", 29501)
-    assert meeting_place({**MASTER, **agents, "SHOAL_PORT": "7000"}) == ("192.0.2.1", 7000)
-    with pytest.raises(UsageError, match="from 1 to 65534"):  # torchrun's store has the last one
-        meeting_place({**MASTER, **agents, "MASTER_PORT": "65535"})
+    chosen = {**MASTER, **agents, "SHOAL_PORT": "7000"}
+    assert meeting_place(MASTER) == ("192.0.2.1", range(29500, 29501))
+    assert meeting_place({**MASTER, **agents}) == ("192.0.2.1", range(29501, 29505))
+    assert meeting_place(chosen) == ("192.0.2.1", range(7000, 7001))
+    with pytest.raises(UsageError, match="from 1 to 65531"):  # four follow that of torchrun's store
+        meeting_place({**MASTER, **agents, "MASTER_PORT": "65532"})
     with pytest.raises(UsageError, match="MASTER_ADDR and SHOAL_PORT must say"):
         meeting_place({"SHOAL_PORT": "7000"})
 

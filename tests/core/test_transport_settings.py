@@ -45,6 +45,11 @@ def test_sums_are_made_as_the_environment_says() -> None:
         ("SHOAL_LANES", "two"),
         ("SHOAL_PATHS", "1000000"),
         ("SHOAL_ADVERTISE", "x"),
+        ("SHOAL_PORTS", "70000-70001"),
+        ("SHOAL_PORTS", "1-99999"),
+        ("SHOAL_PORTS", "0-10"),
+        ("SHOAL_PORTS", "4100-4000"),
+        ("SHOAL_PORTS", "4000-x"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(name: str, value: str) -> None:

@@ -73,7 +73,7 @@ def test_words_are_words() -> None:
 
 
 def test_what_a_job_is_told_at_its_start() -> None:
-    for value in ("60", None, float("nan")):
+    for value in ("60", None, float("nan"), 3e6):
         with pytest.raises(UsageError, match="The deadline must be a positive number of seconds"):
             shoal.init(deadline_s=value)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="The deadline must be a positive number of seconds"):

@@ -1,15 +1,18 @@
-"""Meeting without torch: what rank 0 makes of messages that are no arrival."""
+"""Meeting without torch: strangers, those who are late, those who have another key or rank."""
 
 from __future__ import annotations
 
 import os
 import socket
 import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 import pytest
 import zmq
 
+from shoal.errors import DeadlineExceeded, MismatchError, ResourceError
 from shoal.runtime.control.key import JobKey
 from shoal.runtime.rendezvous import exchange_cards
 
@@ -94,3 +97,76 @@ def test_under_torchrun_a_taken_port_is_passed_over_and_so_is_another_jobs_rank(
         for thread in ranks:
             thread.join(DEADLINE_S)
     assert cards == {0: [b"card 0", b"card 1"], 1: [b"card 0", b"card 1"]}
+
+
+def meet(rank: int, size: int = 2, deadline_s: float = DEADLINE_S) -> list[bytes]:
+    return exchange_cards(rank, size, f"card {rank}".encode(), deadline_s=deadline_s)
+
+
+def until_served(port: int, meeting: Future[list[bytes]]) -> None:
+    """Return once somebody listens at `port`: whoever goes to the `meeting` there as rank 0."""
+    while not meeting.done():
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("port")
+def test_who_does_not_come_is_named_at_the_deadline() -> None:
+    with pytest.raises(DeadlineExceeded, match=r"^Rank 1 did not come within 0\.3 s: .*\.$"):
+        meet(0, deadline_s=0.3)
+    with pytest.raises(DeadlineExceeded, match=r"^Rank 0 did not answer at .* within 0\.3 s: "):
+        meet(1, deadline_s=0.3)
+
+
+def test_another_job_key_is_noticed_long_before_the_deadline(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor() as ranks:
+        first = ranks.submit(meet, 0, deadline_s=3)
+        until_served(port, first)
+        monkeypatch.setenv("SHOAL_JOB_KEY", "a key that no other rank has")
+        with pytest.raises(MismatchError, match="has another job key, or is no rank 0"):
+            meet(1, deadline_s=1_000_000)
+        with pytest.raises(MismatchError, match=r"Rank 1 did not come .* another job key: start"):
+            first.result()
+
+
+def test_a_service_that_hangs_up_once_or_twice_is_no_other_key(port: int) -> None:
+    """The one of a meeting that has just ended does, where the next one is to be."""
+    with ThreadPoolExecutor() as ranks:
+        with socket.create_server(("127.0.0.1", port)) as last:
+            second = ranks.submit(meet, 1)
+            for _ in range(2):
+                last.accept()[0].close()
+        first = ranks.submit(meet, 0)
+        assert first.result() == second.result() == [b"card 0", b"card 1"]
+
+
+def test_another_jobs_key_at_one_of_several_ports_is_passed_over(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor() as ranks:
+        other = ranks.submit(meet, 0, deadline_s=3)
+        until_served(port, other)
+        monkeypatch.setenv("SHOAL_JOB_KEY", "a key that no other rank has")
+        monkeypatch.delenv("SHOAL_PORT")
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        monkeypatch.setenv("MASTER_PORT", str(port - 1))
+        second = ranks.submit(meet, 1)
+        with pytest.raises(MismatchError, match="Rank 1 did not come"):
+            other.result()  # whose service has refused the second all the time
+        first = ranks.submit(meet, 0)
+        assert first.result() == second.result() == [b"card 0", b"card 1"]
+
+
+def test_two_processes_of_one_rank_both_hear_of_it(port: int) -> None:
+    with ThreadPoolExecutor() as ranks:
+        first = ranks.submit(meet, 0, 3)
+        until_served(port, first)
+        with pytest.raises(ResourceError, match="in use: another process may have RANK=0 as well"):
+            meet(0, 3)
+        for each in [first, *(ranks.submit(meet, 1, 3) for _ in range(2))]:
+            with pytest.raises(MismatchError, match="Two processes say that they are rank 1"):
+                each.result()

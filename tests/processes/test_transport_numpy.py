@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.errors import MismatchError
+from shoal.errors import DeadlineExceeded, MismatchError
 from started_ranks import free_port, outcomes, printed_by_ranks, start
 
 SCRIPT = """
@@ -291,8 +291,8 @@ except shoal.ShoalError as error:
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     ((code, out, _),) = outcomes([start(0, 2, free_port(), CONNECT)])
-    assert code == 3
-    assert "[1]" in out
+    assert code == DeadlineExceeded.exit_code
+    assert "Rank 1 did not come within 3 s" in out
 
 
 def test_two_processes_of_one_rank_and_wrong_numbers_are_refused() -> None:

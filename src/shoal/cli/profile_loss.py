@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal.arguments import seconds
 from shoal.cli.bench import rows_console
 from shoal.cli.bench_progress import BenchProgress
 from shoal.cli.options import data_directory, require_finite, require_positive, require_writable
@@ -111,9 +112,10 @@ def profile_loss(
         max_steps = _QUICK_STEPS if quick else _STEPS
     require_positive(
         workers=workers, seeds=seeds, max_steps=max_steps, evaluate_every=evaluate_every,
-        evaluation_samples=evaluation_samples, batch_size=batch_size, deadline=deadline,
+        evaluation_samples=evaluation_samples, batch_size=batch_size,
         learning_rate=learning_rate, limit=limit,
     )  # fmt: skip
+    seconds(deadline, "--deadline")
     require_finite(target=target, target_share=target_share)
     require_writable(json)
     criterion = Criterion(target=target, share=target_share, limit=limit)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from shoal.arguments import seconds
 from shoal.cli.display import RunDisplay, output_console
 from shoal.cli.options import (
     choose_strategy,
@@ -120,7 +121,6 @@ def train(
     from shoal.workloads import default_model
 
     require_positive(
-        deadline=deadline,
         workers=workers,
         workers_per_host=workers_per_host,
         compute_ms=compute_ms,
@@ -129,6 +129,7 @@ def train(
         batch_size=batch_size,
         learning_rate=learning_rate,
     )
+    seconds(deadline, "--deadline")
     require_finite(target=target)
     require_writable(json, trace)
     asked = {"overlap": overlap, "pull_bound": pull_bound}

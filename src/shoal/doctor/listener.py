@@ -40,7 +40,7 @@ from shoal.doctor.messages import (
     encode,
 )
 from shoal.doctor.probes import TOKEN_BYTES, ProbeSockets
-from shoal.runtime.control.server_socket import bind, make_router, start_authenticator
+from shoal.runtime.control.server_socket import Advice, bind, make_router, start_authenticator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 _IDLE_S: Final = 20.0
 """A caller that has said nothing for so long has gone."""
 _POLL_S: Final = 0.1
+_ADVICE: Final = Advice(
+    in_use="choose another with --port, or 0 for any free one",
+    not_ours="set SHOAL_BIND to one that it has",
+)
 
 
 class Listener:
@@ -72,7 +76,7 @@ class Listener:
         self._caller: tuple[bytes, EndFacts] | None = None
         self._heard_at = 0.0
         try:
-            self.endpoint = bind(self._router, settings.bind, port).removeprefix("tcp://")
+            self.endpoint = bind(self._router, settings.bind, port, _ADVICE).removeprefix("tcp://")
         except BaseException:
             self.close()
             raise

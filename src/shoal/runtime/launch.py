@@ -40,15 +40,16 @@ _HOST = ("GROUP_RANK", "SLURM_NODEID")
 def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """Return what torchrun, Slurm or Open MPI set in `environment`.
 
-    Raises `UsageError` if none of them did, naming torchrun as the way to start, or if there can be
-    no such rank.
+    Raises `UsageError` if none of them did, naming the ways to start, or if there can be no such
+    rank.
     """
     rank = _first(environment, _RANK)
     world_size = _first(environment, _WORLD_SIZE)
     if rank is None or world_size is None:
         raise UsageError(
-            "No launcher has set RANK and WORLD_SIZE; start the script with torchrun, for example"
-            " `torchrun --nproc-per-node 2 train.py`."
+            "No launcher has set RANK and WORLD_SIZE: start the script with one, for example"
+            " `torchrun --nproc-per-node 2 train.py`, or set RANK, WORLD_SIZE, MASTER_ADDR and"
+            " MASTER_PORT for every process."
         )
     if not 0 <= rank < world_size:
         message = (
@@ -78,8 +79,8 @@ def read_master(
     host, text = environment.get("MASTER_ADDR"), environment.get(port)
     if not host or not text:
         message = (
-            f"MASTER_ADDR and {port} must say where rank 0 can be reached: start the script with"
-            " torchrun, which sets them, or set both for every worker."
+            f"MASTER_ADDR and {port} must say where rank 0 can be reached: set both for every"
+            " worker, or start the script with torchrun, which does."
         )
         raise UsageError(message)
     if not text.isdecimal() or not 0 < int(text) <= highest:

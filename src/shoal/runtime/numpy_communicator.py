@@ -44,7 +44,8 @@ def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
     SHOAL_JOB_KEY keeps strangers out and is required beyond one machine. `deadline_s` bounds every
     wait for other ranks.
 
-    Raises `UsageError`, `MismatchError` or `ResourceError` if that cannot be.
+    Raises `UsageError`, `MismatchError` or `ResourceError` if that cannot be, `DeadlineExceeded` if
+    other ranks do not come.
     """
     deadline_s = seconds(deadline_s, "The deadline")
     launch, settings = read_launch(), from_environment()

@@ -12,15 +12,30 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 import shoal
-from shoal.errors import MismatchError, ResourceError, ShoalError, UsageError
+from shoal.errors import (
+    DeadlineExceeded,
+    MismatchError,
+    ResourceError,
+    ShoalError,
+    UsageError,
+    of_code,
+)
+from shoal.runtime.card_difference import name_ranks
 from shoal.runtime.control.key import JobKey
-from shoal.runtime.control.server_socket import bind, make_router, resolve, start_authenticator
+from shoal.runtime.control.server_socket import (
+    Advice,
+    bind,
+    make_router,
+    resolve,
+    start_authenticator,
+)
 from shoal.runtime.launch import read_master
 
 if TYPE_CHECKING:
@@ -31,9 +46,16 @@ _LOCAL_KEY = "one machine, no secret to keep"
 
 _POLL_S = 0.1
 
-
 _TORCHRUN_PORTS: Final = 4
 """Under torchrun nobody has set the ports after MASTER_PORT aside: one of so many will be free."""
+
+_FAILED: Final = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_EVENTS: Final = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED
+_REFUSALS: Final = 4
+"""So many failed handshakes in a row, a few tenths of a second, are another key's: a service that
+has just served its last meeting makes one or two and is gone."""
+
+_OTHER_KEY: Final = zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
 
 
 class _Arrival(msgspec.Struct, frozen=True):
@@ -48,19 +70,24 @@ class _Arrival(msgspec.Struct, frozen=True):
 class _Answer(msgspec.Struct, frozen=True):
     cards: list[bytes]
     error: str = ""
+    code: int = MismatchError.exit_code
+    """The exit code of the error, which says what kind it is."""
 
 
 def exchange_cards(rank: int, world_size: int, card: bytes, *, deadline_s: float) -> list[bytes]:
     """Return the cards of all ranks, in order; blocks until all have handed theirs in.
 
     Raises `UsageError` without the variables that say where to meet, `MismatchError` if ranks
-    disagree on version, number or job key, `ResourceError` if some do not come in time.
+    disagree on version, number or job key, `DeadlineExceeded` if some do not come in time,
+    `ResourceError` if rank 0 cannot serve there.
     """
     host, ports = meeting_place(os.environ)
     key = job_key(os.environ, host)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    server = _Server(context, key, host, ports, world_size, deadline_s) if rank == 0 else None
+    server = None
     try:
+        if rank == 0:
+            server = _Server(context, key, host, ports, world_size, deadline_s)
         return _hand_in(
             context,
             key,
@@ -120,45 +147,96 @@ def _hand_in(
 ) -> list[bytes]:
     """Hand in a card wherever rank 0 may serve; return what it answers."""
     host, ports = place
+    address = resolve(host)
+    # A little longer than the server waits, whose answer says who is missing.
+    end = time.monotonic() + deadline_s + 1
     poller = zmq.Poller()
-    with ExitStack() as open_sockets:
-        for port in ports:
-            dealer = open_sockets.enter_context(context.socket(zmq.DEALER))
-            _call(dealer, key, resolve(host), port)
-            dealer.send(msgspec.msgpack.encode(arrival))
-            poller.register(dealer, zmq.POLLIN)
-        # A little longer than the server waits, whose answer says who is missing.
-        answering = poller.poll(round((deadline_s + 1) * 1000))
-        if not answering:
-            message = (
-                f"Rank 0 did not answer at {host}:{ports[0]} within {deadline_s:g} s: check"
-                " that it runs, MASTER_ADDR, the port, and that all have the same SHOAL_JOB_KEY."
-            )
-            raise ResourceError(message)
-        answer = msgspec.msgpack.decode(answering[0][0].recv(), type=_Answer)
+    with ExitStack() as open_calls:
+        calls = [open_calls.enter_context(_Call(context, key, address, port)) for port in ports]
+        for call in calls:
+            call.dealer.send(msgspec.msgpack.encode(arrival))
+            poller.register(call.dealer, zmq.POLLIN)
+            poller.register(call.events, zmq.POLLIN)
+        while True:
+            left = end - time.monotonic()
+            ready = dict(poller.poll(round(min(max(0.0, left), _POLL_S) * 1000)))
+            answering = next((call.dealer for call in calls if call.dealer in ready), None)
+            if answering is not None:
+                break
+            refusing = [call.port for call in calls if call.is_refused()]
+            # Of several ports, some may be another job's: rank 0 may yet come to the next one.
+            if left <= 0 or len(refusing) == len(ports):
+                raise _nobody_answers(host, ports, refusing, deadline_s)
+        answer = msgspec.msgpack.decode(answering.recv(), type=_Answer)
     if answer.error:
-        raise MismatchError(answer.error)
+        raise of_code(answer.code, answer.error)
     return answer.cards
 
 
-def _call(dealer: zmq.Socket[bytes], key: JobKey, address: str, port: int) -> None:
-    """Connect to a service that has the job's key. What it has not taken in does not matter."""
-    pair = key.client_pair()
-    dealer.curve_serverkey = key.server_pair().public
-    dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
-    dealer.linger = 0
-    dealer.ipv6 = ":" in address
-    shown = f"[{address}]" if dealer.ipv6 else address
-    dealer.connect(f"tcp://{shown}:{port}")
+def _nobody_answers(
+    host: str, ports: range, refusing: list[int], deadline_s: float
+) -> MismatchError | DeadlineExceeded:
+    """Return the error of a rank that has not met rank 0, but strangers at the ports `refusing`."""
+    if refusing:
+        return MismatchError(
+            f"What answers at {host}:{refusing[0]} has another job key, or is no rank 0 of Shoal's:"
+            " start every worker with the same SHOAL_JOB_KEY, and one job per address."
+        )
+    return DeadlineExceeded(
+        f"Rank 0 did not answer at {host}:{ports[0]} within {deadline_s:g} s: check that it runs,"
+        " MASTER_ADDR and the port."
+    )
+
+
+class _Call:
+    """A connection to a service that has the job's key, at one port; a context manager."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], key: JobKey, address: str, port: int
+    ) -> None:
+        self.port = port
+        self.dealer = dealer = context.socket(zmq.DEALER)
+        pair = key.client_pair()
+        dealer.curve_serverkey = key.server_pair().public
+        dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
+        dealer.linger = 0  # what the service has not taken in does not matter
+        dealer.ipv6 = ":" in address
+        self.events = dealer.get_monitor_socket(_EVENTS)
+        self._refusals = 0
+        shown = f"[{address}]" if dealer.ipv6 else address
+        dealer.connect(f"tcp://{shown}:{port}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.dealer.disable_monitor()
+        self.events.close(0)
+        self.dealer.close(0)
+
+    def is_refused(self) -> bool:
+        """Whether what is there does not take this job's key, time after time."""
+        while self.events.poll(0):
+            has_failed = recv_monitor_message(self.events)["event"] & _FAILED
+            self._refusals = self._refusals + 1 if has_failed else 0
+        return self._refusals >= _REFUSALS
 
 
 def _bind_to_one(router: zmq.Socket[bytes], host: str, ports: range) -> None:
     """Bind to the first of `ports` that is free. Raises `ResourceError` if none is."""
+    variable = "SHOAL_PORT" if os.environ.get("SHOAL_PORT") else "MASTER_PORT"
+    in_use = (
+        "another process may have RANK=0 as well, or another program the port; give each process"
+        f" a RANK of its own, or all of them a free port in {variable}"
+    )
+    if len(ports) > 1:
+        in_use = f"as are all from {ports[0]} on; set SHOAL_PORT to a free one for every worker"
+    advice = Advice(in_use, "MASTER_ADDR must be one of the machine on which rank 0 runs")
     for port in ports[:-1]:
         with suppress(ResourceError):
-            bind(router, host, port)
+            bind(router, host, port, advice)
             return
-    bind(router, host, ports[-1])
+    bind(router, host, ports[-1], advice)
 
 
 class _Server:
@@ -175,13 +253,13 @@ class _Server:
     ) -> None:
         self._authenticator = start_authenticator(context, key)
         self._router = make_router(context, key)
-        self._world_size, self._meeting = world_size, ports[0]
+        self._strangers = self._router.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        self._world_size, self._ports, self._deadline_s = world_size, ports, deadline_s
         try:
             _bind_to_one(self._router, host, ports)
         except ShoalError:
             self._authenticator.stop()
             raise
-        self._deadline = time.monotonic() + deadline_s
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="shoal-rendezvous", daemon=True)
         self._thread.start()
@@ -190,16 +268,19 @@ class _Server:
         """Stop serving."""
         self._stopping = True
         self._thread.join()
+        self._router.disable_monitor()
+        self._strangers.close(0)
         self._router.close(500)
         self._authenticator.stop()
 
     def _serve(self) -> None:
-        arrived: dict[int, tuple[bytes, _Arrival]] = {}
-        error = ""
-        while not error and len(arrived) < self._world_size and not self._stopping:
-            if time.monotonic() > self._deadline:
-                missing = sorted(set(range(self._world_size)) - arrived.keys())
-                error = f"Ranks {missing} did not come in time."
+        callers: list[bytes] = []
+        arrived: dict[int, _Arrival] = {}
+        error: ShoalError | None = None
+        deadline = time.monotonic() + self._deadline_s
+        while error is None and len(arrived) < self._world_size and not self._stopping:
+            if time.monotonic() > deadline:
+                error = self._lateness(sorted(set(range(self._world_size)) - arrived.keys()))
             elif self._router.poll(round(_POLL_S * 1000)):
                 identity, *rest = self._router.recv_multipart()
                 try:
@@ -207,14 +288,38 @@ class _Server:
                 except msgspec.MsgspecError:
                     self._refuse(identity)
                     continue
-                if arrival.meeting != self._meeting:
+                if arrival.meeting != self._ports[0]:
                     continue  # another job's, which has a service of its own
                 error = self._objection(arrival, arrived)
-                arrived[arrival.rank] = (identity, arrival)
-        cards = [] if error else [arrived[rank][1].card for rank in range(self._world_size)]
-        answer = msgspec.msgpack.encode(_Answer(cards, error))
-        for identity, _ in arrived.values():
+                callers.append(identity)
+                arrived[arrival.rank] = arrival
+        if self._stopping:
+            return
+        cards = [] if error else [arrived[rank].card for rank in range(self._world_size)]
+        said = _Answer(cards) if error is None else _Answer(cards, str(error), error.exit_code)
+        answer = msgspec.msgpack.encode(said)
+        for identity in callers:
             self._router.send_multipart([identity, answer])
+
+    def _lateness(self, missing: list[int]) -> ShoalError:
+        """Return the error of a meeting to which the ranks `missing` have not come in time."""
+        late = f"{name_ranks(missing)} did not come within {self._deadline_s:g} s"
+        # Where several ports are tried, jobs call at each other's: that says nothing.
+        if len(self._ports) == 1 and self._has_refused():
+            return MismatchError(
+                f"{late}, but somebody with another job key: start every worker with the same"
+                " SHOAL_JOB_KEY."
+            )
+        return DeadlineExceeded(
+            f"{late}: check that every worker runs and has the same MASTER_ADDR."
+        )
+
+    def _has_refused(self) -> bool:
+        """Whether somebody has called whose key is not the job's."""
+        while self._strangers.poll(0):
+            if recv_monitor_message(self._strangers)["value"] == _OTHER_KEY:
+                return True
+        return False
 
     def _refuse(self, identity: bytes) -> None:
         """Answer somebody who has the key but says nothing that makes sense here."""
@@ -222,17 +327,19 @@ class _Server:
         answer = _Answer([], f"{text}; install the same version everywhere.")
         self._router.send_multipart([identity, msgspec.msgpack.encode(answer)])
 
-    def _objection(self, new: _Arrival, arrived: Mapping[int, object]) -> str:
+    def _objection(self, new: _Arrival, arrived: Mapping[int, object]) -> MismatchError | None:
         if new.version != shoal.__version__:
-            return (
+            return MismatchError(
                 f"Rank {new.rank} runs version {new.version} of Shoal and rank 0"
                 f" {shoal.__version__}; install the same one everywhere."
             )
         if new.world_size != self._world_size or not 0 <= new.rank < self._world_size:
-            return (
+            return MismatchError(
                 f"Rank {new.rank} was told of {new.world_size} ranks and rank 0 of"
                 f" {self._world_size}; start all with the same WORLD_SIZE."
             )
         if new.rank in arrived:
-            return f"Two processes say that they are rank {new.rank}; give each its own RANK."
-        return ""
+            return MismatchError(
+                f"Two processes say that they are rank {new.rank}; give each its own RANK."
+            )
+        return None

@@ -1,4 +1,4 @@
-"""The service's end of the wire: a ROUTER that only holders of the job key can reach.
+"""A service's end of the wire: a ROUTER that only holders of the job key can reach.
 
 Owns the CURVE settings, the authenticator thread and the errors of binding an address. Knows no
 message. A CURVE client must know the server's public key to be answered at all and must prove the
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -22,6 +23,23 @@ if TYPE_CHECKING:
 
 _BACKLOG = 1024
 _NOT_OURS = (errno.ENODEV, errno.EADDRNOTAVAIL, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do about an address that cannot be had: a service's callers know other settings."""
+
+    in_use: str
+    """If the port is in use: the end of a sentence."""
+    not_ours: str
+    """If the host is another machine: likewise."""
+
+
+_CONTROL: Final = Advice(
+    in_use="choose another port for the control plane, or 0 for any free one",
+    not_ours="start the control plane on the machine that has it, or name one of this machine's"
+    " own addresses",
+)
 
 
 class _OnlyKey:
@@ -59,10 +77,10 @@ def make_router(context: zmq.Context[zmq.Socket[bytes]], key: JobKey) -> zmq.Soc
     return router
 
 
-def bind(router: zmq.Socket[bytes], host: str, port: int) -> str:
+def bind(router: zmq.Socket[bytes], host: str, port: int, advice: Advice = _CONTROL) -> str:
     """Bind to `host`:`port` (0: any free port); return the endpoint with the port bound.
 
-    Raises `ResourceError` if that cannot be had.
+    Raises `ResourceError`, with `advice`, if that cannot be had.
     """
     address = resolve(host)
     is_version_6 = ":" in address
@@ -71,7 +89,7 @@ def bind(router: zmq.Socket[bytes], host: str, port: int) -> str:
     try:
         router.bind(f"tcp://{shown}:{port or '*'}")
     except zmq.ZMQError as error:
-        raise ResourceError(_explain(error, host, port)) from error
+        raise ResourceError(_explain(error, host, port, advice)) from error
     return str(router.getsockopt_string(zmq.LAST_ENDPOINT))
 
 
@@ -83,22 +101,16 @@ def resolve(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        message = f"The control plane's host {host!r} has no address: {error}."
+        message = f"The host {host!r} has no address: {error}."
         raise ResourceError(message) from error
     return str(found[0][4][0])
 
 
-def _explain(error: zmq.ZMQError, host: str, port: int) -> str:
+def _explain(error: zmq.ZMQError, host: str, port: int, advice: Advice) -> str:
     if error.errno == errno.EADDRINUSE:
-        return (
-            f"Port {port} of {host} is in use: choose another port for the control plane, or 0 for "
-            "any free one."
-        )
+        return f"Port {port} of {host} is in use: {advice.in_use}."
     if error.errno == errno.EACCES:
         return f"This user may not open port {port} of {host}: choose one above 1023."
     if error.errno in _NOT_OURS:
-        return (
-            f"{host} is no address of this machine: start the control plane on the machine that "
-            "has it, or name one of this machine's own addresses."
-        )
-    return f"The control plane cannot open port {port} of {host}: {error}."
+        return f"{host} is no address of this machine: {advice.not_ours}."
+    return f"Port {port} of {host} cannot be opened: {error}."

@@ -156,7 +156,10 @@ def _ports(text: str | None) -> range | None:
     if not text:
         return None
     first, _, last = text.partition("-")
-    if not first.isdigit() or not (last or first).isdigit() or int(first) > int(last or first):
-        message = f"SHOAL_PORTS must look like 4000-4100, not {text!r}."
+    ends = [int(end) if end.isdecimal() else 0 for end in (first, last or first)]
+    if not 1 <= ends[0] <= ends[1] <= _PORTS:
+        message = (
+            f"SHOAL_PORTS must look like 4000-4100, of ports from 1 to {_PORTS}, not {text!r}."
+        )
         raise UsageError(message)
-    return range(int(first), int(last or first) + 1)
+    return range(ends[0], ends[1] + 1)
