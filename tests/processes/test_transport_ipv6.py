@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import started_ranks
 from shoal.runtime.rendezvous import exchange_cards
 
 SCRIPT = """
@@ -92,3 +93,23 @@ def test_all_reduce_on_the_loopback_address_of_version_6(paths: int) -> None:
         assert result["whole"] == [3] * 5
         assert 0.9 * size - 0.2 <= result["least"] <= size
         assert result["most"] == size
+
+
+MIXED = """
+import shoal
+try:
+    shoal.connect(deadline_s=20)
+except shoal.MismatchError as error:
+    print(error)
+"""
+
+
+def test_ranks_of_different_versions_of_ip_are_told_so() -> None:
+    free_port()  # skips without IPv6
+    port = started_ranks.free_port()
+    binds = ("127.0.0.1", "::1")
+    for code, out, _ in started_ranks.outcomes(
+        [started_ranks.start(rank, 2, port, MIXED, SHOAL_BIND=binds[rank]) for rank in range(2)]
+    ):
+        assert code == 0
+        assert "set SHOAL_BIND on every rank to addresses of one version of IP." in out

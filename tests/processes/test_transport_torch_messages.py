@@ -206,6 +206,9 @@ def wait_for_absent_ranks() -> list[str]:
             lambda: dist.all_reduce(torch.ones(9), group=hasty),
             lambda: dist.recv(torch.ones(9), group=hasty),
             lambda: dist.barrier(timeout=timedelta(seconds=0.3)),
+            lambda: dist.broadcast(torch.ones(9), 0, group=hasty),
+            lambda: dist.gather(torch.ones(9), [torch.ones(9) for _ in range(2)], group=hasty),
+            lambda: dist.send(torch.ones(9), 1, group=hasty),
         ):
             with pytest.raises(DeadlineExceeded) as caught:
                 act()
@@ -222,6 +225,20 @@ def test_a_group_has_its_own_timeout(run_workers: RunWorkers) -> None:
     assert "within the timeout of 0.5 s; it waits for rank 1" in told[1]
     assert "No rank sent with tag 0 within the timeout of 0.5 s" in told[2]
     assert "within the timeout of 0.3 s" in told[3]
+    told.pop(2)
+    for text, beginning in zip(
+        told,
+        (
+            "The barrier among ranks (0, 1) was",
+            "The all-reduce of 9 elements among ranks (0, 1) was",
+            "The barrier among ranks (0, 1) was",
+            "The broadcast of 36 bytes among ranks (0, 1) was",
+            "The gather of 72 bytes among ranks (0, 1) was",
+            "The send of 36 bytes to rank 1 was",
+        ),
+        strict=True,
+    ):
+        assert text.startswith(beginning)
 
 
 def make_model() -> nn.Linear:

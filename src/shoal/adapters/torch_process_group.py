@@ -348,7 +348,7 @@ class ShoalProcessGroup(DescribedGroup):
         work = self._operation(outputs[0] if at_root else [], finish)
         sent = [0 if at_root or peer != root else length for peer in range(size)]
         received = [length if at_root else 0] * size
-        then(self._exchange(source, whole, sent, received), work)
+        then(self._exchange(source, whole, sent, received, "gather"), work)
         return work.seal()
 
     @through_host(overwrites=True)
@@ -366,7 +366,7 @@ class ShoalProcessGroup(DescribedGroup):
         work = self._operation(outputs, copy)
         sent = [length if at_root else 0] * size
         received = [0 if at_root or peer != root else length for peer in range(size)]
-        then(self._exchange(source, target, sent, received), work)
+        then(self._exchange(source, target, sent, received, "scatter"), work)
         return work.seal()
 
     @through_host(overwrites=True)
@@ -391,7 +391,7 @@ class ShoalProcessGroup(DescribedGroup):
             mine_from : mine_from + sent[me]
         ]
         work = self._operation([output], finish)
-        then(self._exchange(source, target, sent, received), work)
+        then(self._exchange(source, target, sent, received, "all-to-all"), work)
         return work.seal()
 
     @through_host(overwrites=True)
@@ -408,7 +408,7 @@ class ShoalProcessGroup(DescribedGroup):
         start = sum(received[:me]) // width
         target[start : start + outputs[me].numel()] = inputs[me].reshape(-1)
         work = self._operation(outputs, lambda: scatter_back(target, outputs))
-        then(self._exchange(source, target, sent, received), work)
+        then(self._exchange(source, target, sent, received, "all-to-all"), work)
         return work.seal()
 
     def send(self, tensors: list[Tensor], destination: int, tag: int) -> TransportWork:
@@ -510,9 +510,9 @@ class ShoalProcessGroup(DescribedGroup):
     # ---- helpers --------------------------------------------------------------------------------
 
     def _exchange(
-        self, source: Tensor, target: Tensor, sent: Sequence[int], received: Sequence[int]
+        self, source: Tensor, target: Tensor, sent: list[int], received: list[int], called: str
     ) -> Any:
-        return self.group.all_to_all(bytes_of(source), bytes_of(target), sent, received)
+        return self.group.all_to_all(bytes_of(source), bytes_of(target), sent, received, called)
 
     def _options(self, tensor: Tensor, reduction: Any) -> SumOptions:
         scale = 1 / self.group.size if reduction == ReduceOp.AVG else 1.0

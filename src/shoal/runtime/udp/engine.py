@@ -126,11 +126,11 @@ class UdpEngine:
     def start(self, cards: Sequence[Card]) -> None:
         """Connect to all ranks, whose cards are given in order, and start moving datagrams.
 
-        Raises `MismatchError` if ranks cut their messages differently, `ResourceError` if one
-        cannot be reached.
+        Raises `MismatchError` if ranks are not of one version of IP or cut their messages
+        differently, `ResourceError` if one cannot be reached.
         """
         me = self.endpoint.rank
-        self._check_segments(cards)
+        self._check_alike(cards)
         fewest = min(len(card.lanes) for card in cards)
         while len(self.lanes) > fewest:
             self.lanes.pop().close()
@@ -274,9 +274,17 @@ class UdpEngine:
                 tag_messages(tables.outgoing, tables.segment_bytes, 0.0, np.zeros(0), False)
                 tables.add_kept(0)
 
-    def _check_segments(self, cards: Sequence[Card]) -> None:
+    def _check_alike(self, cards: Sequence[Card]) -> None:
         mine = self.endpoint.config.segment_bytes
+        here = self.card.links[0]
         for rank, card in enumerate(cards):
+            there = card.links[0]
+            if (":" in there) != (":" in here):
+                message = (
+                    f"Rank {rank} receives at {there} and this one at {here}: set SHOAL_BIND on"
+                    " every rank to addresses of one version of IP."
+                )
+                raise MismatchError(message)
             if card.segment_bytes != mine:
                 message = (
                     f"Rank {rank} cuts messages into {card.segment_bytes} bytes and this one into"

@@ -209,10 +209,12 @@ class TransportGroup:
         *,
         iteration: int | None = None,
         deadline_s: float | None = None,
+        called: str = "all-gather",
     ) -> Transfer | None:
         """Fill `memory` with everyone's part, of `counts[k]` elements; one's own is there.
 
-        `iteration` is a reserved number, if this was announced by `reserve`.
+        `iteration` is a reserved number, if this was announced by `reserve`; `called` is what those
+        who asked for it know it as.
         """
         piece = self._piece_length(memory, self.size)
         return self._start(
@@ -222,6 +224,7 @@ class TransportGroup:
             piece,
             iteration=iteration,
             deadline_s=deadline_s,
+            called=called,
         )
 
     def reserve(self, count: int = 1) -> int:
@@ -239,9 +242,17 @@ class TransportGroup:
         return replace(self, _next=iteration)
 
     def all_to_all(
-        self, source: Memory, target: Memory, sent: Sequence[int], received: Sequence[int]
+        self,
+        source: Memory,
+        target: Memory,
+        sent: Sequence[int],
+        received: Sequence[int],
+        called: str = "all-to-all",
     ) -> Transfer | None:
-        """Send `sent[k]` elements of `source` to member k and receive `received[k]` from it."""
+        """Send `sent[k]` elements of `source` to member k and receive `received[k]` from it.
+
+        `called` is what those who asked for it know it as.
+        """
         piece = self._piece_length(target if target.count else source)
         return self._start(
             ("all-to-all", tuple(sent), tuple(received), source.form),
@@ -249,6 +260,7 @@ class TransportGroup:
             target,
             None,
             source=source,
+            called=called,
         )
 
     def broadcast(self, memory: Memory, root: int) -> Transfer | None:
@@ -299,7 +311,7 @@ class TransportGroup:
 
         `deadline_s` bounds this one instead of the group's deadline.
         """
-        return self.all_gather(memory, [1] * self.size, deadline_s=deadline_s)
+        return self.all_gather(memory, [1] * self.size, deadline_s=deadline_s, called="barrier")
 
     def _transfer(
         self,
@@ -318,6 +330,7 @@ class TransportGroup:
             stream, iteration = self._next_transfer.get(key) or (stream_of(self.stream, *key), 0)
             self._next_transfer[key] = stream, (iteration + 1) & 0xFFFFFFFF
         piece = self._piece_length(memory)
+        is_sender = sender == self.me
         return self._start(
             ("transfer", sender, receiver, memory.count, memory.form, options),
             lambda: graphs.transfer(
@@ -329,6 +342,8 @@ class TransportGroup:
             stream=stream,
             iteration=iteration,
             patient=patient,
+            called="send" if is_sender else "receive",
+            peer=receiver if is_sender else sender,
         )
 
     def _piece_length(self, memory: Memory, shards: int = 1, *, ring: bool = False) -> int:
@@ -360,10 +375,13 @@ class TransportGroup:
         iteration: int | None = None,
         patient: bool = False,
         deadline_s: float | None = None,
+        called: str = "",
+        peer: int | None = None,
     ) -> Transfer | None:
         """Start an operation, whose tables are made of a graph unless some of its `shape` are kept.
 
-        What is large goes by all lanes, in pieces of `piece` elements (None: not divided).
+        What is large goes by all lanes, in pieces of `piece` elements (None: not divided). Errors
+        say what it is `called`, if that is not the first of its `shape`, and with which `peer`.
         """
         if stream is None and iteration is None:
             iteration = self.reserve()
@@ -401,13 +419,24 @@ class TransportGroup:
             tuple(parts),
             self.stream if stream is None else stream,
             iteration or 0,
-            f"The {shape[0]} of {memory.count} elements among ranks {self.ranks}",
+            self._described(called or str(shape[0]), memory, peer),
             keep=(memory.owner, source.owner if source is not None else None),
             patient=patient,
             kind=str(shape[0]),
             limit_s=deadline_s or self.deadline_s or self.engine.deadline_s,
         )
         return self.engine.submit(transfer)
+
+    def _described(self, called: str, memory: Memory, peer: int | None) -> str:
+        """Return the beginning of a sentence about an operation on `memory`."""
+        if called == "barrier":
+            return f"The barrier among ranks {self.ranks}"
+        unit = "bytes" if memory.form == RAW else "elements"
+        if peer is None:
+            with_whom = f"among ranks {self.ranks}"
+        else:
+            with_whom = f"{'to' if called == 'send' else 'from'} rank {self.ranks[peer]}"
+        return f"The {called} of {memory.count} {unit} {with_whom}"
 
     def _take(self, shape: tuple[Hashable, ...], lanes: int) -> list[MessageTables | None]:
         """Return tables that are kept of an operation's shape, for every lane that takes part."""
