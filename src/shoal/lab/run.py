@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
@@ -95,9 +96,16 @@ def _ask_to_end(workers: Sequence[HostProcess], number: signal.Signals, relay: R
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Raise `UsageError` if there is no such command here, before anything is built for it."""
+    """Raise `UsageError` if it cannot be run here, before anything is built for it."""
     if not command:
         raise UsageError("A command is missing: shoal lab run SPEC.toml -- COMMAND...")
     if shutil.which(command[0]) is None:
         message = f"There is no command {command[0]!r}."
+        if "/" in command[0] and Path(command[0]).is_dir():
+            message = f"{command[0]!r} is a folder, not a command."
+        elif "/" in command[0] and Path(command[0]).exists():
+            message = (
+                f"{command[0]!r} is not executable: `chmod +x` it, or name the program that runs"
+                " it, such as python."
+            )
         raise UsageError(message)
