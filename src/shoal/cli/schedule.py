@@ -31,8 +31,11 @@ MAX_MATRIX_WORKERS = 12
 MAX_GROUPS_SHOWN = 16
 """Groups of a step that the text shows; the JSON holds all."""
 
-MAX_MEASURED_WORK = 512
-"""Largest product of workers and period for which the contraction is measured: seconds at most."""
+MAX_MEASURED_WORK = 2048
+"""Largest product of workers and period for which the contraction is measured.
+
+That takes ten seconds for a ring, which mixes slowest, and a tenth of one for most others.
+"""
 
 MAX_EXACT_WORK = 1_000_000
 """Largest product of workers and period for which consensus is tested: seconds at most."""
@@ -274,6 +277,6 @@ def _write(report: ScheduleReport, json: Path | None) -> None:
     if json == Path("-"):
         sys.stdout.write(encoded.decode())
         return
-    sys.stdout.write(render_report(report) + "\n")
     if json is not None:
         write_whole(json, encoded)
+    sys.stdout.write(render_report(report) + "\n")
