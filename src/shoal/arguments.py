@@ -48,6 +48,14 @@ def seconds(value: object, what: str) -> float:
     return float(value)
 
 
+def flag(value: object, what: str) -> bool:
+    """Return `value`; raise `UsageError` unless it is True or False, which texts and 0 are not."""
+    if not isinstance(value, bool):
+        message = f"{what} must be True or False, not {value!r}."
+        raise UsageError(message)
+    return value
+
+
 def text(value: object, what: str) -> str:
     """Return `value`; raise `UsageError`, without showing it, unless it is a text."""
     if not isinstance(value, str):

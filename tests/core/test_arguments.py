@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.arguments import seconds, share, whole_number
+from shoal.arguments import flag, seconds, share, whole_number
 from shoal.errors import UsageError
 
 
@@ -51,3 +51,10 @@ def test_what_is_no_time_is_refused(value: Any) -> None:
     wanted = r"^It must be a positive number of seconds, 2000000 at most, not .*\.$"
     with pytest.raises(UsageError, match=wanted):
         seconds(value, "It")
+
+
+@pytest.mark.parametrize("value", [0, 1, "False", "no", None, np.array([True, False])])
+def test_what_is_no_flag_is_refused(value: Any) -> None:
+    assert flag(False, "It") is False
+    with pytest.raises(UsageError, match=r"^It must be True or False, not "):
+        flag(value, "It")

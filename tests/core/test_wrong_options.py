@@ -44,6 +44,24 @@ def test_whole_numbers_are_asked_for(what: str, value: Any) -> None:
         WHOLE_NUMBERS[what](value)
 
 
+FLAGS: dict[str, Callable[[Any], object]] = {
+    "group_buffer": lambda value: shoal.Ripples(group_buffer=value),
+    "global_division": lambda value: shoal.Ripples(global_division=value),
+    "inter_intra": lambda value: shoal.Ripples(inter_intra=value),
+    "refined_filter": lambda value: shoal.Ripples(refined_filter=value),
+    "scale_updates": lambda value: shoal.ParameterServer(1, scale_updates=value),
+    "scale_updates of ASP": lambda value: shoal.ParameterServer.asp(scale_updates=value),
+}
+
+
+@pytest.mark.parametrize("value", ["False", 0, None])
+@pytest.mark.parametrize("what", FLAGS)
+def test_flags_are_asked_for(what: str, value: Any) -> None:
+    name = what.partition(" ")[0]
+    with pytest.raises(UsageError, match=rf"^{name} must be True or False, not "):
+        FLAGS[what](value)
+
+
 def test_a_control_port_is_one_that_exists() -> None:
     with pytest.raises(UsageError, match="from 0 to 65535, not 70000"):
         shoal.init(control_port=70_000)
@@ -66,6 +84,10 @@ def test_a_loss_bound_is_refused_as_such() -> None:
 
 
 def test_words_are_words() -> None:
+    with pytest.raises(UsageError, match=r"Peers are chosen by .*, not \[1\]\."):
+        shoal.ADPSGD(peers=[1])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"DS-Sync shuffles by .*, not \[1\]\."):
+        shoal.DSSync(shuffle=[1])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"There is no strategy \['ripples'\]"):
         make_strategy(["ripples"])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"Unknown policy for holes \['zero'\]"):

@@ -44,7 +44,7 @@ def ds_sync_schedule(shuffle: str) -> str:
 
     Raises `UsageError` for another word.
     """
-    if shuffle not in _DS_SYNC:
+    if not isinstance(shuffle, str) or shuffle not in _DS_SYNC:
         message = f"DS-Sync shuffles by {', '.join(_DS_SYNC)}, not {shuffle!r}."
         raise UsageError(message)
     return _DS_SYNC[shuffle]

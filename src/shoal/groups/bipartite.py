@@ -45,7 +45,7 @@ class Bipartite(AbstractGroupSchedule):
 
     def __post_init__(self) -> None:
         check_world_size(self.world_size)
-        if self.peers not in {"exponential", "random"}:
+        if not isinstance(self.peers, str) or self.peers not in {"exponential", "random"}:
             message = f"Peers are chosen by 'exponential' or 'random', not {self.peers!r}."
             raise UsageError(message)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.arguments import whole_number
+from shoal.arguments import flag, whole_number
+from shoal.errors import UsageError
 
 DEFAULT_GROUP_SIZE = 3
 DEFAULT_SLOWDOWN_THRESHOLD = 4
@@ -19,7 +20,7 @@ DEFAULT_SLOWDOWN_THRESHOLD = 4
 class GeneratorConfig:
     """How groups are formed. Each switch stands alone; `inter_intra` acts only within divisions.
 
-    Raises `UsageError` for a group size below two or a threshold below one.
+    Raises `UsageError` for a group size below two, a threshold below one or a switch that is none.
     """
 
     group_size: int = DEFAULT_GROUP_SIZE
@@ -49,6 +50,17 @@ class GeneratorConfig:
         if self.slowdown_threshold is not None:
             what = "A slowdown threshold, unless None for no filter,"
             keep("slowdown_threshold", whole_number(self.slowdown_threshold, what, low=1))
+        for name in ("group_buffer", "global_division", "inter_intra", "refined_filter"):
+            flag(getattr(self, name), name)
+
+    def check_world_size(self, world_size: int) -> None:
+        """Raise `UsageError` if a group cannot have so many members as asked for."""
+        if world_size < self.group_size != DEFAULT_GROUP_SIZE:
+            message = (
+                f"Group size {self.group_size} is larger than the {world_size} workers of"
+                " this job; choose a smaller one."
+            )
+            raise UsageError(message)
 
     @classmethod
     def random_mode(cls, group_size: int = DEFAULT_GROUP_SIZE) -> GeneratorConfig:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shoal.arguments import whole_number
 from shoal.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ def updates_per_round(staleness: int | None, workers: int) -> int:
     Under BSP one, with the mean of all; otherwise every push is an update by itself.
     """
     return 1 if staleness == 0 else workers
+
+
+def ssp_staleness(staleness: object) -> int:
+    """Return the bound of a stale-synchronous server; raise `UsageError` unless it is one."""
+    return whole_number(staleness, "The staleness of ps-ssp (0 is ps-bsp)", low=1)
 
 
 class ServerClock:

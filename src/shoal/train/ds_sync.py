@@ -42,6 +42,7 @@ class DSSync(AbstractScheduledAveraging):
         overlap: AveragingOverlap = "none",
     ) -> None:
         super().__init__(interval, overlap)
+        ds_sync_schedule(shuffle)  # refuses an unknown word now rather than in `validate`
         self._shuffle = shuffle
         self._group_size = whole_number(
             group_size, "A group size (0 is the square root of the world size)", low=0

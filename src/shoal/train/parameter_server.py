@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from shoal.arguments import share, whole_number
+from shoal.arguments import flag, share, whole_number
 from shoal.errors import UsageError
+from shoal.groups.server_clock import ssp_staleness
 from shoal.runtime.channels import reserve_channels
 from shoal.runtime.host_copy import HOST
 from shoal.runtime.hyperparameters import Hyperparameters
@@ -64,7 +65,7 @@ class ParameterServer(AbstractStrategy):
     ) -> None:
         if staleness is not None:
             staleness = whole_number(staleness, "Staleness, unless None for no bound,", low=0)
-        self._rule = UpdateRule(staleness, scale_updates)
+        self._rule = UpdateRule(staleness, flag(scale_updates, "scale_updates"))
         self._pull_bound = share(pull_bound, "A pull's bound")
 
     @classmethod
@@ -77,8 +78,7 @@ class ParameterServer(AbstractStrategy):
         cls, *, staleness: int = 3, scale_updates: bool = True, pull_bound: float = 0.0
     ) -> ParameterServer:
         """Return the stale-synchronous parameter server; `staleness` is at least 1."""
-        staleness = whole_number(staleness, "The staleness of ps-ssp (0 is ps-bsp)", low=1)
-        return cls(staleness, scale_updates=scale_updates, pull_bound=pull_bound)
+        return cls(ssp_staleness(staleness), scale_updates=scale_updates, pull_bound=pull_bound)
 
     @classmethod
     def asp(cls, *, scale_updates: bool = True, pull_bound: float = 0.0) -> ParameterServer:

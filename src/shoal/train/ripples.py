@@ -13,7 +13,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, final
 
-from shoal.errors import UsageError
 from shoal.groups import GeneratorConfig
 from shoal.groups.slow_worker import SlowWorker, slow_worker
 from shoal.runtime.udp.remarks import Remark
@@ -117,12 +116,7 @@ class AbstractGeneratedStrategy(AbstractPeriodicAveraging):
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` if a group cannot have so many members as asked for."""
-        if world_size < self._config.group_size != GeneratorConfig().group_size:
-            message = (
-                f"Group size {self._config.group_size} is larger than the {world_size} workers of"
-                f" this job; choose a smaller one."
-            )
-            raise UsageError(message)
+        self._config.check_world_size(world_size)
 
     def _attach(self, replica: Replica) -> None:
         """Join the generator's session."""

@@ -11,6 +11,7 @@ from shoal.factory_options import check_option_names, check_option_types
 from shoal.groups import GeneratorConfig, ds_sync_schedule
 from shoal.groups.all_workers import LOCAL_STEPS
 from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
+from shoal.groups.server_clock import ssp_staleness
 from shoal.sim.training.ad_psgd import ADPSGD
 from shoal.sim.training.all_reduce import AllReduce
 from shoal.sim.training.generated import Generated
@@ -29,7 +30,7 @@ def _bsp() -> ParameterServer:
 
 
 def _ssp(*, staleness: int = 3, scale_updates: bool = True) -> ParameterServer:
-    return ParameterServer(staleness, scale_updates=scale_updates)
+    return ParameterServer(ssp_staleness(staleness), scale_updates=scale_updates)
 
 
 def _asp(*, scale_updates: bool = True) -> ParameterServer:

@@ -35,6 +35,7 @@ class Generated(AbstractSimulatedStrategy):
 
     def prepare(self, world: World) -> None:
         """Let all workers join."""
+        self._config.check_world_size(world.size)
         self._world = world
         self._generator = GroupGenerator(self._config, Random(world.seed))
         self._summand = Summand(world.model.bytes)
