@@ -187,6 +187,9 @@ def test_a_criterion_that_means_nothing_is_refused(criterion: Criterion, words: 
     ("options", "words"),
     [
         ({"bounds": "0.1,much"}, "--bounds takes numbers with commas"),
+        ({"bounds": ""}, "--bounds takes numbers with commas"),
+        ({"bounds": ","}, "--bounds takes numbers with commas"),
+        ({"holes": " "}, "--holes takes policies with commas"),
         ({"bounds": "1.5"}, "A loss bound is a share"),
         ({"holes": "previous-value"}, "Unknown policy for holes 'previous-value'"),
         ({"ablation": "front"}, "Unknown ablation 'front'"),

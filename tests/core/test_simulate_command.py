@@ -14,6 +14,7 @@ from typer import Typer
 from typer.testing import CliRunner, Result
 
 from shoal.cli.simulate import simulate
+from shoal.cli.sweeping import parse_seeds
 from shoal.errors import UsageError
 from shoal.jobs.trace_file import write_trace
 from shoal.scenario.spec_file import parse_scenario, read_scenario
@@ -95,6 +96,13 @@ def test_seeds_that_are_none_are_one_sentence(tmp_path: Path, text: str) -> None
     result = simulate_once(tmp_path, "--seeds", text)
     assert isinstance(result.exception, UsageError)
     assert f"--seeds takes numbers such as 1-5 or 1,3,7-9, not {text!r}." in str(result.exception)
+
+
+def test_no_seeds_at_all_are_the_usual_ones_and_an_empty_text_is_none() -> None:
+    assert parse_seeds(None, "1-3") == (1, 2, 3)
+    assert parse_seeds("2", "1-3") == (2,)
+    with pytest.raises(UsageError, match="--seeds takes numbers"):
+        parse_seeds("", "1-3")
 
 
 def test_a_scenario_without_training_is_one_sentence(tmp_path: Path) -> None:
@@ -203,7 +211,13 @@ def test_wrong_names_are_refused_before_anything_runs(
             'sync = "ps-ssp"\nstaleness = "3"',
             "Option staleness of 'ps-ssp' is of type int, not '3'.",
         ),
-        ('sync = "ps-ssp"\nstaleness = -1', "Staleness must be 0 or more"),
+        (
+            'sync = "ps-ssp"\nstaleness = -1',
+            "The staleness of ps-ssp (0 is ps-bsp) must be a whole number of at least 1, not -1.",
+        ),
+        ('sync = "ps-ssp"\nstaleness = 0', "The staleness of ps-ssp (0 is ps-bsp) must be"),
+        ('sync = "ripples"\ngroup_size = 5', "Group size 5 is larger than the 4 workers"),
+        ('sync = "ripples-random"\ngroup_size = 5', "Group size 5 is larger than the 4 workers"),
         (
             'sync = "ps-ssp"\nscale_updates = "no"',
             "Option scale_updates of 'ps-ssp' is of type bool",

@@ -6,6 +6,8 @@ What takes time to import is imported within `main`, so that a Ctrl-C finds its 
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
 import sys
 from typing import TYPE_CHECKING, Final
@@ -25,6 +27,9 @@ _ENDINGS: Final = {
 }
 _BY_SIGNAL: Final = 128
 """Added to a signal's number it is the exit code, as shells have it."""
+
+_OUTPUT: Final = 1
+"""The descriptor of standard output."""
 
 
 class _Stopped(BaseException):
@@ -46,13 +51,20 @@ def main() -> None:
         for number in _ENDINGS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs do
                 signal.signal(number, _stop)
-        sys.exit(_make_app()(standalone_mode=False))
+        code = _make_app()(standalone_mode=False)
+        if sys.stdout is not None:  # as it is where descriptor 1 was closed
+            sys.stdout.flush()
     except _Stopped as stopped:
         for number in _ENDINGS:  # everything has ended by now
             signal.signal(number, signal.SIG_IGN)
         with contextlib.suppress(OSError):  # a terminal that has hung up cannot be written to
             sys.stderr.write(f"{_ENDINGS[stopped.number]}\n")
         sys.exit(_BY_SIGNAL + stopped.number)
+    except (BrokenPipeError, SystemExit) as ending:  # typer makes the one of the other
+        if not _has_no_reader(_OUTPUT):
+            raise ending.__context__ or ending from None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _OUTPUT)  # for what is yet to be flushed
+        sys.exit(_BY_SIGNAL + signal.SIGPIPE)
     except ShoalError as error:
         _explain(str(error), *getattr(error, "__notes__", []))
         sys.exit(error.exit_code)
@@ -62,6 +74,7 @@ def main() -> None:
             raise
         _explain(error.format_message())
         sys.exit(UsageError.exit_code)
+    sys.exit(code)
 
 
 def _make_app() -> typer.Typer:
@@ -97,6 +110,13 @@ def _make_app() -> typer.Typer:
 
 def _stop(number: int, _frame: FrameType | None) -> None:
     raise _Stopped(number)
+
+
+def _has_no_reader(descriptor: int) -> bool:
+    """Return whether nobody can read any more what is written to `descriptor`."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _explain(sentence: str, *notes: str) -> None:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from shoal.cli.bench_progress import BenchProgress
 from shoal.cli.options import data_directory, require_writable
 from shoal.errors import ShoalError, UsageError
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from shoal.bench.bench_file import BenchFile
     from shoal.bench.stand import Stand
     from shoal.bench.suite import Section
@@ -162,8 +164,7 @@ def _run(
 
 def rows_console() -> Console:
     """Return where tables of rows go: standard output, as wide as the terminal or a row needs."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=TABLE_WIDTH)
+    return output_console(TABLE_WIDTH)
 
 
 def _open(path: Path | None) -> BenchFile:

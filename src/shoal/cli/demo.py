@@ -16,7 +16,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from shoal.cli.display import output_console
 from shoal.cli.options import (
     choose_strategy,
     data_directory,
@@ -24,6 +23,7 @@ from shoal.cli.options import (
     require_writable,
 )
 from shoal.errors import DataError
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from shoal.jobs.comparison import Scenario

@@ -11,18 +11,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shoal.report.terminal_table import TERMINAL_WIDTH
-
 if TYPE_CHECKING:
     from shoal.jobs.run import Progress
 
 _LOG_SECONDS = 5.0
-
-
-def output_console() -> Console:
-    """Return where tables go: standard output, as wide as the terminal or a table needs."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=TERMINAL_WIDTH)
 
 
 class RunDisplay:

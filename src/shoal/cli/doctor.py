@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.display import output_console
 from shoal.cli.options import require_positive, require_writable
 from shoal.doctor import Finding, Verdict, is_anything_wrong
 from shoal.errors import UsageError
 from shoal.jobs.files import indented_json, write_whole
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -228,9 +228,9 @@ def _write(findings: list[Finding], pairs: list[PairFigures], json: Path | None)
     if json == Path("-"):
         sys.stdout.write(encoded.decode())
         return
-    _print(findings, output_console())
     if json is not None:
         write_whole(json, encoded)
+    _print(findings, output_console())
 
 
 def _print(findings: Sequence[Finding], console: Console) -> None:

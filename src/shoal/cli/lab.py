@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.table import Table
 
-from shoal.cli.display import output_console
 from shoal.cli.lab_check import check
 from shoal.cli.options import require_writable
 from shoal.errors import UsageError
 from shoal.jobs.files import indented_json, write_whole
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from shoal.lab.report import CableCounts
@@ -124,9 +124,9 @@ def stats(
     if json == Path("-"):
         sys.stdout.write(indented_json(rows).decode())
         return
-    print_counts(rows)
     if json is not None:
         write_whole(json, indented_json(rows))
+    print_counts(rows)
 
 
 @lab_app.command()

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.display import output_console
 from shoal.cli.doctor import SOMETHING_IS_WRONG
 from shoal.cli.options import require_writable
 from shoal.errors import UsageError
 from shoal.jobs.files import indented_json, write_whole
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,13 +107,13 @@ def _write(checks: Sequence[Check], json: Path | None) -> None:
     if json == Path("-"):
         sys.stdout.write(encoded.decode())
         return
-    console = _wide_console()
+    if json is not None:
+        write_whole(json, encoded)
+    console = output_console(_TABLE_WIDTH)
     for name, rows in itertools.groupby(checks, lambda row: row.lab):
         console.print(Text(name, style="bold"))
         console.print(_table(list(rows)))
         console.print()
-    if json is not None:
-        write_whole(json, encoded)
 
 
 def _table(checks: Sequence[Check]) -> Table:
@@ -135,12 +135,6 @@ def _table(checks: Sequence[Check]) -> Table:
             "" if row.verdict == "ok" else row.note,
         )
     return table
-
-
-def _wide_console() -> Console:
-    """Return where tables go: standard output, as wide as the terminal or the rows need."""
-    console = output_console()
-    return console if console.is_terminal else Console(highlight=False, width=_TABLE_WIDTH)
 
 
 def _specified(row: Check) -> str:

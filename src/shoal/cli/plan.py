@@ -11,7 +11,6 @@ import msgspec
 import typer
 from rich.table import Table
 
-from shoal.cli.display import output_console
 from shoal.cli.options import require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, Sweeping
@@ -19,6 +18,7 @@ from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
+from shoal.report.terminal_table import output_console
 from shoal.scenario.spec_file import read_scenario
 
 if TYPE_CHECKING:
@@ -92,17 +92,17 @@ def plan(
     if is_carried:
         again = sweeping.make(packets.runs_of(read, found.ranked), ranking.Prediction)
         found = ranking.make_plan([each.result for each in again], flows)
-    console = output_console()
-    console.print(_table(found))
-    console.print(f"\n{found.reason}\n")
-    console.print(found.ranked[0].line, soft_wrap=True)
     if json is not None:
         stand_in = f"{ranking.MODEL} on {ranking.DATASET} to {ranking.TARGET:g}"
         trace = None if measured is None else measured.name
         report = PlanReport(
             cluster.name, read.cluster.seed, stand_in, describe_environment(), found, trace
         )
-        write_whole(json, indented_json(report))
+        write_whole(json, indented_json(report))  # first, for the table's reader may have gone
+    console = output_console()
+    console.print(_table(found))
+    console.print(f"\n{found.reason}\n")
+    console.print(found.ranked[0].line, soft_wrap=True)
 
 
 def _table(found: Plan) -> Table:

@@ -119,9 +119,13 @@ def profile_loss(
     require_finite(target=target, target_share=target_share)
     require_writable(json)
     criterion = Criterion(target=target, share=target_share, limit=limit)
-    arms = arms_of(
-        _numbers(bounds or (_QUICK_BOUNDS if quick else _BOUNDS)), _words(holes), ablation
-    )
+    if bounds is None:
+        bounds = _QUICK_BOUNDS if quick else _BOUNDS
+    policies = _words(holes)
+    if not policies:
+        message = f"--holes takes policies with commas between them, such as {_HOLES}."
+        raise UsageError(message)
+    arms = arms_of(_numbers(bounds), policies, ablation)
     run = RunSpec(
         strategy="all-reduce",
         dataset=dataset,
@@ -145,12 +149,15 @@ def profile_loss(
 def _numbers(text: str) -> list[float]:
     """Return the numbers in a list such as "0,0.05,0.1"."""
     try:
-        return [float(word) for word in _words(text)]
+        numbers = [float(word) for word in _words(text)]
     except ValueError:
+        numbers = []
+    if not numbers:
         message = (
             f"--bounds takes numbers with commas between them, such as 0.05,0.1, not {text!r}."
         )
-        raise UsageError(message) from None
+        raise UsageError(message)
+    return numbers
 
 
 def _words(text: str) -> list[str]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from shoal.cli.display import output_console
 from shoal.cli.reproducing import JsonOption, PlotOption, check_files, table_of, write_plot
 from shoal.cli.sweeping import (
     JobsOption,
@@ -21,6 +20,7 @@ from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def combined(
     from shoal.sim.training.outcome import Outcome
 
     check_files(json, plot)
-    repeats = parse_seeds(seeds or _SEEDS)
+    repeats = parse_seeds(seeds, _SEEDS)
     whole = [(each, seed) for each in beyond.combinations(quick=quick) for seed in repeats]
     made = Sweeping(jobs, ray, runs).make([beyond.run_of(*each) for each in whole], Outcome)
     found = [beyond.found_of(each, done) for (each, _), done in zip(whole, made, strict=True)]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from shoal.cli.display import output_console
 from shoal.cli.reproducing import (
     JsonOption,
     PlotOption,
@@ -29,6 +28,7 @@ from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, draw_charts
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ def dlcp(
     from shoal.sweeps import spread_of
 
     check_files(json, plot)
-    repeats = parse_seeds(seeds or (_QUICK_SEEDS if quick else _SEEDS))
+    repeats = parse_seeds(seeds, _QUICK_SEEDS if quick else _SEEDS)
     whole = paper.plan(quick=quick, parts=only or paper.PARTS)
     if plot is not None and not (whole.flows or whole.end_to_end):
         raise UsageError("Only the parts flows and end-to-end have figures to plot.")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from shoal.cli.display import output_console
 from shoal.cli.reproducing import (
     CAVEAT,
     JsonOption,
@@ -31,6 +30,7 @@ from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -90,7 +90,7 @@ def ds_sync(
     from shoal.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
-    repeats = parse_seeds(seeds or (_QUICK_SEEDS if quick else _SEEDS))
+    repeats = parse_seeds(seeds, _QUICK_SEEDS if quick else _SEEDS)
     networks = paper.NETWORKS[:_QUICK_NETWORKS] if quick else paper.NETWORKS
     scales = paper.SCALES[:1] if quick else paper.SCALES
     accuracies, timings = paper.reproduce(

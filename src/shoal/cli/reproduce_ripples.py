@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from shoal.cli.display import output_console
 from shoal.cli.reproducing import (
     CAVEAT,
     JsonOption,
@@ -31,6 +30,7 @@ from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
 from shoal.report.palette import HOME_SLOTS
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +72,7 @@ def ripples(
     from shoal.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
-    repeats = parse_seeds(seeds or _SEEDS)
+    repeats = parse_seeds(seeds, _SEEDS)
     learnt = paper.QUICK if quick else paper.FULL
     main, swept = paper.main_cases(), paper.swept_cases() if sweeps else []
     todo = paper.runs_of([*main, *swept], repeats, learnt)

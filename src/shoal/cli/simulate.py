@@ -15,7 +15,6 @@ import msgspec
 import typer
 from rich.table import Table
 
-from shoal.cli.display import output_console
 from shoal.cli.options import require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.sweeping import (
@@ -30,6 +29,7 @@ from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
+from shoal.report.terminal_table import output_console
 from shoal.scenario.spec_file import read_scenario
 from shoal.sim.training.outcome import Outcome
 from shoal.sweeps import Run, spread_of
@@ -76,24 +76,24 @@ def simulate(
     from shoal.sim.training.simulation import check
 
     check(read)
-    repeats = (read.cluster.seed,) if seeds is None else parse_seeds(seeds)
+    repeats = parse_seeds(seeds, str(read.cluster.seed))
     require_writable(json)
     for sentence in _notes(read):
         sys.stderr.write(f"note: {sentence}\n")
     finished = Sweeping(jobs, ray, runs).make(_runs(read, repeats), Outcome)
     outcomes = [each.result for each in finished]
     names = [each.name for each in read.training.strategies]
-    console = output_console()
-    console.print(_table([outcomes[place :: len(names)] for place in range(len(names))]))
-    if len(repeats) > 1:
-        console.print(f"Mean over {len(repeats)} seeds, and half of its 95 % interval.")
     if json is not None:
         took = [each.seconds for each in finished]
         trace = None if measured is None else measured.name
         report = SimulationReport(
             scenario.name, repeats, describe_environment(), outcomes, took, trace
         )
-        write_whole(json, indented_json(report))
+        write_whole(json, indented_json(report))  # first, for the table's reader may have gone
+    console = output_console()
+    console.print(_table([outcomes[place :: len(names)] for place in range(len(names))]))
+    if len(repeats) > 1:
+        console.print(f"Mean over {len(repeats)} seeds, and half of its 95 % interval.")
 
 
 def _notes(scenario: Scenario) -> list[str]:

@@ -34,8 +34,12 @@ RunsOption = Annotated[
 ]
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds of a text such as "1-5" or "1,3,7-9"; raise `UsageError` for another."""
+def parse_seeds(given: str | None, usual: str) -> tuple[int, ...]:
+    """Return the seeds of a text such as "1-5" or "1,3,7-9"; raise `UsageError` for another.
+
+    If none is `given`, not even an empty one, the seeds are the `usual` ones.
+    """
+    text = usual if given is None else given
     seeds: list[int] = []
     for word in text.split(","):
         first, _, last = word.strip().partition("-")

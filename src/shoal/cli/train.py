@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from shoal.arguments import seconds
-from shoal.cli.display import RunDisplay, output_console
+from shoal.cli.display import RunDisplay
 from shoal.cli.options import (
     choose_strategy,
     data_directory,
@@ -19,6 +19,7 @@ from shoal.cli.options import (
     require_positive,
     require_writable,
 )
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from shoal.jobs.run import RunOutcome
@@ -215,10 +216,10 @@ def _write(outcome: RunOutcome, json: Path | None, trace: Path | None) -> None:
     from shoal.trace import TraceHeader
 
     results = ResultFile(environment=describe_environment(), runs=[outcome.result])
-    print_table([results], output_console())
-    if json is not None:
+    if json is not None:  # first, for whoever reads the table may have gone
         write_results(json, results)
     if trace is not None:
         run = outcome.result
         header = TraceHeader(run.strategy, run.workers, run.num_parameters)
         write_trace(trace, outcome.spans, samples=outcome.samples, header=header)
+    print_table([results], output_console())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 
 from rich import box
@@ -24,22 +26,31 @@ EXPENDABLE = ("p99", "rank 0")
 """Columns (by the second line of their heading) that a narrow terminal goes without, in order."""
 
 
+class _Output(Console):
+    """Standard output, of which whoever prints hears that its reader has gone, as of any file."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what the system has said; by default the process would end with code 1."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def output_console(width: int = TERMINAL_WIDTH) -> Console:
+    """Return where tables go: standard output, as wide as the terminal or, elsewhere, `width`."""
+    console = _Output(highlight=False)
+    return console if console.is_terminal else _Output(width=width, highlight=False)
+
+
 def print_table(results: Results, console: Console | None = None) -> None:
     """Print the table of every scenario to `console`, or else to standard output.
 
     A pipe or file gets the whole table, whatever the width. Raises `UsageError` without runs.
     """
-    console = console or _standard_output()
+    console = console or output_console()
     scenarios = group_scenarios(results)
     for scenario in scenarios:
         _print_block(make_block(scenario), console)
     for line in footer(scenarios, mark="*"):
         console.print(Text(line, style="dim"))
-
-
-def _standard_output() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=TERMINAL_WIDTH, highlight=False)
 
 
 def _print_block(block: Block, console: Console) -> None:

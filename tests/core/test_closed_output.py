@@ -1,0 +1,43 @@
+"""Commands of whose output nobody reads the rest, as under `head`: they end without a word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scenario_texts import SMALL
+
+pytestmark = pytest.mark.timeout(300)
+"""The first run of a kernel compiles it."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["version"], ["schedule", "ds-sync"], ["simulate", "job.toml", "--json", "job.json"]],
+    ids=lambda arguments: arguments[0],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
+def test_output_that_nobody_reads_ends_a_command_quietly(
+    arguments: list[str], unbuffered: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.toml").write_text(SMALL)
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "shoal.cli", *arguments],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        timeout=250,
+        check=False,
+    )
+    os.close(writing)
+    assert ended.returncode == 128 + signal.SIGPIPE
+    assert b"Traceback" not in ended.stderr
+    assert b"Exception" not in ended.stderr
+    assert (tmp_path / "job.json").exists() == (arguments[0] == "simulate")
