@@ -120,6 +120,18 @@ def test_a_different_strategy_is_named_to_everyone(connect: Callable[[], CardSto
     )
 
 
+def test_of_different_options_those_that_differ_are_named(
+    connect: Callable[[], CardStore],
+) -> None:
+    options = {"interval": "1", "shuffle": "'grid'", "wire": "None"}
+    usual, other = changed(options=options), {**options, "interval": "2", "wire": "'float16'"}
+    cards = {**dict.fromkeys(range(4), usual), 2: changed(options=other)}
+    assert same_sentence(agree_all(connect, cards), MismatchError) == (
+        "Rank 2 runs strategy \"ripples\" with interval=2 and wire='float16' but rank 0 with"
+        " interval=1 and wire=None: start every worker with the same options."
+    )
+
+
 def test_another_job_key_is_named_to_everyone(connect: Callable[[], CardStore]) -> None:
     outcomes = agree_all(
         connect, dict.fromkeys(range(4), CARD), {2: JobKey("some other key, not ours")}
@@ -207,6 +219,7 @@ CARDS = st.builds(
     version=st.sampled_from("12"),
     world_size=st.integers(1, 2),
     strategy=st.sampled_from("ab"),
+    options=st.dictionaries(st.sampled_from("pq"), st.sampled_from("12"), max_size=2),
     model_fingerprint=st.lists(st.sampled_from("xy"), max_size=2).map(tuple),
 )
 

@@ -94,7 +94,10 @@ def train(
     compute_ms: ComputeOption = None,
     slow: SlowOption = None,
     target: TargetOption = None,
-    max_steps: Annotated[int | None, typer.Option(help="Steps per worker.")] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(help="Steps per worker; default: 200, or no limit with --max-seconds."),
+    ] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Time limit of the run.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per worker and step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Default: the recipe's.")] = None,

@@ -72,6 +72,19 @@ def _about_strategy(who: str, count: int, card: JobCard, first: JobCard) -> str:
     )
 
 
+def _about_options(who: str, count: int, card: JobCard, first: JobCard) -> str:
+    names = [name for name in first.options if card.options.get(name) != first.options[name]]
+    names += sorted(card.options.keys() - first.options.keys())
+    theirs, ours = (
+        " and ".join(f"{name}={each.options.get(name, 'nothing')}" for name in names)
+        for each in (card, first)
+    )
+    return (
+        f'{who} {_verb("run", count)} strategy "{card.strategy}" with {theirs} but rank 0 with'
+        f" {ours}: start every worker with the same options."
+    )
+
+
 def _about_model(who: str, count: int, card: JobCard, first: JobCard) -> str:
     return (
         f"{who} {_verb('train', count)} another model than rank 0: "
@@ -95,6 +108,7 @@ _MUST_AGREE: tuple[
     (_about_world_size, lambda card: card.world_size),
     (_about_version, lambda card: card.version),
     (_about_strategy, lambda card: card.strategy),
+    (_about_options, lambda card: card.options),
     (_about_model, lambda card: tuple(card.model_fingerprint)),
 )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -22,8 +22,6 @@ from shoal.errors import DeadlineExceeded, MismatchError
 from shoal.runtime.card_difference import compare, name_ranks, other_key, remarks, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from shoal.runtime.control.key import JobKey
 
 _PREFIX = "shoal/card"
@@ -57,7 +55,10 @@ class JobCard(msgspec.Struct, frozen=True):
     """Number of workers this one expects, itself included."""
 
     strategy: str = ""
-    """Strategy and its options, or nothing while there is none."""
+    """The strategy's word, or nothing while there is none."""
+
+    options: Mapping[str, str] = {}
+    """Options of the strategy and of what carries it, each as text."""
 
     model_fingerprint: Sequence[str] = ()
     """One line per tensor of the model (name, shape, type), in the model's order."""

@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 import torch
@@ -38,7 +38,7 @@ from shoal.runtime.transports import DEFAULT_HOLES, LossOptions, check_transport
 from shoal.runtime.watched_store import WatchedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from shoal.comm import Communicator
@@ -53,6 +53,7 @@ _group_numbers = count()
 
 DEFAULT_DEADLINE_S = 60.0
 _NO_CONTROL = "error: "
+_NO_OPTIONS: Final[Mapping[str, object]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,20 @@ class Agreement:
     check: Callable[[], None] = lambda: None
     """Raises when some worker is lost already."""
 
-    def reach(self, topic: str, *, strategy: str = "", model: Sequence[str] = ()) -> None:
+    def reach(
+        self,
+        topic: str,
+        *,
+        strategy: str = "",
+        options: Mapping[str, object] = _NO_OPTIONS,
+        model: Sequence[str] = (),
+    ) -> None:
         """Raise `MismatchError` on every worker unless all brought the same version and plans."""
         card = JobCard(
             version=shoal.__version__,
             world_size=dist.get_world_size(),
             strategy=strategy,
+            options={name: repr(value) for name, value in options.items()},
             model_fingerprint=model,
             torch=str(torch.__version__),
         )
@@ -143,9 +152,11 @@ class Session:
             host = self.rank // workers_per_host
             self._launch = replace(self._launch, workers_per_host=workers_per_host, host=host)
 
-    def agree(self, topic: str, *, strategy: str, model: Sequence[str]) -> None:
+    def agree(
+        self, topic: str, *, strategy: str, options: Mapping[str, object], model: Sequence[str]
+    ) -> None:
         """Raise `MismatchError` on every worker unless all brought the same plans."""
-        self._agreement.reach(topic, strategy=strategy, model=model)
+        self._agreement.reach(topic, strategy=strategy, options=options, model=model)
 
     def communicator_over(
         self,

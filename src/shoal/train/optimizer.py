@@ -103,10 +103,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         name = session.next_run_name()
         session.agree(
             name,
-            strategy=(
-                f"{strategy.name} {strategy.options()} over {transport} {loss_bound:g} {holes}"
-                f"{'' if wire is None else f', sent as {wire}'}"
-            ),
+            strategy=strategy.name,
+            options={
+                **strategy.options(),
+                "transport": transport,
+                "loss_bound": float(loss_bound),
+                "holes": holes,
+                "wire": wire,
+            },
             model=fingerprint_model(model, optimizer),
         )
         self._inner = optimizer

@@ -30,7 +30,9 @@ def main(difference: str, folder: Path) -> int:
     if difference == "lone job key" and os.environ["RANK"] == "0":
         os.environ["SHOAL_JOB_KEY"] = "a key of rank 0 alone"
     width = 5 if difference == "model" and is_odd else 4
-    sync = "ripples" if difference == "strategy" and is_odd else "ds-sync"
+    sync: str | shoal.DSSync = "ripples" if difference == "strategy" and is_odd else "ds-sync"
+    if difference == "options" and is_odd:
+        sync = shoal.DSSync(interval=2)
     start = time.monotonic()
     try:
         shoal.init(deadline_s=DEADLINE_S)
