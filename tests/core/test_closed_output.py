@@ -17,7 +17,12 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.mark.parametrize(
     "arguments",
-    [["version"], ["schedule", "ds-sync"], ["simulate", "job.toml", "--json", "job.json"]],
+    [
+        ["version"],
+        ["--help"],
+        ["schedule", "ds-sync"],
+        ["simulate", "job.toml", "--json", "job.json"],
+    ],
     ids=lambda arguments: arguments[0],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
@@ -41,3 +46,10 @@ def test_output_that_nobody_reads_ends_a_command_quietly(
     assert b"Traceback" not in ended.stderr
     assert b"Exception" not in ended.stderr
     assert (tmp_path / "job.json").exists() == (arguments[0] == "simulate")
+
+
+def test_no_output_at_all_is_no_error() -> None:
+    for closed in (">&-", "<&- >&-"):
+        command = ["sh", "-c", f"{sys.executable} -m shoal.cli version {closed}"]
+        ended = subprocess.run(command, stderr=subprocess.PIPE, timeout=50, check=False)
+        assert (ended.returncode, ended.stderr) == (0, b"")

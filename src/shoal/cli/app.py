@@ -47,13 +47,13 @@ def version() -> None:
 
 def main() -> None:
     """Run the command line; exits with the documented code."""
+    output = _own_output()
     try:
         for number in _ENDINGS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs do
                 signal.signal(number, _stop)
         code = _make_app()(standalone_mode=False)
-        if sys.stdout is not None:  # as it is where descriptor 1 was closed
-            sys.stdout.flush()
+        sys.stdout.flush()
     except _Stopped as stopped:
         for number in _ENDINGS:  # everything has ended by now
             signal.signal(number, signal.SIG_IGN)
@@ -61,7 +61,7 @@ def main() -> None:
             sys.stderr.write(f"{_ENDINGS[stopped.number]}\n")
         sys.exit(_BY_SIGNAL + stopped.number)
     except (BrokenPipeError, SystemExit) as ending:  # typer makes the one of the other
-        if not _has_no_reader(_OUTPUT):
+        if not _has_no_reader(output):
             raise ending.__context__ or ending from None
         os.dup2(os.open(os.devnull, os.O_WRONLY), _OUTPUT)  # for what is yet to be flushed
         sys.exit(_BY_SIGNAL + signal.SIGPIPE)
@@ -110,6 +110,17 @@ def _make_app() -> typer.Typer:
 
 def _stop(number: int, _frame: FrameType | None) -> None:
     raise _Stopped(number)
+
+
+def _own_output() -> int:
+    """Return a descriptor of standard output that stays: rich replaces 1 where nobody reads it.
+
+    Where it was closed, it becomes the null device: what is opened next would get the output.
+    """
+    if sys.stdout is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _OUTPUT)
+        sys.stdout = os.fdopen(_OUTPUT, "w", closefd=False)
+    return os.dup(_OUTPUT)
 
 
 def _has_no_reader(descriptor: int) -> bool:

@@ -33,6 +33,9 @@ SlowOption = Annotated[
     list[str] | None,
     typer.Option(metavar="RANK:FACTOR", help="Make a worker slower; may be repeated."),
 ]
+StepsOption = Annotated[
+    int | None, typer.Option(help="Steps per worker; default: 200, or no limit with --max-seconds.")
+]
 TargetOption = Annotated[float | None, typer.Option(help="Stop when the averaged model meets it.")]
 DecayOption = Annotated[
     bool, typer.Option("--decay", help="Lower the learning rate evenly, to 1 % at --max-steps.")
@@ -94,10 +97,7 @@ def train(
     compute_ms: ComputeOption = None,
     slow: SlowOption = None,
     target: TargetOption = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(help="Steps per worker; default: 200, or no limit with --max-seconds."),
-    ] = None,
+    max_steps: StepsOption = None,
     max_seconds: Annotated[float | None, typer.Option(help="Time limit of the run.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per worker and step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Default: the recipe's.")] = None,
