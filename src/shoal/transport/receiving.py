@@ -33,6 +33,7 @@ from shoal.transport.credit import (
     move_end,
     next_turn,
     note_delay,
+    note_gap,
     note_overtaken,
     note_settled,
     takes_turns,
@@ -260,6 +261,8 @@ def _note_arrival(
 ) -> None:
     """Take the numbers, clock and marks of new data packets into account, sent at one time."""
     core, peer = state.core[0], state.peers[rank]
+    if number > peer.end and peer.received > 0:
+        note_gap(core, peer)
     if number >= peer.end:
         move_end(core, peer, state.seen[rank], number + count)
         peer.lateness *= 1.0 - 0.001 * count
