@@ -107,8 +107,9 @@ DECREASE: Final = 0.5
 SHALLOW_BUDGET: Final = 80.0
 """Packets that may be under way to a rank where ports are shallow, unless its way takes more.
 
-Ports of 64 kB lose few of them, and sums among 8 to 32 hosts at 1 and 10 Gbit/s take 1.02 to 1.1
-times as long as they must. Half as many make them 1.1 to 1.2 times as long, twice as many get lost.
+Sums among 8 to 32 hosts at 1 Gbit/s through 64 kB take 1.05 times as long as they must, at 10
+Gbit/s through 128 kB 1.1 times. Budgets by what each rank's way and rate take made them slower: ranks
+that grant less than others are served last by everyone.
 """
 
 OF_WAY: Final = 1.25

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,10 @@ from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
 from shoal.transport.credit import SHALLOW_BUDGET
-from shoal.transport.endpoint import Endpoint
 from shoal.transport.tables import Counter
+
+if TYPE_CHECKING:
+    from shoal.transport.endpoint import Endpoint
 
 BYTES = 4_000_000
 
