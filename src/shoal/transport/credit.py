@@ -108,7 +108,7 @@ SHALLOW_BUDGET: Final = 80.0
 """Packets that may be under way to a rank where ports are shallow, unless its way takes more.
 
 Sums among 8 to 32 hosts at 1 Gbit/s through 64 kB take 1.05 times as long as they must, at 10
-Gbit/s through 128 kB 1.1 times. Budgets by what each rank's way and rate take made them slower: ranks
+Gbit/s through 128 kB 1.1 times. Budgets by each rank's own way and rate made them slower: ranks
 that grant less than others are served last by everyone.
 """
 
