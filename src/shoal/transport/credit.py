@@ -22,7 +22,9 @@ look like congestion.
 Little loss may come of a full port too: one that holds less than the batches which several senders
 send it at one time, and is empty again soon after. Where packets get lost behind such as had a long
 queue before them, ports are taken for shallow, and the budget is one that fits any port. All ranks
-that hear of it do the same: with unequal budgets, who grants less is served last by everyone.
+that hear of it do the same: with unequal budgets, who grants less is served last by everyone. Where
+bounds let packets get lost, switches may drop them early to keep others' queues short: that is no
+sign of a shallow port.
 
 The papers leave rate control minimal (research digest, section 1.8: "only to avoid collapse");
 granting credit from the receiver follows the idea of NDP and Homa, setting it in proportion to the
@@ -86,6 +88,9 @@ SHORT_AIM: Final = 1 / 8
 
 FORGETTING: Final = 0.98
 """How much of packets' loss, a full port or a high rate is remembered after a round without."""
+
+FORGOTTEN: Final = 0.1
+"""What is left of such a memory when it no longer counts."""
 
 LENGTHENING: Final = 1 / 1024
 """Share of the difference by which the shortest round grows towards a longer one: routes change."""
@@ -428,6 +433,7 @@ def _aimed_delay(core: Row, way: float) -> float:
     lengthened = core.shortest_round + LENGTHENING * (way - core.shortest_round)
     core.shortest_round = way if core.shortest_round == 0 else min(way, lengthened)
     core.lossy = 1.0 if core.round_lost > 0 else FORGETTING * core.lossy
+    core.forgiving *= FORGETTING
     turns = OF_TURNS * longest_wait(core) if core.receiving_peers > 1 else 0.0
     shorter = max(SHORTEST_AIM_US, turns, SHORT_AIM * core.shortest_round)
     return float(core.delay_target - core.lossy * max(0.0, core.delay_target - shorter))
@@ -437,7 +443,7 @@ def _aimed_delay(core: Row, way: float) -> float:
 def _lost_to_a_full_port(core: Row) -> float:
     """Return which share of the round's packets a full port has lost, and remember that."""
     lost = max(0.0, core.round_lost) / max(1.0, core.round_arrived + core.round_lost)
-    if lost > 0 and core.high_gaps > HIGH_GAPS:
+    if lost > 0 and core.high_gaps > HIGH_GAPS and core.forgiving < FORGOTTEN:
         note_shallow(core, core.interval_last)
         core.found_until = core.shallow_until
     if lost > core.tolerated_loss:

@@ -370,7 +370,9 @@ def _place(
     """Put `count` segments of `length` bytes each where they belong; none of them was there."""
     clear_run(row.seen, segment, count)
     note_settled(core, peer, count)
-    core.interval_forgiven += count * (1.0 - row.target / row.size)
+    if row.target < row.size:
+        core.interval_forgiven += count * (1.0 - row.target / row.size)
+        core.forgiving = 1.0
     row.received += count * length
     offset, stride = segment * core.segment_bytes, HEADER_BYTES + length
     for each in range(count):

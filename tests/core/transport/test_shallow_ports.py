@@ -10,7 +10,7 @@ import pytest
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
-from shoal.transport.credit import SHALLOW_BUDGET
+from shoal.transport.credit import HIGH_GAPS, SHALLOW_BUDGET
 from shoal.transport.tables import Counter
 
 if TYPE_CHECKING:
@@ -20,12 +20,19 @@ BYTES = 4_000_000
 
 
 def sums(
-    hosts: int, rate: int, port_bytes: int, *, loss: float = 0.0, rounds: int = 4
+    hosts: int,
+    rate: int,
+    port_bytes: int,
+    *,
+    loss: float = 0.0,
+    rounds: int = 4,
+    bound: float = 0.0,
 ) -> tuple[list[float], list[Endpoint]]:
     """Return how many times as long as it must each of some direct sums among all takes."""
     port = Port(rate, limit_bytes=port_bytes)
     network = BoundedLossNetwork(
-        star(host_names(hosts), Materials(Port(rate), port, Link(1e-5, loss=loss)))
+        star(host_names(hosts), Materials(Port(rate), port, Link(1e-5, loss=loss))),
+        loss_bound=bound,
     )
     frames = 2 * (hosts - 1) / hosts * BYTES / 1440
     ideal_ps, took, begin = frames * 1514 * 8 / rate * 1e12, [], 0
@@ -61,3 +68,9 @@ def test_losses_by_chance_are_not_taken_for_shallow_ports(loss: float) -> None:
     assert all(endpoint.state.core["high_gaps"][0] > 0 for endpoint in endpoints)
     assert not any(endpoint.state.core["found_until"][0] for endpoint in endpoints)
     assert min(endpoint.state.core["budget"][0] for endpoint in endpoints) > 2 * SHALLOW_BUDGET
+
+
+def test_what_switches_drop_within_a_bound_is_no_sign_of_shallow_ports() -> None:
+    _, endpoints = sums(8, 10**9, 64_000, rounds=2, bound=0.1)
+    assert any(endpoint.state.core["high_gaps"][0] > HIGH_GAPS for endpoint in endpoints)
+    assert not any(endpoint.state.core["found_until"][0] for endpoint in endpoints)
