@@ -44,12 +44,12 @@ def test_a_port_that_cannot_be_is_refused_by_its_name(port: str) -> None:
 
 def test_where_ranks_meet_without_torch() -> None:
     agents = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
-    chosen = {**MASTER, **agents, "SHOAL_PORT": "7000"}
     assert meeting_place(MASTER) == ("192.0.2.1", range(29500, 29501))
     assert meeting_place({**MASTER, **agents}) == ("192.0.2.1", range(29501, 29505))
-    assert meeting_place(chosen) == ("192.0.2.1", range(7000, 7001))
-    with pytest.raises(UsageError, match="from 1 to 65531"):  # four follow that of torchrun's store
-        meeting_place({**MASTER, **agents, "MASTER_PORT": "65532"})
+    told = meeting_place({**MASTER, **agents, "SHOAL_PORT": "7000"})
+    assert told == ("192.0.2.1", range(7000, 7001))
+    with pytest.raises(UsageError, match="from 1 to 65531"):  # others must come after torchrun's
+        meeting_place({**MASTER, **agents, "MASTER_PORT": "65535"})
     with pytest.raises(UsageError, match="MASTER_ADDR and SHOAL_PORT must say"):
         meeting_place({"SHOAL_PORT": "7000"})
 

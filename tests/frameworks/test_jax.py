@@ -72,6 +72,57 @@ def test_a_step_in_two_halves_trains_as_one_process_on_all_shards_does(bound: st
     assert results[0]["sums"] == results[1]["sums"]
 
 
+PLACED = """
+import json
+import numpy as np
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import shoal
+from shoal.adapters.jax import Average
+
+with shoal.connect(deadline_s=20) as comm:
+    split = NamedSharding(Mesh(jax.devices(), ("x",)), PartitionSpec("x"))
+    tree = {
+        "array": np.full(3, comm.rank, np.float16),
+        "number": float(comm.rank),
+        "second": jax.device_put(jnp.full(4, comm.rank), jax.devices()[1]),
+        "split": jax.device_put(jnp.arange(4.0) + comm.rank, split),
+    }
+    found = {}
+    for average in (Average(comm).gradients, Average(comm).parameters):
+        means = average(tree)
+        assert means["second"].devices() == {jax.devices()[1]}
+        assert means["split"].sharding == split
+        both = jax.jit(lambda one, other: jax.tree.map(jnp.add, one, other))
+        both(tree["second"], means["second"]), both(tree["split"], means["split"])
+        found[average.__name__] = [[str(m.dtype), m.tolist()] for m in jax.tree.leaves(means)]
+    refused = []
+    for wrong in (
+        lambda: Average(comm, bound=0.1),
+        lambda: Average(comm).gradients(jnp.ones(1) * 1j),
+    ):
+        try:
+            wrong()
+        except shoal.UsageError as error:
+            refused.append(str(error))
+    print(json.dumps({"found": found, "refused": refused}))
+"""
+
+
+def test_means_come_back_where_the_leaves_are_whatever_these_are() -> None:
+    flags = "--xla_force_host_platform_device_count=2"
+    for result in printed_by_ranks(PLACED, 2, JAX_PLATFORMS="cpu", XLA_FLAGS=flags):
+        wanted = [
+            ["float16", [0.5] * 3],
+            ["float32", 0.5],
+            ["int32", [0] * 4],
+            ["float32", [0.5, 1.5, 2.5, 3.5]],
+        ]
+        assert result["found"] == {"gradients": wanted, "parameters": wanted}
+        assert result["refused"][0].startswith("Average has no option 'bound'")
+        assert result["refused"][1].startswith("Only real numbers can be averaged, not complex64")
+
+
 SCHEDULED = """
 import json
 import jax.numpy as jnp

@@ -60,6 +60,10 @@ with shoal.connect(deadline_s=20) as comm:
         net.collect_params(), "sgd", dict(options),
         communicator=comm, loss_bound=float(os.environ["BOUND"]),
     )
+    try:
+        DistributedTrainer(net.collect_params(), "sgd", communicator=comm, kvstore="device")
+    except shoal.UsageError as error:
+        unknown = str(error)
     share = len(INPUTS) // comm.world_size
     shard = slice(comm.rank * share, (comm.rank + 1) * share)
     train(net, trainer, INPUTS[shard], LABELS[shard])
@@ -67,7 +71,7 @@ with shoal.connect(deadline_s=20) as comm:
     train(alone, plain, INPUTS, LABELS)
     print(json.dumps({
         "lossy bytes": sum(comm.stats().total.sum_due_bytes),
-        "refused": refused,
+        "refused": refused, "unknown": unknown,
         "apart": float(max(np.abs(a - b).max() for a, b in zip(weights(net), weights(alone)))),
         "sums": [float(np.abs(each).sum()) for each in weights(net)],
     }))
@@ -80,6 +84,7 @@ def test_a_trainer_trains_as_one_process_on_all_shards_does(bound: str) -> None:
     for result in results:
         assert (result["lossy bytes"] > 0) == (bound != "0")
         assert result["refused"].endswith("pass a batch through the model first.")
+        assert result["unknown"].startswith("DistributedTrainer has no option 'kvstore'")
         if bound == "0":
             assert result["apart"] < 1e-5
     assert results[0]["sums"] == results[1]["sums"]

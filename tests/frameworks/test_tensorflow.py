@@ -14,13 +14,13 @@ pytestmark = pytest.mark.skipif(
 ENVIRONMENT = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 MODEL = """
-import json, os, tempfile
+import json, os, tempfile, time
 import numpy as np
 import keras
 import tensorflow as tf
 import shoal
 from shoal.adapters.tensorflow import (
-    BroadcastVariables, GradientAverage, broadcast_variables, distributed_optimizer,
+    AverageLogs, BroadcastVariables, GradientAverage, broadcast_variables, distributed_optimizer,
 )
 
 random = np.random.default_rng(0)
@@ -37,6 +37,9 @@ LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 def distance(one, other):
     return float(max(np.abs(a - b).max() for a, b in zip(one.get_weights(), other.get_weights())))
+
+def sums(net):
+    return [float(np.abs(w).sum()) for w in net.get_weights()]
 """
 
 FIT = (
@@ -69,7 +72,7 @@ with shoal.connect(deadline_s=20) as comm:
     print(json.dumps({
         "lossy bytes": sum(comm.stats().total.sum_due_bytes),
         "start apart": start_apart, "end apart": distance(mine, alone),
-        "sums": [float(np.abs(w).sum()) for w in mine.get_weights()],
+        "sums": sums(mine),
         "loaded": [type(loaded.optimizer) is keras.optimizers.SGD, distance(loaded, mine)],
     }))
 """
@@ -98,7 +101,16 @@ with shoal.connect(deadline_s=20) as comm:
     table = tf.Variable(np.zeros((6, 2)), dtype=tf.float32)
     unused = tf.Variable(1.0)
     half = tf.Variable(np.ones(3), dtype=tf.float16)
-    broadcast_variables([weights, half], comm, source=1)
+    others = [
+        tf.Variable([comm.rank + 0.5] * 3, dtype=tf.bfloat16),
+        tf.Variable(1j * comm.rank, dtype=tf.complex64),
+        tf.Variable(comm.rank == 1),
+    ]
+    text = tf.Variable(str(comm.rank))  # stays
+    broadcast_variables([weights, half, *others, text], comm, source=1)
+    assert others[0].numpy().tolist() == [1.5] * 3
+    assert (others[1].numpy(), others[2].numpy()) == (1j, True)
+    assert text.numpy().decode() == str(comm.rank)
     variables = [weights, table, unused, half]
 
     def gradients():
@@ -135,23 +147,176 @@ def test_loops_of_ones_own_eager_and_compiled() -> None:
             assert result[way]["sparse"] == [0.5, 0.5, 0, 1, 0, 0]
 
 
-WRONG = (
+RESUMED = (
     MODEL
     + """
+class Slower(keras.optimizers.Adam):
+    def __init__(self, factor):  # and no get_config
+        super().__init__(lambda: 0.1 / factor)
+
 with shoal.connect(deadline_s=20) as comm:
-    made = model()
-    made.compile(distributed_optimizer(keras.optimizers.SGD(), comm), LOSS, jit_compile=True)
-    try:
-        made.fit(INPUTS, LABELS, verbose=0, callbacks=[BroadcastVariables(comm)])
-    except shoal.UsageError as error:
-        print(error)
+    def fit(net):
+        rows = slice(comm.rank, None, comm.world_size)
+        net.fit(INPUTS[rows], LABELS[rows], shuffle=False, verbose=0,
+                callbacks=[BroadcastVariables(comm)])
+        return net
+
+    mine = model()
+    mine.compile(distributed_optimizer(keras.optimizers.Adam(0.01), comm), LOSS, jit_compile=False)
+    fit(mine)
+    with tempfile.TemporaryDirectory() as folder:
+        mine.save(f"{folder}/model.keras")
+        loaded = keras.models.load_model(f"{folder}/model.keras")
+    optimizer = distributed_optimizer(loaded.optimizer, comm)
+    loaded.compile(distributed_optimizer(optimizer, comm), LOSS, jit_compile=False)
+    steps = int(optimizer.iterations.numpy())
+    odd = model()
+    odd.compile(distributed_optimizer(Slower(2), comm), LOSS, jit_compile=False)
+    print(json.dumps({
+        "apart": distance(fit(mine), fit(loaded)), "sums": sums(loaded), "odd": sums(fit(odd)),
+        "steps": [steps, int(loaded.optimizer.iterations.numpy())],
+        "bases": [each.__name__ for each in type(loaded.optimizer).__mro__[:3]],
+    }))
 """
 )
 
 
-def test_xla_is_refused_before_the_first_batch() -> None:
-    ((_, out, _),) = outcomes([start(0, 1, free_port(), WRONG, **ENVIRONMENT)])
-    assert "jit_compile=False" in out
+def test_a_loaded_optimizer_goes_on_where_it_was() -> None:
+    results = printed_by_ranks(RESUMED, 2, **ENVIRONMENT)
+    for result in results:
+        assert result["steps"] == [1, 2]
+        assert result["apart"] == 0
+        assert result["bases"] == ["Adam", "Adam", "Optimizer"], "averages twice"
+        assert result["sums"] == results[0]["sums"]
+        assert result["odd"] == results[0]["odd"]
+
+
+MIXED = (
+    MODEL
+    + """
+keras.config.set_dtype_policy("mixed_float16")
+with shoal.connect(deadline_s=20) as comm:
+    made = model()
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=1024)
+    made.compile(distributed_optimizer(scaled, comm), LOSS, jit_compile=False)
+    rows = slice(comm.rank, None, comm.world_size)
+    mine = INPUTS[rows].copy()
+    if comm.rank == 1:
+        mine[BATCH] = 1e30  # so that gradients of the second batch overflow here
+    made.fit(mine, LABELS[rows], batch_size=BATCH, shuffle=False, verbose=0,
+             callbacks=[BroadcastVariables(comm)])
+    print(json.dumps({
+        "sums": sums(made), "scale": float(made.optimizer.dynamic_scale.numpy()),
+        "steps": int(made.optimizer.iterations.numpy()),
+    }))
+"""
+)
+
+
+def test_a_step_that_overflows_on_one_rank_is_skipped_by_all() -> None:
+    first, second = printed_by_ranks(MIXED, 2, **ENVIRONMENT)
+    assert first == second
+    assert first["scale"] == 512
+    assert first["steps"] == 5
+
+
+LOGS = (
+    MODEL
+    + """
+with shoal.connect(deadline_s=20) as comm:
+    rows = slice(comm.rank, None, comm.world_size)
+
+    def fit(*callbacks):
+        made = model()
+        optimizer = distributed_optimizer(keras.optimizers.SGD(0.1), comm)
+        made.compile(optimizer, LOSS, metrics=["accuracy"], jit_compile=False)
+        valid = INPUTS[rows][:8] * (-5 if comm.rank else 1), LABELS[rows][:8]
+        history = made.fit(
+            INPUTS[rows], LABELS[rows], batch_size=BATCH, epochs=8, shuffle=False, verbose=0,
+            validation_data=valid, callbacks=[BroadcastVariables(comm), *callbacks],
+        ).history
+        return history, float(made.optimizer.learning_rate.numpy()), sums(made)
+
+    act = keras.callbacks
+    slower = act.ReduceLROnPlateau(monitor="val_loss", patience=1, factor=0.5, min_delta=0.01)
+    stop = act.EarlyStopping("val_accuracy", patience=3)
+    history, rate, ends = fit(AverageLogs(comm), slower, stop)
+    counted = []
+
+    def spoil(batch, logs):
+        counted.append(batch)
+        if comm.rank == batch == 1:
+            logs["loss"] = float("nan")
+
+    spoiled = act.LambdaCallback(on_train_batch_end=spoil)
+    fit(spoiled, AverageLogs(comm, every_batch=True), act.TerminateOnNaN())
+    print(json.dumps({"history": history, "rate": rate, "sums": ends, "batches": counted}))
+"""
+)
+
+
+def test_callbacks_behind_averaged_logs_do_the_same_on_all_ranks() -> None:
+    first, second = printed_by_ranks(LOGS, 2, **ENVIRONMENT)
+    assert first == second
+    assert first["rate"] < 0.1
+    assert first["batches"] == [0, 1]
+
+
+REFUSED = (
+    MODEL
+    + """
+class Called(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+with shoal.connect(deadline_s=20) as comm:
+    def fit(net, **options):
+        net.compile(distributed_optimizer(keras.optimizers.SGD(), comm), LOSS, **options)
+        net.fit(INPUTS, LABELS, verbose=0, callbacks=[BroadcastVariables(comm)])
+
+    def mixed():
+        keras.config.set_dtype_policy("mixed_float16")
+        fit(model(), jit_compile=False)
+
+    said = []
+    for wrong in (
+        lambda: fit(model(), jit_compile=True),
+        lambda: fit(keras.Sequential([keras.layers.Dense(3)]), jit_compile=False),
+        lambda: fit(Called(), jit_compile=False),
+        lambda: distributed_optimizer("sgd", comm),
+        lambda: distributed_optimizer(keras.optimizers.SGD(), None),
+        lambda: distributed_optimizer(keras.optimizers.SGD(), comm, bound=0.1),
+        lambda: GradientAverage(comm, bound=0.1),
+        mixed,
+    ):
+        try:
+            wrong()
+        except shoal.UsageError as error:
+            said.append(str(error))
+    print(json.dumps(said))
+"""
+)
+
+
+def test_what_cannot_be_averaged_is_refused_in_a_sentence() -> None:
+    (said,) = printed_by_ranks(REFUSED, 1, **ENVIRONMENT)
+    wanted = [
+        "jit_compile=False",
+        "has no weights yet",
+        "'called' has no weights yet",
+        "distributed_optimizer takes a Keras optimizer, such as",
+        "distributed_optimizer needs what shoal.connect() returns, not NoneType",
+        "distributed_optimizer has no option 'bound'",
+        "GradientAverage has no option 'bound'",
+        "distributed_optimizer(keras.optimizers.LossScaleOptimizer(...), ...)",
+    ]
+    assert len(said) == len(wanted)
+    for sentence, part in zip(said, wanted, strict=True):
+        assert part in sentence
 
 
 LOST = (
@@ -166,11 +331,16 @@ with shoal.connect(deadline_s=4) as comm:
         made.fit(INPUTS[:rows], LABELS[:rows], batch_size=8, verbose=0, callbacks=[begin])
     except tf.errors.OpError as error:
         print(error.message)
+    time.sleep(comm.rank * float(os.environ["STAYS_S"]))
 """
 )
 
 
-def test_a_rank_that_has_fewer_batches_ends_the_others_with_its_name() -> None:
+@pytest.mark.parametrize(
+    ("stays_s", "wanted"), [("0", "WorkerLost: Rank 1 is gone"), ("8", "DeadlineExceeded: ")]
+)
+def test_a_rank_that_has_fewer_batches_ends_the_others(stays_s: str, wanted: str) -> None:
     port = free_port()
-    ended = outcomes([start(rank, 2, port, LOST, **ENVIRONMENT) for rank in range(2)])
-    assert "WorkerLost: Rank 1 is gone" in ended[0][1], ended
+    more = {"STAYS_S": stays_s, **ENVIRONMENT}
+    ended = outcomes([start(rank, 2, port, LOST, **more) for rank in range(2)])
+    assert wanted in ended[0][1], ended

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal.runtime.array_means import _Memory
+from shoal.errors import UsageError
+from shoal.runtime.array_means import _Memory, means_for
 from started_ranks import free_port, outcomes, printed_by_ranks, start
 
 AVERAGES = """
@@ -50,7 +51,7 @@ with shoal.connect(deadline_s=20) as comm:
     if comm.rank != 1:
         pairs = [float(means.parameters(gradients(comm.rank, 9), (2, 0))[1])]
         pairs.append(float(sum(gradients(rank, 9)[1] for rank in (2, 0)) / 2))
-    weighted = means.parameters(gradients(comm.rank, 7), weights=(1, 2, 3))[1]
+    weighted = means.parameters(gradients(comm.rank, 7), weights=np.array([1, 2, 3]))[1]
     wanted = sum(w * gradients(rank, 7)[1] for rank, w in enumerate((1, 2, 3))) / 6
     assert abs(weighted - wanted) < 1e-6
     exact = [np.full(100_000, 1 + 2**-20, np.float32)] * 2
@@ -62,6 +63,9 @@ with shoal.connect(deadline_s=20) as comm:
         lambda: means.gradients(gradients(0, 0)[:-1]),
         lambda: means.parameters(gradients(0, 0), (3, comm.rank)),
         lambda: means.parameters(gradients(0, 0), weights=(1, 2)),
+        lambda: means.parameters(gradients(0, 0), weights=(0, 0, 0)),
+        lambda: means.parameters(gradients(0, 0), weights=(3, -1, 1)),
+        lambda: means.gradients([np.array([1 + 2j])]),
     ):
         try:
             wrong()
@@ -85,6 +89,10 @@ def test_means_are_those_of_all_ranks_and_nobody_writes_to_what_is_held() -> Non
         assert result["imported"] == []
         assert result["refused"][0].startswith("These are other arrays than before")
         assert result["refused"][1].startswith("A group is distinct ranks below 3")
+        assert result["refused"][2] == "A group of 3 members has as many weights, not 2."
+        assert result["refused"][3].endswith("must be a whole number of at least 1, not 0.")
+        assert result["refused"][4].endswith("must be a whole number of at least 1, not -1.")
+        assert result["refused"][5].startswith("Only real numbers can be averaged, not complex128")
         if result["pairs"][0] is not None:
             assert result["pairs"][0] == pytest.approx(result["pairs"][1])
         assert result["classes"] == [0, 4]  # of eight: two layers, each in a bucket of its own
@@ -112,6 +120,63 @@ def test_ranks_with_other_models_are_named() -> None:
     said = [out for _, out, _ in ended]
     assert "Rank 0 has other arrays than ranks [1]: its 1 have the shapes [(4,)]" in said[0]
     assert "Rank 1 has other arrays than ranks [0, 2]" in said[1]
+
+
+OPTIONS_DIFFER = """
+import json
+import numpy as np
+import shoal
+from shoal.runtime.array_means import ArrayMeans
+
+said = []
+with shoal.connect(deadline_s=20) as comm:
+    for options in (
+        {"wire": "float16" if comm.rank else None},
+        {"loss_bound": 0.1 * (comm.rank + 1)},
+        {"loss_bound": 0.1, "holes": "zero" if comm.rank else "divide-by-count"},
+    ):
+        try:
+            ArrayMeans(comm, **options).gradients([np.ones(4, np.float32)])
+        except shoal.MismatchError as error:
+            said.append(str(error))
+print(json.dumps(said))
+"""
+
+
+def test_ranks_with_other_options_are_told_which() -> None:
+    for rank, said in enumerate(printed_by_ranks(OPTIONS_DIFFER, 2)):
+        mine = ["'float16'", "0.2", "'zero'"] if rank else ["None", "0.1", "'divide-by-count'"]
+        for sentence, name, value in zip(said, ("wire", "loss_bound", "holes"), mine, strict=True):
+            assert sentence == (
+                f"The {name} of ArrayMeans is {value} on rank {rank} and another on ranks"
+                f" [{1 - rank}]. All ranks give the same."
+            )
+
+
+def test_users_of_an_adapter_are_told_in_its_terms() -> None:
+    with pytest.raises(UsageError, match=r"^A needs what shoal.connect\(\) returns, not None"):
+        means_for("A", None, {})
+    code = """
+import numpy as np
+import shoal
+from shoal.runtime.array_means import means_for
+with shoal.connect(deadline_s=20) as comm:
+    try:
+        means_for("A", comm, {"loss_bnd": 0.1})
+    except shoal.UsageError as error:
+        print(error)
+    means = means_for("A", comm, {"loss_bound": 0.1})
+    try:
+        means.gradients([np.ones(3)]), means.gradients([np.ones(4)])
+    except shoal.UsageError as error:
+        print(error)
+"""
+    ((_, out, _),) = outcomes([start(0, 1, free_port(), code)])
+    first, second = out.splitlines()
+    assert first == (
+        "A has no option 'loss_bnd'; its options: loss_bound, holes, wire, bucket_bytes."
+    )
+    assert second.endswith("Each model needs its own A.")
 
 
 @pytest.mark.parametrize(

@@ -322,7 +322,7 @@ def misuse() -> None:
         ("float tensors", lambda: average(torch.ones(4, dtype=torch.int64), (0, 1), sequence=0)),
         ("ascending", lambda: average(torch.ones(4), (1, 0), sequence=0)),
         (
-            "weights must be positive",
+            "weight of a member must be a whole number of at least 1",
             lambda: average(torch.ones(4), (0,), sequence=0, weights=(0,)),
         ),
         ("does not exist", lambda: average(torch.ones(4), (0, 1, 2), sequence=0)),

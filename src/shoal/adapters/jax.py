@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from shoal.runtime.array_means import ArrayMeans
+from shoal.runtime.array_means import means_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 class Average:
     """Averages trees of gradients or parameters, of one model, outside of `jax.jit`.
 
-    Means are in the types of the trees, and where those are. A tree's leaves count as layers in the
-    order of `jax.tree.leaves`. `options` are those of `shoal.runtime.array_means.ArrayMeans`:
-    `loss_bound`, `holes`, `wire`.
+    Means are in the types of the trees, and where those are, whatever the sharding; those of NumPy
+    arrays and numbers are on the default device. A tree's leaves count as layers in the order of
+    `jax.tree.leaves`. `options` are those of `shoal.runtime.array_means.ArrayMeans`: `loss_bound`,
+    `holes`, `wire`.
     """
 
     def __init__(self, communicator: NumpyCommunicator, **options: Any) -> None:
-        self._means = ArrayMeans(communicator, **options)
+        self._means = means_for("Average", communicator, options)
 
     def gradients(self, gradients: Any) -> Any:
         """Return the tree of means over all ranks."""
@@ -65,13 +66,12 @@ def broadcast(tree: Any, communicator: NumpyCommunicator, source: int = 0) -> An
 
 
 def _like(mean: NDArray[np.float32], leaf: Any) -> Any:
-    if _is_on_host(leaf):
-        return jax.dlpack.from_dlpack(mean).astype(leaf.dtype)  # asarray would copy
-    return jax.device_put(mean, _place(leaf)).astype(leaf.dtype)
-
-
-def _is_on_host(leaf: Any) -> bool:
-    return all(device.platform == "cpu" for device in leaf.devices())
+    if not isinstance(leaf, jax.Array):
+        return jax.device_put(mean.astype(np.asarray(leaf).dtype))
+    if all(device.platform == "cpu" for device in leaf.devices()):
+        taken = jax.dlpack.from_dlpack(mean)  # onto the first CPU device; asarray would copy
+        return jax.device_put(taken, leaf.sharding).astype(leaf.dtype)
+    return jax.device_put(mean, leaf.sharding).astype(leaf.dtype)
 
 
 def _place(leaf: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.runtime.array_means import ArrayMeans
+from shoal.runtime.array_means import means_for
 
 vars(np).setdefault("bool", np.bool_)
 
@@ -34,7 +34,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     `batch_size` of its `step` stays what one rank computes. One device for each process. `options`
     are those of `shoal.runtime.array_means.ArrayMeans`: `loss_bound`, `holes`, `wire`. Raises
-    `UsageError` for sparse gradients.
+    `UsageError` for sparse gradients, and for other options, a `kvstore` among them.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         communicator: NumpyCommunicator,
         **options: Any,
     ) -> None:
+        self._means = means_for("DistributedTrainer", communicator, options)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
-        self._means = ArrayMeans(communicator, **options)
 
     def _allreduce_grads(self) -> None:
         """Average; Gluon calls it in `step`, and in `allreduce_grads`."""

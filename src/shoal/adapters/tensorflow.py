@@ -20,9 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from shoal.errors import UsageError
-from shoal.runtime.array_means import ArrayMeans
+from shoal.runtime.array_means import means_for
 
 if TYPE_CHECKING:
+    from shoal.runtime.array_means import ArrayMeans
     from shoal.runtime.numpy_communicator import NumpyCommunicator
 
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
@@ -38,48 +39,82 @@ class GradientAverage:
     """
 
     def __init__(self, communicator: NumpyCommunicator, **options: Any) -> None:
-        self._means = ArrayMeans(communicator, **options)
+        self._means = means_for("GradientAverage", communicator, options)
 
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
         """Return the means, in the gradients' types."""
-        dense = [tf.convert_to_tensor(each) for each in gradients if each is not None]
-        if not dense:
-            return list(gradients)
-        # eagerly, TensorFlow gives the only one of a list without the list
-        means = tf.nest.flatten(tf.numpy_function(self._average, dense, [tf.float32] * len(dense)))
-        for mean, gradient in zip(means, dense, strict=True):
-            mean.set_shape(gradient.shape)  # which a Python function loses
-        found = iter([tf.cast(m, g.dtype) for m, g in zip(means, dense, strict=True)])
-        return [None if each is None else next(found) for each in gradients]
-
-    def _average(self, *gradients: Any) -> list[Any]:
-        return self._means.gradients([np.asarray(each) for each in gradients])
+        return _averaged(gradients, self._means)
 
 
 def distributed_optimizer(
     optimizer: Optimizer, communicator: NumpyCommunicator, **options: Any
 ) -> Optimizer:
-    """Return an optimizer like this Keras one that applies means over all ranks.
+    """Let this Keras optimizer apply means over all ranks from now on, and return it.
 
-    Its class keeps its name, so that a model saved with it is loaded with the plain one. `options`
-    as for `GradientAverage`. Raises `UsageError` unless Keras runs on TensorFlow.
+    What it has counted and gathered so far, a loaded model's optimizer say, stays. Its class keeps
+    its name, so that a model saved with it is loaded with the plain one. `options` as for
+    `GradientAverage`. Raises `UsageError` unless it is an optimizer, and Keras runs on TensorFlow;
+    so does a `LossScaleOptimizer` that is put around it.
     """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        message = (
+            "distributed_optimizer takes a Keras optimizer, such as keras.optimizers.SGD(0.1), not"
+            f" {optimizer!r}."
+        )
+        raise UsageError(message)
     if keras.backend.backend() != "tensorflow":
         message = (
             f"This Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow, or use"
             " shoal.DistributedOptimizer (PyTorch) or shoal.adapters.jax in a loop of your own."
         )
         raise UsageError(message)
-    plain: Any = type(optimizer)
-    average = GradientAverage(communicator, **options)
+    means = means_for("distributed_optimizer", communicator, options)
+    plain: Any = getattr(optimizer, _PLAIN, type(optimizer))  # should it average already
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        return plain.apply(self, average(list(grads)), trainable_variables)
+        return plain.apply(self, _averaged(list(grads), means), trainable_variables)
 
-    members = {"apply": apply, "__module__": plain.__module__, "__doc__": plain.__doc__}
-    made: Any = type(plain.__name__, (plain,), members)
-    distributed: Optimizer = made.from_config(optimizer.get_config())
-    return distributed
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        # which is what Keras does to an optimizer that it scales the loss for
+        if name == "loss_scale_factor" and value is None and hasattr(self, name):
+            raise UsageError(_SCALED_OUTSIDE)
+        plain.__setattr__(self, name, value)
+
+    members = {
+        "apply": apply,
+        "__setattr__": set_attribute,
+        "__module__": plain.__module__,
+        "__doc__": plain.__doc__,
+        _PLAIN: plain,
+    }
+    optimizer.__class__ = type(plain.__name__, (plain,), members)
+    return optimizer
+
+
+_PLAIN = "_shoal_plain_class"
+
+_SCALED_OUTSIDE = (
+    "A LossScaleOptimizer, which Keras puts around optimizers of mixed_float16 models, skips steps"
+    " by what one rank finds, so it must be inside: give compile"
+    " distributed_optimizer(keras.optimizers.LossScaleOptimizer(...), ...)."
+)
+
+
+def _averaged(gradients: Sequence[Any], means: ArrayMeans) -> list[Any]:
+    """Return the means of gradients, dense and in their types, or None where there are none."""
+
+    def average(*arrays: Any) -> list[Any]:
+        return means.gradients([np.asarray(each) for each in arrays])
+
+    dense = [tf.convert_to_tensor(each) for each in gradients if each is not None]
+    if not dense:
+        return list(gradients)
+    # eagerly, TensorFlow gives the only one of a list without the list
+    found = tf.nest.flatten(tf.numpy_function(average, dense, [tf.float32] * len(dense)))
+    for mean, gradient in zip(found, dense, strict=True):
+        mean.set_shape(gradient.shape)  # which a Python function loses
+    typed = iter([tf.cast(mean, each.dtype) for mean, each in zip(found, dense, strict=True)])
+    return [None if each is None else next(typed) for each in gradients]
 
 
 class BroadcastVariables(keras.callbacks.Callback):
@@ -92,12 +127,18 @@ class BroadcastVariables(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Overwrite the model's and its optimizer's variables.
 
-        Raises `UsageError` if the model is compiled with XLA.
+        Raises `UsageError` if the model is compiled with XLA, or has no variables yet.
         """
         if self.model.jit_compile:
             message = (
                 "XLA cannot average gradients between processes:"
                 " model.compile(..., jit_compile=False)."
+            )
+            raise UsageError(message)
+        if not self.model.built:
+            message = (
+                f"The model {self.model.name!r} has no weights yet: begin it with keras.Input, or"
+                " pass a batch through it first."
             )
             raise UsageError(message)
         if not self.model.optimizer.built:
@@ -106,11 +147,42 @@ class BroadcastVariables(keras.callbacks.Callback):
         broadcast_variables(variables, self._communicator, self._source)
 
 
+class AverageLogs(keras.callbacks.Callback):
+    """Shows the callbacks behind it in `fit`'s list what the logs of all ranks' epochs come to.
+
+    The means, each rank counting the same: so those that act on logs, such as `EarlyStopping`, do
+    the same on all ranks. With `every_batch` also each batch's, for those that act on these. All
+    ranks log the same names.
+    """
+
+    def __init__(self, communicator: NumpyCommunicator, *, every_batch: bool = False) -> None:
+        super().__init__()
+        self._communicator, self._every_batch = communicator, every_batch
+        # so that Keras calls nobody in a thread of its own where this one needs none
+        self.async_safe = not every_batch
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Average a batch's logs, in place, if that was asked for."""
+        if self._every_batch:
+            self._average(logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Average an epoch's logs, in place."""
+        self._average(logs)
+
+    def _average(self, logs: dict[str, Any] | None) -> None:
+        names = sorted(name for name, value in (logs or {}).items() if isinstance(value, float))
+        if logs and names:
+            values = np.array([logs[name] for name in names])
+            means = self._communicator.all_reduce(values, average=True)
+            logs.update(zip(names, means.tolist(), strict=True))
+
+
 def broadcast_variables(
     variables: Sequence[Any], communicator: NumpyCommunicator, source: int = 0
 ) -> None:
     """Overwrite variables, of Keras or of TensorFlow, with those of rank `source`."""
     for each in variables:
         value = np.array(each.numpy())
-        if value.dtype.kind in "biuf":
+        if value.dtype.kind not in "OSU":  # texts; NumPy has no kind for bfloat16
             each.assign(communicator.broadcast(value, source))

@@ -7,10 +7,12 @@ research digest section 2.4), where equal weights would bias the consensus.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
+from shoal.arguments import whole_number
 from shoal.errors import UsageError
 
 
@@ -30,9 +32,7 @@ class Group:
         if list(self.members) != sorted(set(self.members)):
             message = f"Group members must be ascending and distinct, not {self.members}."
             raise UsageError(message)
-        if self.weights and (len(self.weights) != len(self.members) or min(self.weights) <= 0):
-            message = f"Group weights must be positive, one per member, not {self.weights}."
-            raise UsageError(message)
+        checked_weights(self.weights, len(self.members))
 
     def __len__(self) -> int:
         return len(self.members)
@@ -49,6 +49,18 @@ class Group:
     def conflicts_with(self, other: Group) -> bool:
         """Return whether some worker is in both groups."""
         return not set(self.members).isdisjoint(other.members)
+
+
+def checked_weights(weights: Iterable[int], num_members: int) -> tuple[int, ...]:
+    """Return the relative weights of a group's members as plain numbers; none means equal ones.
+
+    Raises `UsageError` unless they are positive whole numbers, one for each member.
+    """
+    plain = tuple(whole_number(each, "The weight of a member", low=1) for each in weights)
+    if plain and len(plain) != num_members:
+        message = f"A group of {num_members} members has as many weights, not {len(plain)}."
+        raise UsageError(message)
+    return plain
 
 
 Round: TypeAlias = tuple[Group, ...]

@@ -7,10 +7,11 @@ its own is in `adapters`. (Research digest, sections 1.5 and 1.6.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from hashlib import blake2b
+from inspect import Parameter, signature
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,8 @@ import numpy as np
 
 from shoal.collectives.buckets import BUCKET_BYTES, layout_buckets
 from shoal.errors import MismatchError, UsageError
+from shoal.groups.group import checked_weights
+from shoal.runtime.numpy_communicator import NumpyCommunicator
 from shoal.runtime.transports import DEFAULT_HOLES, check_transport
 from shoal.runtime.udp.group import KEPT_GROUPS, Memory, SumOptions, mean_options
 from shoal.transport.forms import sum_form
@@ -26,7 +29,6 @@ from shoal.transport.tags import layer_class
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.runtime.numpy_communicator import NumpyCommunicator
     from shoal.runtime.udp.group import TransportGroup
 
 _FLOAT: Final = np.dtype(np.float32)
@@ -45,7 +47,8 @@ class ArrayMeans:
 
     Ranks that have several make them in the same order. Arrays belong to the model's layers from
     the input on. They are left as they are; means are float32, and nobody writes to them for as
-    long as anybody holds them. All calls have arrays of the same shapes; `UsageError` if not.
+    long as anybody holds them. All calls have arrays of real numbers, of the same shapes;
+    `UsageError` if not.
     """
 
     def __init__(
@@ -59,9 +62,12 @@ class ArrayMeans:
     ) -> None:
         self._policy = check_transport("shoal", loss_bound, holes, wire)
         self._communicator = communicator
-        self._loss_bound = loss_bound
+        self._loss_bound = float(loss_bound)
+        self._holes = holes
         self._wire = wire
         self._bucket_bytes = bucket_bytes
+        self.owner = type(self).__name__
+        """What users know it as, for what they are told."""
         self._layout: _Layout | None = None
         make = partial(communicator.new_group, meaning=("means", next(communicator.user_numbers)))
         self._run_time_group = lru_cache(maxsize=KEPT_GROUPS)(make)
@@ -69,7 +75,8 @@ class ArrayMeans:
     def gradients(self, gradients: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
         """Return their means over all ranks, which all call this alike.
 
-        Raises `MismatchError` if at the first call some rank has arrays of other shapes.
+        Raises `MismatchError` if at the first call some rank has arrays of other shapes, or was
+        given other options.
         """
         layout = self._laid_out(gradients, together=True)
         group = self._communicator.group()
@@ -88,15 +95,15 @@ class ArrayMeans:
         parameters: Sequence[NDArray[Any]],
         group: Sequence[int] | None = None,
         *,
-        weights: Sequence[int] = (),
+        weights: Iterable[int] = (),
         sequence: int | None = None,
     ) -> list[NDArray[np.float32]]:
         """Return their means over the ranks of `group`, or all; a lost part counts as not there.
 
         The members of a group call this alike, each as often for the same group; where groups are
         formed at run time, `sequence` is the number of this one among all of them, which its
-        members know. `weights` are the members' relative weights; nothing gets lost then. Raises
-        `UsageError` for weights of others than the members.
+        members know. `weights` are the members' relative weights, whole numbers; nothing gets lost
+        then.
         """
         layout = self._laid_out(parameters, together=False)
         members = tuple(range(self._communicator.world_size) if group is None else group)
@@ -104,15 +111,13 @@ class ArrayMeans:
             found = self._communicator.group(members)
         else:
             found = self._run_time_group(members)
-        if weights:
-            if len(weights) != found.size:
-                message = f"{found.size} members have as many weights, not {len(weights)}."
-                raise UsageError(message)
-            factor = weights[found.me] / sum(weights)
+        checked = checked_weights(weights, found.size)
+        if checked:
+            factor = checked[found.me] / sum(checked)
             parameters = [np.multiply(each, factor, dtype=np.float32) for each in parameters]
         options = mean_options(
             found.size,
-            is_weighted=bool(weights),
+            is_weighted=bool(checked),
             loss_bound=self._loss_bound,
             tensor=(id(self), "parameters"),
         )
@@ -120,6 +125,13 @@ class ArrayMeans:
 
     def _laid_out(self, arrays: Sequence[NDArray[Any]], *, together: bool) -> _Layout:
         """Return where these arrays lie; the first time, all ranks agree on it if all are there."""
+        for each in arrays:
+            if not np.can_cast(each.dtype, _FLOAT, "same_kind"):
+                message = (
+                    f"Only real numbers can be averaged, not {each.dtype}; of complex arrays,"
+                    " average the real and the imaginary parts."
+                )
+                raise UsageError(message)
         shapes = [each.shape for each in arrays]
         if self._layout is None:
             if together:
@@ -128,21 +140,29 @@ class ArrayMeans:
         if shapes != self._layout.shapes:
             message = (
                 f"These are other arrays than before: shapes {shapes}, not {self._layout.shapes}."
-                " Average each model's by an ArrayMeans of its own."
+                f" Each model needs its own {self.owner}."
             )
             raise UsageError(message)
         return self._layout
 
     def _agree_on(self, shapes: list[tuple[int, ...]]) -> None:
-        mine = blake2b(repr(shapes).encode(), digest_size=16).digest()
-        theirs = self._communicator.all_gather(np.frombuffer(mine, np.uint8).copy())
-        others = [rank for rank, each in enumerate(theirs) if each.tobytes() != mine]
-        if others:
+        options = {"loss_bound": self._loss_bound, "holes": self._holes, "wire": self._wire}
+        mine = np.stack([_digest(each) for each in (shapes, *options.values())])
+        differs = (self._communicator.all_gather(mine) != mine).any(axis=2).T
+        rank, others = self._communicator.rank, [np.flatnonzero(each).tolist() for each in differs]
+        if others[0]:
             message = (
-                f"Rank {self._communicator.rank} has other arrays than ranks {others}: its"
-                f" {len(shapes)} have the shapes {shapes}. All ranks train the same model."
+                f"Rank {rank} has other arrays than ranks {others[0]}: its {len(shapes)} have the"
+                f" shapes {shapes}. All ranks train the same model."
             )
             raise MismatchError(message)
+        for (name, value), those in zip(options.items(), others[1:], strict=True):
+            if those:
+                message = (
+                    f"The {name} of {self.owner} is {value!r} on rank {rank} and another on ranks"
+                    f" {those}. All ranks give the same."
+                )
+                raise MismatchError(message)
 
     def _carry_out(
         self,
@@ -179,6 +199,35 @@ class ArrayMeans:
             if transfer is not None:
                 transfer.wait()
         return means
+
+
+def means_for(owner: str, communicator: object, options: Mapping[str, Any]) -> ArrayMeans:
+    """Return what `owner`, as users of an adapter know it, averages with.
+
+    Raises `UsageError`, in terms of `owner`, for options that are none of `ArrayMeans`, and for
+    anything else than a communicator.
+    """
+    if not isinstance(communicator, NumpyCommunicator):
+        message = f"{owner} needs what shoal.connect() returns, not {type(communicator).__name__}."
+        raise UsageError(message)
+    for name in options:
+        if name not in _OPTIONS:
+            message = f"{owner} has no option {name!r}; its options: {', '.join(_OPTIONS)}."
+            raise UsageError(message)
+    means = ArrayMeans(communicator, **options)
+    means.owner = owner
+    return means
+
+
+_OPTIONS: Final = [
+    each.name
+    for each in signature(ArrayMeans).parameters.values()
+    if each.kind is Parameter.KEYWORD_ONLY
+]
+
+
+def _digest(value: object) -> NDArray[np.uint8]:
+    return np.frombuffer(blake2b(repr(value).encode(), digest_size=16).digest(), np.uint8)
 
 
 class _Layout:

@@ -10,7 +10,7 @@ from typing import Final
 from shoal.compiled import U1, compiled, copy_bytes, rows_at
 from shoal.transport.agreement import agreement_of_incoming, is_agreed, note_misfit
 from shoal.transport.bitmap import count_bits, count_common, set_bit
-from shoal.transport.credit import LARGEST_CREDIT, note_way
+from shoal.transport.credit import LARGEST_CREDIT, note_shallow, note_way
 from shoal.transport.operations import (
     find_operation,
     leave_queue,
@@ -36,7 +36,7 @@ from shoal.transport.tables import (
     Row,
     State,
 )
-from shoal.transport.wire import FEEDBACK, TURNS, unwrap
+from shoal.transport.wire import FEEDBACK, SHALLOW, TURNS, unwrap
 
 _MISPLACED = int(Counter.MISPLACED)
 _TRUNCATED = int(Counter.TRUNCATED)
@@ -50,6 +50,8 @@ def on_feedback(state: State, rank: int, header: Row, feedback: Row, arrived: in
     """Take in what the receiver says of our packets to it, and how many more it grants."""
     peer = state.peers[rank]
     peer.gives_turns = header.flags & TURNS != 0
+    if header.flags & SHALLOW:
+        note_shallow(state.core[0], arrived)
     is_turn = bool(peer.gives_turns and header.kind & 15 == FEEDBACK)
     set_bit(state.candidates.ctypes.data, rank)
     highest = unwrap(peer.reported_highest, int(feedback.highest))

@@ -33,6 +33,7 @@ from shoal.transport.credit import (
     move_end,
     next_turn,
     note_delay,
+    note_gap,
     note_overtaken,
     note_settled,
     takes_turns,
@@ -260,6 +261,8 @@ def _note_arrival(
 ) -> None:
     """Take the numbers, clock and marks of new data packets into account, sent at one time."""
     core, peer = state.core[0], state.peers[rank]
+    if number > peer.end and peer.received > 0:
+        note_gap(core, peer)
     if number >= peer.end:
         move_end(core, peer, state.seen[rank], number + count)
         peer.lateness *= 1.0 - 0.001 * count
@@ -367,7 +370,9 @@ def _place(
     """Put `count` segments of `length` bytes each where they belong; none of them was there."""
     clear_run(row.seen, segment, count)
     note_settled(core, peer, count)
-    core.interval_forgiven += count * (1.0 - row.target / row.size)
+    if row.target < row.size:
+        core.interval_forgiven += count * (1.0 - row.target / row.size)
+        core.forgiving = 1.0
     row.received += count * length
     offset, stride = segment * core.segment_bytes, HEADER_BYTES + length
     for each in range(count):

@@ -14,7 +14,7 @@ import numpy as np
 from shoal.compiled import U8, compiled, copy_bytes, rows_at
 from shoal.transport.bitmap import clear_bit, next_bit, test_bit
 from shoal.transport.control_queue import queue_control, queue_slots
-from shoal.transport.credit import takes_turns
+from shoal.transport.credit import says_shallow, takes_turns
 from shoal.transport.forms import take
 from shoal.transport.operations import (
     find_operation,
@@ -55,6 +55,7 @@ from shoal.transport.wire import (
     LAST,
     PROBE,
     REPORT,
+    SHALLOW,
     TURNS,
     VERSION,
     WAITED,
@@ -199,7 +200,8 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
         size = FEEDBACK_BYTES + bitmap_bytes
         header = _header(core, peer, memory, row.kind, size, clock)
         header.stream, header.iteration, header.message = row.stream, row.iteration, row.message
-        header.offset, header.flags = row.agreement, TURNS if takes_turns(core) else 0
+        header.offset = row.agreement
+        header.flags = (TURNS if takes_turns(core) else 0) | (SHALLOW if says_shallow(core) else 0)
         _write_feedback(peer, memory + HEADER_BYTES, clock)
         if bitmap_bytes:
             words = rows_at(memory + HEADER_BYTES + FEEDBACK_BYTES, bitmap_bytes // 8, U8)

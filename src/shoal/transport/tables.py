@@ -259,6 +259,11 @@ CORE: Final = np.dtype(
         ("shortest_round", "<f8"),  # lately, less what queued, microseconds
         ("lossy", "<f8"),  # 1 where packets got lost in the last round, less the longer ago it was
         ("full", "<f8"),  # the same of rounds in which a port was full
+        ("high_delay", "<f8"),  # queueing delay that one packet in ten exceeds, microseconds
+        ("high_gaps", "<f8"),  # share of the latest gaps before which a packet exceeded it
+        ("shallow_until", "<i8"),  # until when ports are taken for shallow, by this host's clock
+        ("found_until", "<i8"),  # the same where this rank has found so itself, and tells others
+        ("forgiving", "<f8"),  # 1 where a message may lose some, less the more rounds ago that was
         ("interval_packets", "<i8"),
         ("interval_lost", "<i8"),
         ("interval_forgiven", "<f8"),  # packets that the bounds of what came would forgive

@@ -47,6 +47,8 @@ WAITED: Final = 16
 """Flag: the packet had to wait in its sender's host, so its clock is a guess of when it left."""
 TURNS: Final = 32
 """Flag, of what a receiver sends: it grants credit in turns."""
+SHALLOW: Final = 64
+"""Flag, of what a receiver sends: ports on the way to it hold few packets."""
 
 HEADER: Final = np.dtype(
     [

@@ -298,8 +298,8 @@ def test_a_large_sum_on_a_fast_link_takes_little_more_than_its_bytes() -> None:
     assert np.median(took[4:]) < 1.15 * ideal
 
 
-@pytest.mark.parametrize("megabits", [20, 50])
-def test_where_all_send_to_all_ports_of_ten_packets_have_room(megabits: int) -> None:
+@pytest.mark.parametrize(("megabits", "share"), [(20, 0.01), (50, 0.05)])
+def test_where_all_send_to_all_ports_of_ten_packets_have_room(megabits: int, share: float) -> None:
     """4.1 and 9.3 % were lost while four packets went to a receiver before the next one.
 
     Slow start, in the first sums, fills the ports to find out what they hold.
@@ -313,7 +313,7 @@ def test_where_all_send_to_all_ports_of_ten_packets_have_room(megabits: int) -> 
         network.run(NEVER)
         lost.append(lost_packets(network))
         sent.append(sum(each.counts()[Counter.SENT] for each in network.endpoints))
-    assert lost[-1] - lost[3] < 0.04 * (sent[-1] - sent[3])
+    assert lost[-1] - lost[3] < share * (sent[-1] - sent[3])
 
 
 @pytest.mark.parametrize("senders", [7, 31])
