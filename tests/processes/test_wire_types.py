@@ -126,8 +126,8 @@ def disagree() -> str:
 
 def test_workers_must_agree_on_the_wire_type(run_workers: RunWorkers) -> None:
     for text in run_workers(disagree, 2):
-        assert "sent as float16" in text
-        assert "sent as float32" in text
+        assert "wire='float16'" in text
+        assert "wire='float32'" in text
 
 
 def test_other_strategies_and_gloo_refuse_a_wire_type() -> None:
