@@ -62,7 +62,8 @@ def main() -> None:
         sys.exit(_BY_SIGNAL + stopped.number)
     except (BrokenPipeError, SystemExit) as ending:  # typer makes the one of the other
         if not _has_no_reader(output):
-            raise ending.__context__ or ending from None
+            cause = ending.__context__
+            raise (cause if isinstance(cause, BrokenPipeError) else ending) from None
         os.dup2(os.open(os.devnull, os.O_WRONLY), _OUTPUT)  # for what is yet to be flushed
         sys.exit(_BY_SIGNAL + signal.SIGPIPE)
     except ShoalError as error:

@@ -7,10 +7,16 @@ add up what does not belong together. The operation ends with an error on both i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from shoal.compiled import I4, compiled, rows_at
 from shoal.transport.control_queue import queue_agreement
 from shoal.transport.tables import INCOMING, OUTGOING, Counter, Row, State
 from shoal.transport.wire import MISFIT, READY
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _MISFITS = int(Counter.MISFITS)
 
@@ -18,29 +24,28 @@ _MISFITS = int(Counter.MISFITS)
 @compiled
 def agreement_of_incoming(operation: Row, rank: int) -> int:
     """Return what this operation is here, to `rank` as its sender."""
-    starts = rows_at(operation.incoming_starts, rank + 2, I4)
     rows = rows_at(operation.incoming, operation.incoming_count, INCOMING)
-    size = 0
-    for index in range(starts[rank], starts[rank + 1]):
-        size += rows[index].size
-    return _agreement(operation, size, starts[rank + 1] - starts[rank])
+    return _agreement(operation, rows, int(operation.incoming_starts), rank)
 
 
 @compiled
 def agreement_of_outgoing(operation: Row, rank: int) -> int:
     """Return what this operation is here, to `rank` as its receiver."""
-    starts = rows_at(operation.outgoing_starts, rank + 2, I4)
     rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
-    size = 0
-    for index in range(starts[rank], starts[rank + 1]):
-        size += rows[index].size
-    return _agreement(operation, size, starts[rank + 1] - starts[rank])
+    return _agreement(operation, rows, int(operation.outgoing_starts), rank)
 
 
 @compiled
-def _agreement(operation: Row, size: int, messages: int) -> int:
-    """Return a hash of the bytes between two ranks, their messages and what else is agreed on."""
-    mixed = (int(size) * 0x9E3779B1 + int(messages) * 0x85EBCA6B) & 0xFFFFFFFF
+def _agreement(operation: Row, rows: NDArray[np.void], starts: int, rank: int) -> int:
+    """Return a hash of the bytes between two ranks, their messages and what else is agreed on.
+
+    Those with `rank` are some of `rows`; `starts` is the address of where each rank's begin.
+    """
+    first, end = rows_at(starts, rank + 2, I4)[rank : rank + 2]
+    size = 0
+    for index in range(first, end):
+        size += rows[index].size
+    mixed = (int(size) * 0x9E3779B1 + int(end - first) * 0x85EBCA6B) & 0xFFFFFFFF
     return int(operation.agreed) ^ mixed
 
 
@@ -53,8 +58,8 @@ def say_ready_to(state: State, slot: int, rank: int) -> None:
 
 
 @compiled
-def is_agreed(state: State, slot: int, rank: int, agreement: int) -> bool:
-    """Return whether `rank`, which is READY, means the same by an operation; tell both if not."""
+def agree_with(state: State, slot: int, rank: int, agreement: int) -> bool:
+    """Tell both if `rank`, which is READY, means another operation; return whether it does not."""
     operation = state.operations[slot]
     mine = agreement_of_outgoing(operation, rank)
     if agreement == mine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.compiled import U1, compiled, copy_bytes, rows_at
-from shoal.transport.agreement import agreement_of_incoming, is_agreed, note_misfit
+from shoal.transport.agreement import agree_with, agreement_of_incoming, note_misfit
 from shoal.transport.bitmap import count_bits, count_common, set_bit
 from shoal.transport.credit import LARGEST_CREDIT, note_shallow, note_way
 from shoal.transport.operations import (
@@ -90,7 +90,7 @@ def on_ready(state: State, rank: int, header: Row) -> None:
     if slot < 0:
         remember(state.early, rank, header.stream, header.iteration, header.offset)
         return
-    if not is_agreed(state, slot, rank, int(header.offset)):
+    if not agree_with(state, slot, rank, int(header.offset)):
         return
     operation = state.operations[slot]
     rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numpy import uint8
 
 from shoal.compiled import I4, I8, U2, compiled, entry, rows_at
-from shoal.transport.agreement import is_agreed, say_ready_to
+from shoal.transport.agreement import agree_with, say_ready_to
 from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits, set_bit
 from shoal.transport.credit import first_grant, note_expected, note_settled
 from shoal.transport.forms import finish_sum, widening
@@ -179,7 +179,7 @@ def _line_up_messages(state: State, slot: int) -> None:
         schedule_probe(operation, index, NEVER)
         if row.peer != previous:
             previous = row.peer
-            ready = uint8(_is_ready(state, slot, previous))
+            ready = uint8(_take_early_ready(state, slot, previous))
         row.ready = ready
         if row.size == 0:
             row.state = DONE
@@ -191,11 +191,14 @@ def _line_up_messages(state: State, slot: int) -> None:
 
 
 @compiled
-def _is_ready(state: State, slot: int, rank: int) -> bool:
-    """Return whether `rank` has said, before this was posted, that it is ready for the same."""
+def _take_early_ready(state: State, slot: int, rank: int) -> bool:
+    """Take note of a READY of `rank` from before this was posted; return whether there was one.
+
+    One for another operation is none, and both hear of that.
+    """
     operation = state.operations[slot]
     place = place_of(state.early, rank, operation.stream, operation.iteration)
-    return place >= 0 and is_agreed(state, slot, rank, int(state.early[place].agreement))
+    return place >= 0 and agree_with(state, slot, rank, int(state.early[place].agreement))
 
 
 @compiled

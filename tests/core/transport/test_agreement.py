@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from link_state import check_consistency
+from transfers import Transfer
 from virtual_link import Datagram, Faults, joined
 
 from shoal.collectives import graphs
@@ -79,3 +80,19 @@ def test_ranks_that_mean_the_same_are_let_be() -> None:
         link.run()
         assert all((each == 6).all() for each in memory)
         assert not any(endpoint.counts()[Counter.MISFITS] for endpoint in endpoints)
+
+
+@pytest.mark.parametrize("sender_first", [True, False])
+def test_who_only_receives_hears_of_it_from_the_sender(sender_first: bool) -> None:
+    link, endpoints = joined(2)
+    longer = Transfer(link, 0, 1, np.ones(40, np.float32))
+    shorter = Transfer(link, 0, 1, np.ones(30, np.float32))
+    ends = [longer.post_sender, shorter.post_receiver]
+    for place, post in enumerate(ends if sender_first else ends[::-1]):
+        link.at(1 + 1_000 * place, post == shorter.post_receiver, post)
+    link.run()
+    for rank, endpoint in enumerate(endpoints):
+        misfits = [endpoint.misfit(slot) for slot in range(len(endpoint.state.operations))]
+        assert [misfit for misfit in misfits if misfit is not None] == [1 - rank]
+        check_consistency(endpoint)
+    assert not shorter.received.any()
