@@ -6,7 +6,9 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import msgspec
 import pytest
@@ -31,6 +33,19 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
     return number
 
 
+@contextmanager
+def caller(port: int) -> Iterator[zmq.Socket[bytes]]:
+    """Yield a socket that has the job's key and calls whoever serves at `port`."""
+    key = JobKey(os.environ["SHOAL_JOB_KEY"])
+    pair = key.client_pair()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.curve_serverkey = key.server_pair().public
+        dealer.curve_publickey, dealer.curve_secretkey = pair.public, pair.secret
+        dealer.linger = 0
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        yield dealer
+
+
 @pytest.mark.parametrize(
     "frames",
     [[b""], [b"\xc1\xff\x00"], [b"hello", b"world"], [msgspec.msgpack.encode({"rank": "two"})]],
@@ -45,13 +60,7 @@ def test_what_is_no_arrival_is_answered_and_the_others_still_meet(
 
     first = threading.Thread(target=meet, args=(0,))
     first.start()
-    key = JobKey(os.environ["SHOAL_JOB_KEY"])
-    pair = key.client_pair()
-    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-        stranger.curve_serverkey = key.server_pair().public
-        stranger.curve_publickey, stranger.curve_secretkey = pair.public, pair.secret
-        stranger.linger = 0
-        stranger.connect(f"tcp://127.0.0.1:{port}")
+    with caller(port) as stranger:
         stranger.send_multipart(frames)
         assert stranger.poll(round(1000 * DEADLINE_S))
         answer = msgspec.msgpack.decode(stranger.recv())
@@ -80,13 +89,7 @@ def test_under_torchrun_a_taken_port_is_passed_over_and_so_is_another_jobs_rank(
         taken.listen()
         ranks = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
         ranks[0].start()
-        key = JobKey(os.environ["SHOAL_JOB_KEY"])
-        pair = key.client_pair()
-        with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-            stranger.curve_serverkey = key.server_pair().public
-            stranger.curve_publickey, stranger.curve_secretkey = pair.public, pair.secret
-            stranger.linger = 0
-            stranger.connect(f"tcp://127.0.0.1:{port + 1}")
+        with caller(port + 1) as stranger:
             arrival = {"meeting": port - 1, "rank": 1, "world_size": 2, "version": "", "card": b""}
             stranger.send(msgspec.msgpack.encode(arrival))
             stranger.send(b"")  # answered, so the server has seen what was sent before
