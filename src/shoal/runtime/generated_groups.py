@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from shoal.errors import ResourceError
+from shoal.errors import MismatchError, ResourceError
 from shoal.groups import GeneratorConfig
 from shoal.runtime.control import ControlClient, ControlProcess
 from shoal.runtime.control.service import usual_liveness_timeout_s
@@ -65,7 +65,7 @@ class GeneratedGroups:
                 communicator.deadline_s,
                 communicator.abort,
             )
-            self._join(config or GeneratorConfig(), seed)
+            self._join(communicator, config or GeneratorConfig(), seed)
         except BaseException:
             self._stop_service()
             raise
@@ -119,12 +119,30 @@ class GeneratedGroups:
         finally:
             self.close()
 
-    def _join(self, config: GeneratorConfig, seed: int) -> None:
+    def _join(self, communicator: NumpyCommunicator, config: GeneratorConfig, seed: int) -> None:
+        """Join, and return once all have: who is early would average alone, and leave the others.
+
+        All hear of a refusal, since those that were let in would wait for the refused.
+        """
         try:
-            self._client.join(_SESSION, read_launch().host, config, seed)
+            refusal = self._refusal(config, seed)
+            is_in = communicator.all_gather(np.array([refusal is None]))
+            if refusal is not None:
+                raise refusal
+            if not is_in.all():
+                who = int(np.argmin(is_in))
+                message = f"Rank {who} was refused: all ranks must bring the same config and seed."
+                raise MismatchError(message)
         except BaseException:
             self._client.close()
             raise
+
+    def _refusal(self, config: GeneratorConfig, seed: int) -> MismatchError | None:
+        try:
+            self._client.join(_SESSION, read_launch().host, config, seed)
+        except MismatchError as error:
+            return error
+        return None
 
     def _serve(self, communicator: NumpyCommunicator, host: str) -> str:
         """Serve the control plane on rank 0; return where, which rank 0 tells the others."""
