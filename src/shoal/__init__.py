@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         UsageError,
         WorkerLost,
     )
+    from shoal.groups.topology import Topology
     from shoal.runtime.numpy_communicator import connect
     from shoal.runtime.session import init, shutdown
     from shoal.train.ad_psgd import ADPSGD
@@ -49,6 +50,7 @@ _HOME = {
     "RipplesRandom": "shoal.train.ripples",
     "RipplesStatic": "shoal.train.ripples_static",
     "ShoalError": "shoal.errors",
+    "Topology": "shoal.groups.topology",
     "UsageError": "shoal.errors",
     "WorkerLost": "shoal.errors",
     "connect": "shoal.runtime.numpy_communicator",
@@ -72,6 +74,7 @@ __all__ = [
     "RipplesRandom",
     "RipplesStatic",
     "ShoalError",
+    "Topology",
     "UsageError",
     "WorkerLost",
     "__version__",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from shoal.groups import Topology
 from shoal.scenario.training_spec import SHOAL
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
 _GROUP_SIZES: Final = (2, 3, 4, 8)
 _INTERVALS: Final = (1, 4)
+_AVERAGING: Final = ("ds-sync", "ripples-static", "ripples-random")
 _LOCAL_INTERVALS: Final = (4, 8, 16)
 
 _CLASSES: Final = {
@@ -42,6 +45,8 @@ class Candidate:
     """What carries it; "": whatever does."""
     loss_bound: float = 0.0
     """Share of a sum's contributions that may get lost."""
+    topology: Topology | None = None
+    """The cluster, for a strategy that has to be told."""
 
     @property
     def name(self) -> str:
@@ -58,28 +63,60 @@ class Candidate:
     @property
     def line(self) -> str:
         """The line of a training script that selects it."""
-        sync = repr(self.strategy).replace("'", '"')
-        if self.options:
-            options = ", ".join(f"{key}={value!r}" for key, value in self.options.items())
-            sync = f"shoal.{_CLASSES[self.strategy]}({options})"
+        sync = f'"{self.strategy}"'
+        if self.options and not self.is_hierarchical:
+            parts = [f"{key}={value!r}".replace("'", '"') for key, value in self.options.items()]
+            if self.topology is not None:
+                parts.append(f"topology={_spelled(self.topology)}")
+            sync = f"shoal.{_CLASSES[self.strategy]}({', '.join(parts)})"
         if self.transport:  # gloo is what goes over TCP
             sync += f', transport="{SHOAL if self.transport == SHOAL else "gloo"}"'
         if self.loss_bound:
             sync += f", loss_bound={self.loss_bound:g}"
-        return f"optimizer = shoal.DistributedOptimizer(optimizer, model, sync={sync})"
+        line = f"optimizer = shoal.DistributedOptimizer(optimizer, model, sync={sync})"
+        return f"{line}  # where {_HIERARCHICAL} is set" if self.is_hierarchical else line
+
+    @property
+    def is_hierarchical(self) -> bool:
+        """Whether it sums within hosts first, which only Shoal's transport does, when told."""
+        return self.options.get("algorithm") == "hierarchical"
 
 
-def candidates(workers: int) -> list[Candidate]:
-    """Return what can be used among so many workers."""
+_HIERARCHICAL: Final = "SHOAL_ALL_REDUCE=hierarchical"
+
+
+def _spelled(topology: Topology) -> str:
+    """Return the expression that makes `topology`, shorter where its hosts are alike."""
+    first, world = topology.hosts[0], topology.world_size
+    per_host, per_rack = len(first.ranks), len(topology.rack_hosts(0))
+    ratio = float(topology.oversubscription(0))
+    alike = Topology.uniform(
+        world, per_host, per_rack, nic_bps=first.nic_bps, oversubscription_ratio=max(ratio, 1)
+    )
+    if alike == topology:
+        size = f"{world}, {per_host}, {per_rack}, nic_bps={first.nic_bps}"
+        return f"shoal.Topology.uniform({size}, oversubscription_ratio={ratio:g})"
+    return "shoal." + re.sub(r"\b(Host|Rack)\(", r"shoal.groups.\1(", repr(topology))
+
+
+def candidates(where: Topology) -> list[Candidate]:
+    """Return what can be used among the workers of a cluster."""
+    workers, per_host = where.world_size, len(where.hosts[0].ranks)
     found = [Candidate("all-reduce")]
+    if 1 < per_host < workers and all(len(host.ranks) == per_host for host in where.hosts):
+        found.append(Candidate("all-reduce", {"algorithm": "hierarchical"}, SHOAL))
     found += [Candidate(f"ps-{mode}") for mode in ("bsp", "ssp", "asp")]
     if workers < 2:
         return found
     found.append(Candidate("ad-psgd"))
     found += [Candidate("local-sgd", {"interval": each}) for each in _LOCAL_INTERVALS]
+    has_parts = len(where.racks) > 1 or len(where.hosts) < workers
     for interval in _INTERVALS:
         every = {} if interval == 1 else {"interval": interval}
-        found += [Candidate(name, every) for name in ("ds-sync", "ripples-static")]
+        if has_parts:
+            aware = {"shuffle": "topology", **every}
+            found.append(Candidate("ds-sync", aware, topology=where))
+        found += [Candidate(name, every) for name in _AVERAGING]
         found += [
             Candidate("ripples", {"group_size": size, **every})
             for size in _GROUP_SIZES
@@ -94,4 +131,5 @@ def carried(candidate: Candidate) -> list[Candidate]:
         replace(candidate, transport=transport, loss_bound=bound)
         for transport, bound in _CARRIERS
         if not (bound and candidate.strategy in _LOSES_NOTHING)
+        and not (candidate.is_hierarchical and (bound or transport != SHOAL))
     ]

@@ -14,6 +14,7 @@ from shoal.plan.candidates import Candidate, candidates, carried
 from shoal.plan.ranking import Prediction, order
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.networks import check_transport
+from shoal.sim.training.racks import racks_of
 from shoal.sim.training.simulation import model_of, simulate
 from shoal.sweeps import Run
 
@@ -40,8 +41,8 @@ _EXCHANGES: Final = (2, 12)
 def runs_of(scenario: Scenario, ranked: Sequence[Prediction]) -> list[Run]:
     """Return the packet runs of the best of `ranked`; each comes to a `Prediction`."""
     assert scenario.training is not None
-    workers = scenario.cluster.topology.hosts * scenario.cluster.workers
-    by_name = {each.name: each for each in candidates(workers)}
+    where = racks_of(scenario.cluster.topology, scenario.cluster.host_of)
+    by_name = {each.name: each for each in candidates(where)}
     training = replace(scenario.training, strategies=())
     return [
         Run(
@@ -68,12 +69,12 @@ def check(scenario: Scenario) -> None:
 
 
 def worth_packets(ranked: Sequence[Prediction]) -> list[Prediction]:
-    """Return the best form of the best strategies, and of all-reduce."""
+    """Return the best form of the best strategies, and all-reduce as it is unasked."""
     best: dict[str, Prediction] = {}
     for each in sorted(ranked, key=order):
         best.setdefault(each.name.split()[0], each)
     found = list(best.values())[:_STRATEGIES]
-    usual = best.get("all-reduce")
+    usual = next((each for each in ranked if each.name == "all-reduce"), None)
     return found if usual is None or usual in found else [*found[:-1], usual]
 
 

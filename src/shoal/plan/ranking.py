@@ -16,6 +16,7 @@ import torch
 
 from shoal.plan.candidates import TCP, Candidate, candidates
 from shoal.scenario.training_spec import StrategySpec
+from shoal.sim.training.racks import racks_of
 from shoal.sim.training.replicas import Replicas
 from shoal.sim.training.simulation import simulate
 from shoal.sweeps import Run
@@ -82,7 +83,6 @@ class Plan:
 def runs_of(scenario: Scenario) -> list[Run]:
     """Return the simulations of every candidate as flows; each comes to a `Prediction`."""
     assert scenario.training is not None
-    workers = scenario.cluster.topology.hosts * scenario.cluster.workers
     training = replace(
         scenario.training, steps=_MOST_STEPS, strategies=(), transport="", level="flows"
     )
@@ -98,7 +98,7 @@ def runs_of(scenario: Scenario) -> list[Run]:
                 "target": TARGET,
             },
         )
-        for each in candidates(workers)
+        for each in candidates(racks_of(scenario.cluster.topology, scenario.cluster.host_of))
         for seed in range(first, first + SEEDS)
     ]
 

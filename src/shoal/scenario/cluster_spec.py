@@ -92,6 +92,11 @@ class ClusterSpec:
     events: tuple[LinkEvent | HostEvent, ...] = field(default=())
     flows: tuple[Flow, ...] = field(default=())
 
+    @property
+    def host_of(self) -> list[int]:
+        """By rank: the number of its host."""
+        return [host for host in range(self.topology.hosts) for _ in range(self.workers)]
+
 
 def packets_inside(spec: ClusterSpec) -> int:
     """Return how many packets there has to be room for: what waits, and what is under way.

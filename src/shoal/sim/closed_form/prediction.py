@@ -56,7 +56,7 @@ def predict(
         exchanges=ExchangeTimes(
             cluster.topology, local_rate=training.local_rate, spray=cluster.spray
         ),
-        host_of=[rank // cluster.workers for rank in range(workers)],
+        host_of=cluster.host_of,
         model=model,
         compute=compute,
         steps=training.steps,

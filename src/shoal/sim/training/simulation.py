@@ -163,7 +163,7 @@ def make_world(
     network = network or make_network(cluster, training, strategy, carries_values=carries)
     return World(
         time=VirtualTime(network),
-        host_of=[rank // cluster.workers for rank in range(workers)],
+        host_of=cluster.host_of,
         compute=ComputeTimes(
             training.compute_s * PICOSECONDS,
             training.spread,
