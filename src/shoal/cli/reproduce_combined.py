@@ -69,10 +69,6 @@ def combined(
     whole = [(each, seed) for each in beyond.combinations(quick=quick) for seed in repeats]
     made = Sweeping(jobs, ray, runs).make([beyond.run_of(*each) for each in whole], Outcome)
     found = [beyond.found_of(each, done) for (each, _), done in zip(whole, made, strict=True)]
-    console = output_console()
-    console.print(_table(found))
-    console.print()
-    console.print(_CAVEAT)
     if json is not None:
         names = sorted({name for each, _ in whole for name in beyond.files(each.scale)})
         report = CombinedReport(
@@ -84,6 +80,10 @@ def combined(
         write_whole(json, indented_json(report))
     if plot is not None:
         write_plot(plot, _figures(found))
+    console = output_console()
+    console.print(_table(found))
+    console.print()
+    console.print(_CAVEAT)
 
 
 def _table(found: Sequence[Found]) -> Table:

@@ -111,19 +111,6 @@ def dlcp(
         for loss in whole.losses
     }
     found = claims_of(whole, measured, learned)
-    console = output_console()
-    for table in (
-        _flow_table("Flow times, a parameter server on every host", whole.flows, measured),
-        _flow_table("The three steps", whole.ablation, measured),
-        _step_table("Steps end to end", whole.end_to_end, measured),
-        _step_table("Loss on one host's link", whole.gray, measured),
-        _tolerance_table(whole, learned),
-        _claims_table(found),
-    ):
-        if table.row_count:
-            console.print(table)
-            console.print()
-    console.print(_CAVEAT)
     if json is not None:
         files = {file for each in trials for file in each.files}
         files |= {"dlcp-lossy.toml"} if whole.tolerances else set()
@@ -138,6 +125,19 @@ def dlcp(
         write_whole(json, indented_json(report))
     if plot is not None:
         write_plot(plot, _figures(whole, measured, found))
+    console = output_console()
+    for table in (
+        _flow_table("Flow times, a parameter server on every host", whole.flows, measured),
+        _flow_table("The three steps", whole.ablation, measured),
+        _step_table("Steps end to end", whole.end_to_end, measured),
+        _step_table("Loss on one host's link", whole.gray, measured),
+        _tolerance_table(whole, learned),
+        _claims_table(found),
+    ):
+        if table.row_count:
+            console.print(table)
+            console.print()
+    console.print(_CAVEAT)
 
 
 def _flow_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Measured]) -> Table:

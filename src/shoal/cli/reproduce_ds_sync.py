@@ -97,17 +97,6 @@ def ds_sync(
         JOBS, networks, scales, repeats, Sweeping(jobs, ray, runs).make
     )
     found = claims_of(JOBS, accuracies, timings)
-    console = output_console()
-    for table in (
-        _accuracy_table(list(accuracies.values())),
-        _timing_table([each for each in timings if each.network not in paper.SCALES]),
-        _scale_table([each for each in timings if each.network in paper.SCALES]),
-        _claims_table(found),
-    ):
-        console.print(table)
-        console.print()
-    console.print(_READING)
-    console.print(CAVEAT)
     if json is not None:
         files = paper.files(JOBS, networks, scales)
         report = DSSyncReport(
@@ -121,6 +110,17 @@ def ds_sync(
         )
         write_whole(json, indented_json(report))
     write_plot(plot, _figures(timings, found, len(repeats)))
+    console = output_console()
+    for table in (
+        _accuracy_table(list(accuracies.values())),
+        _timing_table([each for each in timings if each.network not in paper.SCALES]),
+        _scale_table([each for each in timings if each.network in paper.SCALES]),
+        _claims_table(found),
+    ):
+        console.print(table)
+        console.print()
+    console.print(_READING)
+    console.print(CAVEAT)
 
 
 def _accuracy_table(accuracies: Sequence[Accuracy]) -> Table:

@@ -81,15 +81,7 @@ def ripples(
     results = paper.results_of(main, finished[:middle])
     swept_results = paper.results_of(swept, finished[middle:]) if sweeps else []
     found = paper.claims(results)
-    console = output_console()
     title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}, seeds: {len(repeats)}"
-    console.print(_results_table(results, f"Strategies: {title}"))
-    console.print()
-    if sweeps:
-        console.print(_results_table(swept_results, f"Group sizes and intervals: {title}"))
-        console.print()
-    console.print(_claims_table(found))
-    console.print(CAVEAT)
     if json is not None:
         report = RipplesReport(
             scenario_text(paper.SCENARIO),
@@ -102,6 +94,14 @@ def ripples(
         )
         write_whole(json, indented_json(report))
     write_plot(plot, _figures(results, swept_results, title))
+    console = output_console()
+    console.print(_results_table(results, f"Strategies: {title}"))
+    console.print()
+    if sweeps:
+        console.print(_results_table(swept_results, f"Group sizes and intervals: {title}"))
+        console.print()
+    console.print(_claims_table(found))
+    console.print(CAVEAT)
 
 
 def _results_table(results: Sequence[Result], title: str) -> Table:
