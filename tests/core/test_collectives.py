@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -25,7 +25,8 @@ from shoal.collectives import (
     choose_algorithm,
     plan_average,
 )
-from shoal.collectives.choice import SCRATCH_BYTES
+from shoal.collectives.choice import SCRATCH_BYTES, choose_sum, members_per_host
+from shoal.collectives.graphs import ALGORITHMS, all_reduce
 from shoal.errors import UsageError
 
 
@@ -194,6 +195,50 @@ def test_large_means_go_round_a_ring_in_pieces_of_a_third_of_the_scratch(size: i
     plan = plan_average(size, 0, length, 4)
     assert plan.slots == 3
     assert 0.9 * (4 << 20) < 4 * plan.slot_length <= 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("hosts", "count"),
+    [
+        ("a", 1),
+        ("aaa", 3),
+        ("aabbcc", 2),
+        ("abc", 1),
+        ("aab", 1),  # one has fewer
+        ("abab", 1),  # not host by host
+        ("aabbaa", 1),
+        ("abb", 1),
+        ("aaabbbb", 1),
+    ],
+)
+def test_hosts_count_if_they_are_alike_and_members_numbered_host_by_host(
+    hosts: str, count: int
+) -> None:
+    assert members_per_host(hosts) == count
+
+
+def leaving_hosts(algorithm: str, size: int, per_host: int) -> int:
+    """Return the most elements of 12 for each member that leave a host."""
+    left = Counter[int]()
+    for me in range(size):
+        graph = all_reduce(size, me, 12 * size, 12, algorithm=algorithm, per_host=per_host)
+        for out in graph.outgoing:
+            if out.peer // per_host != me // per_host:
+                left[me // per_host] += len(out.piece)
+    return max(left.values(), default=0)
+
+
+@pytest.mark.parametrize(("size", "per_host"), [(4, 2), (6, 2), (6, 3), (8, 4), (3, 1), (4, 4)])
+@pytest.mark.parametrize("num_bytes", [4, 100 << 20])
+@pytest.mark.parametrize("keeps_apart", [False, True])
+def test_the_chosen_sum_lets_least_leave_a_host(
+    size: int, per_host: int, num_bytes: int, keeps_apart: bool
+) -> None:
+    chosen = choose_sum(size, num_bytes, per_host, keeps_apart=keeps_apart)
+    least = min(leaving_hosts(each, size, per_host) for each in ALGORITHMS)
+    assert leaving_hosts(chosen, size, per_host) == least
+    if keeps_apart:
+        assert chosen != "ring"
 
 
 def test_pair_refuses_other_sizes() -> None:

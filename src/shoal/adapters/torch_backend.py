@@ -42,6 +42,7 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
     import torch.distributed as dist
 
     from shoal.adapters.torch_process_group import ShoalProcessGroup
+    from shoal.collectives.graphs import AUTO
     from shoal.runtime.engine_share import share_engine
     from shoal.runtime.facts import StoreFacts
     from shoal.runtime.udp.group import TransportGroup
@@ -59,8 +60,8 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
         deadline_s=deadline_s,
     )
     sums = from_environment().sums
-    if size < world_size:  # such groups do not have whole hosts
-        sums = replace(sums, algorithm="direct")
+    if size < world_size:  # what the environment says is about all
+        sums = replace(sums, algorithm=AUTO)
     places = tuple(share.ranks.index(rank) for rank in ranks)
     group = TransportGroup(share, places, share.new_stream("torch", ranks))
     return ShoalProcessGroup(share, group, sums=sums)

@@ -1,13 +1,14 @@
-"""Which algorithm averages a group, from its size and bytes, and in pieces of what size.
+"""Which algorithm sums or averages over a group, from its size, bytes and hosts.
 
-The figures come from gloo on loopback, groups of 2 to 8, as `shoal bench sync --only group-average`
-measures it: few pieces, because every message costs hand-offs between threads, but none so long
-that what has come is out of the processor's caches before it is added.
+Averages over gloo come in pieces, whose size is chosen here too. The figures come from gloo on
+loopback, groups of 2 to 8, as `shoal bench sync --only group-average` measures it: few pieces,
+because every message costs hand-offs between threads, but none so long that what has come is out
+of the processor's caches before it is added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
@@ -51,6 +52,33 @@ def choose_algorithm(size: int, num_bytes: int, *, whole_contributions: bool) ->
     if num_bytes >= LARGE_BYTES:
         return "direct" if whole_contributions else "ring"
     return "pair" if size == 2 else "direct"
+
+
+def members_per_host(hosts: Sequence[Hashable]) -> int:
+    """Return how many members each host has, from every member's host.
+
+    1 if hosts have different numbers of them, or members are not numbered host by host.
+    """
+    size = len(hosts)
+    count = next((index for index, host in enumerate(hosts) if host != hosts[0]), size)
+    blocks = [set(hosts[first : first + count]) for first in range(0, size, count)]
+    is_even = size % count == 0 and all(len(block) == 1 for block in blocks)
+    return count if is_even and len(set().union(*blocks)) == len(blocks) else 1
+
+
+def choose_sum(size: int, num_bytes: int, per_host: int, *, keeps_apart: bool) -> str:
+    """Return which of `graphs.ALGORITHMS` sums `num_bytes` over members, `per_host` on each host.
+
+    Where hosts have several, sums of hosts cross the network: directly, each host would send
+    `per_host` times as much. On one machine a ring takes least of the processor, if it does not
+    count how many contributions came: `keeps_apart` asks for what may lose any, or is rounded
+    wherever it is sent, to be added up in as few places as possible.
+    """
+    if 1 < per_host < size:
+        return "hierarchical"
+    if per_host == size and num_bytes >= LARGE_BYTES and not keeps_apart:
+        return "ring"
+    return "direct"
 
 
 @lru_cache(maxsize=256)

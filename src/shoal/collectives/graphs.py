@@ -30,14 +30,15 @@ EMPTY = MessageGraph((), (), ())
 ALGORITHMS: Final = ("direct", "ring", "hierarchical")
 """Ways to make a sum over all members."""
 
+AUTO: Final = "auto"
+"""Whichever of them `choice.choose_sum` names."""
 
-def lossy_hops(algorithm: str, size: int, per_host: int = 1) -> int:
+
+def lossy_hops(algorithm: str, size: int) -> int:
     """Return how often a contribution to a sum may get lost on its way, at most."""
     if algorithm == "ring":
         return max(1, size - 1)
-    if algorithm == "hierarchical":
-        return max(1, int(per_host > 1) + int(size > per_host))
-    return 1
+    return 1  # if hierarchical, between hosts
 
 
 def all_reduce(

@@ -3,6 +3,7 @@
 With L members on each of H hosts, a contribution crosses the network as part of its host's sum, so
 each host sends 2 (H - 1)/H of the buffer instead of L times as much. Member l of every host is in
 charge of shard l; between hosts, host h sums sub-shard h of it. Members are numbered host by host.
+What may get lost gets lost between hosts: within one, nothing needs to.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ def hierarchical_all_reduce(
     for host in range(here.hosts):
         for colleague in here.colleagues():
             for piece in owned(host, colleague % per_host):
-                to_reduce.append(Outgoing(piece, colleague, NO_GATE, lossy=True))
+                to_reduce.append(Outgoing(piece, colleague, NO_GATE))
                 back.append(Incoming(piece, colleague, adds=False, gate=NO_GATE))
         for piece in owned(host, here.index):
             summed = len(gates) if per_host > 1 or host == here.host else NO_GATE
             if summed != NO_GATE:
                 gates.append(Gate(piece, finish=host == here.host))
             within += [
-                Incoming(piece, colleague, adds=True, gate=summed, lossy=True)
+                Incoming(piece, colleague, adds=True, gate=summed)
                 for colleague in here.colleagues()
             ]
             if host == here.host:

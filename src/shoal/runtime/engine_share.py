@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,11 @@ class EngineShare:
     def lane_count(self) -> int:
         """The engine's."""
         return self.engine.lane_count
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The engine's."""
+        return self.engine.hosts
 
     def new_stream(self, *meaning: Hashable) -> int:
         """Return a stream that nobody has had on this engine; the same on all ranks.

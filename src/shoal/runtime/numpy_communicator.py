@@ -74,7 +74,7 @@ class NumpyCommunicator:
     def __init__(self, engine: UdpEngine, sums: SumOptions = EXACT) -> None:
         self._engine = engine
         self.sums = sums
-        """How sums over all ranks are made; those of groups are made by the direct algorithm."""
+        """How sums over all ranks are made; those of groups as suits them."""
         self._groups: dict[tuple[int, ...], TransportGroup] = {}
         self.user_numbers = count()
         """Numbers for those who share this communicator, who take them in the same order on every

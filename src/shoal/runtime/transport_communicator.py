@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
+from shoal.collectives.graphs import AUTO
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.argument_checks import check_average, check_peer, check_rank
@@ -121,7 +122,7 @@ class TransportCommunicator:
     group a lost part is left out, the mean being that of what did come: parameters are what groups
     average, and half of one is no parameter; where weights differ nothing may get lost. Gathering
     is always exact, so all members end with the same bits.
-    `algorithm` (`collectives.graphs.ALGORITHMS`) makes the sums over all workers. `on_peer_error`
+    `algorithm` (`SumOptions.algorithm`) makes the sums over all workers. `on_peer_error`
     is told which rank's connection ended, before anything is raised. `stream` tells this one's
     conversations from those of others that use the same engine.
     """
@@ -131,7 +132,7 @@ class TransportCommunicator:
         engine: Carrier,
         *,
         loss: LossOptions = NO_LOSS,
-        algorithm: str = "direct",
+        algorithm: str = AUTO,
         on_peer_error: Callable[[int | None, str], None] | None = None,
         grace_s: float = GRACE_S,
         stream: int = 0,
@@ -149,7 +150,7 @@ class TransportCommunicator:
         self.algorithm = algorithm
         """What makes sums over all workers from now on."""
         self.workers_per_host = 1
-        """For the hierarchical algorithm: workers that share a host, numbered one after another."""
+        """Where `algorithm` is "hierarchical": workers that share a host, one after another."""
         self._from_anyone = AnySource(self._world)
         self._copier: HelperThread | None = None
         self._error: ShoalError | None = None

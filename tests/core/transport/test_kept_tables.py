@@ -31,6 +31,7 @@ class ImmediateCarrier:
     endpoint: Endpoint
     deadline_s: float = 1.0
     lane_count: int = 1
+    hosts: tuple[str, ...] = ("a",) * WORKERS
     used: list[MessageTables] = field(default_factory=list)
 
     def submit(self, transfer: Transfer) -> Transfer:

@@ -83,6 +83,8 @@ class UdpEngine:
         self._links: PeerLinks | None = None
         self._began = time.monotonic()
         self._closers: list[Callable[[], None]] = []
+        self.hosts: tuple[str, ...] = ()
+        """Once this has been started, by rank: an address that only ranks of one host share."""
         self.is_closed = False
         """Whether `close` has been called."""
         self.lanes: list[Lane] = []
@@ -131,6 +133,7 @@ class UdpEngine:
         """
         me = self.endpoint.rank
         self._check_alike(cards)
+        self.hosts = tuple(card.links[0] for card in cards)
         fewest = min(len(card.lanes) for card in cards)
         while len(self.lanes) > fewest:
             self.lanes.pop().close()

@@ -10,18 +10,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from shoal.collectives import graphs
+from shoal.collectives.choice import choose_sum, members_per_host
+from shoal.collectives.graphs import AUTO
 from shoal.collectives.message_graph import divided, exact_from
 from shoal.errors import UsageError
 from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.runtime.udp.operation_log import SumAccount
 from shoal.runtime.udp.transfer import Part, Transfer
-from shoal.transport.forms import RAW, WIRE_BYTES
+from shoal.transport.forms import MEMORY_BYTES, RAW, WIRE_BYTES
 from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
 from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK, ZERO
 from shoal.transport.tags import LARGE, ImportanceTagger
@@ -76,8 +78,8 @@ class SumOptions:
     tensor: Hashable = None
     """Names what is summed from one iteration to the next, for importance tags and error feedback;
     None: neither."""
-    algorithm: str = "direct"
-    """One of `collectives.graphs.ALGORITHMS`."""
+    algorithm: str = AUTO
+    """One of `collectives.graphs.ALGORITHMS`, or what suits the sum and its group's hosts."""
     per_host: int = 1
     """Members that share a host, numbered one after another, for "hierarchical"."""
     importance: str = LARGE
@@ -164,7 +166,10 @@ class TransportGroup:
         if self.size == 1 and options.scale != 1.0:
             raise UsageError("Scale a sum over one member yourself.")
         may_lose = options.loss_bound > 0 and memory.form != RAW
-        if may_lose and options.policy == DIVIDE_BY_COUNT and options.algorithm != "direct":
+        counts = may_lose and options.policy == DIVIDE_BY_COUNT
+        if options.algorithm == AUTO:
+            options = self._settled(memory, options, may_lose=may_lose, counts=counts)
+        if counts and options.algorithm != "direct":
             message = (
                 f"A {options.algorithm} all-reduce adds up sums on their way, so lost contributions"
                 " cannot be counted; choose the direct algorithm or another policy for holes."
@@ -185,6 +190,22 @@ class TransportGroup:
 
         shape = ("all-reduce", memory.count, memory.form, options)
         return self._start(shape, graph, memory, piece, options=options, iteration=iteration)
+
+    def _settled(
+        self, memory: Memory, options: SumOptions, *, may_lose: bool, counts: bool
+    ) -> SumOptions:
+        """Return `options` with the algorithm that suits the sum, the same on all members."""
+        per_host = self._per_host
+        algorithm = "direct"  # where what comes is counted, sums cannot be sent on
+        if not counts:
+            on_wire, here = WIRE_BYTES[memory.form], MEMORY_BYTES[memory.form]
+            num_bytes, keeps_apart = memory.count * on_wire, may_lose or on_wire < here
+            algorithm = choose_sum(self.size, num_bytes, per_host, keeps_apart=keeps_apart)
+        return replace(options, algorithm=algorithm, per_host=per_host)
+
+    @cached_property
+    def _per_host(self) -> int:
+        return members_per_host([self.engine.hosts[rank] for rank in self.ranks])
 
     def reduce_scatter(
         self, source: Memory, target: Memory, options: SumOptions = EXACT
@@ -463,7 +484,7 @@ class TransportGroup:
         """Return the tables of an operation; its members agree on its kind and how it sums."""
         form = memory.form
         bound = 0.0 if form == RAW and not options.renews else options.loss_bound
-        bound /= graphs.lossy_hops(options.algorithm, self.size, options.per_host)
+        bound /= graphs.lossy_hops(options.algorithm, self.size)
         tables = tables_of(
             graph,
             self.ranks,

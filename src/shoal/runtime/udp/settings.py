@@ -9,7 +9,7 @@
 | SHOAL_LANES | threads that move datagrams, each with its sockets | 1, or 2 (`opening.py`) |
 | SHOAL_PATHS | source ports to spray over, on each address | 1 |
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
-| SHOAL_ALL_REDUCE | direct, ring or hierarchical (hosts of LOCAL_WORLD_SIZE ranks) | direct |
+| SHOAL_ALL_REDUCE | auto, direct, ring or hierarchical (hosts of LOCAL_WORLD_SIZE ranks) | auto |
 | SHOAL_LOSS_BOUND | torch backend: share of each contribution to a sum that may get lost | 0 |
 | SHOAL_HOLES | torch backend: zero, divide-by-count or error-feedback | zero |
 | SHOAL_WIRE | torch backend: sums of floats are sent as float32, float16, bfloat16 | as is |
@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.arguments import whole_number
-from shoal.collectives.graphs import ALGORITHMS
+from shoal.collectives.graphs import ALGORITHMS, AUTO
 from shoal.errors import UsageError
 from shoal.runtime.udp.group import EXACT, SumOptions
 from shoal.runtime.udp.paths import Interface, is_wildcard, parse_interfaces
@@ -83,7 +83,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         sums=SumOptions(
             loss_bound=_share(given, "SHOAL_LOSS_BOUND"),
             policy=POLICIES[_choice(given, "SHOAL_HOLES", tuple(POLICIES))],
-            algorithm=_choice(given, "SHOAL_ALL_REDUCE", ALGORITHMS),
+            algorithm=_choice(given, "SHOAL_ALL_REDUCE", (AUTO, *ALGORITHMS)),
             per_host=_number(given, "LOCAL_WORLD_SIZE", 1, low=1),
             wire=_choice(given, "SHOAL_WIRE", WIRE_TYPES) if given.get("SHOAL_WIRE") else None,
         ),

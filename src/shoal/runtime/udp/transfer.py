@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -108,6 +108,11 @@ class Carrier(Protocol):
     @property
     def lane_count(self) -> int:
         """How many parts a transfer may have."""
+        ...
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """By rank, an address that it shares with the ranks of its host alone."""
         ...
 
     def submit(self, transfer: Transfer) -> Transfer:

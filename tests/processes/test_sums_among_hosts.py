@@ -1,0 +1,86 @@
+"""Ranks on hosts, for which addresses of loopback stand: what crosses between them are sums."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from started_ranks import free_port, outcomes, start
+
+SIZE = 300_000
+
+SCRIPT = f"""
+import json, os
+import numpy as np
+import shoal
+
+with shoal.connect(deadline_s=20) as comm:
+    before = comm.stats()
+    values = np.arange({SIZE}, dtype=np.float32) + comm.rank
+    bound, group = float(os.environ["BOUND"]), json.loads(os.environ["GROUP"])
+    found = values
+    if comm.rank in (group or [comm.rank]):
+        found = comm.all_reduce(values, loss_bound=bound, group=group)
+    comm.barrier()
+    sent = {{rank: peer.sent_bytes for rank, peer in (comm.stats() - before).peers.items()}}
+    print(json.dumps({{"sum": [float(found[0]), float(found[-1])], "sent": sent}}))
+"""
+
+
+def found_by(hosts: list[int], bound: float = 0.0, group: list[int] | None = None) -> Any:
+    """Return each rank's first and last element, and what it sent to others in shares of the sum.
+
+    `hosts` has the number of each rank's host.
+    """
+    port = free_port()
+    more = {"BOUND": str(bound), "GROUP": json.dumps(group)}
+    ranks = [
+        start(rank, len(hosts), port, SCRIPT, SHOAL_BIND=f"127.0.0.{1 + host}", **more)
+        for rank, host in enumerate(hosts)
+    ]
+    ended = outcomes(ranks)
+    assert [status for status, _, _ in ended] == [0] * len(hosts), ended
+    printed = [json.loads(out.splitlines()[-1]) for _, out, _ in ended]
+    shares = [
+        {int(peer): sent / (4 * SIZE) for peer, sent in each["sent"].items()} for each in printed
+    ]
+    return [each["sum"] for each in printed], shares
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.1])
+def test_hosts_send_their_sums_to_each_other(bound: float) -> None:
+    hosts = [0, 0, 1, 1, 2, 2]
+    sums, shares = found_by(hosts, bound)
+    ranks = range(len(hosts))
+    assert sums == sums[:1] * len(hosts)
+    if bound == 0:
+        assert sums[0] == [15, 6 * (SIZE - 1) + 15]
+    for rank, sent in enumerate(shares):
+        for peer in set(ranks) - {rank}:
+            if hosts[peer] == hosts[rank]:
+                assert sent[peer] == pytest.approx(1, abs=0.1)  # half to sum, half of what came
+            elif peer % 2 == rank % 2:
+                assert sent[peer] == pytest.approx(1 / 3, abs=0.1)  # a sixth up, a sixth down
+            else:
+                assert sent[peer] < 0.01  # barriers
+
+
+@pytest.mark.parametrize("hosts", [[0, 1, 0, 1], [0, 0, 0, 1]])
+def test_where_hosts_are_unlike_or_mixed_everyone_sends_to_everyone(hosts: list[int]) -> None:
+    sums, shares = found_by(hosts)
+    assert sums == [[6, 4 * (SIZE - 1) + 6]] * 4
+    for rank, sent in enumerate(shares):
+        for peer in {0, 1, 2, 3} - {rank}:
+            assert sent[peer] == pytest.approx(1 / 2, abs=0.1)
+
+
+def test_a_group_of_several_on_a_host_sends_its_sum() -> None:
+    hosts, group = [0, 0, 0, 1, 1, 1], [0, 1, 3, 4]
+    sums, shares = found_by(hosts, group=group)
+    for rank in group:
+        assert sums[rank] == [8, 4 * (SIZE - 1) + 8]
+    assert shares[0][1] == pytest.approx(1, abs=0.1)
+    assert shares[0][3] == pytest.approx(1 / 2, abs=0.1)
+    assert shares[0][4] < 0.01
