@@ -229,7 +229,7 @@ def leaving_hosts(algorithm: str, size: int, per_host: int) -> int:
 
 
 @pytest.mark.parametrize(("size", "per_host"), [(4, 2), (6, 2), (6, 3), (8, 4), (3, 1), (4, 4)])
-@pytest.mark.parametrize("num_bytes", [4, 100 << 20])
+@pytest.mark.parametrize("num_bytes", [64 << 10, 100 << 20])
 @pytest.mark.parametrize("keeps_apart", [False, True])
 def test_the_chosen_sum_lets_least_leave_a_host(
     size: int, per_host: int, num_bytes: int, keeps_apart: bool
@@ -239,6 +239,7 @@ def test_the_chosen_sum_lets_least_leave_a_host(
     assert leaving_hosts(chosen, size, per_host) == least
     if keeps_apart:
         assert chosen != "ring"
+    assert choose_sum(size, 4, per_host, keeps_apart=keeps_apart) == "direct"
 
 
 def test_pair_refuses_other_sizes() -> None:

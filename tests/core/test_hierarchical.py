@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.collectives.graphs import all_reduce, lossy_hops
+from shoal.collectives.graphs import all_gather, all_reduce, lossy_hops
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,3 +74,36 @@ def test_a_contribution_can_get_lost_at_every_hop() -> None:
     assert lossy_hops("direct", 8) == 1
     assert lossy_hops("ring", 8) == 7
     assert lossy_hops("hierarchical", 8) == 1
+
+
+@pytest.mark.parametrize(("size", "per_host"), SHAPES)
+def test_gathered_parts_cross_to_each_host_once_and_come_to_all(size: int, per_host: int) -> None:
+    lengths = [0, 1, 5, 40] * 3
+    del lengths[size:]
+    made = [all_gather(me, lengths, 7, per_host=per_host) for me in range(size)]
+    starts = [sum(lengths[:rank]) for rank in range(size + 1)]
+    sent, expected = defaultdict(list), defaultdict(list)
+    between: Counter[tuple[int, int]] = Counter()
+    for me, graph in enumerate(made):
+        own = set(range(starts[me], starts[me + 1]))
+        come = [element for each in graph.incoming for element in each.piece]
+        assert sorted([*come, *own]) == list(range(starts[-1]))
+        for out in graph.outgoing:
+            sent[me, out.peer].append(out.piece)
+            there = own if out.after < 0 else set(graph.gates[out.after].piece)
+            assert set(out.piece) <= there
+            if out.peer // per_host != me // per_host:
+                between.update((element, out.peer // per_host) for element in out.piece)
+        for each in graph.incoming:
+            expected[each.peer, me].append(each.piece)
+            assert each.gate < 0 or graph.gates[each.gate].piece == each.piece
+    assert sent == expected
+    if per_host > 1:
+        assert set(between.values()) <= {1}
+
+
+def test_where_no_host_has_several_of_many_everyone_sends_to_everyone() -> None:
+    for per_host in (1, 4):
+        graph = all_gather(1, [3, 3, 3, 3], 7, per_host=per_host)
+        assert [out.peer for out in graph.outgoing] == [2, 3, 0]
+        assert not graph.gates

@@ -43,6 +43,10 @@ members, 10 % less with three, 3 % more with eight), and kinder to a network. Be
 to take few steps."""
 
 
+SMALL_BYTES: Final = 64 << 10
+"""Below, what hosts save by sending as one does not make up for the steps within them."""
+
+
 def choose_algorithm(size: int, num_bytes: int, *, whole_contributions: bool) -> Algorithm:
     """Return what averages `num_bytes` over `size` members fastest.
 
@@ -66,15 +70,21 @@ def members_per_host(hosts: Sequence[Hashable]) -> int:
     return count if is_even and len(set().union(*blocks)) == len(blocks) else 1
 
 
+def goes_by_host(size: int, num_bytes: int, per_host: int) -> bool:
+    """Return whether members, `per_host` on each host, exchange `num_bytes` within hosts as well.
+
+    Directly, each host would send `per_host` times as much; little is sooner there in fewer steps.
+    """
+    return 1 < per_host < size and num_bytes >= SMALL_BYTES
+
+
 def choose_sum(size: int, num_bytes: int, per_host: int, *, keeps_apart: bool) -> str:
     """Return which of `graphs.ALGORITHMS` sums `num_bytes` over members, `per_host` on each host.
 
-    Where hosts have several, sums of hosts cross the network: directly, each host would send
-    `per_host` times as much. On one machine a ring takes least of the processor, if it does not
-    count how many contributions came: `keeps_apart` asks for what may lose any, or is rounded
-    wherever it is sent, to be added up in as few places as possible.
+    On one machine a ring takes least of the processor. `keeps_apart` asks for what may lose
+    contributions, or is rounded wherever it is sent, not to be passed on so often.
     """
-    if 1 < per_host < size:
+    if goes_by_host(size, num_bytes, per_host):
         return "hierarchical"
     if per_host == size and num_bytes >= LARGE_BYTES and not keeps_apart:
         return "ring"

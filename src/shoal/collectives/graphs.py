@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from shoal.collectives.direct import plan_direct
-from shoal.collectives.hierarchical import hierarchical_all_reduce
+from shoal.collectives.hierarchical import hierarchical_all_gather, hierarchical_all_reduce
 from shoal.collectives.message_graph import (
     NO_GATE,
     Gate,
@@ -117,26 +117,27 @@ def all_to_all(
     return MessageGraph(tuple(outgoing), tuple(incoming), ())
 
 
-def all_gather(me: int, lengths: Sequence[int], piece_length: int) -> MessageGraph:
+def all_gather(
+    me: int, lengths: Sequence[int], piece_length: int, *, per_host: int = 1
+) -> MessageGraph:
     """Return the graph by which everyone gets everyone's part, of `lengths[k]` elements each.
 
     The parts lie one behind the other in the one buffer; this member's own is there already.
+    Members send each other theirs, or, if `per_host` of several hosts share one, each host gets a
+    part once.
     """
-    size, starts = len(lengths), _starts(lengths)
-    outgoing = [
-        Outgoing(range(starts[me] + part.start, starts[me] + part.stop), peer, NO_GATE)
-        for part in _cut(lengths[me], piece_length)
-        for peer in _others(size, me)
+    size = len(lengths)
+    parts = [
+        [range(start + piece.start, start + piece.stop) for piece in _cut(length, piece_length)]
+        for start, length in zip(_starts(lengths), lengths, strict=True)
     ]
+    if 1 < per_host < size:
+        return hierarchical_all_gather(me, parts, per_host)
+    outgoing = [Outgoing(piece, peer, NO_GATE) for piece in parts[me] for peer in _others(size, me)]
     incoming = [
-        Incoming(
-            range(starts[peer] + part.start, starts[peer] + part.stop),
-            peer,
-            adds=False,
-            gate=NO_GATE,
-        )
+        Incoming(piece, peer, adds=False, gate=NO_GATE)
         for peer in _others(size, me, step=-1)
-        for part in _cut(lengths[peer], piece_length)
+        for piece in parts[peer]
     ]
     return MessageGraph(tuple(outgoing), tuple(incoming), ())
 

@@ -1,4 +1,6 @@
-"""Hierarchical all-reduce: first within each host, then between hosts, then within each host again.
+"""Hierarchical collectives: what all members of a host want crosses the network to it once.
+
+An all-reduce goes within each host first, then between hosts, then within each host again.
 
 With L members on each of H hosts, a contribution crosses the network as part of its host's sum, so
 each host sends 2 (H - 1)/H of the buffer instead of L times as much. Member l of every host is in
@@ -9,10 +11,14 @@ What may get lost gets lost between hosts: within one, nothing needs to.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shoal.collectives.message_graph import NO_GATE, Gate, Incoming, MessageGraph, Outgoing
 from shoal.collectives.plan import shards
 from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +100,31 @@ def hierarchical_all_reduce(
     return MessageGraph(
         (*to_reduce, *between, *onward), (*within, *from_hosts, *back), tuple(gates)
     )
+
+
+def hierarchical_all_gather(
+    me: int, parts: Sequence[Sequence[range]], per_host: int
+) -> MessageGraph:
+    """Return the graph by which everyone gets everyone's part, member k's in pieces `parts[k]`.
+
+    A part goes to the member of the same index on every host, and from there to its colleagues.
+    """
+    size = len(parts)
+    here = _Place(me // per_host, me % per_host, per_host, size // per_host)
+    counterparts, colleagues = here.counterparts(), here.colleagues()
+    outgoing = [Outgoing(piece, peer, NO_GATE) for piece in parts[me] for peer in counterparts]
+    outgoing += [Outgoing(piece, peer, NO_GATE) for piece in parts[me] for peer in colleagues]
+    incoming: list[Incoming] = []
+    gates: list[Gate] = []
+    for peer in counterparts:
+        for piece in parts[peer]:
+            incoming.append(Incoming(piece, peer, adds=False, gate=len(gates)))
+            outgoing += [Outgoing(piece, colleague, len(gates)) for colleague in colleagues]
+            gates.append(Gate(piece, finish=False))
+    for colleague in colleagues:
+        there = _Place(here.host, colleague % per_host, per_host, here.hosts)
+        for origin in (colleague, *there.counterparts()):
+            incoming += [
+                Incoming(each, colleague, adds=False, gate=NO_GATE) for each in parts[origin]
+            ]
+    return MessageGraph(tuple(outgoing), tuple(incoming), tuple(gates))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from shoal.collectives import graphs
-from shoal.collectives.choice import choose_sum, members_per_host
+from shoal.collectives.choice import choose_sum, goes_by_host, members_per_host
 from shoal.collectives.graphs import AUTO
 from shoal.collectives.message_graph import divided, exact_from
 from shoal.errors import UsageError
@@ -238,9 +238,12 @@ class TransportGroup:
         who asked for it know it as.
         """
         piece = self._piece_length(memory, self.size)
+        num_bytes = memory.count * WIRE_BYTES[memory.form]
+        by_host = goes_by_host(self.size, num_bytes, self._per_host)
+        per_host = self._per_host if by_host else 1
         return self._start(
             ("all-gather", tuple(counts), memory.form),
-            lambda: graphs.all_gather(self.me, counts, piece),
+            lambda: graphs.all_gather(self.me, counts, piece, per_host=per_host),
             memory,
             piece,
             iteration=iteration,
