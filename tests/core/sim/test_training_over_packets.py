@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from shoal.errors import UsageError
 from shoal.scenario.spec_file import parse_scenario
@@ -130,6 +130,37 @@ def test_pushes_that_get_lost_are_missed(sync: str) -> None:
     assert 0 < outcome.counters["lost_bytes"] <= 0.5 * outcome.counters["lossy_bytes"]
     assert lossy.last_loss != pytest.approx(still.last_loss, rel=1e-3)
     assert lossy.look(0).averaged > 0.5
+
+
+EVERYBODY = {"group_size": 4, "inter_intra": False, "slowdown_threshold": None}
+"""Options of Ripples under which one group holds all, whoever is late."""
+
+
+@pytest.mark.parametrize(
+    ("sync", "options"),
+    [("ds-sync", {"interval": 2}), ("ripples", EVERYBODY), ("local-sgd", {"interval": 2})],
+)
+def test_parameters_that_get_lost_are_left_out_of_the_mean(
+    sync: str, options: dict[str, object]
+) -> None:
+    still, _ = learn("0.2", StrategySpec(sync, options, transport="shoal"))
+    bounded = StrategySpec(sync, options, transport="shoal", loss_bound=0.5)
+    lossy, outcome = learn("0.2", bounded)
+    assert 0 < outcome.counters["lost_bytes"] <= 0.5 * outcome.counters["lossy_bytes"]
+    assert lossy.last_loss != pytest.approx(still.last_loss, rel=1e-3)
+    assert lossy.look(0).averaged > 0.5
+    if sync != "ds-sync":
+        assert lossy.look(0).consensus_distance < 1e-6, "sums are gathered exactly"
+
+
+@pytest.mark.parametrize("level", ["packets", "flows"])
+def test_of_weighted_means_nothing_gets_lost(level: Literal["packets", "flows"]) -> None:
+    """Five workers make rows, then columns with weights."""
+    text = TEXT.replace("count = 4", "count = 5").replace('"5 us"', '"5 us"\nloss = 0.02')
+    bounded = StrategySpec("ds-sync", transport="shoal", loss_bound=0.1, level=level)
+    rows = run(bounded, text.replace("steps = 4", "steps = 1"))
+    both = run(bounded, text.replace("steps = 4", "steps = 2"))
+    assert rows.counters["lossy_bytes"] == both.counters["lossy_bytes"] > 0
 
 
 def test_a_bound_saves_time_where_packets_get_lost() -> None:
