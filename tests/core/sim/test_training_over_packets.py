@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -15,6 +16,7 @@ from shoal.scenario.training_spec import Scenario, StrategySpec, TrainingSpec
 from shoal.sim.training.networks import TRANSPORTS
 from shoal.sim.training.replicas import Replicas
 from shoal.sim.training.simulation import simulate
+from shoal.transport.holes import POLICIES
 from shoal.workloads import default_recipe, load_dataset
 
 if TYPE_CHECKING:
@@ -112,6 +114,19 @@ def test_gradients_that_get_lost_are_missed_and_all_stay_alike() -> None:
     assert lossy.last_loss != pytest.approx(still.last_loss, rel=1e-3)
     assert lossy.look(0).consensus_distance < 1e-6
     assert lossy.look(0).averaged > 0.5
+
+
+def test_what_a_lost_part_counts_as_is_a_choice() -> None:
+    still, _ = learn("0.0", StrategySpec("all-reduce"))
+    ends = {}
+    for holes in POLICIES:
+        bounded = StrategySpec("all-reduce", transport="shoal", loss_bound=0.5, holes=holes)
+        replicas, outcome = learn("0.2", bounded)
+        assert outcome.counters["lost_bytes"] > 0
+        ends[holes] = replicas.parameters(0) - still.parameters(0)
+    off = {holes: float(np.linalg.norm(each)) for holes, each in ends.items()}
+    assert off["error-feedback"] < off["zero"], "what was lost is made up for"
+    assert off["divide-by-count"] not in (off["zero"], off["error-feedback"])
 
 
 @pytest.mark.parametrize("sync", ["ps-bsp", "ps-layers"])

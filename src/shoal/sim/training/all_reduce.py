@@ -63,6 +63,11 @@ class AllReduce(AbstractSimulatedStrategy):
         """Not if it is hierarchical: its stages are plain messages, which arrive whole."""
         return self._algorithm != "hierarchical"
 
+    @property
+    def sums_gradients(self) -> bool:
+        """It does, if its sums are the transport's."""
+        return self.contributes
+
     def prepare(self, world: World) -> None:
         """Lay out the buckets."""
         self._world = world
@@ -126,6 +131,7 @@ class AllReduce(AbstractSimulatedStrategy):
                 [each[part.start : part.stop] for each in iteration.gradients],
                 tensor=number,
                 layer_class=layer_class(len(self._buckets) - 1 - number, len(self._buckets)),
+                policy=world.holes,
             )
             yield from world.mean(everyone, summand, algorithm=self._algorithm)
         world.time.give(iteration.summed[number])

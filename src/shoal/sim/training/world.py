@@ -16,7 +16,7 @@ from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
-from shoal.transport.holes import DIVIDE_BY_COUNT
+from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
 
 if TYPE_CHECKING:
     from shoal.sim.compute_times import ComputeTimes
@@ -59,6 +59,8 @@ class World:
     """Software, for each message that follows another in an exchange, picoseconds."""
     server_cost: int = 0
     """Software, for a push and a pull, picoseconds."""
+    holes: int = ZERO
+    """What a lost part of a gradient counts as where workers sum them: one of `transport.holes`."""
     counters: dict[str, float] = field(default_factory=dict)
     times: list[Times] = field(init=False)
     summing: SummingNetwork | None = field(init=False)
