@@ -128,6 +128,17 @@ def test_custom_networks_are_what_is_listed() -> None:
     assert names_of(spec.topology) == ["a-s", "s-a", "s-t", "t-s", "t-b", "b-t"]
 
 
+def test_a_fat_tree_is_as_large_as_its_degree_says() -> None:
+    text = (
+        'hosts.count = 16\naccess.rate = "1 Gbit/s"\n[topology]\nshape = "fat-tree"\ndegree = 4\n'
+    )
+    topology = parse_spec(text).topology
+    assert [*topology.switches[:2], topology.switches[-1]] == ["edge0", "edge1", "core3"]
+    assert len(topology.cables) == 2 * 3 * 16
+    with pytest.raises(UsageError, match="line 3: A fat tree of degree 4 has 16 hosts, not 15"):
+        parse_spec(text.replace("count = 16", "count = 15"))
+
+
 WRONG = [
     ("seed", "sede", "line 2: sede: 'sede' is not known here; known: access, event"),
     ("100 Mbit/s", "0 bit/s", "line 12: rate: A rate is 1 kbit/s to 1 Tbit/s"),

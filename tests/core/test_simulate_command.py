@@ -251,6 +251,10 @@ def test_wrong_names_are_refused_before_anything_runs(
             "loss_bound: what this strategy sends has to arrive whole; leave it out.",
         ),
         (
+            'sync = "ds-sync"\ntransport = "shoal"\nholes = "error-feedback"',
+            "holes: only of an all-reduce's sums, packet by packet, can it be chosen",
+        ),
+        (
             (
                 'sync = "all-reduce"\nalgorithm = "hierarchical"\n'
                 'transport = "shoal"\nloss_bound = 0.1'

@@ -77,6 +77,16 @@ def test_what_only_shoals_transport_knows_may_be_said_where_it_carries() -> None
             "loss_bound = 0.1",
             "line 26: loss_bound: Only the transport 'shoal' kn",
         ),
+        (
+            "group_size = 2",
+            'holes = "zero"',
+            "line 26: holes: Only the transport 'shoal' knows it",
+        ),
+        (
+            "group_size = 2",
+            'transport = "shoal"\nholes = "black"',
+            "line 27: holes: It takes one of zero, divide-by-count, error-feedback",
+        ),
         ("group_size = 2", "tags = true", "line 26: tags: Only the transport 'shoal' knows it"),
         (
             "group_size = 2",

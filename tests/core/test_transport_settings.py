@@ -6,6 +6,7 @@ import pytest
 
 from shoal.errors import UsageError
 from shoal.runtime.udp.settings import from_environment
+from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import ERROR_FEEDBACK, ZERO
 
 
@@ -44,6 +45,9 @@ def test_sums_are_made_as_the_environment_says() -> None:
         ("SHOAL_LANES", "0"),
         ("SHOAL_LANES", "two"),
         ("SHOAL_PATHS", "1000000"),
+        ("SHOAL_SPRAY", "0"),
+        ("SHOAL_TAGS", "some"),
+        ("SHOAL_RATE", "1 Gbit/s"),  # and receivers grant credit
         ("SHOAL_ADVERTISE", "x"),
         ("SHOAL_PORTS", "70000-70001"),
         ("SHOAL_PORTS", "1-99999"),
@@ -55,6 +59,28 @@ def test_sums_are_made_as_the_environment_says() -> None:
 def test_what_means_nothing_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=name):
         from_environment({name: value})
+
+
+def test_packets_are_paced_tagged_and_sprayed_as_the_environment_says() -> None:
+    usual = TransportConfig()
+    assert from_environment({}).transport == usual
+    paced = {"SHOAL_RATE_CONTROL": "fixed", "SHOAL_RATE": "200 Mbit/s"}
+    assert from_environment(paced).transport.rate_bytes_per_us == 25.0
+    without = {"SHOAL_RATE_CONTROL": "timely"}
+    assert from_environment(without).transport.rate_bytes_per_us == usual.rate_bytes_per_us
+    assert from_environment({"SHOAL_SPRAY": "1"}).transport.spray_unit == 1
+    tags = {
+        word: from_environment({"SHOAL_TAGS": word}).transport
+        for word in ("both", "layers", "importance", "none")
+    }
+    assert [each.layer_tags for each in tags.values()] == [True, True, False, False]
+    assert [each.importance_tags for each in tags.values()] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("rate", ["200", "fast", "0 bit/s", "1 bit/s", "-1 Mbit/s"])
+def test_a_rate_that_cannot_be_is_refused_by_name(rate: str) -> None:
+    with pytest.raises(UsageError, match=r"SHOAL_RATE\b"):
+        from_environment({"SHOAL_RATE_CONTROL": "fixed", "SHOAL_RATE": rate})
 
 
 def test_several_addresses_are_several_interfaces() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -109,10 +110,14 @@ def test_all_reduce_equals_one_process_with_the_whole_batch(
 # --- scheduled averaging equals the mixing of all replicas in one process ------------------------
 
 
-def train_scheduled(sync: str) -> list[float]:
+def train_scheduled(sync: str, options: dict[str, object], hosts: list[int]) -> list[float]:
+    """Train on hosts of so many workers, each of which hears of its own host's number only."""
+    own = [size for size in hosts for _ in range(size)][int(os.environ["RANK"])]
+    os.environ["LOCAL_WORLD_SIZE"] = str(own)
     session = shoal.init(deadline_s=30)
     model = make_model()
-    optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync=sync)
+    strategy = make_strategy(sync, options)
+    optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync=strategy)
     for step in range(STEPS):
         train_one_step(model, optimizer, session.rank, step)
     result = parameters_of(model)
@@ -121,16 +126,22 @@ def train_scheduled(sync: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("sync", "schedule"), [("ds-sync", "ds-sync")] * 1 + [("ripples-static", "ripples-static")]
+    ("sync", "options", "schedule"),
+    [
+        ("ds-sync", {}, "ds-sync"),
+        ("ds-sync", {"shuffle": "topology"}, "ds-sync-topology"),
+        ("ripples-static", {}, "ripples-static"),
+    ],
 )
 def test_scheduled_averaging_equals_mixing_in_one_process(
-    run_workers: RunWorkers, sync: str, schedule: str
+    run_workers: RunWorkers, sync: str, options: dict[str, object], schedule: str
 ) -> None:
-    world_size = 5
-    results = run_workers(train_scheduled, world_size, sync)
+    hosts = [2, 2, 1]
+    world_size = sum(hosts)
+    results = run_workers(train_scheduled, world_size, sync, options, hosts)
     models = [make_model() for _ in range(world_size)]
     optimizers = [make_optimizer(model) for model in models]
-    plan = make_schedule(schedule, world_size, workers_per_host=world_size)
+    plan = make_schedule(schedule, world_size, workers_per_host=hosts[0])
     for step in range(STEPS):
         for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             train_one_step(model, optimizer, rank, step)

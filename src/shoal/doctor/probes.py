@@ -94,7 +94,6 @@ class ProbeSockets:
         self.family = self.transport.family
         self.token = secrets.token_bytes(TOKEN_BYTES)
         self.strangers = 0
-        self.has_coalesced = False
         self._arrived: list[Arrival] = []
         self._counter = Counter()
         self._echo_to: tuple[str, int] | None = None
@@ -144,7 +143,7 @@ class ProbeSockets:
         """Take probes with `token` only from now on; send echoes to the host and port `echo_to`."""
         self.token, self._echo_to = token, echo_to
         self._counter.forget()
-        self.strangers, self.has_coalesced = 0, False
+        self.strangers = 0
         self._arrived.clear()
 
     def send(self, probe: Probe, host: str) -> int:
@@ -242,7 +241,6 @@ class ProbeSockets:
                 (overflow,) = struct.unpack_from("=I", value)
             elif (level, kind) == (socket.SOL_UDP, UDP_GRO):
                 (piece,) = struct.unpack_from("=i", value)
-                self.has_coalesced |= piece < len(data)
         if self._is_of_stream(data, piece, at_ns, overflow):
             return
         now_us = time.monotonic_ns() // 1000

@@ -46,10 +46,6 @@ class Group:
             return Fraction(1, len(self.members))
         return Fraction(self.weights[self.members.index(rank)], sum(self.weights))
 
-    def conflicts_with(self, other: Group) -> bool:
-        """Return whether some worker is in both groups."""
-        return not set(self.members).isdisjoint(other.members)
-
 
 def checked_weights(weights: Iterable[int], num_members: int) -> tuple[int, ...]:
     """Return the relative weights of a group's members as plain numbers; none means equal ones.

@@ -83,11 +83,6 @@ class Style:
         return f"var(--strategy-{self.slot % len(STRATEGY_COLORS)})"
 
     @property
-    def on_light_and_dark(self) -> tuple[str, str]:
-        """Its color as hexadecimal numbers, for a light and for a dark background."""
-        return STRATEGY_COLORS[self.slot % len(STRATEGY_COLORS)]
-
-    @property
     def symbol(self) -> str:
         """The marker on its lines. Beyond ten runs colors repeat, with other symbols."""
         rounds, place = divmod(self.slot, len(SYMBOLS))

@@ -142,7 +142,7 @@ class Session:
 
     @property
     def workers_per_host(self) -> int:
-        """Workers on each host."""
+        """Workers on each host, as rank 0's launcher says; some hosts may hold others."""
         return self._launch.workers_per_host
 
     def pretend_hosts(self, workers_per_host: int | None) -> None:
@@ -322,7 +322,8 @@ def start_session(
             service.stop()
         raise
     agreement = replace(agreement, check=communicator.check)
-    session = _current = Session(_launch_of_group(), communicator, control, agreement, service)
+    launch = _launch_of_group(agreement)
+    session = _current = Session(launch, communicator, control, agreement, service)
     return session
 
 
@@ -440,14 +441,21 @@ def _agree_on_key(job_key: str | None, facts: StoreFacts, deadline_s: float) -> 
     return key
 
 
-def _launch_of_group() -> Launch:
-    """Return the launcher's word where there is one, else one host for all."""
+def _launch_of_group(agreement: Agreement) -> Launch:
+    """Return the launcher's word where there is one, else one host for all.
+
+    How many workers share a host is rank 0's word: hosts may hold different numbers of them, and
+    all have to read their groups off the same table.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
     try:
-        launch = read_launch()
+        launch = replace(read_launch(), rank=rank, world_size=size)
     except UsageError:
-        size = dist.get_world_size()
-        return Launch(dist.get_rank(), size, dist.get_rank(), size, 0)
-    return replace(launch, rank=dist.get_rank(), world_size=dist.get_world_size())
+        launch = Launch(rank, size, rank, size, 0)
+    if rank == 0:
+        agreement.facts.set("workers-per-host", str(launch.workers_per_host))
+    agreed = agreement.facts.get("workers-per-host", agreement.deadline_s)
+    return replace(launch, workers_per_host=int(agreed))
 
 
 def _report_uncaught(session: Session) -> None:

@@ -39,6 +39,7 @@ from shoal.switching.topology import (
     Materials,
     Topology,
     dumbbell,
+    fat_tree,
     host_names,
     join,
     leaf_spine,
@@ -48,7 +49,7 @@ from shoal.switching.topology import (
 T = TypeVar("T")
 
 SMALLEST_PACKET = 64
-_SHAPES: Final = ("star", "dumbbell", "leaf-spine", "custom")
+_SHAPES: Final = ("star", "dumbbell", "leaf-spine", "fat-tree", "custom")
 _LINK: Final[dict[str, Callable[[object], Any]]] = {
     "delay": parse_duration,
     "jitter": parse_duration,
@@ -258,6 +259,8 @@ def _topology(table: Table, names: list[str], materials: Materials) -> Topology:
         elif shape == "leaf-spine":
             leaves, spines = table.take("leaves", count), table.take("spines", count)
             topology = leaf_spine(names, leaves, spines, materials)
+        elif shape == "fat-tree":
+            topology = fat_tree(names, table.take("degree", count), materials)
         else:
             switches = table.take("switches", parse_names)
             connections = table.take("connections", _connections)

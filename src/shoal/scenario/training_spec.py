@@ -33,6 +33,8 @@ class StrategySpec:
     """Whether packets say how urgent their layer is, and whether they matter."""
     level: Level = ""
     """How finely it is simulated; "": as the job says."""
+    holes: str = "zero"
+    """What a lost part of a gradient counts as where gradients are summed: `transport.holes`."""
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from shoal.quantities import parse_duration, parse_rate, parse_size
 from shoal.scenario.measured import read_measured
 from shoal.scenario.toml_table import parse_flag, parse_number, parse_one_of, parse_whole
 from shoal.scenario.training_spec import LEVELS, SHOAL, Level, StrategySpec, TrainingSpec
+from shoal.transport.holes import POLICIES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,11 +88,11 @@ def _strategy(table: Table, usual: Level, carries: str) -> StrategySpec:
     options = {
         key: table.take(key, _option)
         for key in table.keys()  # noqa: SIM118 - not a dictionary
-        if key not in ("sync", "label", "transport", "loss_bound", "tags", "level")
+        if key not in ("sync", "label", "transport", "loss_bound", "holes", "tags", "level")
     }
     transport = table.take("transport", _word, "")
     level = _level(table, usual, transport or carries, is_named=bool(transport))
-    for key in ("loss_bound", "tags"):
+    for key in ("loss_bound", "holes", "tags"):
         if key in table and (transport or carries) != SHOAL:
             sentence = f"Only the transport {SHOAL!r} knows it: name that one, or leave it out."
             raise table.error(sentence, key)
@@ -103,6 +104,7 @@ def _strategy(table: Table, usual: Level, carries: str) -> StrategySpec:
         table.take("loss_bound", _bound, 0.0),
         table.take("tags", parse_flag, True),
         level,
+        table.take("holes", lambda value: parse_one_of(value, tuple(POLICIES)), "zero"),
     )
     table.end()
     return spec

@@ -112,6 +112,10 @@ class SummingNetwork(Network, Protocol):
         *,
         algorithm: str = "direct",
         layer_class: int = 0,
+        exact: bool = False,
     ) -> int:
-        """Let `hosts` sum `size` bytes of payload from `at` on; return the transfer's number."""
+        """Let `hosts` sum `size` bytes of payload from `at` on; return the transfer's number.
+
+        Nothing of an `exact` one may get lost.
+        """
         ...

@@ -25,7 +25,8 @@ class DSSync(AbstractScheduledAveraging):
     """Divide and shuffle.
 
     `shuffle` is "grid" (rows and columns in turn), "random" (equal partitions drawn anew each
-    round) or "topology" (no phase puts more flows on a bottleneck than it must; needs `topology`).
+    round) or "topology" (no phase puts more flows on a bottleneck than it must). `topology` is the
+    network that the last one looks at; None takes the launcher's hosts, all of them in one rack.
     `group_size` is for random partitions; 0 means the square root of the world size. With
     `overlap="next-steps"` computing goes on while parameters are averaged.
     """
@@ -61,16 +62,20 @@ class DSSync(AbstractScheduledAveraging):
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` if there is no such schedule for `world_size` workers."""
-        self._schedule_for(world_size, seed=0)
+        self._schedule_for(world_size, workers_per_host=None, seed=0)
 
     def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
         """Return the schedule that `shuffle` names."""
-        return self._schedule_for(replica.communicator.world_size, replica.seed)
+        world_size = replica.communicator.world_size
+        return self._schedule_for(world_size, replica.workers_per_host, replica.seed)
 
-    def _schedule_for(self, world_size: int, seed: int) -> AbstractGroupSchedule:
+    def _schedule_for(
+        self, world_size: int, workers_per_host: int | None, seed: int
+    ) -> AbstractGroupSchedule:
         return make_schedule(
             ds_sync_schedule(self._shuffle),
             world_size,
+            workers_per_host=workers_per_host,
             group_size=self._group_size or None,
             seed=seed,
             topology=self._topology,

@@ -13,13 +13,15 @@ of the hosts' real-time clocks, of which only differences of differences are use
 from __future__ import annotations
 
 from enum import IntEnum, unique
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.compiled import I4, I8, U8, Zeros, rows_of_zeros
 from shoal.transport import replay
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # ---- messages -----------------------------------------------------------------------------------
 
@@ -236,8 +238,6 @@ CORE: Final = np.dtype(
         ("control_tail", "<i8"),
         ("event_head", "<i8"),
         ("event_tail", "<i8"),
-        ("finished_cursor", "<i8"),
-        ("early_cursor", "<i8"),
         ("timer_at", "<i8"),
         ("last_operation", "<i4"),
         ("receiving_peers", "<i4"),  # that owe us a message
@@ -377,8 +377,6 @@ COUNTERS: Final = RECEIVED_BY_TAG + CLASSES
 
 Row: TypeAlias = Any
 """One row of a table: a record whose fields are read and written as attributes."""
-
-Words: TypeAlias = NDArray[np.uint64]
 
 
 class State(NamedTuple):

@@ -84,7 +84,6 @@ ALIGNMENT: Final = 16
 IP_UDP_BYTES: Final = 28
 """Of IPv4; IPv6 takes 20 more."""
 
-UNKNOWN_NUMBER: Final = 1 << 32
 LARGEST_SEGMENT: Final = (65507 - HEADER_BYTES) // ALIGNMENT * ALIGNMENT
 
 

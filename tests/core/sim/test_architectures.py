@@ -41,6 +41,11 @@ def test_shares_add_up_and_buckets_hold_all() -> None:
     assert buckets[0][0] < 0.01
 
 
+def test_a_bucket_is_as_urgent_as_its_front_most_layer() -> None:
+    """VGG-16: layers 15, 14 and 13 have a bucket each; the others begin at 10, 5 and 0, of 16."""
+    assert architecture("vgg16").size().bucket_classes() == [7, 7, 6, 5, 2, 0]
+
+
 def test_an_unknown_architecture_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="there are vgg16"):
         architecture("alexnet")

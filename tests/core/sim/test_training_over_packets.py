@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from shoal.errors import UsageError
 from shoal.scenario.spec_file import parse_scenario
@@ -15,6 +16,7 @@ from shoal.scenario.training_spec import Scenario, StrategySpec, TrainingSpec
 from shoal.sim.training.networks import TRANSPORTS
 from shoal.sim.training.replicas import Replicas
 from shoal.sim.training.simulation import simulate
+from shoal.transport.holes import POLICIES
 from shoal.workloads import default_recipe, load_dataset
 
 if TYPE_CHECKING:
@@ -114,6 +116,19 @@ def test_gradients_that_get_lost_are_missed_and_all_stay_alike() -> None:
     assert lossy.look(0).averaged > 0.5
 
 
+def test_what_a_lost_part_counts_as_is_a_choice() -> None:
+    still, _ = learn("0.0", StrategySpec("all-reduce"))
+    ends = {}
+    for holes in POLICIES:
+        bounded = StrategySpec("all-reduce", transport="shoal", loss_bound=0.5, holes=holes)
+        replicas, outcome = learn("0.2", bounded)
+        assert outcome.counters["lost_bytes"] > 0
+        ends[holes] = replicas.parameters(0) - still.parameters(0)
+    off = {holes: float(np.linalg.norm(each)) for holes, each in ends.items()}
+    assert off["error-feedback"] < off["zero"], "what was lost is made up for"
+    assert off["divide-by-count"] not in (off["zero"], off["error-feedback"])
+
+
 @pytest.mark.parametrize("sync", ["ps-bsp", "ps-layers"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_gradients_that_are_pushed_are_those_that_were_computed(sync: str, workers: int) -> None:
@@ -130,6 +145,37 @@ def test_pushes_that_get_lost_are_missed(sync: str) -> None:
     assert 0 < outcome.counters["lost_bytes"] <= 0.5 * outcome.counters["lossy_bytes"]
     assert lossy.last_loss != pytest.approx(still.last_loss, rel=1e-3)
     assert lossy.look(0).averaged > 0.5
+
+
+EVERYBODY = {"group_size": 4, "inter_intra": False, "slowdown_threshold": None}
+"""Options of Ripples under which one group holds all, whoever is late."""
+
+
+@pytest.mark.parametrize(
+    ("sync", "options"),
+    [("ds-sync", {"interval": 2}), ("ripples", EVERYBODY), ("local-sgd", {"interval": 2})],
+)
+def test_parameters_that_get_lost_are_left_out_of_the_mean(
+    sync: str, options: dict[str, object]
+) -> None:
+    still, _ = learn("0.2", StrategySpec(sync, options, transport="shoal"))
+    bounded = StrategySpec(sync, options, transport="shoal", loss_bound=0.5)
+    lossy, outcome = learn("0.2", bounded)
+    assert 0 < outcome.counters["lost_bytes"] <= 0.5 * outcome.counters["lossy_bytes"]
+    assert lossy.last_loss != pytest.approx(still.last_loss, rel=1e-3)
+    assert lossy.look(0).averaged > 0.5
+    if sync != "ds-sync":
+        assert lossy.look(0).consensus_distance < 1e-6, "sums are gathered exactly"
+
+
+@pytest.mark.parametrize("level", ["packets", "flows"])
+def test_of_weighted_means_nothing_gets_lost(level: Literal["packets", "flows"]) -> None:
+    """Five workers make rows, then columns with weights."""
+    text = TEXT.replace("count = 4", "count = 5").replace('"5 us"', '"5 us"\nloss = 0.02')
+    bounded = StrategySpec("ds-sync", transport="shoal", loss_bound=0.1, level=level)
+    rows = run(bounded, text.replace("steps = 4", "steps = 1"))
+    both = run(bounded, text.replace("steps = 4", "steps = 2"))
+    assert rows.counters["lossy_bytes"] == both.counters["lossy_bytes"] > 0
 
 
 def test_a_bound_saves_time_where_packets_get_lost() -> None:

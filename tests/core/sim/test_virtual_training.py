@@ -13,7 +13,7 @@ from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.network import TCP_HEADERS
-from shoal.sim.training.all_strategies import SIMULATED
+from shoal.sim.training.all_strategies import NOT_SIMULATED, SIMULATED, make_simulated
 from shoal.sim.training.simulation import simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
@@ -81,6 +81,20 @@ def test_options_have_the_defaults_of_real_training(name: str) -> None:
         if each.name not in real:
             pytest.fail(f"{name} has no option {each.name}")
         assert each.default == real[each.name], each.name
+
+
+def test_options_that_are_not_simulated_are_said_to_be() -> None:
+    missing = {
+        option
+        for name, real in STRATEGIES.items()
+        for option in inspect.signature(real).parameters
+        if option not in inspect.signature(SIMULATED[name]).parameters
+    }
+    assert missing == set(NOT_SIMULATED)
+    with pytest.raises(UsageError, match="The option 'overlap' of local-sgd is not simulated"):
+        make_simulated("local-sgd", {"overlap": "next-steps"})
+    with pytest.raises(UsageError, match="Strategy 'local-sgd' has no option 'overlab'"):
+        make_simulated("local-sgd", {"overlab": "next-steps"})
 
 
 def test_all_reduce_takes_its_ring() -> None:

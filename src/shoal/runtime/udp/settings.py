@@ -8,7 +8,10 @@
 | SHOAL_MTU | largest IP packet, bytes | 1500 |
 | SHOAL_LANES | threads that move datagrams, each with its sockets | 1, or 2 (`opening.py`) |
 | SHOAL_PATHS | source ports to spray over, on each address | 1 |
+| SHOAL_SPRAY | packets that go one path before the next is chosen | 44 |
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
+| SHOAL_RATE | to each rank: what `fixed` keeps to and `timely` begins with | 1 Gbit/s |
+| SHOAL_TAGS | what packets say to switches: both, layers, importance or none | both |
 | SHOAL_ALL_REDUCE | auto, direct, ring or hierarchical (hosts of LOCAL_WORLD_SIZE ranks) | auto |
 | SHOAL_LOSS_BOUND | torch backend: share of each contribution to a sum that may get lost | 0 |
 | SHOAL_HOLES | torch backend: zero, divide-by-count or error-feedback | zero |
@@ -25,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from shoal.arguments import whole_number
 from shoal.collectives.graphs import ALGORITHMS, AUTO
 from shoal.errors import UsageError
+from shoal.quantities import parse_rate
 from shoal.runtime.udp.group import EXACT, SumOptions
 from shoal.runtime.udp.paths import Interface, is_wildcard, parse_interfaces
 from shoal.transport.endpoint import TransportConfig
@@ -34,6 +38,15 @@ from shoal.transport.wire import segment_bytes_for
 
 _PORTS = 65535
 """How many an address has."""
+
+_MOST_PACKETS = 2**31 - 1
+_LEAST_RATE = 1000
+"""Bits per second."""
+
+_PACED = ("fixed", "timely")
+"""Rate controls that have a rate of their own."""
+
+_TAGS = ("both", "layers", "importance", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,8 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     given = os.environ if environment is None else environment
     bind, advertise = _addresses(given)
     mtu = _number(given, "SHOAL_MTU", 1500, low=576)
+    usual, tags = TransportConfig(), _choice(given, "SHOAL_TAGS", _TAGS)
+    rate_control = given.get("SHOAL_RATE_CONTROL", usual.rate_control)
     return Settings(
         bind=bind,
         advertise=advertise,
@@ -78,7 +93,11 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         transport=TransportConfig(
             segment_bytes=segment_bytes_for(mtu, ipv6=":" in bind),
             paths=_number(given, "SHOAL_PATHS", 1, low=1, high=_PORTS),
-            rate_control=given.get("SHOAL_RATE_CONTROL", "credit"),
+            spray_unit=_number(given, "SHOAL_SPRAY", usual.spray_unit, low=1, high=_MOST_PACKETS),
+            rate_control=rate_control,
+            rate_bytes_per_us=_rate(given, rate_control) or usual.rate_bytes_per_us,
+            layer_tags=tags in ("both", "layers"),
+            importance_tags=tags in ("both", "importance"),
         ),
         sums=SumOptions(
             loss_bound=_share(given, "SHOAL_LOSS_BOUND"),
@@ -142,6 +161,25 @@ def _share(given: Mapping[str, str], name: str) -> float:
         message = f"{name} must be at least 0 and less than 1, not {text!r}."
         raise UsageError(message)
     return share
+
+
+def _rate(given: Mapping[str, str], rate_control: str) -> float | None:
+    """Return bytes per microsecond, or None if the environment does not say."""
+    text = given.get("SHOAL_RATE")
+    if not text:
+        return None
+    if rate_control not in _PACED:
+        message = f"SHOAL_RATE is for SHOAL_RATE_CONTROL={' or '.join(_PACED)}: leave it out."
+        raise UsageError(message)
+    try:
+        rate = parse_rate(text)
+    except UsageError as error:
+        message = f"SHOAL_RATE: {error}"
+        raise UsageError(message) from None
+    if rate < _LEAST_RATE:
+        message = f"SHOAL_RATE must be at least 1 kbit/s, not {text!r}."
+        raise UsageError(message)
+    return rate / 8e6
 
 
 def _choice(given: Mapping[str, str], name: str, choices: Sequence[str]) -> str:

@@ -204,6 +204,7 @@ class CalibratedSums(CalibratedNetwork):
         *,
         algorithm: str = "direct",
         layer_class: int = 0,
+        exact: bool = False,
     ) -> int:
         """Let `hosts` sum `size` bytes of payload from `at` on; return the transfer's number.
 
@@ -213,8 +214,12 @@ class CalibratedSums(CalibratedNetwork):
         """
         count, wire = len(hosts), size * self.header_factor
         if algorithm != "ring":
-            return self._direct(at, hosts, wire)
-        if self._contributions is not self._table and graphs.lossy_hops("ring", count) > 1:
+            return self._direct(at, hosts, wire, exact=exact)
+        if (
+            not exact
+            and self._contributions is not self._table
+            and graphs.lossy_hops("ring", count) > 1
+        ):
             raise UsageError(
                 "Flows are not calibrated for the bounds of a ring's hops: take a loss bound of 0,"
                 ' algorithm = "direct", or level = "packets".'
@@ -225,7 +230,7 @@ class CalibratedSums(CalibratedNetwork):
         begins = at + (rounds - 1) * longest
         return self._start(self._table, begins, hosts, nexts, [rounds / count * wire] * count)[0]
 
-    def _direct(self, at: int, hosts: Sequence[int], wire: float) -> int:
+    def _direct(self, at: int, hosts: Sequence[int], wire: float, *, exact: bool) -> int:
         """Let each host contribute to the others' shards, and send them its own shard's sum.
 
         Both flow at once. What a host sends to all others is a message, drawn once in either
@@ -239,12 +244,14 @@ class CalibratedSums(CalibratedNetwork):
         ways = self._ways.of(sources, targets)
         message = (count - 1) / count * wire
         sizes = np.full(len(sources), message)
-        contributing, lost = _times(self._contributions, ways, sizes, self._draws(count)[members])
+        table = self._table if exact else self._contributions
+        contributing, lost = _times(table, ways, sizes, self._draws(count)[members])
         gathering, _ = _times(self._table, ways, sizes, self._draws(count)[members])
         # the second phase's first bit is on its way while the first phase's last ones are
         seconds = contributing + gathering + ways.there_s
         work = sizes * (2 - lost) / (1 - ways.loss) / len(shifts)
-        self._note(count * message, float(sizes @ lost) / len(shifts))
+        if not exact:
+            self._note(count * message, float(sizes @ lost) / len(shifts))
         return self._flows.start(at, sources, targets, work, most=work * 8 / seconds)
 
     def _note(self, lossy: float, lost: float) -> None:

@@ -15,7 +15,6 @@ from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.training.summing import Summand
 from shoal.sim.virtual_time import Signal
-from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +62,11 @@ class AllReduce(AbstractSimulatedStrategy):
         """Not if it is hierarchical: its stages are plain messages, which arrive whole."""
         return self._algorithm != "hierarchical"
 
+    @property
+    def sums_gradients(self) -> bool:
+        """It does, if its sums are the transport's."""
+        return self.contributes
+
     def prepare(self, world: World) -> None:
         """Lay out the buckets."""
         self._world = world
@@ -71,6 +75,7 @@ class AllReduce(AbstractSimulatedStrategy):
             self._near = self._per_host or world.workers_per_host
             check_hosts(world.size, self._near)
         self._buckets = world.model.buckets()
+        self._classes = world.model.bucket_classes()
         self._parts = _parts([int(size) // ELEMENT_BYTES for _, size in self._buckets])
         self._iterations: dict[int, _Iteration] = {}
 
@@ -125,7 +130,8 @@ class AllReduce(AbstractSimulatedStrategy):
                 size,
                 [each[part.start : part.stop] for each in iteration.gradients],
                 tensor=number,
-                layer_class=layer_class(len(self._buckets) - 1 - number, len(self._buckets)),
+                layer_class=self._classes[number],
+                policy=world.holes,
             )
             yield from world.mean(everyone, summand, algorithm=self._algorithm)
         world.time.give(iteration.summed[number])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -88,6 +89,10 @@ SIMULATED: dict[str, Factory] = {
 }
 """Every strategy of `shoal train` by its word, with the defaults of the real one."""
 
+NOT_SIMULATED: Final = ("bucket_bytes", "overlap", "pull_bound", "topology", "workers_per_host")
+"""Options of real strategies that the simulated ones do not have. (Racks and hosts are those of the
+cluster.)"""
+
 BASELINES: dict[str, Factory] = {"ps-layers": LayeredServer}
 """What others are compared with, simulated only."""
 
@@ -104,6 +109,10 @@ def make_simulated(name: str, options: Mapping[str, Any]) -> AbstractSimulatedSt
         message = f"There is no strategy {name!r}{hint} Known: {', '.join(known)}."
         raise UsageError(message)
     factory = known[name]
+    for option in options:
+        if option in NOT_SIMULATED and option not in inspect.signature(factory).parameters:
+            message = f"The option {option!r} of {name} is not simulated: leave it out."
+            raise UsageError(message)
     check_option_names(name, factory, options)
     check_option_types(name, factory, options)
     return factory(**options)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, final
 from shoal.errors import UsageError
 from shoal.groups import GroupGenerator
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
-from shoal.sim.training.summing import Summand
 from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ class Generated(AbstractSimulatedStrategy):
         self._config.check_world_size(world.size)
         self._world = world
         self._generator = GroupGenerator(self._config, Random(world.seed))
-        self._summand = Summand(world.model.bytes)
         for rank, host in enumerate(world.host_of):
             self._generator.join(rank, host)
         self._over = [Signal() for _ in range(world.size)]
@@ -71,9 +69,8 @@ class Generated(AbstractSimulatedStrategy):
     def _average(self, assignment: Assignment) -> Process:
         world, members = self._world, assignment.members
         started = world.time.now
-        yield from world.mean(members, self._summand)
         if len(members) > 1:
-            world.learner.average(members, [1 / len(members)] * len(members))
+            yield from world.average(members)
         for member in members:
             world.time.give(self._over[member], (assignment, started))
 

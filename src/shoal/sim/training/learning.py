@@ -84,6 +84,22 @@ class AbstractLearner(ABC):
         message = f"Worker {rank} has computed nothing that {gradient.size} values could replace."
         raise ProtocolError(message)
 
+    def parameters(self, rank: int) -> NDArray[np.float32]:
+        """Return a copy of a worker's trained parameters, layer after layer.
+
+        Raises `ProtocolError` where only time counts.
+        """
+        message = f"Worker {rank} has learnt nothing."
+        raise ProtocolError(message)
+
+    def replace_parameters(self, rank: int, parameters: NDArray[np.float32]) -> None:
+        """Put what has become of a worker's parameters on their way in their place.
+
+        Raises `ProtocolError` where only time counts.
+        """
+        message = f"Worker {rank} has learnt nothing that {parameters.size} values could replace."
+        raise ProtocolError(message)
+
     @abstractmethod
     def update_by_mean(
         self, members: Sequence[int], gradients: Sequence[NDArray[np.float32]] = ()

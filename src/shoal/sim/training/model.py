@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from shoal.collectives.buckets import layout_buckets
+from shoal.collectives.buckets import Bucket, layout_buckets
 from shoal.errors import UsageError
+from shoal.transport.tags import layer_class
 
 ELEMENT_BYTES = 4
 
@@ -44,10 +45,19 @@ class ModelSize:
         In the order in which backward makes them; shares count from the bucket before.
         """
         made = []
-        for bucket in layout_buckets([each.parameters for each in self.layers], ELEMENT_BYTES):
+        for bucket in self._layout:
             share = sum(self.layers[each].share for each in bucket.parameters)
             made.append((share * (1 - FORWARD), float(bucket.num_elements * ELEMENT_BYTES)))
         return made
+
+    def bucket_classes(self) -> list[int]:
+        """Return how urgent each of `buckets` is: as its front-most layer."""
+        fronts = [min(bucket.parameters) for bucket in self._layout]
+        return [layer_class(front, len(self.layers)) for front in fronts]
+
+    @cached_property
+    def _layout(self) -> tuple[Bucket, ...]:
+        return layout_buckets([each.parameters for each in self.layers], ELEMENT_BYTES)
 
 
 def even(name: str, parameters: int, layers: int) -> ModelSize:

@@ -131,6 +131,14 @@ class Replicas(AbstractLearner):
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
 
+    def parameters(self, rank: int) -> NDArray[np.float32]:
+        """Return a copy of a worker's trained parameters."""
+        return self._rows[rank, : self._trained].numpy().copy()
+
+    def replace_parameters(self, rank: int, parameters: NDArray[np.float32]) -> None:
+        """Put these values in the parameters' place."""
+        self._rows[rank, : self._trained] = torch.from_numpy(parameters)
+
     def update_by_mean(
         self, members: Sequence[int], gradients: Sequence[NDArray[np.float32]] = ()
     ) -> None:

@@ -12,7 +12,6 @@ from shoal.errors import UsageError
 from shoal.groups import make_schedule
 from shoal.sim.training.racks import racks_of
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
-from shoal.sim.training.summing import Summand
 from shoal.sim.training.world import Meeting
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Scheduled(AbstractSimulatedStrategy):
 
     def _average(self, key: tuple[int, int], group: Group) -> Process:
         world = self._world
-        yield from world.mean(group.members, Summand(world.model.bytes))
-        world.learner.average(group.members, [float(group.share_of(r)) for r in group.members])
+        shares = [float(group.share_of(rank)) for rank in group.members] if group.weights else ()
+        yield from world.average(group.members, shares)
         world.count(f"group_size.{len(group)}")
         del self._meetings[key]

@@ -25,11 +25,13 @@ from shoal.sim.training.software import software_cost
 from shoal.sim.training.world import World
 from shoal.sim.virtual_time import VirtualTime
 from shoal.switching.tables import PICOSECONDS
+from shoal.transport.holes import POLICIES, ZERO
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import Scenario, TrainingSpec
     from shoal.sim.network import Network
+    from shoal.sim.training.strategy import AbstractSimulatedStrategy
 
 
 def check(scenario: Scenario) -> None:
@@ -56,8 +58,22 @@ def check(scenario: Scenario) -> None:
                     "loss_bound: what this strategy sends has to arrive whole; leave it out."
                 )
             check_transport(cluster, training, strategy)
+            _check_holes(training, strategy, made)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
+
+
+def _check_holes(
+    training: TrainingSpec, strategy: StrategySpec, made: AbstractSimulatedStrategy
+) -> None:
+    """Raise `UsageError` for a policy that would make no difference."""
+    if POLICIES[strategy.holes] == ZERO:
+        return
+    if not made.sums_gradients or level_of(training, strategy) != "packets":
+        raise UsageError(
+            "holes: only of an all-reduce's sums, packet by packet, can it be chosen what lost"
+            " parts count as; leave it out."
+        )
 
 
 def _world_to_try(cluster: ClusterSpec, training: TrainingSpec) -> World:
@@ -179,6 +195,7 @@ def make_world(
         control_delay=round(training.control_delay_s * PICOSECONDS),
         message_cost=round(cost.message_s * PICOSECONDS),
         server_cost=round(cost.server_s * PICOSECONDS),
+        holes=POLICIES[strategy.holes],
     )
 
 

@@ -22,6 +22,11 @@ class AbstractSimulatedStrategy(ABC):
         """Whether it sends contributions to sums, of which a transport may lose a share."""
         return True
 
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether it chooses what a lost part of a gradient counts as (`World.holes`)."""
+        return False
+
     @abstractmethod
     def prepare(self, world: World) -> None:
         """Make what the workers of `world` share. Raises `UsageError` for an impossible size."""

@@ -1,7 +1,8 @@
 """A mean over workers on a network that makes sums itself: within hosts first, then between them.
 
-What `transport="shoal"` does for workers that share hosts: their values, if there are any, are
-added up on the host, whose endpoint takes part in the sum of all hosts.
+A host has one endpoint: the values of its workers, if there are any, are added up there, and it
+takes part in the sum of all hosts. Real workers, each with an endpoint of its own, send as little
+between hosts only under the hierarchical algorithm.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
+from shoal.transport.holes import ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -33,6 +35,10 @@ class Summand:
     tensor: Hashable = None
     """Its name from one iteration to the next."""
     layer_class: int = 0
+    policy: int = ZERO
+    """What a lost part of a value counts as: one of `transport.holes`."""
+    exact: bool = False
+    """Whether nothing of it may get lost."""
 
 
 def sum_over_hosts(
@@ -67,6 +73,7 @@ def sum_over_hosts(
                 [values[place] for place in leaders],
                 tensor=summand.tensor,
                 algorithm=algorithm,
+                policy=summand.policy,
                 layer_class=summand.layer_class,
             )
         else:
@@ -76,6 +83,7 @@ def sum_over_hosts(
                 size,
                 algorithm=algorithm,
                 layer_class=summand.layer_class,
+                exact=summand.exact,
             )
         yield world.time.over(number)
     if guests:

@@ -16,6 +16,7 @@ from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
+from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
 
 if TYPE_CHECKING:
     from shoal.sim.compute_times import ComputeTimes
@@ -58,6 +59,8 @@ class World:
     """Software, for each message that follows another in an exchange, picoseconds."""
     server_cost: int = 0
     """Software, for a push and a pull, picoseconds."""
+    holes: int = ZERO
+    """What a lost part of a gradient counts as where workers sum them: one of `transport.holes`."""
     counters: dict[str, float] = field(default_factory=dict)
     times: list[Times] = field(init=False)
     summing: SummingNetwork | None = field(init=False)
@@ -88,6 +91,13 @@ class World:
     def carries_values(self) -> bool:
         """Whether gradients travel in the network's packets."""
         return self.summing is not None and self.summing.carries_payload
+
+    @property
+    def loses_values(self) -> bool:
+        """Whether a share of values that travel may get lost."""
+        network = self.time.network
+        is_bounded = isinstance(network, BoundedLossNetwork) and network.loss_bound > 0
+        return self.carries_values and is_bounded
 
     def computes(self, rank: int, step: int, share: float = 1.0) -> int:
         """Return how long a worker computes for this share of a step; account for it."""
@@ -137,6 +147,27 @@ class World:
             yield (2 * (count - 1) - 1) * max(map(network.delay, hosts, nexts))
         if self.message_cost:
             yield from self.software(2 * (count - 1))
+
+    def average(self, members: Sequence[int], shares: Sequence[float] = ()) -> Process:
+        """Let the members replace their parameters by their mean, with `shares` a weighted one.
+
+        What gets lost is left out of the mean, and nothing may get lost of a weighted one, as in
+        real training.
+        """
+        learner = self.learner
+        travels = self.loses_values and not shares and len(members) > 1
+        values = [learner.parameters(rank) for rank in members] if travels else []
+        summand = Summand(
+            self.model.bytes,
+            values,
+            tensor="parameters",
+            policy=DIVIDE_BY_COUNT,
+            exact=bool(shares),
+        )
+        yield from self.mean(members, summand)
+        learner.average(members, shares or [1 / len(members)] * len(members))
+        for rank, mean in zip(members, values, strict=False):
+            learner.replace_parameters(rank, mean)
 
     def hierarchical_mean(self, per_host: int, size: float) -> Process:
         """Let all workers average `size` bytes, first `per_host` that follow each other.

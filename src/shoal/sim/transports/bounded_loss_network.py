@@ -312,13 +312,14 @@ class BoundedLossNetwork:
         *,
         algorithm: str = "direct",
         layer_class: int = 0,
+        exact: bool = False,
     ) -> int:
         """Let `hosts` sum `size` bytes from `at` on; return the transfer's number.
 
-        Contributions may lose a share, sums nothing.
+        Contributions may lose a share unless the sum is `exact`, sums nothing.
         """
         count = max(len(hosts), round(size) // ELEMENT_BYTES)
-        bound = self.loss_bound / graphs.lossy_hops(algorithm, len(hosts))
+        bound = (0.0 if exact else self.loss_bound) / graphs.lossy_hops(algorithm, len(hosts))
         options = GraphOptions(loss_bound=bound, layer_class=layer_class, tagged=self.important < 1)
         number, tables = self._new_number(), self._sums(hosts, count, ABSENT, algorithm, options)
         self._tag(tables, number)

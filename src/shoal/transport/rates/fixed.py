@@ -1,4 +1,7 @@
-"""A constant rate: packets leave in bursts of at most a millisecond's worth, evenly spaced."""
+"""A constant rate: packets leave in bursts of a quarter of a millisecond's worth, evenly spaced.
+
+Of one packet at least.
+"""
 
 from __future__ import annotations
 
