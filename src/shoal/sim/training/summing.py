@@ -1,8 +1,8 @@
 """A mean over workers on a network that makes sums itself: within hosts first, then between them.
 
 A host has one endpoint: the values of its workers, if there are any, are added up there, and it
-takes part in the sum of all hosts. Real workers, each with an endpoint of its own, send as little
-between hosts only under the hierarchical algorithm.
+takes part in the sum of all hosts. Real workers have an endpoint each and send as little between
+hosts by the hierarchical algorithm, which they take where hosts hold equally many of them.
 """
 
 from __future__ import annotations
