@@ -254,3 +254,53 @@ def test_a_cluster_without_a_job_is_one_sentence(tmp_path: Path) -> None:
     result = command(str(tmp_path / "lab.toml"))
     assert isinstance(result.exception, UsageError)
     assert "says nothing of the job" in str(result.exception)
+
+
+CLUSTER = SMALL[: SMALL.index("[training]")]
+
+
+def test_options_name_the_job_of_a_file_that_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "candidates", lambda where: candidates(where)[:2])
+    monkeypatch.setattr(ranking, "TARGET", 0.3)
+    job = '\n[training]\nmodel = "resnet50"\ncompute = "40 ms"\n'
+    found = []
+    for number, (text, options) in enumerate(
+        [
+            (CLUSTER, ("--model", "resnet50", "--compute", "40 ms")),
+            (CLUSTER + job, ()),
+            (CLUSTER + job.replace("resnet50", "vgg16"), ("--model", "resnet50")),
+            (CLUSTER + job, ("--compute", "80 ms")),
+        ]
+    ):
+        file, made = tmp_path / f"{number}.toml", tmp_path / f"{number}.json"
+        file.write_text(text)
+        result = command(str(file), *options, "--jobs", "1", "--json", str(made))
+        assert result.exit_code == 0, result.output
+        assert ("a step computes for 40 ms" in result.stderr) == (
+            options == ("--model", "resnet50")
+        )
+        ranked = json.loads(made.read_text())["plan"]["ranked"]
+        found.append(next(each["step_ms"] for each in ranked if each["name"] == "all-reduce"))
+    assert found[0] == found[1] == found[2] < found[3]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--model", "vgg16"), "says nothing of the job; name it with --model, and --compute"),
+        (("--compute", "40 ms"), "says nothing of the job"),
+        (("--model", "vgg17", "--compute", "40 ms"), "no architecture 'vgg17'"),
+        (("--model", "vgg16", "--compute", "0 ms"), "more than nothing"),
+        (("--model", "vgg16", "--compute", "soon"), "a time such as"),
+        (("--model", "vgg16", "--compute", "1 ms", "--measured", "a"), "leave --compute out"),
+    ],
+)
+def test_a_job_that_options_do_not_make_is_refused(
+    tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    result = command(str(tmp_path / "cluster.toml"), *options)
+    assert isinstance(result.exception, UsageError)
+    assert words in str(result.exception)

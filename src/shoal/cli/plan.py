@@ -18,11 +18,13 @@ from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
+from shoal.quantities import duration_text
 from shoal.report.terminal_table import output_console
 from shoal.scenario.spec_file import read_scenario
 
 if TYPE_CHECKING:
     from shoal.plan.ranking import Plan
+    from shoal.scenario.training_spec import Scenario
 
 TransportsOption = Annotated[
     bool | None,
@@ -31,6 +33,15 @@ TransportsOption = Annotated[
         help='Compare transports too, packet by packet, or with level = "flows" as calibrated.'
         " If not given: where a link loses packets, or the file names a transport.",
     ),
+]
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(help="Plan for this architecture, whatever the file's \\[training] says of it."),
+]
+ComputeOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help='How long a step of one worker computes, such as "350 ms".'),
 ]
 
 SHOWN = 10
@@ -50,7 +61,14 @@ class PlanReport(msgspec.Struct, frozen=True):
 
 
 def plan(
-    cluster: Annotated[Path, typer.Argument(help="A cluster and a \\[training] table, in TOML.")],
+    cluster: Annotated[
+        Path,
+        typer.Argument(
+            help="A cluster in TOML; its \\[training] table, or options, say what trains."
+        ),
+    ],
+    model: ModelOption = None,
+    compute: ComputeOption = None,
     measured: MeasuredOption = None,
     transports: TransportsOption = None,
     jobs: JobsOption = None,
@@ -63,15 +81,10 @@ def plan(
     from shoal.sim.happenings import check_ways, loses, not_modelled
     from shoal.sim.training.real_size import of_real_size
 
-    read = replaying(read_scenario(cluster), measured)
-    if read.training is None:
-        message = (
-            f"{cluster} says nothing of the job; add a [training] table with a model or its"
-            " parameters, and compute, the time of a step."
-        )
-        raise UsageError(message)
+    read = replaying(_with_job(read_scenario(cluster), cluster, model, compute, measured), measured)
     check_ways(read.cluster)
     job = read.training
+    assert job is not None
     if job.dataset and job.model is not None:  # a stand-in learns, the job's model sets the clock
         read = replace(read, training=of_real_size(job, job.dataset, job.model))
     require_writable(json)
@@ -103,6 +116,37 @@ def plan(
     console.print(_table(found))
     console.print(f"\n{found.reason}\n")
     console.print(found.ranked[0].line, soft_wrap=True)
+
+
+def _with_job(
+    read: Scenario, file: Path, model: str | None, compute: str | None, measured: Path | None
+) -> Scenario:
+    """Return what was read with the job that the options name, as far as they do."""
+    from shoal.scenario.training_spec import TrainingSpec
+    from shoal.scenario.training_table import parse_compute
+    from shoal.sim.training.architectures import architecture
+
+    if compute is not None and measured is not None:
+        raise UsageError("--measured says how long steps compute; leave --compute out.")
+    job = read.training
+    if job is None:
+        if model is None or (compute is None and measured is None):
+            message = (
+                f"{file} says nothing of the job; name it with --model, and --compute or"
+                " --measured, or add a [training] table with a model or its parameters, and"
+                " compute, the time of a step."
+            )
+            raise UsageError(message)
+        job = TrainingSpec(compute_s=1.0, steps=100, strategies=())
+    if model is not None:
+        architecture(model)  # refuses what is not known
+        if compute is None and measured is None:
+            took = duration_text(job.compute_s)
+            sys.stderr.write(f"note: a step computes for {took}, as {file} says; see --compute.\n")
+        job = replace(job, model=model, dataset="", parameters=0)
+    if compute is not None:
+        job = replace(job, compute_s=parse_compute(compute))
+    return replace(read, training=job)
 
 
 def _table(found: Plan) -> Table:

@@ -113,6 +113,7 @@ def candidates(where: Topology) -> list[Candidate]:
     has_parts = len(where.racks) > 1 or len(where.hosts) < workers
     for interval in _INTERVALS:
         every = {} if interval == 1 else {"interval": interval}
+        found.append(Candidate("ds-sync", {"shuffle": "random", **every}))
         if has_parts:
             aware = {"shuffle": "topology", **every}
             found.append(Candidate("ds-sync", aware, topology=where))

@@ -43,7 +43,7 @@ def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
         dataset=table.take("dataset", _word, ""),
         looks=table.take("looks", lambda value: parse_whole(value, 1, 10_000), 20),
         parameters=parameters or size // _ELEMENT_BYTES,
-        compute_s=table.take("compute", _compute, 1.0 if "measured" in table else None),
+        compute_s=table.take("compute", parse_compute, 1.0 if "measured" in table else None),
         steps=table.take("steps", lambda value: parse_whole(value, 1, _MOST_STEPS), 100),
         layers=table.take("layers", lambda value: parse_whole(value, 1, 10_000), 16),
         spread=table.take("spread", _spread, 0.0),
@@ -137,7 +137,8 @@ def _slow(table: Table, workers: int) -> dict[int, float]:
     return slow
 
 
-def _compute(value: object) -> float:
+def parse_compute(value: object) -> float:
+    """Return the seconds that a step computes, of a text such as "20 ms"; raise `UsageError`."""
     seconds = parse_duration(value)
     if not 0 < seconds < 1e6:
         message = f"A step computes for more than nothing, not {value!r}."
