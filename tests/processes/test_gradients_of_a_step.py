@@ -13,6 +13,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import shoal  # noqa: E402
+from shoal.train.strategies import STRATEGIES  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -225,6 +226,55 @@ def test_constants_in_buffers_stay_as_rank_0_has_them_to_the_bit(
         assert statistics == results[0][2]
         assert statistics != [0.0] * FEATURES
         assert kept or sync != "all-reduce", "means of equal numbers are rounded elsewhere"
+
+
+class Quantized(nn.Module):
+    """Weights in 8 bits that nobody trains, and what is trained on top of them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        codes = torch.randint(-128, 128, (FEATURES, FEATURES), dtype=torch.int8)
+        self.codes = nn.Parameter(codes, requires_grad=False)
+        self.chosen = nn.Parameter(torch.rand(FEATURES) < 0.5, requires_grad=False)
+        self.scale = nn.Parameter(torch.rand(FEATURES).to(torch.float8_e5m2), requires_grad=False)
+        self.layer = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight = self.codes.float() * self.scale.float() * self.chosen.float()
+        return torch.tanh(self.layer(inputs @ weight / 128))
+
+
+def train_quantized(sync: str, overlap: str | None) -> tuple[bool, bool]:
+    session = shoal.init(deadline_s=20)
+    model, at_first = Quantized(seed=session.rank), Quantized(seed=0)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    inner = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync, overlap=overlap)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(own_rows(step, session.rank)).square().sum().backward()
+        optimizer.step()
+    optimizer.finish()
+    optimizer.average_model()
+    names = ("codes", "chosen", "scale")
+    pairs = [(getattr(model, name).float(), getattr(at_first, name).float()) for name in names]
+    trains = not torch.equal(model.layer.weight, at_first.layer.weight)
+    return all(torch.equal(*pair) for pair in pairs), trains
+
+
+@pytest.mark.parametrize(
+    ("sync", "overlap"),
+    [
+        *((sync, None) for sync in STRATEGIES),
+        ("all-reduce", "next-forward"),
+        ("local-sgd", "next-steps"),
+    ],
+)
+def test_quantized_weights_stay_as_rank_0_has_them(
+    run_workers: RunWorkers, sync: str, overlap: str | None
+) -> None:
+    assert run_workers(train_quantized, 2, sync, overlap) == [(True, True)] * 2
 
 
 class LateMask(nn.Module):
