@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -332,6 +332,34 @@ def train_and_continue() -> tuple[Tensor, Tensor]:
 def test_a_checkpoint_continues_bit_for_bit(run_workers: RunWorkers) -> None:
     for straight, continued in run_workers(train_and_continue, 3):
         assert torch.equal(straight, continued)
+
+
+def continue_at_another_rate() -> list[float]:
+    """Return how far steps go: one at 0.01, and those of two later jobs that set their own rate."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = nn.Linear(2, 1, bias=False)
+    saved: dict[str, Any] = {}
+    lengths = []
+    for rate in (0.01, 0.1, 0.3):
+        strategy, optimizer = ParameterServer.bsp(), torch.optim.SGD(model.parameters(), lr=0.1)
+        bind(strategy, model, optimizer, communicator)
+        if saved:
+            optimizer.load_state_dict(saved["optimizer"])
+            strategy.load_state_dict(saved["strategy"])
+        optimizer.param_groups[0]["lr"] = rate
+        before = parameters_of(model)
+        model.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        strategy.step(never)
+        lengths.append(float((before - parameters_of(model))[0]))
+        saved = {"optimizer": optimizer.state_dict(), "strategy": strategy.state_dict()}
+        strategy.finish()
+    return lengths
+
+
+def test_a_learning_rate_set_after_loading_counts(run_workers: RunWorkers) -> None:
+    for lengths in run_workers(continue_at_another_rate, 2):
+        assert lengths == pytest.approx([0.01, 0.1, 0.3], rel=1e-5)
 
 
 def refused_checkpoints() -> None:

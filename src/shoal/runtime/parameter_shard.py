@@ -161,6 +161,7 @@ class ParameterShard:
         return {
             "weights": [weights.clone() for weights in self.weights],
             "optimizer": _cloned(self._optimizer.state_dict()),
+            "hyperparameters": dict(self._hyperparameters.written),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -174,6 +175,8 @@ class ParameterShard:
         for weights, values in zip(self.weights, saved, strict=True):
             weights.copy_(values)
         self._optimizer.load_state_dict(_cloned(state["optimizer"]))
+        # With them the options were written: a worker's that differ from these are news.
+        self._hyperparameters.written.update(state["hyperparameters"])
 
 
 def _cloned(value: Any) -> Any:
