@@ -424,6 +424,12 @@ def refused_optimizers() -> None:
     backward(model, *batch(0, 0))
     used.step()
     attempt(used, model, "has made steps")
+    fresh = torch.optim.Adam(model.parameters())
+    bind(ParameterServer.bsp(), model, fresh)
+    with pytest.raises(UsageError, match="has made steps"):
+        fresh.load_state_dict(used.state_dict())
+    fresh.load_state_dict({**used.state_dict(), "state": {}})
+    model = make_model()
     attempt(torch.optim.SGD(make_model().parameters(), lr=1.0), model, "flat tensors")
 
 

@@ -7,7 +7,7 @@ server's shard, and keep following the worker's learning-rate scheduler. Knows n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
@@ -116,11 +116,7 @@ def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> 
             " use SGD, Adagrad or Adam, or a strategy that averages parameters."
         )
         raise UsageError(message)
-    if any(float(state.get("step", 1)) > 0 for state in optimizer.state.values()):
-        raise UsageError(
-            "The optimizer has made steps already, and a parameter server keeps that state on its"
-            " servers; wrap a fresh optimizer and load a checkpoint of this strategy."
-        )
+    check_fresh(optimizer.state)
     accepted = inspect.signature(kind).parameters
     defaults = {key: _on_server(key, v) for key, v in optimizer.defaults.items() if key in accepted}
     groups = [
@@ -132,6 +128,16 @@ def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> 
     except (TypeError, ValueError) as error:
         message = f"The parameter server cannot make another {kind.__name__}: {error}"
         raise UsageError(message) from error
+
+
+def check_fresh(state: Mapping[Any, Any]) -> None:
+    """Raise `UsageError` if an optimizer's `state` is one of steps: nobody would go on from it."""
+    if any(float(each.get("step", 1)) > 0 for each in state.values()):
+        raise UsageError(
+            "The optimizer has made steps already, and a parameter server keeps that state on its"
+            " servers; wrap a fresh optimizer, and load a checkpoint of this strategy or none of"
+            " the optimizer."
+        )
 
 
 def _options_of(group: dict[str, Any]) -> dict[str, Any]:

@@ -294,7 +294,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from `state_dict`; one saved by the bare optimizer is accepted as well."""
+        """Continue from `state_dict`.
+
+        One saved by the bare optimizer is accepted as well, unless it holds state that a parameter
+        server would keep elsewhere (`UsageError`).
+        """
         self.settle()
         state_dict = dict(state_dict)
         own = state_dict.pop("shoal", None)

@@ -20,7 +20,7 @@ from shoal.errors import UsageError
 from shoal.groups.server_clock import ssp_staleness
 from shoal.runtime.channels import reserve_channels
 from shoal.runtime.host_copy import HOST
-from shoal.runtime.hyperparameters import Hyperparameters
+from shoal.runtime.hyperparameters import Hyperparameters, check_fresh
 from shoal.runtime.parameter_client import ParameterClient
 from shoal.runtime.parameter_protocol import Channels, Kind, Request
 from shoal.runtime.parameter_server import ShardServer, UpdateRule
@@ -131,9 +131,15 @@ class ParameterServer(AbstractStrategy):
             self._inbox,
             self._pull_bound,
         )
-        # A model loaded later must not be undone by the next pull.
-        self._on_load = replica.model.register_load_state_dict_post_hook(
-            lambda *_: self._server.load_weights(replica.flat.buffers)
+        self._on_load = (
+            # A model loaded later must not be undone by the next pull.
+            replica.model.register_load_state_dict_post_hook(
+                lambda *_: self._server.load_weights(replica.flat.buffers)
+            ),
+            # State of another strategy's steps would lie where no step is made.
+            replica.optimizer.register_load_state_dict_pre_hook(
+                lambda _, state_dict: check_fresh(state_dict["state"])
+            ),
         )
         self._server.start()
 
@@ -230,7 +236,8 @@ class ParameterServer(AbstractStrategy):
             )
             self._unpack()
         self._server.join()
-        self._on_load.remove()
+        for hook in self._on_load:
+            hook.remove()
         self._replica.counters.update(self._server.counters())
 
     def state_dict(self) -> dict[str, Any]:
