@@ -325,6 +325,56 @@ def test_every_strategy_lives_with_everything_a_script_does(
         assert results[0]["scale"] == 64.0
 
 
+# --- two optimizers for one model -----------------------------------------------------------------
+
+
+def train_halves(first: str, second: str, whole: bool) -> tuple[list[float], bool]:
+    """Return how far the halves of a model moved, and whether the first optimizer was refused."""
+    shoal.init(deadline_s=30)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizers = [
+        shoal.DistributedOptimizer(
+            torch.optim.SGD(half.parameters(), lr=0.1), model if whole else half, sync=sync
+        )
+        for half, sync in zip(model, (first, second), strict=True)
+    ]
+    at_first = [half.bias.detach().clone() for half in model]
+    refused = False
+    for _ in range(3):
+        model.zero_grad()
+        sum(p.sum() for p in model.parameters()).backward()
+        try:
+            optimizers[0].step()
+        except shoal.UsageError as error:
+            refused = "Another DistributedOptimizer" in str(error)
+        optimizers[1].step()
+    for optimizer in optimizers[refused:]:
+        optimizer.finish()
+        optimizer.average_model()
+    moved = [float((a - half.bias.detach())[0]) for a, half in zip(at_first, model, strict=True)]
+    return moved, refused
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "whole", "refused"),
+    [
+        ("ps-bsp", "ps-bsp", True, True),
+        ("ad-psgd", "ad-psgd", True, True),
+        ("local-sgd", "ps-bsp", True, True),
+        ("all-reduce", "ds-sync", True, True),
+        ("local-sgd", "ds-sync", True, False),
+        ("ps-bsp", "all-reduce", False, False),
+        ("ad-psgd", "ds-sync", False, False),
+    ],
+)
+def test_no_optimizer_undoes_what_another_did_to_the_same_model(
+    run_workers: RunWorkers, first: str, second: str, whole: bool, refused: bool
+) -> None:
+    for moved, was_refused in run_workers(train_halves, 2, first, second, whole):
+        assert was_refused == refused
+        assert moved == pytest.approx([0.0 if refused else 0.3, 0.3], abs=1e-6)
+
+
 # --- a checkpoint continues the schedule ----------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSp
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import buffer_ranges, place_of
 from shoal.train.frozen_parameters import FrozenParameters
+from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class ParameterServer(AbstractStrategy):
             ),
         )
         self._server.start()
+        self._use = ModelUse(replica.model)
 
     def _allocate(self, flats: list[Tensor], layout: ModelLayout) -> None:
         """Make what is pushed from and pulled into; on the CPU weights are pulled in place."""
@@ -165,6 +167,7 @@ class ParameterServer(AbstractStrategy):
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
         """Push this step's gradients and pull weights; `update` happens on the servers instead."""
+        self._use.check()
         self._server.check()
         self._frozen.check()
         begin_ns = time.monotonic_ns()
