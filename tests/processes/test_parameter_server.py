@@ -368,6 +368,8 @@ def refused_checkpoints() -> None:
     state = strategy.state_dict()
     with pytest.raises(UsageError, match="3 workers"):
         strategy.load_state_dict({**state, "world_size": 3})
+    with pytest.raises(UsageError, match="is rank 2's"):  # of the same shape, as likely as not
+        strategy.load_state_dict({**state, "rank": 2})
     other = [torch.zeros(5, dtype=torch.float64)]
     with pytest.raises(UsageError, match="another shard"):
         strategy.load_state_dict({**state, "shard": {**state["shard"], "weights": other}})

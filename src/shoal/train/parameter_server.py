@@ -245,18 +245,29 @@ class ParameterServer(AbstractStrategy):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's shard: weights, optimizer state, options and update count."""
-        return {"world_size": self._replica.communicator.world_size, **self._server.state_dict()}
+        communicator = self._replica.communicator
+        return {
+            "world_size": communicator.world_size,
+            "rank": communicator.rank,
+            **self._server.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, which this rank saved. Collective: every worker loads its own.
 
-        Raises `UsageError` for a checkpoint of another number of workers or another model.
+        Raises `UsageError` for a checkpoint of another number of workers, rank or model.
         """
-        world_size = self._replica.communicator.world_size
+        rank, world_size = self._replica.communicator.rank, self._replica.communicator.world_size
         if state["world_size"] != world_size:
             message = (
                 f"The checkpoint's shards are those of {state['world_size']} workers, but there"
                 f" are {world_size}; continue with as many, or drop its 'shoal' entry."
+            )
+            raise UsageError(message)
+        if state["rank"] != rank:
+            message = (
+                f"The checkpoint is rank {state['rank']}'s and holds its shard, but this is rank"
+                f" {rank}; let every worker save and load a checkpoint of its own."
             )
             raise UsageError(message)
         with torch.no_grad():
