@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 torch = pytest.importorskip("torch")
+import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from torch.distributed.checkpoint.state_dict import (  # noqa: E402
+    get_state_dict,
+    set_state_dict,
+)
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 import shoal  # noqa: E402
@@ -17,6 +22,8 @@ from shoal.groups import make_schedule  # noqa: E402
 from shoal.train.strategies import STRATEGIES, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from worker_processes import RunWorkers
 
 STEPS = 6
@@ -405,6 +412,47 @@ def test_a_checkpoint_continues_where_it_was(run_workers: RunWorkers, sync: str)
     assert run_workers(train_with_restart, 3, sync, 3) == run_workers(
         train_with_restart, 3, sync, None
     )
+
+
+def train_from_a_folder(folder: str, sync: str, overlap: str | None, steps: range) -> list[float]:
+    """Go on from what torch.distributed.checkpoint finds in `folder`, and save it there again."""
+    shoal.init(deadline_s=30)
+    model = make_model()
+    inner = make_optimizer(model)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync, overlap=overlap)
+    if steps.start:
+        found = dict(zip(("model", "optimizer"), get_state_dict(model, inner), strict=True))
+        dcp.load(found, checkpoint_id=folder)
+        set_state_dict(
+            model,
+            inner,
+            model_state_dict=found["model"],
+            optim_state_dict=found["optimizer"],
+        )
+    for step in steps:
+        train_one_step(model, optimizer, 0, step)
+    optimizer.settle()
+    kept = dict(zip(("model", "optimizer"), get_state_dict(model, inner), strict=True))
+    dcp.save(kept, checkpoint_id=folder)
+    optimizer.finish()
+    return parameters_of(model)
+
+
+@pytest.mark.parametrize(
+    ("sync", "overlap"),
+    [("all-reduce", None), ("all-reduce", "next-forward"), ("ds-sync", "next-steps")],
+)
+def test_another_number_of_workers_goes_on_from_a_distributed_checkpoint(
+    run_workers: RunWorkers, tmp_path: Path, sync: str, overlap: str | None
+) -> None:
+    folder = str(tmp_path)
+    run_workers(train_from_a_folder, 2, folder, sync, overlap, range(3))
+    model = make_model()
+    optimizer = make_optimizer(model)
+    for step in range(STEPS):
+        train_one_step(model, optimizer, 0, step)
+    for result in run_workers(train_from_a_folder, 3, folder, sync, overlap, range(3, STEPS)):
+        assert_close(result, parameters_of(model))
 
 
 # --- who is slow, where nobody waits for it -----------------------------------------------------
