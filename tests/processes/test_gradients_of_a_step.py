@@ -325,6 +325,39 @@ def test_statistics_may_change_to_anything(run_workers: RunWorkers, overlap: str
         assert finite
 
 
+def train_late_mask_by(sync: str, overlap: str | None) -> tuple[list[float], bool, float]:
+    session = shoal.init(deadline_s=20)
+    torch.manual_seed(5)
+    model = LateMask()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync, overlap=overlap)
+    for step in range(6 if session.rank else 9):
+        optimizer.zero_grad()
+        model(own_rows(step % 2, session.rank)).square().sum().backward()
+        optimizer.step()
+    optimizer.finish()
+    distance = optimizer.average_model()
+    finite = all(bool(p.isfinite().all()) for p in model.parameters())
+    return model.mask.tolist(), finite, distance
+
+
+@pytest.mark.parametrize(
+    ("sync", "overlap"),
+    [
+        *((sync, None) for sync in STRATEGIES),
+        ("local-sgd", "next-steps"),
+        ("ripples", "next-steps"),
+    ],
+)
+def test_a_mask_filled_late_stays_one(
+    run_workers: RunWorkers, sync: str, overlap: str | None
+) -> None:
+    for mask, finite, distance in run_workers(train_late_mask_by, WORLD, sync, overlap):
+        assert mask == [0.0] + [-torch.inf] * (FEATURES - 1)
+        assert finite
+        assert distance < torch.inf
+
+
 def train_the_head(sync: str) -> float:
     shoal.init(deadline_s=20)
     model = TwoHeads()

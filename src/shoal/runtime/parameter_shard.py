@@ -138,7 +138,10 @@ class ParameterShard:
         """
         self._hyperparameters.write(self._optimizer.param_groups, hyperparameters)
         for weight, total in self._buffers:
-            torch.lerp(weight, total / self.num_contributions, share, out=weight)
+            mean = total / self.num_contributions
+            # a mask may have been filled with infinities, between which there is nothing
+            moved = torch.lerp(weight, mean, share)
+            weight.copy_(torch.where(weight.isinf() | mean.isinf(), mean, moved))
         if divisor != 1:
             for total in self._sums:
                 total.div_(divisor)
