@@ -382,6 +382,35 @@ def test_no_optimizer_undoes_what_another_did_to_the_same_model(
         assert moved == pytest.approx([0.0 if refused else 0.3, 0.3], abs=1e-6)
 
 
+def wrap_anew_and_finish_the_first(sync: str, then: str) -> float:
+    """Return how far a model moved in three steps of each of two optimizers."""
+    shoal.init(deadline_s=30)
+    model = nn.Linear(2, 2)
+    at_first = model.bias.detach().clone()
+    optimizers = []
+    for name in (sync, then):
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizers.append(shoal.DistributedOptimizer(inner, model, sync=name))
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizers[-1].step()
+    for optimizer in optimizers:
+        optimizer.finish()
+    optimizers[1].average_model()
+    return float((at_first - model.bias.detach())[0])
+
+
+@pytest.mark.parametrize("sync", ["all-reduce", "ps-bsp", "ad-psgd", "local-sgd"])
+@pytest.mark.parametrize("then", ["all-reduce", "local-sgd"])
+def test_finishing_an_optimizer_leaves_a_later_one_its_model(
+    run_workers: RunWorkers, sync: str, then: str
+) -> None:
+    moved = run_workers(wrap_anew_and_finish_the_first, 2, sync, then)
+    apart = 0.2 if sync == "ad-psgd" else 1e-6  # rank 0's replica, which the second begins with
+    assert moved == pytest.approx([0.6, 0.6], abs=apart)  # 0.3 if the second's steps are lost
+
+
 # --- a checkpoint continues the schedule ----------------------------------------------------------
 
 

@@ -94,7 +94,7 @@ class GradientBuckets:
             for index, p in enumerate(self.parameters)
         ]
         self.reset()
-        self._use = ModelUse(model, on_end=self.remove)
+        self.use = ModelUse(model, on_end=self.remove)
 
     @property
     def trailer(self) -> int:
@@ -287,7 +287,7 @@ class GradientBuckets:
     def end_step(self) -> None:
         """Note that the gradients are used now; raise `UsageError` if some were never averaged."""
         self._frozen.check()
-        self._use.check()
+        self.use.check()
         is_averaged, is_local = self._is_averaged, self._is_local
         self._is_averaged = self._is_local = False
         if not is_averaged:

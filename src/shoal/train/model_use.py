@@ -35,7 +35,7 @@ class ModelUse:
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._is_shared, self._on_end = is_shared, on_end
-        self._has_ended = False
+        self.has_ended = False
         uses = _USES.setdefault(model, WeakSet())
         for other in list(uses):
             if not (is_shared and other._is_shared):  # noqa: SLF001 - one of ours
@@ -45,7 +45,7 @@ class ModelUse:
 
     def check(self) -> None:
         """Raise `UsageError` if it has ended."""
-        if self._has_ended:
+        if self.has_ended:
             raise UsageError(
                 "Another DistributedOptimizer has been made for this model, and each would undo"
                 " what the other does: use that one, give one optimizer all parameters, or make"
@@ -53,5 +53,5 @@ class ModelUse:
             )
 
     def _end(self) -> None:
-        self._has_ended = True
+        self.has_ended = True
         self._on_end()

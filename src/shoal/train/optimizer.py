@@ -259,8 +259,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._strategy.has_finished:
             return
-        with suppress(UsageError):  # cast since its last step: the others have that without it
-            self.flat.take_back()
+        if self._strategy.has_model:  # else it ends in its own memory, and the model stays
+            with suppress(UsageError):  # cast since its last step: the others have that without it
+                self.flat.take_back()
         self._strategy.finish()
 
     def average_model(self) -> float:
