@@ -98,6 +98,17 @@ def test_buffers_with_infinities_are_not_averaged() -> None:
     assert flat.buffers[0].numel() == 4 * 4
 
 
+def test_parameters_that_have_no_mean_stay_where_they_are() -> None:
+    model = nn.Linear(4, 4)
+    for number, dtype in enumerate((torch.int8, torch.bool, torch.float8_e4m3fn)):
+        codes = nn.Parameter(torch.ones(2).to(dtype), requires_grad=False)
+        model.register_parameter(f"codes{number}", codes)
+    flat = FlatParameters(model)
+    assert [buffer.dtype for buffer in flat.buffers] == [torch.float32]
+    assert model.codes0.tolist() == [1, 1]
+    assert flat.num_parameters == 20 + 3 * 2
+
+
 def test_a_model_without_parameters_is_refused() -> None:
     with pytest.raises(UsageError, match="no parameters"):
         FlatParameters(nn.ReLU())

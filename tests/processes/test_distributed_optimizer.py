@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 torch = pytest.importorskip("torch")
+import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from torch.distributed.checkpoint.state_dict import (  # noqa: E402
+    get_state_dict,
+    set_state_dict,
+)
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 import shoal  # noqa: E402
@@ -18,6 +23,8 @@ from shoal.groups import make_schedule  # noqa: E402
 from shoal.train.strategies import STRATEGIES, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from worker_processes import RunWorkers
 
 STEPS = 6
@@ -336,6 +343,85 @@ def test_every_strategy_lives_with_everything_a_script_does(
         assert results[0]["scale"] == 64.0
 
 
+# --- two optimizers for one model -----------------------------------------------------------------
+
+
+def train_halves(first: str, second: str, whole: bool) -> tuple[list[float], bool]:
+    """Return how far the halves of a model moved, and whether the first optimizer was refused."""
+    shoal.init(deadline_s=30)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizers = [
+        shoal.DistributedOptimizer(
+            torch.optim.SGD(half.parameters(), lr=0.1), model if whole else half, sync=sync
+        )
+        for half, sync in zip(model, (first, second), strict=True)
+    ]
+    at_first = [half.bias.detach().clone() for half in model]
+    refused = False
+    for _ in range(3):
+        model.zero_grad()
+        sum(p.sum() for p in model.parameters()).backward()
+        try:
+            optimizers[0].step()
+        except shoal.UsageError as error:
+            refused = "Another DistributedOptimizer" in str(error)
+        optimizers[1].step()
+    for optimizer in optimizers[refused:]:
+        optimizer.finish()
+        optimizer.average_model()
+    moved = [float((a - half.bias.detach())[0]) for a, half in zip(at_first, model, strict=True)]
+    return moved, refused
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "whole", "refused"),
+    [
+        ("ps-bsp", "ps-bsp", True, True),
+        ("ad-psgd", "ad-psgd", True, True),
+        ("local-sgd", "ps-bsp", True, True),
+        ("all-reduce", "ds-sync", True, True),
+        ("local-sgd", "ds-sync", True, False),
+        ("ps-bsp", "all-reduce", False, False),
+        ("ad-psgd", "ds-sync", False, False),
+    ],
+)
+def test_no_optimizer_undoes_what_another_did_to_the_same_model(
+    run_workers: RunWorkers, first: str, second: str, whole: bool, refused: bool
+) -> None:
+    for moved, was_refused in run_workers(train_halves, 2, first, second, whole):
+        assert was_refused == refused
+        assert moved == pytest.approx([0.0 if refused else 0.3, 0.3], abs=1e-6)
+
+
+def wrap_anew_and_finish_the_first(sync: str, then: str) -> float:
+    """Return how far a model moved in three steps of each of two optimizers."""
+    shoal.init(deadline_s=30)
+    model = nn.Linear(2, 2)
+    at_first = model.bias.detach().clone()
+    optimizers = []
+    for name in (sync, then):
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizers.append(shoal.DistributedOptimizer(inner, model, sync=name))
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizers[-1].step()
+    for optimizer in optimizers:
+        optimizer.finish()
+    optimizers[1].average_model()
+    return float((at_first - model.bias.detach())[0])
+
+
+@pytest.mark.parametrize("sync", ["all-reduce", "ps-bsp", "ad-psgd", "local-sgd"])
+@pytest.mark.parametrize("then", ["all-reduce", "local-sgd"])
+def test_finishing_an_optimizer_leaves_a_later_one_its_model(
+    run_workers: RunWorkers, sync: str, then: str
+) -> None:
+    moved = run_workers(wrap_anew_and_finish_the_first, 2, sync, then)
+    apart = 0.2 if sync == "ad-psgd" else 1e-6  # rank 0's replica, which the second begins with
+    assert moved == pytest.approx([0.6, 0.6], abs=apart)  # 0.3 if the second's steps are lost
+
+
 # --- a checkpoint continues the schedule ----------------------------------------------------------
 
 
@@ -366,6 +452,47 @@ def test_a_checkpoint_continues_where_it_was(run_workers: RunWorkers, sync: str)
     assert run_workers(train_with_restart, 3, sync, 3) == run_workers(
         train_with_restart, 3, sync, None
     )
+
+
+def train_from_a_folder(folder: str, sync: str, overlap: str | None, steps: range) -> list[float]:
+    """Go on from what torch.distributed.checkpoint finds in `folder`, and save it there again."""
+    shoal.init(deadline_s=30)
+    model = make_model()
+    inner = make_optimizer(model)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync, overlap=overlap)
+    if steps.start:
+        found = dict(zip(("model", "optimizer"), get_state_dict(model, inner), strict=True))
+        dcp.load(found, checkpoint_id=folder)
+        set_state_dict(
+            model,
+            inner,
+            model_state_dict=found["model"],
+            optim_state_dict=found["optimizer"],
+        )
+    for step in steps:
+        train_one_step(model, optimizer, 0, step)
+    optimizer.settle()
+    kept = dict(zip(("model", "optimizer"), get_state_dict(model, inner), strict=True))
+    dcp.save(kept, checkpoint_id=folder)
+    optimizer.finish()
+    return parameters_of(model)
+
+
+@pytest.mark.parametrize(
+    ("sync", "overlap"),
+    [("all-reduce", None), ("all-reduce", "next-forward"), ("ds-sync", "next-steps")],
+)
+def test_another_number_of_workers_goes_on_from_a_distributed_checkpoint(
+    run_workers: RunWorkers, tmp_path: Path, sync: str, overlap: str | None
+) -> None:
+    folder = str(tmp_path)
+    run_workers(train_from_a_folder, 2, folder, sync, overlap, range(3))
+    model = make_model()
+    optimizer = make_optimizer(model)
+    for step in range(STEPS):
+        train_one_step(model, optimizer, 0, step)
+    for result in run_workers(train_from_a_folder, 3, folder, sync, overlap, range(3, STEPS)):
+        assert_close(result, parameters_of(model))
 
 
 # --- who is slow, where nobody waits for it -----------------------------------------------------

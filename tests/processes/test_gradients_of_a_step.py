@@ -13,6 +13,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import shoal  # noqa: E402
+from shoal.train.strategies import STRATEGIES  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -227,6 +228,55 @@ def test_constants_in_buffers_stay_as_rank_0_has_them_to_the_bit(
         assert kept or sync != "all-reduce", "means of equal numbers are rounded elsewhere"
 
 
+class Quantized(nn.Module):
+    """Weights in 8 bits that nobody trains, and what is trained on top of them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        codes = torch.randint(-128, 128, (FEATURES, FEATURES), dtype=torch.int8)
+        self.codes = nn.Parameter(codes, requires_grad=False)
+        self.chosen = nn.Parameter(torch.rand(FEATURES) < 0.5, requires_grad=False)
+        self.scale = nn.Parameter(torch.rand(FEATURES).to(torch.float8_e5m2), requires_grad=False)
+        self.layer = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight = self.codes.float() * self.scale.float() * self.chosen.float()
+        return torch.tanh(self.layer(inputs @ weight / 128))
+
+
+def train_quantized(sync: str, overlap: str | None) -> tuple[bool, bool]:
+    session = shoal.init(deadline_s=20)
+    model, at_first = Quantized(seed=session.rank), Quantized(seed=0)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    inner = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync, overlap=overlap)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(own_rows(step, session.rank)).square().sum().backward()
+        optimizer.step()
+    optimizer.finish()
+    optimizer.average_model()
+    names = ("codes", "chosen", "scale")
+    pairs = [(getattr(model, name).float(), getattr(at_first, name).float()) for name in names]
+    trains = not torch.equal(model.layer.weight, at_first.layer.weight)
+    return all(torch.equal(*pair) for pair in pairs), trains
+
+
+@pytest.mark.parametrize(
+    ("sync", "overlap"),
+    [
+        *((sync, None) for sync in STRATEGIES),
+        ("all-reduce", "next-forward"),
+        ("local-sgd", "next-steps"),
+    ],
+)
+def test_quantized_weights_stay_as_rank_0_has_them(
+    run_workers: RunWorkers, sync: str, overlap: str | None
+) -> None:
+    assert run_workers(train_quantized, 2, sync, overlap) == [(True, True)] * 2
+
+
 class LateMask(nn.Module):
     """Statistics that begin beyond all others, and a mask that is filled when first needed."""
 
@@ -273,6 +323,39 @@ def test_statistics_may_change_to_anything(run_workers: RunWorkers, overlap: str
         assert mask == [-torch.inf] * (FEATURES - 1)
         assert rare == pytest.approx(1.0, rel=1e-6)
         assert finite
+
+
+def train_late_mask_by(sync: str, overlap: str | None) -> tuple[list[float], bool, float]:
+    session = shoal.init(deadline_s=20)
+    torch.manual_seed(5)
+    model = LateMask()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync, overlap=overlap)
+    for step in range(6 if session.rank else 9):
+        optimizer.zero_grad()
+        model(own_rows(step % 2, session.rank)).square().sum().backward()
+        optimizer.step()
+    optimizer.finish()
+    distance = optimizer.average_model()
+    finite = all(bool(p.isfinite().all()) for p in model.parameters())
+    return model.mask.tolist(), finite, distance
+
+
+@pytest.mark.parametrize(
+    ("sync", "overlap"),
+    [
+        *((sync, None) for sync in STRATEGIES),
+        ("local-sgd", "next-steps"),
+        ("ripples", "next-steps"),
+    ],
+)
+def test_a_mask_filled_late_stays_one(
+    run_workers: RunWorkers, sync: str, overlap: str | None
+) -> None:
+    for mask, finite, distance in run_workers(train_late_mask_by, WORLD, sync, overlap):
+        assert mask == [0.0] + [-torch.inf] * (FEATURES - 1)
+        assert finite
+        assert distance < torch.inf
 
 
 def train_the_head(sync: str) -> float:

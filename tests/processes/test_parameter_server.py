@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -334,12 +334,42 @@ def test_a_checkpoint_continues_bit_for_bit(run_workers: RunWorkers) -> None:
         assert torch.equal(straight, continued)
 
 
+def continue_at_another_rate() -> list[float]:
+    """Return how far steps go: one at 0.01, and those of two later jobs that set their own rate."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = nn.Linear(2, 1, bias=False)
+    saved: dict[str, Any] = {}
+    lengths = []
+    for rate in (0.01, 0.1, 0.3):
+        strategy, optimizer = ParameterServer.bsp(), torch.optim.SGD(model.parameters(), lr=0.1)
+        bind(strategy, model, optimizer, communicator)
+        if saved:
+            optimizer.load_state_dict(saved["optimizer"])
+            strategy.load_state_dict(saved["strategy"])
+        optimizer.param_groups[0]["lr"] = rate
+        before = parameters_of(model)
+        model.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        strategy.step(never)
+        lengths.append(float((before - parameters_of(model))[0]))
+        saved = {"optimizer": optimizer.state_dict(), "strategy": strategy.state_dict()}
+        strategy.finish()
+    return lengths
+
+
+def test_a_learning_rate_set_after_loading_counts(run_workers: RunWorkers) -> None:
+    for lengths in run_workers(continue_at_another_rate, 2):
+        assert lengths == pytest.approx([0.01, 0.1, 0.3], rel=1e-5)
+
+
 def refused_checkpoints() -> None:
     model, strategy = make_model(), ParameterServer.bsp()
     bind(strategy, model, make_optimizer("sgd", model))
     state = strategy.state_dict()
     with pytest.raises(UsageError, match="3 workers"):
         strategy.load_state_dict({**state, "world_size": 3})
+    with pytest.raises(UsageError, match="is rank 2's"):  # of the same shape, as likely as not
+        strategy.load_state_dict({**state, "rank": 2})
     other = [torch.zeros(5, dtype=torch.float64)]
     with pytest.raises(UsageError, match="another shard"):
         strategy.load_state_dict({**state, "shard": {**state["shard"], "weights": other}})
@@ -396,6 +426,12 @@ def refused_optimizers() -> None:
     backward(model, *batch(0, 0))
     used.step()
     attempt(used, model, "has made steps")
+    fresh = torch.optim.Adam(model.parameters())
+    bind(ParameterServer.bsp(), model, fresh)
+    with pytest.raises(UsageError, match="has made steps"):
+        fresh.load_state_dict(used.state_dict())
+    fresh.load_state_dict({**used.state_dict(), "state": {}})
+    model = make_model()
     attempt(torch.optim.SGD(make_model().parameters(), lr=1.0), model, "flat tensors")
 
 

@@ -7,7 +7,7 @@ server's shard, and keep following the worker's learning-rate scheduler. Knows n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
@@ -44,10 +44,11 @@ class Hyperparameters:
                 numbers = _numbers_in(group[key])
                 if numbers is not None:
                     self._slots.append((index, key, len(numbers)))
-        self._last = self.read(groups)
+        self.written: dict[tuple[int, str], list[float]] = dict(self._cut(self.read(groups)))
+        """What each entry was last told to be, by group and name; part of a checkpoint."""
 
     def __len__(self) -> int:
-        return len(self._last)
+        return sum(count for _, _, count in self._slots)
 
     def read(self, groups: ParamGroups) -> list[float]:
         """Return the present values, in the order of the layout.
@@ -71,13 +72,17 @@ class Hyperparameters:
 
         Entries nobody changed are left alone: some optimizers count steps in their groups.
         """
+        for (index, key), new in self._cut(values):
+            if new != self.written[index, key]:
+                groups[index][key] = _in_form_of(groups[index][key], new)
+                self.written[index, key] = new
+
+    def _cut(self, values: list[float]) -> Iterator[tuple[tuple[int, str], list[float]]]:
+        """Yield each entry, by group and name, and its numbers among `values`."""
         start = 0
         for index, key, count in self._slots:
-            new = values[start : start + count]
-            if new != self._last[start : start + count]:
-                groups[index][key] = _in_form_of(groups[index][key], new)
+            yield (index, key), values[start : start + count]
             start += count
-        self._last = list(values)
 
 
 def spread_over(groups: ParamGroups, updates: int) -> list[dict[str, Any]]:
@@ -111,11 +116,7 @@ def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> 
             " use SGD, Adagrad or Adam, or a strategy that averages parameters."
         )
         raise UsageError(message)
-    if any(float(state.get("step", 1)) > 0 for state in optimizer.state.values()):
-        raise UsageError(
-            "The optimizer has made steps already, and a parameter server keeps that state on its"
-            " servers; wrap a fresh optimizer and load a checkpoint of this strategy."
-        )
+    check_fresh(optimizer.state)
     accepted = inspect.signature(kind).parameters
     defaults = {key: _on_server(key, v) for key, v in optimizer.defaults.items() if key in accepted}
     groups = [
@@ -127,6 +128,16 @@ def rebuild_optimizer(optimizer: Optimizer, tensors: Sequence[list[Tensor]]) -> 
     except (TypeError, ValueError) as error:
         message = f"The parameter server cannot make another {kind.__name__}: {error}"
         raise UsageError(message) from error
+
+
+def check_fresh(state: Mapping[Any, Any]) -> None:
+    """Raise `UsageError` if an optimizer's `state` is one of steps: nobody would go on from it."""
+    if any(float(each.get("step", 1)) > 0 for each in state.values()):
+        raise UsageError(
+            "The optimizer has made steps already, and a parameter server keeps that state on its"
+            " servers; wrap a fresh optimizer, and load a checkpoint of this strategy or none of"
+            " the optimizer."
+        )
 
 
 def _options_of(group: dict[str, Any]) -> dict[str, Any]:

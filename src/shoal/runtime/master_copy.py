@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shoal.runtime.changes import subtract
 from shoal.runtime.host_copy import HOST
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class MasterCopy:
         `mine` is what `copy_to` gave and the other worker received, `theirs` the reverse. Halving
         is exact and the other worker's difference is the exact opposite.
         """
-        for other, own in zip(theirs, mine, strict=True):
-            other.sub_(own)
+        for other, own, part in zip(theirs, mine, self._buffers, strict=True):
+            subtract(other, own, part)
         with self._lock:
             for values, change in zip(self._values, theirs, strict=True):
                 values.add_(change, alpha=0.5)
@@ -80,7 +81,9 @@ class MasterCopy:
         for flat, values, part, read in zip(
             self._flats, self._values, self._buffers, self._read, strict=True
         ):
-            values[part] += (flat[part] - read).to("cpu")
+            present, before = flat[part].to(HOST), read.to(HOST)
+            changed = values[part] + (present - before)
+            values[part] = torch.where(before.isinf(), present, changed)
 
     def _load(self) -> None:
         for flat, values, part, read in zip(

@@ -138,7 +138,10 @@ class ParameterShard:
         """
         self._hyperparameters.write(self._optimizer.param_groups, hyperparameters)
         for weight, total in self._buffers:
-            torch.lerp(weight, total / self.num_contributions, share, out=weight)
+            mean = total / self.num_contributions
+            # a mask may have been filled with infinities, between which there is nothing
+            moved = torch.lerp(weight, mean, share)
+            weight.copy_(torch.where(weight.isinf() | mean.isinf(), mean, moved))
         if divisor != 1:
             for total in self._sums:
                 total.div_(divisor)
@@ -161,6 +164,7 @@ class ParameterShard:
         return {
             "weights": [weights.clone() for weights in self.weights],
             "optimizer": _cloned(self._optimizer.state_dict()),
+            "hyperparameters": dict(self._hyperparameters.written),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -174,6 +178,8 @@ class ParameterShard:
         for weights, values in zip(self.weights, saved, strict=True):
             weights.copy_(values)
         self._optimizer.load_state_dict(_cloned(state["optimizer"]))
+        # With them the options were written: a worker's that differ from these are news.
+        self._hyperparameters.written.update(state["hyperparameters"])
 
 
 def _cloned(value: Any) -> Any:

@@ -20,6 +20,7 @@ from shoal.runtime.master_copy import MasterCopy
 from shoal.runtime.pair_exchange import ActiveSide, Channels, PassiveSide
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import buffer_ranges
+from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class ADPSGD(AbstractStrategy):
         self._on_load = replica.model.register_load_state_dict_post_hook(
             lambda *_: self._master.reload()
         )
+        self._use = ModelUse(replica.model)
         channels = Channels(*reserve_channels(communicator)[:3])
         self._active: ActiveSide | None = None
         self._passive: PassiveSide | None = None
@@ -75,6 +77,7 @@ class ADPSGD(AbstractStrategy):
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
         """Take in what averaging has changed, apply `update` to it, and average on."""
+        self._use.check()
         if self._passive is not None:
             self._passive.check()
         if self._active is not None:

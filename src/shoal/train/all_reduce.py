@@ -68,6 +68,7 @@ class AllReduce(AbstractStrategy):
         self._buckets = GradientBuckets(
             replica.model, replica.communicator, replica.stopwatch, self._bucket_bytes
         )
+        self._use = self._buckets.use
         if self._overlap == "next-forward":
             self._layerwise = LayerwiseUpdates(self._buckets, replica.optimizer, replica.model)
             replica.flat.before_access = self._layerwise.settle

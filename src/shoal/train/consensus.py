@@ -30,10 +30,13 @@ def average_model(flat: FlatParameters, communicator: Communicator) -> float:
             mean = buffer.clone()
             communicator.all_reduce(mean, exact_from=0).wait()
             mean.div_(communicator.world_size)
-            squared += (buffer.double() - mean.double()).square().sum().cpu()
+            apart = buffer.double() - mean.double()
+            apart.masked_fill_(buffer == mean, 0)  # of two infinities there is no difference
+            squared += apart.square().sum().cpu()
             buffer.copy_(mean)
     communicator.all_reduce(squared, exact_from=0).wait()
     distance = float((squared / communicator.world_size).sqrt())
-    length = float(torch.cat([buffer.flatten().double() for buffer in flat.buffers]).norm())
+    values = torch.cat([buffer.flatten().double() for buffer in flat.buffers])
+    length = float(values[values.isfinite()].norm())
     # Equal models differ from their own mean by the rounding of its sum: that is not distance.
     return 0.0 if distance < _ROUNDING * length else distance

@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import torch
 
 from shoal.errors import UsageError
+from shoal.runtime.changes import subtract
 from shoal.runtime.helper_thread import HelperThread
 from shoal.runtime.tensor_memory import round_to
 from shoal.trace import SpanKind
+from shoal.train.flat_layout import buffer_ranges
 from shoal.train.replica import Stopwatch
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class DelayedAverage:
         flats = replica.flat.buffers
         self._before = [torch.empty_like(flat, device="cpu") for flat in flats]
         self._average = [torch.empty_like(flat, device="cpu") for flat in flats]
+        ranges = buffer_ranges(replica.model, replica.flat)
+        self._statistics = [slice(each.start, each.stop) for each in ranges]
         self._on_load = replica.model.register_load_state_dict_post_hook(lambda *_: self._forget())
 
     def begin(self, average: Average) -> None:
@@ -104,10 +108,15 @@ class DelayedAverage:
         if not self._is_wanted:
             return
         with torch.no_grad():
-            for flat, before, average in zip(
-                self._replica.flat.buffers, self._before, self._average, strict=True
+            for flat, before, average, part in zip(
+                self._replica.flat.buffers,
+                self._before,
+                self._average,
+                self._statistics,
+                strict=True,
             ):
-                flat.add_(average.sub_(before).to(flat.device))
+                subtract(average, before, part)
+                flat.add_(average.to(flat.device))
 
     def _wait(self) -> None:
         """Wait for the thread, whose own waits have deadlines."""

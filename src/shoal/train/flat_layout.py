@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
+from shoal.train.flat_parameters import averaged_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,7 +35,7 @@ def place_of(parameter: Tensor, flat: FlatParameters) -> tuple[int, range]:
 def buffer_ranges(model: nn.Module, flat: FlatParameters) -> tuple[range, ...]:
     """Return, per flat tensor, the elements that are buffers (batch-norm statistics)."""
     ends = [0] * len(flat.buffers)
-    for parameter in model.parameters():
+    for parameter in averaged_parameters(model):
         if parameter.numel():
             number, elements = place_of(parameter, flat)
             ends[number] = max(ends[number], elements.stop)

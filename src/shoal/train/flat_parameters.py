@@ -3,7 +3,8 @@
 `FlatParameters` moves the storage of every parameter (and of every buffer that is averaged, such as
 batch norm's running statistics) into one flat tensor per data type and device; the model keeps
 working on views of it. Averaging a model is then one operation on few tensors (papers digest 2.9:
-parameters and batch-norm statistics are averaged, optimizer state stays local).
+parameters and batch-norm statistics are averaged, optimizer state stays local). Parameters of types
+that have no mean, quantized weights say, are never trained and stay where they are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 class FlatParameters:
     """One flat tensor per (data type, device) that holds all of a model's averaged state.
 
-    Parameters are laid out in `model.parameters()` order and followed by the averaged buffers.
+    Parameters are laid out in `model.parameters()` order and followed by the averaged buffers;
+    those that have no mean are left out.
     Dense tensors of any memory format keep their strides. What is given storage of its own later
     (`tensor.data = ...`) is taken back by `take_back`.
     """
@@ -36,7 +38,7 @@ class FlatParameters:
         """Called before anybody gets the flat tensors: who puts updates off makes them now."""
         self.num_parameters = sum(p.numel() for p in model.parameters())
         kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for owner in (*model.parameters(), *averaged_buffers(model)):
+        for owner in (*averaged_parameters(model), *averaged_buffers(model)):
             kinds.setdefault((owner.dtype, owner.device), []).append(owner)
         if not kinds:
             raise UsageError("The model has no parameters to train.")
@@ -78,10 +80,25 @@ class FlatParameters:
             self._places.take_back()
 
 
+def averaged_parameters(model: nn.Module) -> list[Tensor]:
+    """Return the parameters that are averaged: all but those of types that have no mean."""
+    return [p for p in model.parameters() if _is_wide_float(p) or p.is_complex()]
+
+
+def constant_parameters(model: nn.Module) -> list[Tensor]:
+    """Return the other parameters: integers, truth values, floats of 8 bits."""
+    averaged = {id(parameter) for parameter in averaged_parameters(model)}
+    return [p for p in model.parameters() if id(p) not in averaged]
+
+
 def averaged_buffers(model: nn.Module) -> list[Tensor]:
     """Return the buffers that are averaged: dense floating-point ones with finite values.
 
     One that holds infinities is a mask, not a statistic, and has no mean.
     """
-    dense = [b for b in model.buffers() if b.is_floating_point() and b.layout == torch.strided]
+    dense = [b for b in model.buffers() if _is_wide_float(b) and b.layout == torch.strided]
     return [b for b in dense if bool(b.isfinite().all())]
+
+
+def _is_wide_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.element_size() > 1

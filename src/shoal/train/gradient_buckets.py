@@ -17,7 +17,6 @@ their own.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.autograd import Variable
@@ -28,6 +27,7 @@ from shoal.trace import SpanKind
 from shoal.train.changed_statistics import ChangedStatistics
 from shoal.train.forward_order import ForwardOrder
 from shoal.train.frozen_parameters import FrozenParameters
+from shoal.train.model_use import ModelUse
 from shoal.train.tensor_places import TensorPlaces
 
 if TYPE_CHECKING:
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, Work
     from shoal.train.replica import Stopwatch
-
-
-_BUCKETS: WeakKeyDictionary[nn.Module, ref[GradientBuckets]] = WeakKeyDictionary()
-"""Of models whose gradients are averaged: once, whoever is made for them."""
 
 
 class GradientBuckets:
@@ -77,7 +73,6 @@ class GradientBuckets:
         self._frozen = FrozenParameters(model.parameters())
         self.statistics = ChangedStatistics(model, first)
         """Of batch norm and the like, averaged along with the gradients."""
-        self._is_removed = False
         self._is_averaged = False
         """Whether gradients have been averaged since the last step."""
         self._is_local = False
@@ -99,10 +94,7 @@ class GradientBuckets:
             for index, p in enumerate(self.parameters)
         ]
         self.reset()
-        previous = _BUCKETS[model]() if model in _BUCKETS else None
-        if previous is not None:  # of an optimizer that has not finished: both would average
-            previous.remove()
-        _BUCKETS[model] = ref(self)
+        self.use = ModelUse(model, on_end=self.remove)
 
     @property
     def trailer(self) -> int:
@@ -295,11 +287,7 @@ class GradientBuckets:
     def end_step(self) -> None:
         """Note that the gradients are used now; raise `UsageError` if some were never averaged."""
         self._frozen.check()
-        if self._is_removed:
-            raise UsageError(
-                "Another DistributedOptimizer has been made for this model, and averages its"
-                " gradients: use that one, or give one optimizer all parameters."
-            )
+        self.use.check()
         is_averaged, is_local = self._is_averaged, self._is_local
         self._is_averaged = self._is_local = False
         if not is_averaged:
@@ -316,7 +304,6 @@ class GradientBuckets:
 
     def remove(self) -> None:
         """Take the hooks off the model."""
-        self._is_removed = True
         self._order.settle()
         for hook in self._hooks:
             hook.remove()

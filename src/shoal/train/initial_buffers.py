@@ -1,5 +1,7 @@
 """A model's buffers as rank 0 has them: statistics to begin with, masks, permutations, counts.
 
+And parameters that are never averaged, such as quantized weights.
+
 They go in one message of bytes, whatever their types: some cannot be summed, and of floating-point
 ones those that are averaged are told by their values, which are the same on every rank after this.
 """
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.runtime.host_copy import HOST
+from shoal.train.flat_parameters import constant_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -19,8 +22,12 @@ if TYPE_CHECKING:
 
 
 def broadcast_buffers(model: nn.Module, communicator: Communicator) -> None:
-    """Replace every worker's buffers by rank 0's; collective. All have them in the same shapes."""
-    buffers = [each for each in model.buffers() if each.layout == torch.strided and each.numel()]
+    """Replace every worker's buffers by rank 0's; collective. All have them in the same shapes.
+
+    Parameters that are not averaged likewise.
+    """
+    held = (*model.buffers(), *constant_parameters(model))
+    buffers = [each for each in held if each.layout == torch.strided and each.numel()]
     if not buffers:
         return
     with torch.no_grad():

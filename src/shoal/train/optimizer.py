@@ -259,8 +259,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._strategy.has_finished:
             return
-        with suppress(UsageError):  # cast since its last step: the others have that without it
-            self.flat.take_back()
+        if self._strategy.has_model:  # else it ends in its own memory, and the model stays
+            with suppress(UsageError):  # cast since its last step: the others have that without it
+                self.flat.take_back()
         self._strategy.finish()
 
     def average_model(self) -> float:
@@ -294,7 +295,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from `state_dict`; one saved by the bare optimizer is accepted as well."""
+        """Continue from `state_dict`.
+
+        One saved by the bare optimizer is accepted as well, unless it holds state that a parameter
+        server would keep elsewhere (`UsageError`).
+        """
         self.settle()
         state_dict = dict(state_dict)
         own = state_dict.pop("shoal", None)

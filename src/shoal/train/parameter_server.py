@@ -20,7 +20,7 @@ from shoal.errors import UsageError
 from shoal.groups.server_clock import ssp_staleness
 from shoal.runtime.channels import reserve_channels
 from shoal.runtime.host_copy import HOST
-from shoal.runtime.hyperparameters import Hyperparameters
+from shoal.runtime.hyperparameters import Hyperparameters, check_fresh
 from shoal.runtime.parameter_client import ParameterClient
 from shoal.runtime.parameter_protocol import Channels, Kind, Request
 from shoal.runtime.parameter_server import ShardServer, UpdateRule
@@ -28,6 +28,7 @@ from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSp
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import buffer_ranges, place_of
 from shoal.train.frozen_parameters import FrozenParameters
+from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
@@ -131,11 +132,18 @@ class ParameterServer(AbstractStrategy):
             self._inbox,
             self._pull_bound,
         )
-        # A model loaded later must not be undone by the next pull.
-        self._on_load = replica.model.register_load_state_dict_post_hook(
-            lambda *_: self._server.load_weights(replica.flat.buffers)
+        self._on_load = (
+            # A model loaded later must not be undone by the next pull.
+            replica.model.register_load_state_dict_post_hook(
+                lambda *_: self._server.load_weights(replica.flat.buffers)
+            ),
+            # State of another strategy's steps would lie where no step is made.
+            replica.optimizer.register_load_state_dict_pre_hook(
+                lambda _, state_dict: check_fresh(state_dict["state"])
+            ),
         )
         self._server.start()
+        self._use = ModelUse(replica.model)
 
     def _allocate(self, flats: list[Tensor], layout: ModelLayout) -> None:
         """Make what is pushed from and pulled into; on the CPU weights are pulled in place."""
@@ -159,6 +167,7 @@ class ParameterServer(AbstractStrategy):
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
         """Push this step's gradients and pull weights; `update` happens on the servers instead."""
+        self._use.check()
         self._server.check()
         self._frozen.check()
         begin_ns = time.monotonic_ns()
@@ -230,23 +239,35 @@ class ParameterServer(AbstractStrategy):
             )
             self._unpack()
         self._server.join()
-        self._on_load.remove()
+        for hook in self._on_load:
+            hook.remove()
         self._replica.counters.update(self._server.counters())
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's shard: weights, optimizer state, options and update count."""
-        return {"world_size": self._replica.communicator.world_size, **self._server.state_dict()}
+        communicator = self._replica.communicator
+        return {
+            "world_size": communicator.world_size,
+            "rank": communicator.rank,
+            **self._server.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, which this rank saved. Collective: every worker loads its own.
 
-        Raises `UsageError` for a checkpoint of another number of workers or another model.
+        Raises `UsageError` for a checkpoint of another number of workers, rank or model.
         """
-        world_size = self._replica.communicator.world_size
+        rank, world_size = self._replica.communicator.rank, self._replica.communicator.world_size
         if state["world_size"] != world_size:
             message = (
                 f"The checkpoint's shards are those of {state['world_size']} workers, but there"
                 f" are {world_size}; continue with as many, or drop its 'shoal' entry."
+            )
+            raise UsageError(message)
+        if state["rank"] != rank:
+            message = (
+                f"The checkpoint is rank {state['rank']}'s and holds its shard, but this is rank"
+                f" {rank}; let every worker save and load a checkpoint of its own."
             )
             raise UsageError(message)
         with torch.no_grad():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.arguments import whole_number
 from shoal.train.delayed_average import AveragingOverlap, DelayedAverage, check_averaging_overlap
+from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ class AbstractPeriodicAveraging(AbstractStrategy):
         """Begin at the first step."""
         self._replica = replica
         self._position = 0
+        self._use = ModelUse(replica.model, is_shared=True)
         if self._overlap == "next-steps" and replica.communicator.world_size > 1:
             self._delayed = DelayedAverage(replica)
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
         """Apply the local `update`, then average if that is due."""
+        self._use.check()
         update()
         self._position += 1
         is_due = self._position % self._interval == 0

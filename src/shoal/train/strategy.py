@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shoal.runtime.udp.remarks import Remark
+    from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
 
 
@@ -41,6 +42,9 @@ class AbstractStrategy(ABC):
 
     is_lock_step: ClassVar[bool]
     """Whether every worker must make the same number of steps (or use uneven inputs)."""
+
+    _use: ModelUse
+    """Of the model, by this strategy; made in `_attach`."""
 
     _is_bound = False
     _has_finished = False
@@ -99,6 +103,11 @@ class AbstractStrategy(ABC):
     def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
         """Return the context in which the user's gradients are cleared."""
         return nullcontext()
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the model is still this strategy's, and no later one's."""
+        return not self._use.has_ended
 
     @property
     def has_finished(self) -> bool:
