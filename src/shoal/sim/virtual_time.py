@@ -109,8 +109,8 @@ class VirtualTime:
             if awake == NEVER:
                 if transfers:
                     message = (
-                        "Transfers stand still: a link on their way is down, or they take longer"
-                        " than virtual time can count, 106 days."
+                        "Transfers stand still: a link on their way is down or loses all packets,"
+                        " or they take longer than virtual time can count, 106 days."
                     )
                     raise UsageError(message)
                 return
