@@ -40,6 +40,13 @@ _SIZES: Final[Mapping[str, Fraction | int]] = {
 }
 _NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)\s*(\S*)\s*", re.ASCII)
 _PERCENT: Final = Fraction(1, 100)
+_MOST_DIGITS: Final = 40
+"""Of a text: what has more is nobody's quantity, and may be none that Python can show."""
+
+LONGEST_S: Final = 1_000_000
+"""Some 12 days: networks count picoseconds in 64 bits, 106 days, and times add up."""
+MOST_BYTES: Final = 10**15
+"""As much as 1 PB: networks count bytes in 64 bits, and sizes add up."""
 
 
 def parse_rate(text: object) -> int:
@@ -48,13 +55,24 @@ def parse_rate(text: object) -> int:
 
 
 def parse_duration(text: object) -> float:
-    """Return seconds of a text such as "20 us"; raise `UsageError`."""
-    return _parse(text, _DURATIONS, "a time such as '20 us'")
+    """Return seconds of a text such as "20 us", `LONGEST_S` at most; raise `UsageError`."""
+    seconds = _parse(text, _DURATIONS, "a time such as '20 us'")
+    if seconds > LONGEST_S:
+        message = f"It takes a time of at most {LONGEST_S} s, not {text!r}."
+        raise UsageError(message)
+    return seconds
 
 
 def parse_size(text: object) -> int:
-    """Return bytes of a text such as "128 kB" (1 kB is 1000 B); raise `UsageError`."""
-    return round(_parse(text, _SIZES, "a size such as '128 kB'"))
+    """Return bytes of a text such as "128 kB" (1 kB is 1000 B), `MOST_BYTES` at most.
+
+    Raises `UsageError`.
+    """
+    size = round(_parse(text, _SIZES, "a size such as '128 kB'"))
+    if size > MOST_BYTES:
+        message = f"It takes a size of at most {MOST_BYTES // 10**9} GB, not {text!r}."
+        raise UsageError(message)
+    return size
 
 
 def parse_share(value: object) -> float:
@@ -99,7 +117,7 @@ def _digits(value: float) -> str:
 
 def _parse(text: object, units: Mapping[str, Fraction | int], wanted: str) -> float:
     found = _NUMBER.fullmatch(text) if isinstance(text, str) else None
-    if found is None or found[2] not in units:
+    if found is None or found[2] not in units or len(found[1]) > _MOST_DIGITS:
         message = f"It takes {wanted} (units: {', '.join(units)}), not {text!r}."
         raise UsageError(message)
     return float(Fraction(found[1]) * units[found[2]])

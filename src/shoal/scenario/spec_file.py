@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -62,6 +63,9 @@ _LINK: Final[dict[str, Callable[[object], Any]]] = {
     "down": parse_flag,
 }
 """What can be said of a link; times are fields of `Link` that end in _s."""
+
+_ADDRESS: Final = re.compile("[0-9]+|0x[0-9a-f]*")
+"""Of IPv4 in one number, as `inet_aton` reads it."""
 
 
 def read_spec(path: Path) -> ClusterSpec:
@@ -149,12 +153,26 @@ def _hosts(table: Table) -> tuple[list[str], int]:
     if "names" in table and "count" in table:
         raise table.error("It takes names or a count, not both.", "count")
     if "names" in table:
-        names = table.take("names", parse_names)
+        names = table.take("names", _host_names)
     else:
         names = host_names(table.take("count", lambda value: parse_whole(value, 1, MOST_NAMES)))
     workers = table.take("workers", lambda value: parse_whole(value, 1, MOST_NAMES), 1)
     table.end()
     return names, workers
+
+
+def _host_names(value: object) -> list[str]:
+    """Return names by which programs find a host: they look for some of them elsewhere first."""
+    names = parse_names(value)
+    lower = [name.lower() for name in names]
+    for place, name in enumerate(lower):
+        if name in lower[:place]:
+            message = f"The name {names[place]!r} is there twice: case makes no difference."
+            raise UsageError(message)
+        if name == "localhost" or _ADDRESS.fullmatch(name):
+            message = f"Programs take {names[place]!r} for an address: call the host otherwise."
+            raise UsageError(message)
+    return names
 
 
 def _materials(top: Table, switch: Table, queues: tuple[Queue, ...]) -> Materials:

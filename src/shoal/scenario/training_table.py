@@ -140,7 +140,7 @@ def _slow(table: Table, workers: int) -> dict[int, float]:
 def parse_compute(value: object) -> float:
     """Return the seconds that a step computes, of a text such as "20 ms"; raise `UsageError`."""
     seconds = parse_duration(value)
-    if not 0 < seconds < 1e6:
+    if seconds == 0:
         message = f"A step computes for more than nothing, not {value!r}."
         raise UsageError(message)
     return seconds

@@ -108,7 +108,11 @@ class VirtualTime:
                 break
             if awake == NEVER:
                 if transfers:
-                    raise UsageError("Transfers stand still: a link on their way is down.")
+                    message = (
+                        "Transfers stand still: a link on their way is down or loses all packets,"
+                        " or they take longer than virtual time can count, 106 days."
+                    )
+                    raise UsageError(message)
                 return
             self.now = awake
             while sleeping and sleeping[0][0] == awake:
