@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shoal.collectives.graphs import all_gather, all_reduce, lossy_hops
+from shoal.collectives.graphs import (
+    all_gather,
+    all_reduce,
+    lossy_hops,
+    reduce_scatter,
+    shards_summed_by,
+)
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,3 +113,52 @@ def test_where_no_host_has_several_of_many_everyone_sends_to_everyone() -> None:
         graph = all_gather(1, [3, 3, 3, 3], 7, per_host=per_host)
         assert [out.peer for out in graph.outgoing] == [2, 3, 0]
         assert not graph.gates
+
+
+@pytest.mark.parametrize(("size", "per_host"), SHAPES)
+def test_shards_are_summed_within_hosts_and_cross_between_them_once(
+    size: int, per_host: int
+) -> None:
+    """Carried out with sets of contributions for numbers: each shard ends with everyone's."""
+    shard, piece = 20, 7
+    made = [reduce_scatter(size, me, shard, piece, per_host=per_host) for me in range(size)]
+    targets = [
+        [{me} for _ in shards_summed_by(size, me, per_host) for _ in range(shard)]
+        for me in range(size)
+    ]
+    remaining = [Counter(each.gate for each in graph.incoming) for graph in made]
+    sent: dict[tuple[int, int], list[Any]] = defaultdict(list)
+    taken: Counter[tuple[int, int]] = Counter()
+    between: Counter[tuple[int, int]] = Counter()
+    waiting = [list(graph.outgoing) for graph in made]
+    coming = [list(graph.incoming) for graph in made]
+    for _ in range(10 * size * shard):
+        for me, outgoing in enumerate(waiting):
+            for out in list(outgoing):
+                if out.after < 0 or remaining[me][out.after] == 0:
+                    where = [{me}] * size * shard if out.after < 0 else targets[me]
+                    sent[me, out.peer].append([set(where[each]) for each in out.piece])
+                    outgoing.remove(out)
+                    crosses = out.peer // per_host != me // per_host
+                    assert out.lossy == (crosses or per_host == size)
+                    if crosses:
+                        between[me // per_host, out.peer // per_host] += len(out.piece)
+        for me, incoming in enumerate(coming):
+            for come in list(incoming):
+                nth = taken[come.peer, me]
+                first = next(each for each in incoming if each.peer == come.peer)
+                if come is first and nth < len(sent[come.peer, me]):
+                    values = sent[come.peer, me][nth]
+                    taken[come.peer, me] += 1
+                    for place, value in zip(come.piece, values, strict=True):
+                        assert not targets[me][place] & value
+                        targets[me][place] |= value
+                    remaining[me][come.gate] -= 1
+                    incoming.remove(come)
+    assert not any(waiting)
+    assert not any(coming)
+    for me in range(size):
+        own = shards_summed_by(size, me, per_host).index(me) * shard
+        assert targets[me][own : own + shard] == [set(range(size))] * shard
+    if 1 < per_host < size:
+        assert set(between.values()) == {per_host * shard}

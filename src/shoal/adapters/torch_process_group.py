@@ -35,6 +35,7 @@ from shoal.adapters.torch_reductions import (
     reduce_rows,
     reduction_of,
 )
+from shoal.adapters.torch_shards import check_shards, row_bytes
 from shoal.adapters.torch_work import TransportWork, then
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.runtime.any_source import AnySource, Wanted
@@ -236,7 +237,7 @@ class ShoalProcessGroup(DescribedGroup):
         self, output: Tensor, source: Tensor, reduction: Any, options: SumOptions
     ) -> TransportWork:
         size, me = self.group.size, self.group.me
-        _check_shards(output, source, size)
+        check_shards(output, source, size)
         whole = source.reshape(size, -1)
         if reduction == ReduceOp.PREMUL_SUM:
             whole, reduction = whole * factor_of(reduction, whole), ReduceOp.SUM
@@ -246,13 +247,17 @@ class ShoalProcessGroup(DescribedGroup):
             work = self._operation([output], lambda: _assign(output, scratch[me]))
             inner.tell(work.part())
             return work.seal()
-        target, finish = _contiguous(output, copy=False)
-        target.copy_(whole[me].view(target.shape))
-        whole = whole.contiguous()
+        whole, form = whole.contiguous(), form_of(output.dtype, options.wire)
+        from_memory = memory_of(whole, form)
+        summed = self.group.shards_summed_here(from_memory, options)
+        if len(summed) > 1:
+            target = whole[summed.start :: summed.step].clone()
+            finish = functools.partial(_assign, output, target[summed.index(me)])
+        else:
+            target, finish = _contiguous(output, copy=False)
+            target.copy_(whole[me].view(target.shape))
         work = self._operation([output], finish)
-        form = form_of(target.dtype, options.wire)
-        memories = memory_of(whole, form), memory_of(target, form)
-        then(self.group.reduce_scatter(*memories, options), work)
+        then(self.group.reduce_scatter(from_memory, memory_of(target, form), options), work)
         return work.seal()
 
     def reduce_scatter_tensor_coalesced(
@@ -304,7 +309,7 @@ class ShoalProcessGroup(DescribedGroup):
     def _allgather_base(self, output: Tensor, source: Tensor, opts: Any = None) -> TransportWork:
         """Collect every member's tensor, one behind the other."""
         size, me = self.group.size, self.group.me
-        _check_shards(source, output, size)
+        check_shards(source, output, size)
         flat, finish = _contiguous(output, copy=False)
         flat.view(size, -1)[me] = source.reshape(-1)
         work = self._operation([output], finish)
@@ -382,8 +387,8 @@ class ShoalProcessGroup(DescribedGroup):
         size, me = self.group.size, self.group.me
         target, finish = _contiguous(output, copy=False)
         source = source.contiguous()
-        sent = _row_bytes(source, input_splits, size)
-        received = _row_bytes(target, output_splits, size)
+        sent = row_bytes(source, input_splits, size)
+        received = row_bytes(target, output_splits, size)
         flat_source, flat_target = source.view(-1).view(torch.uint8), target.view(-1)
         flat_target = flat_target.view(torch.uint8)
         mine_from, mine_to = sum(sent[:me]), sum(received[:me])
@@ -571,28 +576,3 @@ def _bring_back(summand: Summand, finish: Callable[[], None]) -> Callable[[], No
         finish()
 
     return copy
-
-
-def _check_shards(shard: Tensor, whole: Tensor, size: int) -> None:
-    """Raise `UsageError` unless `whole` is made of `size` shards like `shard`."""
-    if shard.dtype != whole.dtype or shard.numel() * size != whole.numel():
-        message = (
-            f"Shards of {shard.numel()} {shard.dtype} on {size} ranks do not make"
-            f" {whole.numel()} {whole.dtype}."
-        )
-        raise UsageError(message)
-
-
-def _row_bytes(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
-    """Return the bytes that go to or come from each member."""
-    rows = tensor.shape[0] if tensor.dim() else 0
-    if not splits:
-        if rows % size:
-            message = f"A tensor of {rows} rows cannot be split evenly over {size} ranks."
-            raise UsageError(message)
-        splits = [rows // size] * size
-    if len(splits) != size or sum(splits) != rows or min(splits) < 0:
-        message = f"The splits {list(splits)} do not divide {rows} rows among {size} ranks."
-        raise UsageError(message)
-    row = tensor.numel() // rows * tensor.element_size() if rows else 0
-    return [split * row for split in splits]

@@ -13,7 +13,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from shoal.collectives.direct import plan_direct
-from shoal.collectives.hierarchical import hierarchical_all_gather, hierarchical_all_reduce
+from shoal.collectives.hierarchical import (
+    hierarchical_all_gather,
+    hierarchical_all_reduce,
+    hierarchical_reduce_scatter,
+)
 from shoal.collectives.message_graph import (
     NO_GATE,
     Gate,
@@ -65,11 +69,21 @@ def all_reduce(
     return graph_of(plan_direct(size, me, length, piece_length, rounds))
 
 
-def reduce_scatter(size: int, me: int, shard: int, piece_length: int) -> MessageGraph:
+def shards_summed_by(size: int, me: int, per_host: int) -> range:
+    """Return the members whose shards member `me` sums up in a `reduce_scatter`, or helps to."""
+    return range(me % per_host, size, per_host) if 1 < per_host < size else range(me, me + 1)
+
+
+def reduce_scatter(
+    size: int, me: int, shard: int, piece_length: int, *, per_host: int = 1
+) -> MessageGraph:
     """Return the graph of a sum whose shard `me` ends here.
 
-    The source holds `size` shards of `shard` elements; the target starts as this member's own.
+    The source holds `size` shards of `shard` elements; the target starts as this member's own of
+    `shards_summed_by`.
     """
+    if 1 < per_host < size:
+        return hierarchical_reduce_scatter(size, me, shard, _cut(shard, piece_length), per_host)
     outgoing = [
         Outgoing(
             range(peer * shard + part.start, peer * shard + part.stop), peer, NO_GATE, lossy=True

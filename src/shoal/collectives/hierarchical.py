@@ -35,6 +35,10 @@ class _Place:
         first = self.host * self.per_host
         return [first + (self.index + step) % self.per_host for step in range(1, self.per_host)]
 
+    def turns(self) -> list[int]:
+        """Return all hosts, this one last: no two hosts begin with the same one."""
+        return [(self.host + step) % self.hosts for step in range(1, self.hosts + 1)]
+
     def counterparts(self) -> list[int]:
         """Return the members of the same index on other hosts, by distance."""
         hosts = ((self.host + step) % self.hosts for step in range(1, self.hosts))
@@ -68,7 +72,7 @@ def hierarchical_all_reduce(
         """Return the pieces that member `index` of `host` sums up."""
         return [piece for piece in pieces[index * here.hosts + host] if piece]
 
-    for host in range(here.hosts):
+    for host in here.turns():
         for colleague in here.colleagues():
             for piece in owned(host, colleague % per_host):
                 to_reduce.append(Outgoing(piece, colleague, NO_GATE))
@@ -100,6 +104,49 @@ def hierarchical_all_reduce(
     return MessageGraph(
         (*to_reduce, *between, *onward), (*within, *from_hosts, *back), tuple(gates)
     )
+
+
+def hierarchical_reduce_scatter(
+    size: int, me: int, shard: int, parts: Sequence[range], per_host: int
+) -> MessageGraph:
+    """Return the graph of a sum whose shard `me`, of `shard` elements in `parts`, ends here.
+
+    The source holds `size` shards. The target holds those of the members of this index, host by
+    host, and starts as this member's own of each.
+    """
+    here = _Place(me // per_host, me % per_host, per_host, size // per_host)
+    to_reduce: list[Outgoing] = []
+    between: list[Outgoing] = []
+    incoming: list[Incoming] = []
+    gates: list[Gate] = []
+
+    def moved(part: range, number: int) -> range:
+        return range(number * shard + part.start, number * shard + part.stop)
+
+    for part in parts:
+        for host in here.turns():
+            piece, mine = moved(part, host), host == here.host
+            for colleague in here.colleagues():
+                theirs = moved(part, host * per_host + colleague % per_host)
+                to_reduce.append(Outgoing(theirs, colleague, NO_GATE))
+                incoming.append(Incoming(piece, colleague, adds=True, gate=len(gates)))
+            if mine:
+                incoming += [
+                    Incoming(
+                        piece,
+                        peer,
+                        adds=True,
+                        gate=len(gates),
+                        lossy=True,
+                        contributions=per_host,
+                    )
+                    for peer in here.counterparts()
+                ]
+            else:
+                owner = host * per_host + here.index
+                between.append(Outgoing(piece, owner, len(gates), lossy=True))
+            gates.append(Gate(piece, finish=mine))
+    return MessageGraph((*to_reduce, *between), tuple(incoming), tuple(gates))
 
 
 def hierarchical_all_gather(

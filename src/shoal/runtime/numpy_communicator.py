@@ -156,11 +156,12 @@ class NumpyCommunicator:
         members = self.group(group)
         self._check_rows(array, members)
         values, form = self._summable(array, wire)
-        part = np.array(values[members.me])
         options = SumOptions(loss_bound=self._checked_bound(array, loss_bound))
-        memories = _memory(values, form), _memory(part, form)
-        self._finish(members.reduce_scatter(*memories, options))
-        return part.astype(array.dtype, copy=False)
+        source = _memory(values, form)
+        summed = members.shards_summed_here(source, options)
+        parts = values[list(summed)]  # a copy
+        self._finish(members.reduce_scatter(source, _memory(parts, form), options))
+        return parts[summed.index(members.me)].astype(array.dtype, copy=False)
 
     def all_gather(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
         """Return everyone's `array`, one row for each member; all have the same shape and type."""

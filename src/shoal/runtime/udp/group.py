@@ -207,18 +207,30 @@ class TransportGroup:
     def _per_host(self) -> int:
         return members_per_host([self.engine.hosts[rank] for rank in self.ranks])
 
+    def shards_summed_here(self, source: Memory, options: SumOptions = EXACT) -> range:
+        """Return the members whose shards this one sums up in a `reduce_scatter` of `source`."""
+        counts = options.loss_bound > 0 and options.policy == DIVIDE_BY_COUNT
+        num_bytes = source.count * WIRE_BYTES[source.form]
+        by_host = goes_by_host(self.size, num_bytes, self._per_host) and not counts
+        return graphs.shards_summed_by(self.size, self.me, self._per_host if by_host else 1)
+
     def reduce_scatter(
         self, source: Memory, target: Memory, options: SumOptions = EXACT
     ) -> Transfer | None:
-        """Sum shard `me` of every `source` into `target`, which holds this member's already."""
+        """Sum shard `me` of every `source` into its place in `target`.
+
+        `target` holds this member's own of `shards_summed_here` already, one after another.
+        """
+        shard = source.count // self.size
+        per_host = self._per_host if target.count > shard else 1
         options = replace(options, algorithm="direct")
-        piece = self._piece_length(target)
+        piece = self._piece_length(replace(target, count=shard))
         return self._start(
             ("reduce-scatter", target.count, target.form, options),
-            lambda: graphs.reduce_scatter(self.size, self.me, target.count, piece),
+            lambda: graphs.reduce_scatter(self.size, self.me, shard, piece, per_host=per_host),
             target,
             piece,
-            shard=target.count,
+            shard=shard,
             source=source,
             options=options,
         )
