@@ -26,4 +26,4 @@ def test_nothing_is_eaten() -> None:
     for name, text in found.items():
         assert Text.from_markup(text).plain == text.replace("\\[", "["), name
     for name in ("shoal simulate scenario", "shoal plan cluster"):
-        assert "its [training] table, or options" in Text.from_markup(found[name]).plain
+        assert "[training] table" in Text.from_markup(found[name]).plain
