@@ -76,7 +76,7 @@ def on_feedback(state: State, rank: int, header: Row, feedback: Row, arrived: in
     peer.credit_probe_at, peer.credit_probes = NEVER, 0
     if fresh > 0:
         note_round_trip(peer, feedback, arrived, is_turn)
-        note_way(state.core[0], peer.network_rtt)
+        note_way(state.core[0], peer)
     note_feedback(state.core[0], peer, max(0, fresh), max(0, fresh_marked))
 
 

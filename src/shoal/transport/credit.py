@@ -26,6 +26,9 @@ that hear of it do the same: with unequal budgets, who grants less is served las
 bounds let packets get lost, switches may drop them early to keep others' queues short: that is no
 sign of a shallow port.
 
+Who is on this host sends through no port. Where others are not, it gets credit of its own, and what
+it sends says nothing of the budget's.
+
 The papers leave rate control minimal (research digest, section 1.8: "only to avoid collapse");
 granting credit from the receiver follows the idea of NDP and Homa, setting it in proportion to the
 queue that of FAST TCP.
@@ -147,7 +150,7 @@ LARGEST_CREDIT: Final = WINDOW // 2
 @compiled
 def note_expected(core: Row, peer: Row, segments: int) -> None:
     """Note that a peer owes so many segments more, at least one."""
-    if peer.expecting == 0:
+    if peer.expecting == 0 and peer.near == 0:
         core.receiving_peers += 1
     peer.expecting += segments
 
@@ -156,7 +159,7 @@ def note_expected(core: Row, peer: Row, segments: int) -> None:
 def note_settled(core: Row, peer: Row, segments: int) -> None:
     """Note that a peer owes so many segments less: they are here, or no longer wanted."""
     peer.expecting -= segments
-    if peer.expecting == 0 and segments > 0:
+    if peer.expecting == 0 and segments > 0 and peer.near == 0:
         core.receiving_peers -= 1
         _end_turn(core, peer)
 
@@ -171,11 +174,17 @@ def first_grant(state: State, rank: int) -> None:
     core, peers = state.core[0], state.peers
     room = core.budget
     for other in range(peers.size):
-        if other != rank and peers[other].expecting > 0:
+        if other != rank and peers[other].expecting > 0 and peers[other].near == 0:
             room -= peers[other].grant - peers[other].end
-    share = max(1, min(int(room), int(core.budget / max(1, core.receiving_peers))))
     peer = peers[rank]
+    share = max(1, min(int(room), _share_of(core, peer))) if peer.near == 0 else int(peer.near)
     peer.grant = max(peer.grant, peer.end + min(share, peer.expecting, LARGEST_CREDIT))
+
+
+@compiled
+def _share_of(core: Row, peer: Row) -> int:
+    """Return how many packets a peer that owes something may have under way."""
+    return int(peer.near) if peer.near > 0 else int(core.budget / max(1, core.receiving_peers))
 
 
 @compiled
@@ -189,17 +198,16 @@ def extend_grant(core: Row, peer: Row) -> bool:
     _end_turn(core, peer)
     if peer.expecting == 0:
         return False
-    share = max(1, int(core.budget / max(1, core.receiving_peers)))
-    share = min(share, LARGEST_CREDIT)
+    share = min(max(1, _share_of(core, peer)), LARGEST_CREDIT)
     peer.grant = max(peer.grant, peer.end + min(share, peer.expecting))
-    news = _worth_telling(core, share) if peer.expecting > share else 1
+    news = _worth_telling(core, peer, share) if peer.expecting > share else 1
     return bool(peer.grant - peer.grant_sent >= news and not peer.feedback_due)
 
 
 @compiled
-def takes_turns(core: Row) -> bool:
-    """Return whether senders are so many that they are granted credit in turns."""
-    return bool(core.budget < TURN * core.receiving_peers)
+def takes_turns(core: Row, peer: Row) -> bool:
+    """Return whether a sender is granted credit in turns with others, for they are so many."""
+    return bool(core.budget < TURN * core.receiving_peers and peer.near == 0)
 
 
 @compiled
@@ -278,12 +286,14 @@ def _end_long_turns(state: State) -> None:
 
 
 @compiled
-def _worth_telling(core: Row, share: int) -> int:
+def _worth_telling(core: Row, peer: Row, share: int) -> int:
     """Return how much credit must be new for a packet of its own to the sender.
 
     Half of the share, or what arrives in half a millisecond if that is less: on a slow link answers
     wait behind our own data, and a sender that has to wait for them leaves the link idle.
     """
+    if peer.near > 0:
+        return max(1, share // 2)
     soon = max(_FEWEST_NEWS, int(min(core.arrivals / 2, float(share))))
     return max(1, min(share // 2, soon))
 
@@ -297,7 +307,7 @@ def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
     """
     known = end - int(peer.reordering)
     for number in range(peer.judged, known):
-        if not has_seen(seen, number):
+        if not has_seen(seen, number) and peer.near == 0:
             core.interval_lost += 1
     peer.judged = max(peer.judged, known)
     peer.reordering = max(LEAST_REORDERING, peer.reordering * (1.0 - ORDER * (end - peer.end)))
@@ -307,7 +317,7 @@ def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
 @compiled
 def note_overtaken(core: Row, peer: Row, number: int) -> None:
     """Note that a packet arrived after later ones, so that it is not lost after all."""
-    if number < peer.judged:
+    if number < peer.judged and peer.near == 0:
         core.interval_lost -= 1
     peer.reordering = max(peer.reordering, min(float(peer.end - number), MOST_REORDERING))
 
@@ -322,6 +332,8 @@ def note_delay(
     for the shortest way because of a wrong guess would make all others look long, so guesses count
     only where there was nothing else for an epoch.
     """
+    if peer.near > 0:
+        return
     if core.interval_packets == 0:
         core.interval_first = arrived
     core.interval_last = arrived
@@ -350,6 +362,8 @@ def note_delay(
 @compiled
 def note_gap(core: Row, peer: Row) -> None:
     """Note that a packet is missing behind the latest of a peer's, and what that had to wait."""
+    if peer.near > 0:
+        return
     delay = unwrap(peer.base_delay, (peer.last_arrival - peer.last_clock) & 0xFFFFFFFF)
     is_high = 1.0 if delay - peer.base_delay > core.high_delay else 0.0
     core.high_gaps += (is_high - core.high_gaps) / GAPS
@@ -368,13 +382,21 @@ def says_shallow(core: Row) -> bool:
 
 
 @compiled
-def note_way(core: Row, round_trip: float) -> None:
+def note_way(core: Row, peer: Row) -> None:
     """Note how long a round trip of our own packets took: no way without queues is longer.
 
     Where everyone sends to everyone, credit waits at senders for its turn, and the rounds that it
     makes look like long ways.
     """
-    core.shortest_round = min(core.shortest_round, round_trip)
+    if peer.near == 0:
+        core.shortest_round = min(core.shortest_round, peer.network_rtt)
+
+
+@compiled
+def note_forgiven(core: Row, peer: Row, packets: float) -> None:
+    """Note that so many packets might as well have got lost of what came from a peer."""
+    if peer.near == 0:
+        core.interval_forgiven += packets
 
 
 @compiled
@@ -382,7 +404,7 @@ def _under_way(state: State) -> float:
     """Return how many packets were granted that have neither arrived nor are missing."""
     peers, packets = state.peers, 0
     for rank in range(peers.size):
-        if peers[rank].expecting > 0:
+        if peers[rank].expecting > 0 and peers[rank].near == 0:
             packets += peers[rank].grant - peers[rank].end
     return float(packets)
 

@@ -11,15 +11,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shoal.errors import ResourceError, UsageError
 from shoal.transport import rates
-from shoal.transport.credit import DOUBLING, FIRST_ARRIVALS, LEAST_REORDERING, MOST_REORDERING
+from shoal.transport.credit import (
+    DOUBLING,
+    FIRST_ARRIVALS,
+    LARGEST_CREDIT,
+    LEAST_REORDERING,
+    MOST_REORDERING,
+)
 from shoal.transport.operations import cancel_operation, post_operation
 from shoal.transport.own_queue import FIRST_BYTES
 from shoal.transport.tables import NEVER, Counter, State, new_state
 from shoal.transport.wire import segment_bytes_for
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shoal.compiled.entry import Given
     from shoal.transport.messages import MessageTables
 
@@ -85,6 +95,17 @@ class Endpoint:
         """Talk to `peer`, whose packets bear `tag_in` and who wants `tag_out` in ours."""
         row = self.state.peers[peer]
         row["tag_in"], row["tag_out"], row["known"] = tag_in, tag_out, 1
+
+    def note_host(self, near: Sequence[int]) -> None:
+        """Give the ranks `near`, which are on this rank's host, half of what fits; others are not.
+
+        Once, before anything is posted.
+        """
+        core, peers = self.state.core, self.state.peers
+        core["largest_budget"] /= 2
+        core["budget"] = np.minimum(core["budget"], core["largest_budget"])
+        share = int(core["largest_budget"][0]) // len(near)
+        peers["near"][list(near)] = min(max(1, share), LARGEST_CREDIT)
 
     def take_share(self, share: float) -> None:
         """Send at this share of `config`'s rate: other endpoints of this rank send the rest."""

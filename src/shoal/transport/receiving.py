@@ -33,6 +33,7 @@ from shoal.transport.credit import (
     move_end,
     next_turn,
     note_delay,
+    note_forgiven,
     note_gap,
     note_overtaken,
     note_settled,
@@ -190,7 +191,7 @@ def _grant_more(state: State, rank: int, goes_on: bool) -> None:
     `goes_on` says whether its message does, so that it is sure to have more to send.
     """
     core = state.core[0]
-    if takes_turns(core):
+    if takes_turns(core, state.peers[rank]):
         if goes_on:
             line_up(state, rank)
         elif leave_turn(core, state.peers[rank]):
@@ -328,7 +329,7 @@ def _deliver(
             incoming_done(state, slot, index)
             stops = 1
     counters[_LATE if operation.active else _STALE] += count - done
-    core.interval_forgiven += count - done
+    note_forgiven(core, state.peers[row.peer], count - done)
     if header.flags & LAST and stops == 0:
         if row.state == DONE:
             _queue_stop(state, row.peer, operation, row)
@@ -371,7 +372,7 @@ def _place(
     clear_run(row.seen, segment, count)
     note_settled(core, peer, count)
     if row.target < row.size:
-        core.interval_forgiven += count * (1.0 - row.target / row.size)
+        note_forgiven(core, peer, count * (1.0 - row.target / row.size))
         core.forgiving = 1.0
     row.received += count * length
     offset, stride = segment * core.segment_bytes, HEADER_BYTES + length
@@ -406,7 +407,7 @@ def _on_unknown(state: State, rank: int, header: Row, count: int) -> None:
     """Note packets for no active operation; a sender that has missed our STOP gets another."""
     if is_finished(state, header.stream, header.iteration, rank):
         state.counters[rank, _STALE] += count
-        state.core[0].interval_forgiven += count
+        note_forgiven(state.core[0], state.peers[rank], count)
         if header.flags & LAST or header.kind & 15 != DATA:
             state.counters[rank, _STOPS] += 1
             queue_stop_again(

@@ -201,7 +201,8 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
         header = _header(core, peer, memory, row.kind, size, clock)
         header.stream, header.iteration, header.message = row.stream, row.iteration, row.message
         header.offset = row.agreement
-        header.flags = (TURNS if takes_turns(core) else 0) | (SHALLOW if says_shallow(core) else 0)
+        turns, shallow = takes_turns(core, peer), says_shallow(core)
+        header.flags = (TURNS if turns else 0) | (SHALLOW if shallow else 0)
         _write_feedback(peer, memory + HEADER_BYTES, clock)
         if bitmap_bytes:
             words = rows_at(memory + HEADER_BYTES + FEEDBACK_BYTES, bitmap_bytes // 8, U8)

@@ -163,6 +163,7 @@ PEER: Final = np.dtype(
         ("end", "<i8"),  # one more than the highest packet number that is known from it
         ("grant", "<i8"),
         ("expecting", "<i4"),  # segments that it owes
+        ("near", "<i4"),  # packets of credit that it gets whatever the budget: it is on this host
         ("feedback_due", "u1"),
         ("known", "u1"),  # whether tags and addresses are set
         ("lost", "u1"),  # whether it has been declared dead

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from virtual_link import Faults, Port, VirtualLink, joined
 
 from shoal.transport.credit import (
     EPOCH_US,
+    FIRST_ARRIVALS,
     HAS_ONE,
     KEEPS_ONE,
     LARGEST_CREDIT,
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
     from random import Random
 
     from numpy.typing import NDArray
+
+
+def way_of(round_trip: float) -> Any:
+    """Return a peer on another host to which a round trip takes as long."""
+    peer = Endpoint(0, 2, TransportConfig()).state.peers[1]
+    peer["network_rtt"] = round_trip
+    return peer
 
 
 def post_gathering(
@@ -116,6 +124,33 @@ def test_operations_posted_one_after_another_share_one_budget(senders: int) -> N
         transfer.check_places()
 
 
+def test_ranks_of_one_host_have_credit_of_their_own_and_change_no_budget() -> None:
+    config = TransportConfig(segment_bytes=16, budget_packets=256, first_budget_packets=64)
+    link, endpoints = joined(5, config, faults=Faults(delay_us=100))
+    endpoints[0].note_host([1, 2])
+    core, peers = endpoints[0].state.core[0], endpoints[0].state.peers
+    assert peers["near"].tolist() == [0, 64, 64, 0, 0]
+    for iteration, sources in enumerate([(1, 2), (1, 2, 3, 4)]):
+        transfers = [
+            Transfer(link, source, 0, np.ones(4 * 300, np.float32), iteration=iteration)
+            for source in sources
+        ]
+        for transfer in transfers:
+            transfer.post_receiver()
+        assert core["receiving_peers"] == len(sources) - 2
+        for transfer in transfers:
+            transfer.post_sender()
+        link.run()
+        for transfer in transfers:
+            transfer.check_places()
+        if len(sources) == 2:
+            assert (core["budget"], core["arrivals"]) == (64, FIRST_ARRIVALS)
+            assert (core["highest_rate"], core["shortest_round"]) == (0, 0)
+            assert 64 < link.most_under_way[0] <= 2 * 64
+    assert 64 < core["budget"] <= 128
+    assert link.most_under_way[0] <= 2 * 64 + 128 + 2
+
+
 def test_whoever_has_sent_everything_keeps_no_credit() -> None:
     config = TransportConfig(segment_bytes=16, budget_packets=64, first_budget_packets=64)
     link, endpoints = joined(8, config, seed=1)
@@ -191,11 +226,11 @@ def test_wrong_guesses_of_when_packets_leave_do_not_make_the_way_short() -> None
 
 def test_no_way_is_longer_than_a_round_trip_of_our_own() -> None:
     core = Endpoint(0, 2, TransportConfig()).state.core[0]
-    note_way(core, 500.0)
+    note_way(core, way_of(500.0))
     assert core["shortest_round"] == 0  # nothing is known of rounds yet
     core["shortest_round"] = 2_000.0
     for round_trip in (3_000.0, 700.0, 900.0):
-        note_way(core, round_trip)
+        note_way(core, way_of(round_trip))
     assert core["shortest_round"] == 700
 
 

@@ -174,9 +174,14 @@ def test_an_all_reduce_is_the_mean_of_everyone(
     cut: int | None,
 ) -> None:
     config = TransportConfig(segment_bytes=64, stop_early=stop_early)
-    link, _ = joined(size, config, faults=faults, seed=seed, limit_us=600_000_000)
+    link, endpoints = joined(size, config, faults=faults, seed=seed, limit_us=600_000_000)
     values = random_values(size, length, form, seed)
     hosts = [each for each in range(1, size + 1) if size % each == 0]
+    per_host = hosts[seed % len(hosts)]
+    if 1 < per_host < size:
+        for rank, endpoint in enumerate(endpoints):
+            first = rank // per_host * per_host
+            endpoint.note_host([each for each in range(first, first + per_host) if each != rank])
     case = AllReduce(
         link,
         range(size),
@@ -184,7 +189,7 @@ def test_an_all_reduce_is_the_mean_of_everyone(
         algorithm=algorithm,
         piece_length=piece_length,
         form=form,
-        per_host=hosts[seed % len(hosts)],
+        per_host=per_host,
         exact=cut,
     )
     case.post_all(7, 1, latest)

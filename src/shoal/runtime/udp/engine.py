@@ -134,12 +134,15 @@ class UdpEngine:
         me = self.endpoint.rank
         self._check_alike(cards)
         self.hosts = tuple(card.links[0] for card in cards)
+        here = [rank for rank, host in enumerate(self.hosts) if host == self.hosts[me]]
         fewest = min(len(card.lanes) for card in cards)
         while len(self.lanes) > fewest:
             self.lanes.pop().close()
         for number, lane in enumerate(self.lanes):
             lane.open_paths([card.lanes[number] for card in cards])
             lane.endpoint.take_share(1 / fewest)
+            if 1 < len(here) < len(cards):
+                lane.endpoint.note_host([rank for rank in here if rank != me])
         self._load_code()
         self._links = PeerLinks.join(
             me,
