@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.compiled import compiled
 from shoal.transport.own_queue import longest_wait
 from shoal.transport.replay import WINDOW, has_seen
+from shoal.transport.tables import NEAR
 from shoal.transport.wire import unwrap
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ LARGEST_CREDIT: Final = WINDOW // 2
 @compiled
 def note_expected(core: Row, peer: Row, segments: int) -> None:
     """Note that a peer owes so many segments more, at least one."""
-    if peer.expecting == 0 and peer.near == 0:
+    if peer.expecting == 0 and peer.known != NEAR:
         core.receiving_peers += 1
     peer.expecting += segments
 
@@ -159,7 +160,7 @@ def note_expected(core: Row, peer: Row, segments: int) -> None:
 def note_settled(core: Row, peer: Row, segments: int) -> None:
     """Note that a peer owes so many segments less: they are here, or no longer wanted."""
     peer.expecting -= segments
-    if peer.expecting == 0 and segments > 0 and peer.near == 0:
+    if peer.expecting == 0 and segments > 0 and peer.known != NEAR:
         core.receiving_peers -= 1
         _end_turn(core, peer)
 
@@ -174,17 +175,21 @@ def first_grant(state: State, rank: int) -> None:
     core, peers = state.core[0], state.peers
     room = core.budget
     for other in range(peers.size):
-        if other != rank and peers[other].expecting > 0 and peers[other].near == 0:
+        if other != rank and peers[other].expecting > 0 and peers[other].known != NEAR:
             room -= peers[other].grant - peers[other].end
     peer = peers[rank]
-    share = max(1, min(int(room), _share_of(core, peer))) if peer.near == 0 else int(peer.near)
+    share = _share_of(core, peer)
+    if peer.known != NEAR:
+        share = max(1, min(int(room), share))
     peer.grant = max(peer.grant, peer.end + min(share, peer.expecting, LARGEST_CREDIT))
 
 
 @compiled
 def _share_of(core: Row, peer: Row) -> int:
     """Return how many packets a peer that owes something may have under way."""
-    return int(peer.near) if peer.near > 0 else int(core.budget / max(1, core.receiving_peers))
+    if peer.known == NEAR:
+        return int(core.near_share)
+    return int(core.budget / max(1, core.receiving_peers))
 
 
 @compiled
@@ -207,7 +212,7 @@ def extend_grant(core: Row, peer: Row) -> bool:
 @compiled
 def takes_turns(core: Row, peer: Row) -> bool:
     """Return whether a sender is granted credit in turns with others, for they are so many."""
-    return bool(core.budget < TURN * core.receiving_peers and peer.near == 0)
+    return bool(core.budget < TURN * core.receiving_peers and peer.known != NEAR)
 
 
 @compiled
@@ -292,7 +297,7 @@ def _worth_telling(core: Row, peer: Row, share: int) -> int:
     Half of the share, or what arrives in half a millisecond if that is less: on a slow link answers
     wait behind our own data, and a sender that has to wait for them leaves the link idle.
     """
-    if peer.near > 0:
+    if peer.known == NEAR:
         return max(1, share // 2)
     soon = max(_FEWEST_NEWS, int(min(core.arrivals / 2, float(share))))
     return max(1, min(share // 2, soon))
@@ -307,7 +312,7 @@ def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
     """
     known = end - int(peer.reordering)
     for number in range(peer.judged, known):
-        if not has_seen(seen, number) and peer.near == 0:
+        if not has_seen(seen, number) and peer.known != NEAR:
             core.interval_lost += 1
     peer.judged = max(peer.judged, known)
     peer.reordering = max(LEAST_REORDERING, peer.reordering * (1.0 - ORDER * (end - peer.end)))
@@ -317,7 +322,7 @@ def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
 @compiled
 def note_overtaken(core: Row, peer: Row, number: int) -> None:
     """Note that a packet arrived after later ones, so that it is not lost after all."""
-    if number < peer.judged and peer.near == 0:
+    if number < peer.judged and peer.known != NEAR:
         core.interval_lost -= 1
     peer.reordering = max(peer.reordering, min(float(peer.end - number), MOST_REORDERING))
 
@@ -332,7 +337,7 @@ def note_delay(
     for the shortest way because of a wrong guess would make all others look long, so guesses count
     only where there was nothing else for an epoch.
     """
-    if peer.near > 0:
+    if peer.known == NEAR:
         return
     if core.interval_packets == 0:
         core.interval_first = arrived
@@ -362,7 +367,7 @@ def note_delay(
 @compiled
 def note_gap(core: Row, peer: Row) -> None:
     """Note that a packet is missing behind the latest of a peer's, and what that had to wait."""
-    if peer.near > 0:
+    if peer.known == NEAR:
         return
     delay = unwrap(peer.base_delay, (peer.last_arrival - peer.last_clock) & 0xFFFFFFFF)
     is_high = 1.0 if delay - peer.base_delay > core.high_delay else 0.0
@@ -388,14 +393,14 @@ def note_way(core: Row, peer: Row) -> None:
     Where everyone sends to everyone, credit waits at senders for its turn, and the rounds that it
     makes look like long ways.
     """
-    if peer.near == 0:
+    if peer.known != NEAR:
         core.shortest_round = min(core.shortest_round, peer.network_rtt)
 
 
 @compiled
 def note_forgiven(core: Row, peer: Row, packets: float) -> None:
     """Note that so many packets might as well have got lost of what came from a peer."""
-    if peer.near == 0:
+    if peer.known != NEAR:
         core.interval_forgiven += packets
 
 
@@ -404,7 +409,7 @@ def _under_way(state: State) -> float:
     """Return how many packets were granted that have neither arrived nor are missing."""
     peers, packets = state.peers, 0
     for rank in range(peers.size):
-        if peers[rank].expecting > 0 and peers[rank].near == 0:
+        if peers[rank].expecting > 0 and peers[rank].known != NEAR:
             packets += peers[rank].grant - peers[rank].end
     return float(packets)
 

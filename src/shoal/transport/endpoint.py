@@ -24,7 +24,7 @@ from shoal.transport.credit import (
 )
 from shoal.transport.operations import cancel_operation, post_operation
 from shoal.transport.own_queue import FIRST_BYTES
-from shoal.transport.tables import NEVER, Counter, State, new_state
+from shoal.transport.tables import NEAR, NEVER, Counter, State, new_state
 from shoal.transport.wire import segment_bytes_for
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Endpoint:
         core, peers = self.state.core, self.state.peers
         core["largest_budget"] /= 2
         core["budget"] = np.minimum(core["budget"], core["largest_budget"])
-        share = int(core["largest_budget"][0]) // len(near)
-        peers["near"][list(near)] = min(max(1, share), LARGEST_CREDIT)
+        core["near_share"] = np.clip(core["largest_budget"] // len(near), 1, LARGEST_CREDIT)
+        peers["known"][list(near)] = NEAR
 
     def take_share(self, share: float) -> None:
         """Send at this share of `config`'s rate: other endpoints of this rank send the rest."""

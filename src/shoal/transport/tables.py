@@ -151,6 +151,9 @@ OPERATION: Final = np.dtype(
     align=True,
 )
 
+NEAR: Final = 2
+"""Of a peer that is known and on this host, where others are not."""
+
 PEER: Final = np.dtype(
     [
         # Looked at for every packet, and by the timer.
@@ -163,9 +166,8 @@ PEER: Final = np.dtype(
         ("end", "<i8"),  # one more than the highest packet number that is known from it
         ("grant", "<i8"),
         ("expecting", "<i4"),  # segments that it owes
-        ("near", "<i4"),  # packets of credit that it gets whatever the budget: it is on this host
         ("feedback_due", "u1"),
-        ("known", "u1"),  # whether tags and addresses are set
+        ("known", "u1"),  # whether tags and addresses are set; NEAR: and it is on this host
         ("lost", "u1"),  # whether it has been declared dead
         ("turn", "u1"),  # to be granted credit: whether it waits for one, or has one
         # A line of the processor's cache ends here. As a receiver from it:
@@ -287,6 +289,7 @@ CORE: Final = np.dtype(
         ("look_at", "<i8"),  # when to see again how much is waiting
         ("delay_target", "<f8"),
         ("tolerated_loss", "<f8"),
+        ("near_share", "<f8"),  # packets that each rank of this host may have under way besides
     ],
     align=True,
 )
