@@ -44,7 +44,7 @@ to take few steps."""
 
 
 SMALL_BYTES: Final = 64 << 10
-"""Below, what hosts save by sending as one does not make up for the steps within them."""
+"""Below, hosts exchange directly: half as many steps, little to save. Reckoned, not measured."""
 
 
 def choose_algorithm(size: int, num_bytes: int, *, whole_contributions: bool) -> Algorithm:

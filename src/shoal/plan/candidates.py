@@ -78,7 +78,7 @@ class Candidate:
 
     @property
     def is_hierarchical(self) -> bool:
-        """Whether it sums within hosts first, which only Shoal's transport does, when told."""
+        """Whether it sums within hosts first: Shoal's transport does, for large sums unasked."""
         return self.options.get("algorithm") == "hierarchical"
 
 

@@ -93,6 +93,11 @@ class SumOptions:
     """What floats are to be sent as, for those who make the `Memory`: its form is what counts."""
 
     @property
+    def counts_arrivals(self) -> bool:
+        """Whether the contributions that came are counted: sums of several cannot be sent on."""
+        return self.loss_bound > 0 and self.policy == DIVIDE_BY_COUNT
+
+    @property
     def keeps_missing(self) -> bool:
         """Whether what gets lost is to be added to the tensor's next contribution."""
         return self.policy == ERROR_FEEDBACK and self.tensor is not None
@@ -166,7 +171,7 @@ class TransportGroup:
         if self.size == 1 and options.scale != 1.0:
             raise UsageError("Scale a sum over one member yourself.")
         may_lose = options.loss_bound > 0 and memory.form != RAW
-        counts = may_lose and options.policy == DIVIDE_BY_COUNT
+        counts = may_lose and options.counts_arrivals
         if options.algorithm == AUTO:
             options = self._settled(memory, options, may_lose=may_lose, counts=counts)
         if counts and options.algorithm != "direct":
@@ -196,7 +201,7 @@ class TransportGroup:
     ) -> SumOptions:
         """Return `options` with the algorithm that suits the sum, the same on all members."""
         per_host = self._per_host
-        algorithm = "direct"  # where what comes is counted, sums cannot be sent on
+        algorithm = "direct"
         if not counts:
             on_wire, here = WIRE_BYTES[memory.form], MEMORY_BYTES[memory.form]
             num_bytes, keeps_apart = memory.count * on_wire, may_lose or on_wire < here
@@ -209,9 +214,8 @@ class TransportGroup:
 
     def shards_summed_here(self, source: Memory, options: SumOptions = EXACT) -> range:
         """Return the members whose shards this one sums up in a `reduce_scatter` of `source`."""
-        counts = options.loss_bound > 0 and options.policy == DIVIDE_BY_COUNT
         num_bytes = source.count * WIRE_BYTES[source.form]
-        by_host = goes_by_host(self.size, num_bytes, self._per_host) and not counts
+        by_host = goes_by_host(self.size, num_bytes, self._per_host) and not options.counts_arrivals
         return graphs.shards_summed_by(self.size, self.me, self._per_host if by_host else 1)
 
     def reduce_scatter(
