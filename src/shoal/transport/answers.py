@@ -84,7 +84,9 @@ def on_feedback(state: State, rank: int, header: Row, feedback: Row, arrived: in
 def on_ready(state: State, rank: int, header: Row) -> None:
     """Let the messages to `rank` of this operation go, now or as soon as it is posted here.
 
-    If it means another operation than this rank, both hear of that.
+    Receivers get ready at about one time: with each, sending begins anew after this rank, or all
+    senders would serve them in the order of their getting ready. If it means another operation than
+    this rank, both hear of that.
     """
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=False)
     if slot < 0:
@@ -100,6 +102,7 @@ def on_ready(state: State, rank: int, header: Row) -> None:
             rows[index].ready = 1
             if rows[index].state == UNREADY:
                 start_sending(state, slot, index)
+                state.core[0].peer_cursor = (state.core[0].rank + 1) % state.peers.size
         index += 1
 
 

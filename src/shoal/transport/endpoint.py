@@ -23,7 +23,7 @@ from shoal.transport.credit import (
     MOST_REORDERING,
 )
 from shoal.transport.operations import cancel_operation, post_operation
-from shoal.transport.own_queue import FIRST_BYTES
+from shoal.transport.own_queue import LEAST_BYTES
 from shoal.transport.tables import NEAR, NEVER, Counter, State, new_state
 from shoal.transport.wire import segment_bytes_for
 
@@ -85,7 +85,7 @@ class Endpoint:
         core["interval_delay"], core["timer_at"] = 1 << 40, NEVER
         core["arrivals"] = FIRST_ARRIVALS
         self.state.peers["reordering"] = MOST_REORDERING if config.paths > 1 else LEAST_REORDERING
-        core["own_limit"], core["held_at"], core["look_at"] = FIRST_BYTES, NEVER, NEVER
+        core["own_limit"], core["held_at"], core["look_at"] = LEAST_BYTES, NEVER, NEVER
         core["paused_at"] = NEVER
         rates.start(self.state, config.rate_bytes_per_us)
         self._free = list(range(len(self.state.operations)))

@@ -108,9 +108,8 @@ def next_batch(
     once must be kept by `keep_batch`. `clock` is the real-time clock in microseconds. While
     `core.waiting` is too much, data are held back until `core.look_at` (`transport/own_queue.py`).
 
-    Whoever begins anew begins after its own rank, so that not all send to the same one at once; and
-    once more when all receivers have had time to get ready, for until then all serve them in the
-    order of their getting ready.
+    Whoever begins anew begins after its own rank, so that not all send to the same one at once; so
+    does each receiver's getting ready (`transport/answers.py`).
     """
     core = state.core[0]
     clock += wait_ahead(core)  # what waits here is no news of the way, of answers neither
@@ -127,11 +126,9 @@ def next_batch(
             allowed = _allowed(state, rank, now)
             if allowed <= 0:
                 continue
-            was_short = core.short_until != 0
             if not may_send(core, now):
                 return False
-            all_are_ready = was_short and core.short_until == 0
-            core.peer_cursor = ((core.rank if all_are_ready else rank) + 1) % world_size
+            core.peer_cursor = (rank + 1) % world_size
             room = min(
                 allowed, packets_at_once(core), capacity // (HEADER_BYTES + core.segment_bytes)
             )

@@ -17,8 +17,8 @@ from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.own_queue import (
     AFTER_A_PAUSE,
     AT_ONCE_US,
+    FAST_BYTES,
     FAST_US,
-    FIRST_BYTES,
     LEAST_BYTES,
     MOST_BYTES,
     PACKET_BYTES,
@@ -90,7 +90,7 @@ def test_a_full_queue_lasts_for_the_target_and_the_link_is_never_idle(rate: floa
     host = Host(rate)
     host.run(500_000)
     host.run(100_000)
-    longest = max(LEAST_BYTES, min(TARGET_US * rate, max(FIRST_BYTES, FAST_US * rate)))
+    longest = max(LEAST_BYTES, min(TARGET_US * rate, max(FAST_BYTES, FAST_US * rate)))
     assert host.fullest <= 1.2 * longest + packets_at_once(host.core) * PACKET_BYTES
     assert host.idle_us < 1_000
 
@@ -151,11 +151,11 @@ def test_after_a_pause_little_waits_until_a_full_queue_would_be_through(rate: fl
 @given(rate=st.floats(3.0, 800.0))
 def test_how_long_packets_will_wait_is_told_once_it_is_known(rate: float) -> None:
     host = Host(rate)
-    host.core["waiting"] = FIRST_BYTES
+    host.core["waiting"] = FAST_BYTES
     assert wait_ahead(host.core) == 0
     host.run(500_000)
-    host.core["waiting"] = FIRST_BYTES
-    assert wait_ahead(host.core) == pytest.approx(FIRST_BYTES / rate, rel=0.1, abs=2)
+    host.core["waiting"] = FAST_BYTES
+    assert wait_ahead(host.core) == pytest.approx(FAST_BYTES / rate, rel=0.1, abs=2)
 
 
 def test_where_nothing_ever_waits_batches_are_as_large_as_may_be() -> None:
