@@ -183,6 +183,9 @@ class ParameterServer(AbstractStrategy):
             self._unpack()
         self._account(begin_ns, answer.held_ns)
 
+    def make_state(self, update: Callable[[], None]) -> None:
+        """Make none: it is in the servers."""
+
     def _pack(self) -> list[bool]:
         """Copy gradients and buffers into the outbox; return which parameters had a gradient."""
         used = []
