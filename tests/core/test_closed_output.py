@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from report_samples import ENVIRONMENT, make_run
 from scenario_texts import SMALL
+
+from shoal.jobs.result import ResultFile, write_results
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""
@@ -21,7 +24,8 @@ pytestmark = pytest.mark.timeout(300)
         ["version"],
         ["--help"],
         ["schedule", "ds-sync"],
-        ["simulate", "job.toml", "--json", "job.json"],
+        ["simulate", "job.toml", "--json", "made"],
+        ["report", "run.json", "-o", "made"],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -30,6 +34,8 @@ def test_output_that_nobody_reads_ends_a_command_quietly(
     arguments: list[str], unbuffered: str, tmp_path: Path
 ) -> None:
     (tmp_path / "job.toml").write_text(SMALL)
+    run = make_run("ripples", duration_ms=300)
+    write_results(tmp_path / "run.json", ResultFile(environment=ENVIRONMENT, runs=[run]))
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run(
@@ -45,7 +51,7 @@ def test_output_that_nobody_reads_ends_a_command_quietly(
     assert ended.returncode == 128 + signal.SIGPIPE
     assert b"Traceback" not in ended.stderr
     assert b"Exception" not in ended.stderr
-    assert (tmp_path / "job.json").exists() == (arguments[0] == "simulate")
+    assert (tmp_path / "made").exists() == ("made" in arguments)
 
 
 def test_no_output_at_all_is_no_error() -> None:

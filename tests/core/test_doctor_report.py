@@ -79,9 +79,10 @@ def test_reports_become_a_cluster_that_a_plan_reads(tmp_path: Path) -> None:
         ["--pairs", "REPORT"],
         ["--cluster", "cluster.toml"],
         ["--listen", "--cluster", "cluster.toml", "--pairs", "REPORT"],
+        ["--cluster", "cluster.toml", "--pairs", "REPORT", "--json", "found.json"],
     ],
 )
-def test_pairs_and_cluster_belong_together(options: list[str], tmp_path: Path) -> None:
+def test_options_without_effect_are_refused(options: list[str], tmp_path: Path) -> None:
     report = str(written(tmp_path / "report.json"))
     options = [each.replace("REPORT", report) for each in options]
     done = run(*options)

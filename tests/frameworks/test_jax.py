@@ -78,7 +78,7 @@ import numpy as np
 import jax, jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import shoal
-from shoal.adapters.jax import Average
+from shoal.adapters.jax import Average, broadcast
 
 with shoal.connect(deadline_s=20) as comm:
     split = NamedSharding(Mesh(jax.devices(), ("x",)), PartitionSpec("x"))
@@ -100,6 +100,9 @@ with shoal.connect(deadline_s=20) as comm:
     for wrong in (
         lambda: Average(comm, bound=0.1),
         lambda: Average(comm).gradients(jnp.ones(1) * 1j),
+        lambda: jax.jit(Average(comm).gradients)(jnp.ones(1)),
+        lambda: jax.vmap(Average(comm).parameters)(jnp.ones(1)),
+        lambda: jax.grad(lambda x: broadcast(x, comm))(1.0),
     ):
         try:
             wrong()
@@ -121,6 +124,10 @@ def test_means_come_back_where_the_leaves_are_whatever_these_are() -> None:
         assert result["found"] == {"gradients": wanted, "parameters": wanted}
         assert result["refused"][0].startswith("Average has no option 'bound'")
         assert result["refused"][1].startswith("Only real numbers can be averaged, not complex64")
+        assert len(result["refused"]) == 5
+        assert all(
+            said.startswith("Within jax.jit, grad or vmap") for said in result["refused"][2:]
+        )
 
 
 SCHEDULED = """

@@ -52,7 +52,11 @@ with shoal.connect(deadline_s=20) as comm:
         refused = str(error)
     for each in (net, alone):
         each(mx.nd.array(INPUTS))
-    broadcast_parameters(net.collect_params(), comm, source=1)
+    broadcast_parameters(list(net.collect_params().values()), comm, source=1)
+    try:
+        broadcast_parameters(net, comm)
+    except shoal.UsageError as error:
+        whole_net = str(error)
     for one, other in zip(alone.collect_params().values(), net.collect_params().values()):
         one.set_data(other.data())
     options = {"learning_rate": 0.1, "momentum": 0.9}
@@ -71,7 +75,7 @@ with shoal.connect(deadline_s=20) as comm:
     train(alone, plain, INPUTS, LABELS)
     print(json.dumps({
         "lossy bytes": sum(comm.stats().total.sum_due_bytes),
-        "refused": refused, "unknown": unknown,
+        "refused": refused, "unknown": unknown, "whole net": whole_net,
         "apart": float(max(np.abs(a - b).max() for a, b in zip(weights(net), weights(alone)))),
         "sums": [float(np.abs(each).sum()) for each in weights(net)],
     }))
@@ -84,6 +88,7 @@ def test_a_trainer_trains_as_one_process_on_all_shards_does(bound: str) -> None:
     for result in results:
         assert (result["lossy bytes"] > 0) == (bound != "0")
         assert result["refused"].endswith("pass a batch through the model first.")
+        assert result["whole net"].endswith("or a list, not HybridSequential.")
         assert result["unknown"].startswith("DistributedTrainer has no option 'kvstore'")
         if bound == "0":
             assert result["apart"] < 1e-5

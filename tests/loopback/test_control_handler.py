@@ -101,7 +101,9 @@ def test_members_that_owe_another_group_are_told() -> None:
 def test_sessions_do_not_mix() -> None:
     handler = started(2, "one", "two")
     assert handler.handle(ask(0), GroupRequest("one", 0, 0), 1) == []
-    assert handler.handle(ask(1), GroupRequest("two", 1, 0), 1) == []
+    # rank 0 waits in the first for rank 1, so in the second rank 1 does not wait for rank 0
+    ((identity, alone),) = handler.handle(ask(1), GroupRequest("two", 1, 0), 1)
+    assert (identity, alone) == (ask(1), Assigned("two", 0, (1,), "parted", more=False))
     answers = handler.handle(ask(1), GroupRequest("one", 1, 0), 1)
     assert [identity for identity, _ in answers] == [ask(0), ask(1)]
 

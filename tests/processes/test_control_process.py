@@ -82,6 +82,13 @@ def receive(pipe: Connection) -> Any:
     return pipe.recv()
 
 
+def last_of(pipe: Connection) -> Any:
+    """Return what a worker process says in the end."""
+    while (said := receive(pipe)) == "going":
+        pass
+    return said
+
+
 def test_the_process_starts_serves_and_stops() -> None:
     with start(1) as service:
         assert service.is_running
@@ -194,7 +201,7 @@ def test_the_service_ends_with_its_parent_and_says_so() -> None:
 def train(pipe: Connection, endpoint: str, rank: int, config: GeneratorConfig, steps: int) -> None:
     """Ask for groups with random delays in between; send back what was assigned, or what happened.
 
-    Says "half" half-way, so that something can be done to a worker in the middle.
+    Says "going" now and then: silence is bounded, however long all of it takes on a busy machine.
     """
     rng = Random(rank)
     log = []
@@ -202,8 +209,8 @@ def train(pipe: Connection, endpoint: str, rank: int, config: GeneratorConfig, s
         with connect(endpoint, rank) as client:
             client.join("run", rank // 2, config, 5)
             for step in range(steps):
-                if step == steps // 2:
-                    pipe.send("half")
+                if step % 50 == 0:
+                    pipe.send("going")
                 time.sleep(rng.choice([0.0, 0.0001, 0.0005, 0.001]))
                 while True:
                     assigned = client.request_group("run", step)
@@ -216,6 +223,7 @@ def train(pipe: Connection, endpoint: str, rank: int, config: GeneratorConfig, s
         pipe.send(lost.rank)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "config",
     [GeneratorConfig(group_size=2), GeneratorConfig.random_mode(3)],
@@ -225,9 +233,7 @@ def test_thousands_of_groups_with_random_delays_end_clean(config: GeneratorConfi
     steps, world_size = 1000, 5
     with start(world_size) as service:
         with workers(service.endpoint, range(world_size), train, config, steps) as running:
-            for _, pipe in running.values():
-                assert receive(pipe) == "half"
-            logs = {rank: receive(pipe) for rank, (_, pipe) in running.items()}
+            logs = {rank: last_of(pipe) for rank, (_, pipe) in running.items()}
         with connect(service.endpoint, 0) as client:
             dump = client.dump()
     assert dump.sessions == ()

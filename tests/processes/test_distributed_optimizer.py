@@ -458,21 +458,20 @@ def train_from_a_folder(folder: str, sync: str, overlap: str | None, steps: rang
     """Go on from what torch.distributed.checkpoint finds in `folder`, and save it there again."""
     shoal.init(deadline_s=30)
     model = make_model()
-    inner = make_optimizer(model)
-    optimizer = shoal.DistributedOptimizer(inner, model, sync=sync, overlap=overlap)
+    optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync=sync, overlap=overlap)
     if steps.start:
-        found = dict(zip(("model", "optimizer"), get_state_dict(model, inner), strict=True))
+        found = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
         dcp.load(found, checkpoint_id=folder)
         set_state_dict(
             model,
-            inner,
+            optimizer,
             model_state_dict=found["model"],
             optim_state_dict=found["optimizer"],
         )
     for step in steps:
         train_one_step(model, optimizer, 0, step)
     optimizer.settle()
-    kept = dict(zip(("model", "optimizer"), get_state_dict(model, inner), strict=True))
+    kept = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
     dcp.save(kept, checkpoint_id=folder)
     optimizer.finish()
     return parameters_of(model)
@@ -493,6 +492,55 @@ def test_another_number_of_workers_goes_on_from_a_distributed_checkpoint(
         train_one_step(model, optimizer, 0, step)
     for result in run_workers(train_from_a_folder, 3, folder, sync, overlap, range(3, STEPS)):
         assert_close(result, parameters_of(model))
+
+
+def train_and_look(sync: str, looks: bool) -> tuple[list[float], list[bool]]:
+    """Train; see before each step what torch.distributed.checkpoint would save, or do not."""
+    session = shoal.init(deadline_s=30)
+    model = make_model()
+    make = torch.optim.Adam if sync.startswith("ps-") else torch.optim.SGD  # no state of its own
+    optimizer = shoal.DistributedOptimizer(make(model.parameters(), lr=0.1), model, sync=sync)
+    has_state = []
+    for step in range(4):
+        optimizer.zero_grad()
+        if looks and session.rank == step % 2:
+            has_state.append(any(get_state_dict(model, optimizer)[1]["state"].values()))
+        inputs, targets = batch_of(session.rank, step)
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    optimizer.finish()
+    return parameters_of(model), has_state
+
+
+@pytest.mark.parametrize("sync", ["all-reduce", "ps-bsp", "ds-sync", "ripples", "ad-psgd"])
+def test_a_look_at_the_state_is_no_step(run_workers: RunWorkers, sync: str) -> None:
+    looked = run_workers(train_and_look, 2, sync, True)
+    assert [has_state for _, has_state in looked] == [[False] * 2] * 2
+    if sync != "ad-psgd":  # whose exchanges are nobody's to repeat
+        assert looked == [
+            (each, [False] * 2) for each, _ in run_workers(train_and_look, 2, sync, False)
+        ]
+
+
+def step_by_hand() -> str:
+    """Step with gradients that no backward pass made; return the error."""
+    shoal.init(deadline_s=30)
+    model = make_model()
+    optimizer = shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    with pytest.raises(shoal.UsageError) as error:
+        optimizer.step()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with torch.no_grad(), pytest.raises(shoal.UsageError):
+        optimizer.step()
+    return str(error.value)
+
+
+def test_other_steps_without_averaged_gradients_are_refused(run_workers: RunWorkers) -> None:
+    (message,) = run_workers(step_by_hand, 1)
+    assert "not all been averaged" in message
 
 
 # --- who is slow, where nobody waits for it -----------------------------------------------------

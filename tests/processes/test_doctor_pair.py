@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -128,6 +129,22 @@ def test_figures_of_several_calls_become_a_cluster_and_a_report(tmp_path: Path) 
         assert 0 < (pair.shortest_us or 0) <= (pair.median_us or 0) <= (pair.longest_us or 0)
     hosts = read_scenario(cluster).cluster.topology.host_names
     assert hosts == ("127-0-0-1", "127-0-0-2", "127-0-0-3")
+
+
+def test_files_are_written_although_nobody_reads_the_table(tmp_path: Path) -> None:
+    own, cluster = tmp_path / "own.json", tmp_path / "cluster.toml"
+    reading, writing = os.pipe()
+    os.close(reading)
+    with listening("--bind", "127.0.0.2", "--json", str(own)) as place:
+        options = ["--with", place, "--bind", "127.0.0.1", "--cluster", str(cluster)]
+        done = subprocess.run(
+            [*DOCTOR, *options], env=environment(), stdout=writing, timeout=60, check=False
+        )
+    os.close(writing)
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert read_scenario(cluster).cluster.topology.hosts == 2
+    assert read_report(own).findings  # of the listener's machine
+    assert not read_report(own).pairs
 
 
 def test_one_address_is_no_cluster_and_the_findings_are_there_all_the_same(tmp_path: Path) -> None:

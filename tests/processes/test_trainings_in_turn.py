@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -89,6 +91,63 @@ def test_trainings_do_not_meet_each_other_s_averages(
 ) -> None:
     for apart in run_workers(train_side_by_side, 2, sync, transport):
         assert max(apart) < 1e-6
+
+
+def average_behind_the_steps(num_steps: int) -> list[float]:
+    """Average two models of one shape in the background; return the largest value of each."""
+    rank = shoal.init(deadline_s=20).rank
+    models = [nn.Linear(40, 40), nn.Linear(40, 40)]
+    for number, model in enumerate(models):
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, 1000.0 * number)
+    optimizers = [
+        shoal.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.0), model, "ds-sync", overlap="next-steps"
+        )
+        for model in models
+    ]
+    for step in range(num_steps):
+        for number, optimizer in enumerate(optimizers):
+            time.sleep(0.002 * ((rank + step + number) % 2))  # background averages change places
+            optimizer.step()
+    for optimizer in optimizers:
+        optimizer.finish()
+    shoal.shutdown()
+    return [float(model.weight.detach().max()) for model in models]
+
+
+def test_averages_in_the_background_do_not_take_another_model_s_values(
+    run_workers: RunWorkers,
+) -> None:
+    assert run_workers(average_behind_the_steps, 4, 60) == [[0.0, 1000.0]] * 4
+
+
+def train_in_a_loop(sync: str, overlap: str, num_steps: int) -> list[float]:
+    """Step two models in turn, each worker at a pace of its own; return what they are then."""
+    pace = Random(shoal.init(deadline_s=10).rank)
+    models = [nn.Linear(4, 4), nn.Linear(4, 2)]
+    optimizers = []
+    for number, model in enumerate(models):
+        inner = torch.optim.SGD(model.parameters(), lr=0.0)
+        strategy = make_strategy(sync, {"overlap": overlap})
+        optimizers.append(shoal.DistributedOptimizer(inner, model, strategy))
+        nn.init.constant_(model.weight, 1000.0 * number)
+    for _ in range(num_steps):
+        for optimizer in optimizers:
+            time.sleep(0.003 * pace.random())
+            optimizer.step()
+    for optimizer in optimizers:
+        optimizer.finish()
+    shoal.shutdown()
+    return [float(model.weight.detach().max()) for model in models]
+
+
+@pytest.mark.parametrize("overlap", ["none", "next-steps"])
+@pytest.mark.parametrize("sync", ["ripples", "ripples-random"])
+def test_workers_that_train_two_models_do_not_wait_in_a_circle(
+    run_workers: RunWorkers, sync: str, overlap: str
+) -> None:
+    assert run_workers(train_in_a_loop, 4, sync, overlap, 40) == [[0.0, 1000.0]] * 4
 
 
 def finish_twice() -> dict[str, float]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from shoal.errors import UsageError
 from shoal.runtime.array_means import means_for
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Average:
     Means are in the types of the trees, and where those are, whatever the sharding; those of NumPy
     arrays and numbers are on the default device. A tree's leaves count as layers in the order of
     `jax.tree.leaves`. `options` are those of `shoal.runtime.array_means.ArrayMeans`: `loss_bound`,
-    `holes`, `wire`.
+    `holes`, `wire`. Raises `UsageError` within a function that JAX transforms.
     """
 
     def __init__(self, communicator: NumpyCommunicator, **options: Any) -> None:
@@ -42,7 +43,7 @@ class Average:
     def gradients(self, gradients: Any) -> Any:
         """Return the tree of means over all ranks."""
         leaves, structure = jax.tree.flatten(gradients)
-        means = self._means.gradients([np.asarray(each) for each in leaves])
+        means = self._means.gradients(_values(leaves))
         return jax.tree.unflatten(structure, map(_like, means, leaves))
 
     def parameters(
@@ -50,19 +51,31 @@ class Average:
     ) -> Any:
         """Return the tree of means over the ranks of `group`; see `ArrayMeans.parameters`."""
         leaves, structure = jax.tree.flatten(parameters)
-        arrays = [np.asarray(each) for each in leaves]
-        means = self._means.parameters(arrays, group, **options)
+        means = self._means.parameters(_values(leaves), group, **options)
         return jax.tree.unflatten(structure, map(_like, means, leaves))
 
 
 def broadcast(tree: Any, communicator: NumpyCommunicator, source: int = 0) -> Any:
-    """Return the tree of arrays that rank `source` has, such as its parameters; same shapes."""
+    """Return the tree of arrays that rank `source` has, such as its parameters; same shapes.
+
+    Raises `UsageError` within a function that JAX transforms.
+    """
 
     def told(leaf: Any) -> Any:
-        value = communicator.broadcast(np.array(leaf), source)
+        value = communicator.broadcast(np.array(*_values([leaf])), source)
         return jax.device_put(value, _place(leaf))
 
     return jax.tree.map(told, tree)
+
+
+def _values(leaves: Sequence[Any]) -> list[NDArray[Any]]:
+    """Return leaves as arrays; on a CPU they are not copied."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        raise UsageError(
+            "Within jax.jit, grad or vmap there are no values to send: compile the step in two"
+            " halves, and average between them."
+        )
+    return [np.asarray(leaf) for leaf in leaves]
 
 
 def _like(mean: NDArray[np.float32], leaf: Any) -> Any:

@@ -71,12 +71,18 @@ class DistributedTrainer(mx.gluon.Trainer):
 def broadcast_parameters(params: Any, communicator: NumpyCommunicator, source: int = 0) -> None:
     """Overwrite parameters, which `initialize` has filled, with those of rank `source`.
 
-    Raises `UsageError` for one whose shape is not known before the first batch: pass one through.
+    They are a net's `collect_params()`, or a list of parameters, as a trainer takes. Raises
+    `UsageError` for others, and for one whose shape is not known before the first batch: pass one
+    through.
     """
-    for name, parameter in params.items():
+    if not isinstance(params, list | tuple | dict | mx.gluon.ParameterDict):
+        message = f"Parameters are a net's collect_params() or a list, not {type(params).__name__}."
+        raise UsageError(message)
+    listed = params if isinstance(params, list | tuple) else params.values()
+    for parameter in listed:
         try:
             value = parameter.data().asnumpy()
         except mx.gluon.parameter.DeferredInitializationError as error:
-            message = f"{name} has no shape yet: pass a batch through the model first."
+            message = f"{parameter.name} has no shape yet: pass a batch through the model first."
             raise UsageError(message) from error
         parameter.set_data(mx.nd.array(communicator.broadcast(value, source), dtype=value.dtype))

@@ -34,6 +34,9 @@ DEFAULT_PORT: Final = 29499
 SOMETHING_IS_WRONG: Final = 9
 """Exit code if a finding is wrong."""
 
+_STDOUT: Final = Path("-")
+"""What `--json` calls standard output: then nothing else is printed there."""
+
 _STYLES: Final = {Verdict.OK: "green", Verdict.BETTER: "yellow", Verdict.WRONG: "bold red"}
 
 
@@ -73,10 +76,10 @@ def doctor(
     ] = None,
 ) -> None:
     """Say what the transport meets on this machine, or between two, and what to change."""
-    _check_options(listen=listen, calls=bool(with_), cluster=cluster, pairs=bool(pairs))
+    _check_options(listen=listen, calls=bool(with_), json=json, cluster=cluster, pairs=bool(pairs))
     calls = [_parse_place(each) for each in with_ or ()]
     require_positive(seconds=seconds)
-    require_writable(None if json == Path("-") else json, cluster)
+    require_writable(None if json == _STDOUT else json, cluster)
     figures = _known(pairs or ())
     if pairs and not calls:
         _write_cluster(figures, cluster)
@@ -88,6 +91,7 @@ def doctor(
         environment["MASTER_ADDR"] = calls[0][0]
     findings, may_examine = _look(environment)
     if listen and may_examine:
+        _write_json(findings, [], json)  # of this machine; the pair's are the caller's
         _listen(environment, port, seconds, findings)
         return
     if calls and may_examine:
@@ -97,19 +101,27 @@ def doctor(
         measured = []
         if calls or listen:
             _say("no pair is examined until this machine has an address and sockets")
-    _write(findings, measured, json)
-    _write_cluster([*figures, *measured], cluster)
+    _write_json(findings, measured, json)
+    try:  # files first, for the table's reader may have gone
+        _write_cluster([*figures, *measured], cluster)
+    finally:
+        if json != _STDOUT:
+            _print(findings, output_console())
     if is_anything_wrong(findings):
         raise typer.Exit(SOMETHING_IS_WRONG)
 
 
-def _check_options(*, listen: bool, calls: bool, cluster: Path | None, pairs: bool) -> None:
+def _check_options(
+    *, listen: bool, calls: bool, json: Path | None, cluster: Path | None, pairs: bool
+) -> None:
     if listen and calls:
         raise UsageError("--listen waits on one machine, --with calls from the other: choose one.")
     if pairs and cluster is None:
         raise UsageError("--pairs adds pairs to a cluster file; say which with --cluster FILE.")
     if cluster is not None and (listen or not (calls or pairs)):
         raise UsageError("--cluster needs pairs: from --with HOST:PORT, or --pairs REPORT.")
+    if pairs and not calls and json is not None:
+        raise UsageError("With --pairs alone nothing is examined that --json could hold.")
 
 
 def _known(reports: Sequence[Path]) -> list[PairFigures]:
@@ -220,17 +232,16 @@ def _say(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def _write(findings: list[Finding], pairs: list[PairFigures], json: Path | None) -> None:
-    """Write the table to standard output, unless it is the JSON that is wanted there."""
+def _write_json(findings: list[Finding], pairs: list[PairFigures], json: Path | None) -> None:
+    """Write findings and figures to the file that is named, or to standard output."""
     from shoal.doctor.report import Report
 
     encoded = indented_json(Report(findings, pairs))
-    if json == Path("-"):
+    if json == _STDOUT:
         sys.stdout.write(encoded.decode())
-        return
-    if json is not None:
+        sys.stdout.flush()
+    elif json is not None:
         write_whole(json, encoded)
-    _print(findings, output_console())
 
 
 def _print(findings: Sequence[Finding], console: Console) -> None:

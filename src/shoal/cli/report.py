@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from shoal.jobs.result import read_results
 from shoal.report import markdown_table, print_table, write_picture, write_report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shoal.jobs.result import ResultFile
 
 DEFAULT_OUTPUT = Path("report.html")
 
@@ -47,12 +52,18 @@ def report(
     Prints a table and writes one HTML page that opens without a network, or a picture.
     """
     results = [read_results(path) for path in files]
-    if markdown:
-        sys.stdout.write(markdown_table(results))
-    else:
-        print_table(results)
     target = output or (None if markdown else DEFAULT_OUTPUT)
-    if target:
-        write = write_picture if target.suffix == ".svg" else write_report
-        write(results, target)
-        Console(stderr=True).print(f"Wrote {target}", soft_wrap=True, markup=False, highlight=False)
+    try:  # the file first, for the table's reader may have gone
+        if target:
+            _write(results, target)
+    finally:
+        if markdown:
+            sys.stdout.write(markdown_table(results))
+        else:
+            print_table(results)
+
+
+def _write(results: Sequence[ResultFile], target: Path) -> None:
+    write = write_picture if target.suffix == ".svg" else write_report
+    write(results, target)
+    Console(stderr=True).print(f"Wrote {target}", soft_wrap=True, markup=False, highlight=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from shoal.cli.reproducing import JsonOption, PlotOption, check_files, table_of, write_plot
+from shoal.cli.reproducing import JsonOption, PlotOption, check_files, hand_over, table_of
 from shoal.cli.sweeping import (
     JobsOption,
     RayOption,
@@ -17,10 +17,8 @@ from shoal.cli.sweeping import (
     parse_seeds,
 )
 from shoal.jobs.environment import describe_environment
-from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
-from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,21 +67,20 @@ def combined(
     whole = [(each, seed) for each in beyond.combinations(quick=quick) for seed in repeats]
     made = Sweeping(jobs, ray, runs).make([beyond.run_of(*each) for each in whole], Outcome)
     found = [beyond.found_of(each, done) for (each, _), done in zip(whole, made, strict=True)]
-    if json is not None:
+
+    def report() -> CombinedReport:
         names = sorted({name for each, _ in whole for name in beyond.files(each.scale)})
-        report = CombinedReport(
-            {name: scenario_text(name) for name in names},
-            repeats,
-            describe_environment(),
-            found,
-        )
-        write_whole(json, indented_json(report))
-    if plot is not None:
-        write_plot(plot, _figures(found))
-    console = output_console()
-    console.print(_table(found))
-    console.print()
-    console.print(_CAVEAT)
+        texts = {name: scenario_text(name) for name in names}
+        return CombinedReport(texts, repeats, describe_environment(), found)
+
+    hand_over(
+        [_table(found)],
+        _CAVEAT,
+        json=json,
+        report=report,
+        plot=plot,
+        drawing=lambda: _figures(found),
+    )
 
 
 def _table(found: Sequence[Found]) -> Table:

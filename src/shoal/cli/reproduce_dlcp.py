@@ -11,9 +11,9 @@ from shoal.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    hand_over,
     table_of,
     with_deviation,
-    write_plot,
 )
 from shoal.cli.sweeping import (
     JobsOption,
@@ -25,10 +25,8 @@ from shoal.cli.sweeping import (
 )
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
-from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, draw_charts
-from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,10 +109,11 @@ def dlcp(
         for loss in whole.losses
     }
     found = claims_of(whole, measured, learned)
-    if json is not None:
+
+    def report() -> DLCPReport:
         files = {file for each in trials for file in each.files}
         files |= {"dlcp-lossy.toml"} if whole.tolerances else set()
-        report = DLCPReport(
+        return DLCPReport(
             {name: scenario_text(name) for name in sorted(files)},
             repeats,
             describe_environment(),
@@ -122,22 +121,22 @@ def dlcp(
             [{"tolerance": t, "loss": loss, "final": s} for (t, loss), s in learned.items()],
             found,
         )
-        write_whole(json, indented_json(report))
-    if plot is not None:
-        write_plot(plot, _figures(whole, measured, found))
-    console = output_console()
-    for table in (
-        _flow_table("Flow times, a parameter server on every host", whole.flows, measured),
-        _flow_table("The three steps", whole.ablation, measured),
-        _step_table("Steps end to end", whole.end_to_end, measured),
-        _step_table("Loss on one host's link", whole.gray, measured),
-        _tolerance_table(whole, learned),
-        _claims_table(found),
-    ):
-        if table.row_count:
-            console.print(table)
-            console.print()
-    console.print(_CAVEAT)
+
+    hand_over(
+        (
+            _flow_table("Flow times, a parameter server on every host", whole.flows, measured),
+            _flow_table("The three steps", whole.ablation, measured),
+            _step_table("Steps end to end", whole.end_to_end, measured),
+            _step_table("Loss on one host's link", whole.gray, measured),
+            _tolerance_table(whole, learned),
+            _claims_table(found),
+        ),
+        _CAVEAT,
+        json=json,
+        report=report,
+        plot=plot,
+        drawing=lambda: _figures(whole, measured, found),
+    )
 
 
 def _flow_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Measured]) -> Table:

@@ -13,10 +13,10 @@ from shoal.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    hand_over,
     table_of,
     with_deviation,
     with_interval,
-    write_plot,
 )
 from shoal.cli.sweeping import (
     JobsOption,
@@ -27,10 +27,8 @@ from shoal.cli.sweeping import (
     parse_seeds,
 )
 from shoal.jobs.environment import describe_environment
-from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
-from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,10 +95,10 @@ def ds_sync(
         JOBS, networks, scales, repeats, Sweeping(jobs, ray, runs).make
     )
     found = claims_of(JOBS, accuracies, timings)
-    if json is not None:
-        files = paper.files(JOBS, networks, scales)
-        report = DSSyncReport(
-            {name: scenario_text(name) for name in files},
+
+    def report() -> DSSyncReport:
+        return DSSyncReport(
+            {name: scenario_text(name) for name in paper.files(JOBS, networks, scales)},
             repeats,
             list(JOBS),
             describe_environment(),
@@ -108,19 +106,21 @@ def ds_sync(
             timings,
             found,
         )
-        write_whole(json, indented_json(report))
-    write_plot(plot, _figures(timings, found, len(repeats)))
-    console = output_console()
-    for table in (
-        _accuracy_table(list(accuracies.values())),
-        _timing_table([each for each in timings if each.network not in paper.SCALES]),
-        _scale_table([each for each in timings if each.network in paper.SCALES]),
-        _claims_table(found),
-    ):
-        console.print(table)
-        console.print()
-    console.print(_READING)
-    console.print(CAVEAT)
+
+    hand_over(
+        (
+            _accuracy_table(list(accuracies.values())),
+            _timing_table([each for each in timings if each.network not in paper.SCALES]),
+            _scale_table([each for each in timings if each.network in paper.SCALES]),
+            _claims_table(found),
+        ),
+        _READING,
+        CAVEAT,
+        json=json,
+        report=report,
+        plot=plot,
+        drawing=lambda: _figures(timings, found, len(repeats)),
+    )
 
 
 def _accuracy_table(accuracies: Sequence[Accuracy]) -> Table:

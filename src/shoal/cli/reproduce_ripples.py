@@ -13,9 +13,9 @@ from shoal.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    hand_over,
     table_of,
     with_interval,
-    write_plot,
 )
 from shoal.cli.sweeping import (
     JobsOption,
@@ -26,11 +26,9 @@ from shoal.cli.sweeping import (
     parse_seeds,
 )
 from shoal.jobs.environment import describe_environment
-from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
 from shoal.report.palette import HOME_SLOTS
-from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,8 +80,9 @@ def ripples(
     swept_results = paper.results_of(swept, finished[middle:]) if sweeps else []
     found = paper.claims(results)
     title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}, seeds: {len(repeats)}"
-    if json is not None:
-        report = RipplesReport(
+
+    def report() -> RipplesReport:
+        return RipplesReport(
             scenario_text(paper.SCENARIO),
             repeats,
             learnt,
@@ -92,16 +91,19 @@ def ripples(
             swept_results,
             found,
         )
-        write_whole(json, indented_json(report))
-    write_plot(plot, _figures(results, swept_results, title))
-    console = output_console()
-    console.print(_results_table(results, f"Strategies: {title}"))
-    console.print()
-    if sweeps:
-        console.print(_results_table(swept_results, f"Group sizes and intervals: {title}"))
-        console.print()
-    console.print(_claims_table(found))
-    console.print(CAVEAT)
+
+    hand_over(
+        (
+            _results_table(results, f"Strategies: {title}"),
+            _results_table(swept_results, f"Group sizes and intervals: {title}"),
+            _claims_table(found),
+        ),
+        CAVEAT,
+        json=json,
+        report=report,
+        plot=plot,
+        drawing=lambda: _figures(results, swept_results, title),
+    )
 
 
 def _results_table(results: Sequence[Result], title: str) -> Table:

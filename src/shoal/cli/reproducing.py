@@ -10,10 +10,11 @@ from rich.table import Table
 
 from shoal.cli.options import require_writable
 from shoal.errors import UsageError
-from shoal.jobs.files import write_whole
+from shoal.jobs.files import indented_json, write_whole
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from shoal.sweeps import Spread
 
@@ -34,10 +35,29 @@ def check_files(json: Path | None, plot: Path | None) -> None:
         raise UsageError(message)
 
 
-def write_plot(plot: Path | None, drawing: str) -> None:
-    """Write the drawing if a file is named."""
+def hand_over(
+    tables: Iterable[Table],
+    *sentences: str,
+    json: Path | None,
+    report: Callable[[], object],
+    plot: Path | None,
+    drawing: Callable[[], str],
+) -> None:
+    """Write what files are named for, and then print: whoever reads may stop in the middle.
+
+    Tables without a row are left out.
+    """
+    if json is not None:
+        write_whole(json, indented_json(report()))
     if plot is not None:
-        write_whole(plot, drawing.encode(), "the plot")
+        write_whole(plot, drawing().encode(), "the plot")
+    console = output_console()
+    for table in tables:
+        if table.row_count:
+            console.print(table)
+            console.print()
+    for sentence in sentences:
+        console.print(sentence)
 
 
 def table_of(title: str, names: Sequence[str], *, words: int = 1) -> Table:

@@ -5,6 +5,7 @@ from shoal.groups.all_schedules import ds_sync_schedule as ds_sync_schedule
 from shoal.groups.all_schedules import make_schedule as make_schedule
 from shoal.groups.all_workers import AllWorkers as AllWorkers
 from shoal.groups.bipartite import Bipartite as Bipartite
+from shoal.groups.circles import waiting_for as waiting_for
 from shoal.groups.exponential import Exponential as Exponential
 from shoal.groups.generator import GroupGenerator as GroupGenerator
 from shoal.groups.generator_config import GeneratorConfig as GeneratorConfig

@@ -33,6 +33,7 @@ from shoal.groups.slowdown_filter import SlowdownFilter
 from shoal.groups.worker_queues import IdleWorkers, QueuedGroup, Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from random import Random
 
     from shoal.groups.generator_config import GeneratorConfig
@@ -111,6 +112,43 @@ class GroupGenerator:
             for group in worker.queue
             if group.members and group.arrived == len(group.members)
         ]
+
+    def awaited(self, rank: int) -> list[int]:
+        """Return the members that have not arrived of the group that worker `rank` waits for.
+
+        Nobody if it does not wait, or is not here.
+        """
+        worker = self._workers.get(rank)
+        if worker is None or worker.arrived_ns is None:
+            return []
+        group = worker.queue[0]
+        return [
+            member.rank
+            for member in group.members
+            if member.arrived_ns is None or member.queue[0] is not group
+        ]
+
+    def part(self, rank: int, others: Collection[int], now_ns: int) -> list[Assignment]:
+        """Drop `others` from the group that worker `rank` waits for; return it if nobody lacks.
+
+        For those of `awaited(rank)` that cannot come before that group has met (`circles`). Raises
+        `ProtocolError` for others.
+        """
+        if not set(others) <= set(self.awaited(rank)):
+            message = f"Worker {rank} does not wait for all of {sorted(others)}."
+            raise ProtocolError(message)
+        group = self._workers[rank].queue[0]
+        for other in others:
+            worker = self._workers[other]
+            group.members.remove(worker)
+            worker.queue.remove(group)
+            if not worker.queue:
+                self._idle.add(worker)
+            if worker.owed is group:
+                worker.owed = None
+        self.counters.parted += len(others)
+        group.reason = AssignmentReason.PARTED
+        return [self._start(group, now_ns)] if group.arrived == len(group.members) else []
 
     def dump(self) -> GeneratorState:
         """Return everything the generator knows, detached from it."""
@@ -224,8 +262,8 @@ class GroupGenerator:
         size = len(members)
         counters.group_sizes[size] = counters.group_sizes.get(size, 0) + 1
         counters.groups_started += 1
-        alone = size == 1 and group.reason is not AssignmentReason.ALONE
-        reason = AssignmentReason.SHRUNK if alone else group.reason
+        says_why = group.reason in (AssignmentReason.ALONE, AssignmentReason.PARTED)
+        reason = AssignmentReason.SHRUNK if size == 1 and not says_why else group.reason
         ranks = sorted([worker.rank for worker in members])
         return Assignment(
             group.group_id, tuple(ranks), group.requested_by, reason, tuple(sorted(more))

@@ -22,6 +22,7 @@ class AssignmentReason(Enum):
     WHOLE_HOST = "whole-host"
     ALONE = "alone"
     SHRUNK = "shrunk"
+    PARTED = "parted"
 
     def __str__(self) -> str:
         return _SENTENCES[self]
@@ -35,6 +36,7 @@ _SENTENCES = {
     AssignmentReason.WHOLE_HOST: "Second round of a division: the whole host meets.",
     AssignmentReason.ALONE: "No other worker was free to join, so this one goes on alone.",
     AssignmentReason.SHRUNK: "The other members left, so this worker goes on alone.",
+    AssignmentReason.PARTED: "Members that wait for these ones in another run are left out.",
 }
 
 
@@ -88,6 +90,9 @@ class GeneratorCounters:
 
     filtered: int = 0
     """How often the slowdown filter kept a worker out of a group it would have been in."""
+
+    parted: int = 0
+    """How often a worker was left out of its group because it waited, elsewhere, for that group."""
 
     wait_ns: int = 0
     """Nanoseconds from a worker's request to its answer, over all answers."""

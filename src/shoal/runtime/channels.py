@@ -1,7 +1,8 @@
-"""Channels for services that run beside training: a few of their own for each training run.
+"""Channels for what runs beside training: a few of their own for each training run.
 
-Two optimizers may train at the same time (a generator and its critic); their servers must not read
-each other's mail. Workers make their optimizers in the same order, so counting agrees everywhere.
+Two optimizers may train at the same time (a generator and its critic); their servers, and averages
+in the background, must not read each other's mail. Workers make their optimizers in the same order,
+so counting agrees everywhere.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _runs: WeakKeyDictionary[Communicator, Iterator[int]] = WeakKeyDictionary()
 
 
 def reserve_channels(communicator: Communicator) -> tuple[int, int, int, int]:
-    """Return four channels for a new run's service; every worker gets the same.
+    """Return four channels for what a new run does beside training; every worker gets the same.
 
     After six runs the first one's are given out again: it must have finished by then, and services
     say who may still send them something (`receive_any`), so that it has left nothing open.

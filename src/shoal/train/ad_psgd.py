@@ -20,6 +20,7 @@ from shoal.runtime.master_copy import MasterCopy
 from shoal.runtime.pair_exchange import ActiveSide, Channels, PassiveSide
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import buffer_ranges
+from shoal.train.model_hooks import ModelHook
 from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
 
@@ -59,7 +60,7 @@ class ADPSGD(AbstractStrategy):
         self._num_exchanges = 0
         self._master = MasterCopy(replica.flat.buffers, buffer_ranges(replica.model, replica.flat))
         self._on_load = replica.model.register_load_state_dict_post_hook(
-            lambda *_: self._master.reload()
+            ModelHook(lambda *_: self._master.reload())
         )
         self._use = ModelUse(replica.model)
         channels = Channels(*reserve_channels(communicator)[:3])

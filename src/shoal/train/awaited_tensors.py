@@ -9,6 +9,7 @@ does in C++ alone does not ask; see `train.layerwise_updates` for what is done a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -72,6 +73,14 @@ class _Asking:
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
 
+    # Both of torch note the class of what they copy before they touch its values.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(_arrived(self), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _arrived(self).__reduce_ex__(protocol)
+
 
 class AwaitedTensor(_Asking, Tensor):
     """A gradient or a buffer under way."""
@@ -109,6 +118,13 @@ def release(tensor: Tensor) -> None:
     if own is not None:
         del tensor._shoal_awaited  # type: ignore[attr-defined]  # noqa: SLF001 - ours
         tensor.__class__ = own
+
+
+def _arrived(tensor: Any) -> Any:
+    """Return `tensor`, of its own class: it is not awaited any more."""
+    tensor._shoal_awaited.arrive()  # noqa: SLF001 - ours
+    release(tensor)
+    return tensor
 
 
 def _awaited_in(value: object) -> Iterator[Tensor]:

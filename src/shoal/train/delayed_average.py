@@ -27,6 +27,7 @@ from shoal.runtime.helper_thread import HelperThread
 from shoal.runtime.tensor_memory import round_to
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import buffer_ranges
+from shoal.train.model_hooks import ModelHook
 from shoal.train.replica import Stopwatch
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ class DelayedAverage:
         self._average = [torch.empty_like(flat, device="cpu") for flat in flats]
         ranges = buffer_ranges(replica.model, replica.flat)
         self._statistics = [slice(each.start, each.stop) for each in ranges]
-        self._on_load = replica.model.register_load_state_dict_post_hook(lambda *_: self._forget())
+        self._on_load = replica.model.register_load_state_dict_post_hook(
+            ModelHook(lambda *_: self._forget())
+        )
 
     def begin(self, average: Average) -> None:
         """Let `average` work on a copy of the model, in a thread.

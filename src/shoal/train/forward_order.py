@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from shoal.train.model_hooks import ModelHook
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -26,7 +28,7 @@ class ForwardOrder:
         self._registered = layers
         self._seen: list[nn.Module] = []
         self._positions = _positions(layers)
-        self._hooks = [layer.register_forward_pre_hook(self._note) for layer in layers]
+        self._hooks = [layer.register_forward_pre_hook(ModelHook(self._note)) for layer in layers]
 
     def layer_of(self, parameters: Iterable[Tensor]) -> tuple[int, int]:
         """Return the front-most layer of `parameters`, counted from the input, and of how many."""

@@ -24,8 +24,8 @@ from torch.autograd import Variable
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from shoal.errors import UsageError
-from shoal.runtime.untraced import untraced
 from shoal.train.awaited_tensors import await_values, check_can_await, release
+from shoal.train.model_hooks import ModelHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -91,8 +91,8 @@ class LayerwiseUpdates:
             if numbers or module is model:
                 yield module.register_forward_pre_hook(self._make_wait(sorted(numbers)))
 
-    def _make_wait(self, numbers: list[int]) -> Callable[..., None]:
-        return untraced(lambda *_: self.settle(numbers), within_compiled=lambda *_: self.settle())
+    def _make_wait(self, numbers: list[int]) -> ModelHook:
+        return ModelHook(lambda *_: self.settle(numbers), within_compiled=lambda *_: self.settle())
 
     def _make_guard(self, number: int) -> Callable[[Tensor], None]:
         return lambda _gradient: self._before_gradient(number)

@@ -184,10 +184,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         A gradient scaler hands over its scale and whether it found gradients that are not finite
         (torch's `_step_supports_amp_scaling` protocol): the local update is skipped then, the
-        synchronization is not, so that no worker waits for one that skipped.
+        synchronization is not, so that no worker waits for one that skipped. The step with which
+        torch.distributed.checkpoint makes a fresh optimizer's state is local, and not counted.
 
         Raises `UsageError` after `finish()`.
         """
+        if closure is None and self._only_makes_state():
+            self._strategy.make_state(self._inner.step)
+            return None
         if self._strategy.has_finished:
             raise UsageError(
                 "This worker has said by finish() that it makes no more steps; make a new"
@@ -212,6 +216,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._sampler.end_step()
         self.stopwatch.step = self._num_steps
         return loss
+
+    def _only_makes_state(self) -> bool:
+        """Return whether this step changes no model, but lets the optimizer make its state.
+
+        That is how torch.distributed.checkpoint learns what a fresh optimizer's state looks like:
+        without autograd, with gradients of zero and learning rates of zero.
+        """
+        if torch.is_grad_enabled() or any(group.get("lr", 1.0) for group in self.param_groups):
+            return False
+        gradients = [
+            p.grad for group in self.param_groups for p in group["params"] if p.requires_grad
+        ]
+        return not any(gradient is None or gradient.any() for gradient in gradients)
 
     def _unscale(self) -> None:
         """Divide the gradients by the scaler's scale, unless the user's `unscale_` already did."""

@@ -28,6 +28,7 @@ from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSp
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import buffer_ranges, place_of
 from shoal.train.frozen_parameters import FrozenParameters
+from shoal.train.model_hooks import ModelHook
 from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
 
@@ -135,7 +136,7 @@ class ParameterServer(AbstractStrategy):
         self._on_load = (
             # A model loaded later must not be undone by the next pull.
             replica.model.register_load_state_dict_post_hook(
-                lambda *_: self._server.load_weights(replica.flat.buffers)
+                ModelHook(lambda *_: self._server.load_weights(replica.flat.buffers))
             ),
             # State of another strategy's steps would lie where no step is made.
             replica.optimizer.register_load_state_dict_pre_hook(
@@ -182,6 +183,9 @@ class ParameterServer(AbstractStrategy):
             )
             self._unpack()
         self._account(begin_ns, answer.held_ns)
+
+    def make_state(self, update: Callable[[], None]) -> None:
+        """Make none: it is in the servers."""
 
     def _pack(self) -> list[bool]:
         """Copy gradients and buffers into the outbox; return which parameters had a gradient."""

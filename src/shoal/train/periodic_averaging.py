@@ -10,6 +10,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from shoal.arguments import whole_number
+from shoal.runtime.channels import reserve_channels
 from shoal.train.delayed_average import AveragingOverlap, DelayedAverage, check_averaging_overlap
 from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
@@ -43,7 +44,9 @@ class AbstractPeriodicAveraging(AbstractStrategy):
         self._replica = replica
         self._position = 0
         self._use = ModelUse(replica.model, is_shared=True)
+        self._channel = 0  # the training thread's, which makes its averages one after another
         if self._overlap == "next-steps" and replica.communicator.world_size > 1:
+            self._channel, *_ = reserve_channels(replica.communicator)
             self._delayed = DelayedAverage(replica)
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:

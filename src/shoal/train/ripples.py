@@ -34,8 +34,9 @@ _DEFAULTS = GeneratorConfig()
 class GeneratedAveraging:
     """Asks the group generator at every synchronization point and averages within the answer."""
 
-    def __init__(self, replica: Replica, config: GeneratorConfig) -> None:
+    def __init__(self, replica: Replica, config: GeneratorConfig, channel: int) -> None:
         self._replica = replica
+        self._channel = channel
         self._has_left = False
         self._found: SlowWorker | None = None
         replica.groups.join(replica.session, replica.host, config, replica.seed)
@@ -73,6 +74,7 @@ class GeneratedAveraging:
                     flat,
                     assigned.members,
                     sequence=assigned.group_id * len(flats) + number,
+                    channel=self._channel,
                     wire=wire,
                 )
 
@@ -121,7 +123,7 @@ class AbstractGeneratedStrategy(AbstractPeriodicAveraging):
     def _attach(self, replica: Replica) -> None:
         """Join the generator's session."""
         super()._attach(replica)
-        self._averaging = GeneratedAveraging(replica, self._config)
+        self._averaging = GeneratedAveraging(replica, self._config, self._channel)
 
     def _synchronize(self) -> None:
         """Average within the groups that the generator hands out."""

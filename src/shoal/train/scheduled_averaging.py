@@ -81,6 +81,7 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
                     group.members,
                     sequence=round_index * len(flats) + number,
                     weights=group.weights,
+                    channel=self._channel,
                     wire=wire,
                 )
 

@@ -97,6 +97,10 @@ class AbstractStrategy(ABC):
         place, so that the workers stay in step.
         """
 
+    def make_state(self, update: Callable[[], None]) -> None:
+        """Have the local optimizer's state made by `update`, a step that changes no parameter."""
+        update()
+
     def settle(self) -> None:  # noqa: B027 - most strategies put nothing off
         """Make what `step` has put off, so that parameters and optimizer state are as after it."""
 

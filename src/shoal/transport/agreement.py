@@ -2,7 +2,9 @@
 
 A READY bears the receiver's, and nothing is sent for it unless the sender's is the same: ranks that
 call different collectives, or sum arrays of other lengths or types, would wait for each other or
-add up what does not belong together. The operation ends with an error on both instead.
+add up what does not belong together. The operation ends with an error on both instead. What it was
+here is remembered beside the early READYs: a receiver that the MISFIT has not reached says READY
+again, and gets another.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from shoal.compiled import I4, compiled, rows_at
 from shoal.transport.control_queue import queue_agreement
+from shoal.transport.recent_keys import place_of, remember
 from shoal.transport.tables import INCOMING, OUTGOING, Counter, Row, State
 from shoal.transport.wire import MISFIT, READY
 
@@ -80,3 +83,39 @@ def note_misfit(state: State, slot: int, rank: int) -> None:
     core = state.core[0]
     state.events[core.event_tail % state.events.size] = slot
     core.event_tail += 1
+
+
+@compiled
+def _refused(rank: int) -> int:
+    """Return what stands for `rank` in the list of early READYs with an operation that it had not.
+
+    Ranks themselves are not negative, and free places have -1.
+    """
+    return -2 - rank
+
+
+@compiled
+def keep_refusals(state: State, slot: int) -> None:
+    """Remember what an operation that ends by a misfit was here, to each of its receivers."""
+    operation = state.operations[slot]
+    rows = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
+    previous = -1
+    for index in range(operation.outgoing_count):
+        rank = int(rows[index].peer)
+        if rank != previous:
+            previous = rank
+            agreement = agreement_of_outgoing(operation, rank)
+            remember(state.early, _refused(rank), operation.stream, operation.iteration, agreement)
+
+
+@compiled
+def refuse_again(state: State, rank: int, stream: int, iteration: int, agreement: int) -> bool:
+    """Tell `rank`, which is READY, if it means another operation than one that ended by a misfit.
+
+    Return whether it does.
+    """
+    place = place_of(state.early, _refused(rank), stream, iteration)
+    if place < 0 or int(state.early[place].agreement) == agreement:
+        return False
+    queue_agreement(state, MISFIT, rank, stream, iteration, agreement)
+    return True

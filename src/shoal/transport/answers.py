@@ -8,7 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.compiled import U1, compiled, copy_bytes, rows_at
-from shoal.transport.agreement import agree_with, agreement_of_incoming, note_misfit
+from shoal.transport.agreement import (
+    agree_with,
+    agreement_of_incoming,
+    note_misfit,
+    refuse_again,
+)
 from shoal.transport.bitmap import count_bits, count_common, set_bit
 from shoal.transport.credit import LARGEST_CREDIT, note_shallow, note_way
 from shoal.transport.operations import (
@@ -90,7 +95,8 @@ def on_ready(state: State, rank: int, header: Row) -> None:
     """
     slot = find_operation(state, header.stream, header.iteration, rank, incoming=False)
     if slot < 0:
-        remember(state.early, rank, header.stream, header.iteration, header.offset)
+        if not refuse_again(state, rank, header.stream, header.iteration, int(header.offset)):
+            remember(state.early, rank, header.stream, header.iteration, header.offset)
         return
     if not agree_with(state, slot, rank, int(header.offset)):
         return

@@ -1,8 +1,8 @@
 """Control packets waiting to go out. Every one is repeated if it gets lost, so a full queue drops.
 
-READY, PROBE, BITMAP and STOP are idempotent: they say how things stand, not what has changed. What
-a STOP said was missing is remembered here after its operation has finished, because then it may
-have to be said again and the operation's bitmaps are gone.
+READY, PROBE, BITMAP, STOP and MISFIT are idempotent: they say how things stand, not what has
+changed. What a STOP said was missing is remembered here after its operation has finished, because
+then it may have to be said again and the operation's bitmaps are gone.
 """
 
 from __future__ import annotations

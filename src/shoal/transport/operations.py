@@ -5,7 +5,7 @@ from __future__ import annotations
 from numpy import uint8
 
 from shoal.compiled import I4, I8, U2, compiled, entry, rows_at
-from shoal.transport.agreement import agree_with, say_ready_to
+from shoal.transport.agreement import agree_with, keep_refusals, say_ready_to
 from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits, set_bit
 from shoal.transport.credit import first_grant, note_expected, note_settled
 from shoal.transport.forms import finish_sum, widening
@@ -385,4 +385,6 @@ def cancel_operation(state: State, slot: int) -> None:
         if row.state == EXPECTED:
             missing = count_bits(row.seen, row.segments)
             note_settled(state.core[0], state.peers[row.peer], missing)
+    if operation.misfit != 0:
+        keep_refusals(state, slot)
     operation.active = 0

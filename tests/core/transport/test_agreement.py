@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from link_state import check_consistency
 from transfers import Transfer
 from virtual_link import Datagram, Faults, joined
@@ -19,6 +21,7 @@ from shoal.transport.graph_tables import GraphOptions
 from shoal.transport.tables import Counter
 
 if TYPE_CHECKING:
+    from shoal.transport.endpoint import Endpoint
     from shoal.transport.messages import MessageTables
 
 RANKS = 3
@@ -32,6 +35,12 @@ def sum_of(rank: int, *, count: int = 1_000, agreed: int = 7, piece: int = 64) -
     tables = graph_tables.tables_of(graph, range(RANKS), RANKS, 64, FLOAT32, GraphOptions())
     tables.operation["agreed"] = agreed
     return tables
+
+
+def misfits_of(endpoint: Endpoint) -> list[int]:
+    """Return the ranks that took one of this one's operations for another."""
+    found = [endpoint.misfit(slot) for slot in range(len(endpoint.state.operations))]
+    return [rank for rank in found if rank is not None]
 
 
 @pytest.mark.parametrize("order", list(permutations(range(RANKS))))
@@ -59,8 +68,7 @@ def test_all_hear_of_a_rank_that_means_something_else(
         link.at(1 + place * apart_us, rank, partial(link.post, rank, tables[rank]))
     link.run()
     for rank, endpoint in enumerate(endpoints):
-        misfits = [endpoint.misfit(slot) for slot in range(len(endpoint.state.operations))]
-        (other,) = [misfit for misfit in misfits if misfit is not None]
+        (other,) = misfits_of(endpoint)
         assert other == ODD or (rank == ODD and other in {0, 1})
         assert endpoint.counts()[Counter.MISFITS] > 0
         check_consistency(endpoint)
@@ -92,7 +100,62 @@ def test_who_only_receives_hears_of_it_from_the_sender(sender_first: bool) -> No
         link.at(1 + 1_000 * place, post == shorter.post_receiver, post)
     link.run()
     for rank, endpoint in enumerate(endpoints):
-        misfits = [endpoint.misfit(slot) for slot in range(len(endpoint.state.operations))]
-        assert [misfit for misfit in misfits if misfit is not None] == [1 - rank]
+        assert misfits_of(endpoint) == [1 - rank]
         check_consistency(endpoint)
     assert not shorter.received.any()
+
+
+@settings(max_examples=60)
+@given(
+    count=st.integers(1, 60),
+    loss=st.floats(0.05, 0.6),
+    apart_us=st.sampled_from([0, 300, 30_000]),
+    sender_first=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_all_hear_of_it_whatever_gets_lost(
+    count: int, loss: float, apart_us: int, sender_first: bool, seed: int
+) -> None:
+    faults = Faults(loss=loss, duplication=0.1, reordering=0.2)
+    link, endpoints = joined(2, faults=faults, seed=seed)
+    longer = Transfer(link, 0, 1, np.ones(61, np.float32))
+    shorter = Transfer(link, 0, 1, np.ones(count, np.float32))
+    ends = [longer.post_sender, shorter.post_receiver]
+    for place, post in enumerate(ends if sender_first else ends[::-1]):
+        link.at(1 + apart_us * place, post == shorter.post_receiver, post)
+    link.run()
+    for rank, endpoint in enumerate(endpoints):
+        assert misfits_of(endpoint) == [1 - rank]
+        check_consistency(endpoint)
+    assert not shorter.received.any()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_all_members_of_a_sum_hear_of_it_whatever_gets_lost(seed: int) -> None:
+    link, endpoints = joined(RANKS, faults=Faults(loss=0.5), seed=seed)
+    tables = [sum_of(rank, count=1_000 + 24 * (rank == ODD)) for rank in range(RANKS)]
+    memory = [np.full(2_000, 1 + rank, np.float32) for rank in range(RANKS)]
+    link.kept += [tables, memory]
+    for rank in range(RANKS):
+        tables[rank].place(memory[rank].ctypes.data)
+        link.at(1 + 1_000 * rank, rank, partial(link.post, rank, tables[rank]))
+    link.run()
+    assert all(misfits_of(endpoint) for endpoint in endpoints)
+    assert (memory[ODD] == 1 + ODD).all()
+
+
+def test_who_comes_late_hears_of_it_from_the_one_that_means_something_else() -> None:
+    """Both others have ended by then; the one that means the same does not refuse it."""
+    link, endpoints = joined(RANKS)
+    tables = [sum_of(rank, count=1_000 + 24 * (rank == ODD)) for rank in range(RANKS)]
+    memory = [np.full(2_000, 1 + rank, np.float32) for rank in range(RANKS)]
+    link.kept += [tables, memory]
+    for rank in (0, ODD):
+        tables[rank].place(memory[rank].ctypes.data)
+        link.post(rank, tables[rank])
+    link.pass_time(1_000)
+    tables[1].place(memory[1].ctypes.data)
+    link.post(1, tables[1])
+    link.run()
+    assert misfits_of(endpoints[1]) == [ODD]
+    assert endpoints[0].counts()[Counter.MISFITS] == 1

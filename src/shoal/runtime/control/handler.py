@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shoal.groups import waiting_for
 from shoal.runtime.control.liveness import Liveness
 from shoal.runtime.control.messages import (
     Done,
@@ -126,8 +127,7 @@ class ControlHandler:
             return [(identity, self._lost)]
         match message:
             case GroupRequest():
-                session = self._session(message.session)
-                return session.request(identity, message.rank, message.step, now_ns)
+                return self._on_group_request(identity, message, now_ns)
             case Join():
                 return self._on_join(identity, message)
             case Leave():
@@ -139,6 +139,21 @@ class ControlHandler:
         if (session := self._sessions.get(name)) is None:
             raise Refusal(RefusalKind.NOT_JOINED, f"No session {name!r} is open: join it first.")
         return session
+
+    def _on_group_request(
+        self, identity: bytes, message: GroupRequest, now_ns: int
+    ) -> list[Answer]:
+        """Ask the session; break the circle of waits across sessions that this may have closed."""
+        session, rank = self._session(message.session), message.rank
+        answers = session.request(identity, rank, message.step, now_ns)
+        if answers or len(self._sessions) == 1:
+            return answers
+        held = waiting_for(rank, self._awaited).intersection(session.awaited(rank))
+        return session.part(rank, held, now_ns) if held else []
+
+    def _awaited(self, rank: int) -> list[int]:
+        """Return the workers that `rank` waits for, in whichever session."""
+        return [other for session in self._sessions.values() for other in session.awaited(rank)]
 
     def _on_join(self, identity: bytes, message: Join) -> list[Answer]:
         session = self._sessions.get(message.session)

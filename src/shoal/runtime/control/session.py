@@ -24,7 +24,7 @@ from shoal.runtime.control.refusal import Refusal
 from shoal.units import NANOSECONDS_PER_MILLISECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from shoal.groups import Assignment
 
@@ -76,6 +76,14 @@ class Session:
             )
         self._pending[rank] = _Pending(identity, step, now_ns)
         return self._answers(self._generator.request(rank, now_ns))
+
+    def awaited(self, rank: int) -> list[int]:
+        """Return the workers for which the request of `rank` waits; none if there is none."""
+        return self._generator.awaited(rank)
+
+    def part(self, rank: int, others: Collection[int], now_ns: int) -> list[Answer]:
+        """Let the group of `rank` meet without `others`; return the answers this makes possible."""
+        return self._answers(self._generator.part(rank, others, now_ns))
 
     def leave(self, identity: bytes, rank: int, now_ns: int) -> list[Answer]:
         """Let a worker out; return the answers this makes possible to others."""
