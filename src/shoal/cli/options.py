@@ -98,9 +98,3 @@ def _may_be_written(file: Path) -> bool:
     except FileNotFoundError:  # the folder that this process is in has been deleted
         return False
     return not file.is_dir() and os.access(folder, os.W_OK)
-
-
-def data_directory() -> Path | None:
-    """Return where SHOAL_DATA_DIR wants data sets cached, None for the default place."""
-    text = os.environ.get("SHOAL_DATA_DIR")
-    return Path(text) if text else None

@@ -12,7 +12,6 @@ from shoal.arguments import seconds
 from shoal.cli.display import RunDisplay
 from shoal.cli.options import (
     choose_strategy,
-    data_directory,
     parse_options,
     parse_slow,
     require_finite,
@@ -174,14 +173,12 @@ def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
     from shoal.workloads import load_dataset, make_model, metric_name
 
     console = Console(stderr=True)
-    cache = data_directory()
-    dataset = load_dataset(spec.dataset, cache)
+    dataset = load_dataset(spec.dataset)
     make_model(spec.model, dataset, spec.seed)  # one that cannot be is better found out now
     console.print(describe(spec), highlight=False)
     with WorkerPool(
         spec.workers,
         deadline_s=deadline,
-        cache_directory=None if cache is None else str(cache),
         control_port=control_port,
         uses_transport=spec.transport == "shoal",
     ) as pool:

@@ -71,8 +71,9 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 def default_cache_dir() -> Path:
-    """Return the folder used when the caller names none: `~/.cache/shoal`."""
-    return Path.home() / ".cache" / "shoal"
+    """Return the folder used when the caller names none: `SHOAL_DATA_DIR`, or `~/.cache/shoal`."""
+    named = os.environ.get("SHOAL_DATA_DIR")
+    return Path(named) if named else Path.home() / ".cache" / "shoal"
 
 
 def load_or_build(cache_dir: Path, key: str, build: Callable[[], Arrays]) -> tuple[Arrays, str]:
