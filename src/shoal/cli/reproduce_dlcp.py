@@ -11,6 +11,7 @@ from shoal.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    load_data,
     table_of,
     with_deviation,
     write_plot,
@@ -99,6 +100,7 @@ def dlcp(
     whole = paper.plan(quick=quick, parts=only or paper.PARTS)
     if plot is not None and not (whole.flows or whole.end_to_end):
         raise UsageError("Only the parts flows and end-to-end have figures to plot.")
+    load_data(each.dataset for each in whole.tolerances)
     sweeping = Sweeping(jobs, ray, runs)
     trials = whole.trials
     made = sweeping.make([paper.trial_run(each, repeats[0]) for each in trials], paper.Measured)

@@ -10,9 +10,11 @@ import typer
 
 from shoal.cli.reproducing import (
     CAVEAT,
+    DatasetOption,
     JsonOption,
     PlotOption,
     check_files,
+    load_data,
     table_of,
     with_deviation,
     with_interval,
@@ -76,6 +78,7 @@ def ds_sync(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two networks, two seeds: some minutes.")
     ] = False,
+    dataset: DatasetOption = None,
     seeds: SeedsOption = None,
     jobs: JobsOption = None,
     ray: RayOption = False,
@@ -86,30 +89,32 @@ def ds_sync(
     """DS-Sync: accuracy against BSP; time on networks with bottlenecks; up to 1,024 workers."""
     from shoal.reproduce import ds_sync as paper
     from shoal.reproduce.ds_sync_claims import claims as claims_of
-    from shoal.reproduce.ds_sync_jobs import JOBS
+    from shoal.reproduce.ds_sync_jobs import jobs_on
     from shoal.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _QUICK_SEEDS if quick else _SEEDS)
     networks = paper.NETWORKS[:_QUICK_NETWORKS] if quick else paper.NETWORKS
     scales = paper.SCALES[:1] if quick else paper.SCALES
+    chosen = jobs_on(dataset, quick=quick)
+    load_data(each.learnt.dataset for each in chosen)
     accuracies, timings = paper.reproduce(
-        JOBS, networks, scales, repeats, Sweeping(jobs, ray, runs).make
+        chosen, networks, scales, repeats, Sweeping(jobs, ray, runs).make
     )
-    found = claims_of(JOBS, accuracies, timings)
+    found = claims_of(chosen, accuracies, timings)
     if json is not None:
-        files = paper.files(JOBS, networks, scales)
+        files = paper.files(chosen, networks, scales)
         report = DSSyncReport(
             {name: scenario_text(name) for name in files},
             repeats,
-            list(JOBS),
+            list(chosen),
             describe_environment(),
             list(accuracies.values()),
             timings,
             found,
         )
         write_whole(json, indented_json(report))
-    write_plot(plot, _figures(timings, found, len(repeats)))
+    write_plot(plot, _figures([each.name for each in chosen], timings, found, len(repeats)))
     console = output_console()
     for table in (
         _accuracy_table(list(accuracies.values())),
@@ -184,18 +189,19 @@ def _claims_table(claims: Sequence[Claim]) -> Table:
     return table
 
 
-def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> str:
+def _figures(
+    jobs: Sequence[str], timings: Sequence[Timing], claims: Sequence[Claim], seeds: int
+) -> str:
     from shoal.reproduce import ds_sync as paper
-    from shoal.reproduce.ds_sync_jobs import JOBS
 
     rows: list[list[BarPanel | LinePanel]] = []
-    for job in JOBS:
-        of_job = [each for each in timings if each.job == job.name]
+    for job in jobs:
+        of_job = [each for each in timings if each.job == job]
         networks = dict.fromkeys(e.network for e in of_job if e.network not in paper.SCALES)
         rows.append(
             [
                 BarPanel(
-                    f"{job.name}, {network}",
+                    f"{job}, {network}",
                     "virtual seconds to equal accuracy, 16 workers",
                     [_bar(each) for each in of_job if each.network == network],
                 )
@@ -203,7 +209,7 @@ def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> 
             ]
         )
     scales = list(dict.fromkeys(e.network for e in timings if e.network in paper.SCALES))
-    rows.append([_scale_panel(job.name, scales, timings) for job in JOBS])
+    rows.append([_scale_panel(job, scales, timings) for job in jobs])
     description = "DS-Sync again: " + "; ".join(
         f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
     )

@@ -10,9 +10,11 @@ import typer
 
 from shoal.cli.reproducing import (
     CAVEAT,
+    DatasetOption,
     JsonOption,
     PlotOption,
     check_files,
+    load_data,
     table_of,
     with_interval,
     write_plot,
@@ -56,6 +58,7 @@ class RipplesReport(msgspec.Struct, frozen=True):
 
 def ripples(
     quick: Annotated[bool, typer.Option("--quick", help="A small model: few minutes.")] = False,
+    dataset: DatasetOption = None,
     seeds: SeedsOption = _SEEDS,
     sweeps: Annotated[
         bool, typer.Option(help="Group sizes and intervals as well: two thirds of the runs.")
@@ -73,14 +76,15 @@ def ripples(
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _SEEDS)
-    learnt = paper.QUICK if quick else paper.FULL
+    learnt = paper.learnt_on(dataset, quick=quick)
+    load_data([learnt.dataset])
     main, swept = paper.main_cases(), paper.swept_cases() if sweeps else []
     todo = paper.runs_of([*main, *swept], repeats, learnt)
     finished = Sweeping(jobs, ray, runs).make(todo, Learned)
     middle = len(main) * len(repeats)
     results = paper.results_of(main, finished[:middle])
     swept_results = paper.results_of(swept, finished[middle:]) if sweeps else []
-    found = paper.claims(results)
+    found = paper.claims(results, learnt)
     title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}, seeds: {len(repeats)}"
     if json is not None:
         report = RipplesReport(
@@ -93,7 +97,7 @@ def ripples(
             found,
         )
         write_whole(json, indented_json(report))
-    write_plot(plot, _figures(results, swept_results, title))
+    write_plot(plot, _figures(results, swept_results, found, title))
     console = output_console()
     console.print(_results_table(results, f"Strategies: {title}"))
     console.print()
@@ -136,7 +140,9 @@ def _claims_table(claims: Sequence[Claim]) -> Table:
     return table
 
 
-def _figures(results: Sequence[Result], sweeps: Sequence[Result], title: str) -> str:
+def _figures(
+    results: Sequence[Result], sweeps: Sequence[Result], claims: Sequence[Claim], title: str
+) -> str:
     from shoal.reproduce import ripples as paper
 
     bars = [
@@ -169,7 +175,7 @@ def _figures(results: Sequence[Result], sweeps: Sequence[Result], title: str) ->
     description = f"Ripples/Prague again, {title}: " + "; ".join(
         f"{each.what}: paper {each.paper}, ours "
         + ("not met" if each.ours is None else f"{each.ours:.2f}")
-        for each in paper.claims(results)
+        for each in claims
     )
     scenario = f"Scenario src/shoal/reproduce/{paper.SCENARIO}; {title}."
     notes = [scenario, "Whiskers: 95 % interval over the seeds.", CAVEAT]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from shoal.cli.options import require_writable
@@ -13,16 +14,23 @@ from shoal.errors import UsageError
 from shoal.jobs.files import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from shoal.sweeps import Spread
 
 JsonOption = Annotated[Path | None, typer.Option(help="Write runs and claims here.")]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What learns where the paper has CIFAR-10: digits, fashion-mnist, cifar10 or"
+        " cifar10-jpeg. Default: CIFAR-10 if the cache has it and not --quick, else a stand-in."
+    ),
+]
 PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures here, as SVG.")]
 
 CAVEAT = (
-    "A re-implementation from partial sources, on stand-in data: compare who wins and by about how"
-    " much."
+    "A re-implementation from partial sources; smaller models on the data named above stand in for"
+    " the paper's: compare who wins and by about how much."
 )
 
 
@@ -32,6 +40,18 @@ def check_files(json: Path | None, plot: Path | None) -> None:
     if plot is not None and plot.suffix != ".svg":
         message = f"Plots are SVG files: name one that ends in .svg, not {plot}."
         raise UsageError(message)
+
+
+def load_data(names: Iterable[str]) -> None:
+    """Have these data sets in the cache before the runs, which would all wait for them.
+
+    Raises `DataError`, which says what to do, for one that cannot be had.
+    """
+    from shoal.workloads import load_dataset
+
+    for name in dict.fromkeys(names):
+        with Console(stderr=True).status(f"looking for {name}"):
+            load_dataset(name)
 
 
 def write_plot(plot: Path | None, drawing: str) -> None:

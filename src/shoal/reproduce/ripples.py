@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from shoal.reproduce.learning import Learned, Learnt, learn
+from shoal.reproduce.learning import (
+    CIFAR10,
+    Learned,
+    Learnt,
+    choose_data,
+    data_words,
+    learn,
+)
 from shoal.reproduce.scenarios import read_parts
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sweeps import Finished, Run, spread_of
@@ -25,6 +32,7 @@ SCENARIO: Final = "ripples.toml"
 SLOWDOWNS: Final = (1.0, 2.0, 5.0)
 RIPPLES: Final = ("ripples-static", "ripples-random", "ripples")
 
+REAL: Final = Learnt("cifar10", "lenet:2", 0.50, 600, 0.1, 1000)
 FULL: Final = Learnt("fashion-mnist", "lenet", 0.87, 2000, 0.1, 2000)
 QUICK: Final = Learnt("digits", "mlp", 0.95, 400, 0.4, 360)
 
@@ -88,6 +96,17 @@ class Claim:
 def scenario() -> Scenario:
     """Return the cluster and its clock."""
     return read_parts(SCENARIO)
+
+
+def learnt_on(asked: str | None, *, quick: bool) -> Learnt:
+    """Return what is learnt: on the data set `asked` for, or the paper's if it is here.
+
+    `quick`: on digits. Raises `UsageError` for a data set that there is no model for.
+    """
+    dataset = choose_data(asked, ("digits",) if quick else (*CIFAR10, "fashion-mnist"))
+    if dataset in CIFAR10:
+        return replace(REAL, dataset=dataset)
+    return QUICK if dataset == "digits" else FULL
 
 
 def main_cases() -> list[Case]:
@@ -161,8 +180,13 @@ def _spread(values: Sequence[float | None]) -> Spread | None:
     return spread_of(met) if len(met) == len(values) else None
 
 
-def claims(results: Sequence[Result]) -> list[Claim]:
+def claims(results: Sequence[Result], learnt: Learnt) -> list[Claim]:
     """Return the papers' claims beside what the comparison's results say."""
+    model = f"{learnt.model} on {data_words(learnt.dataset)} for VGG-16 on CIFAR-10"
+    return [replace(each, differs=f"{each.differs}; {model}") for each in _ratios(results)]
+
+
+def _ratios(results: Sequence[Result]) -> list[Claim]:
     server = "ours is sharded over all hosts; theirs is not known"
     return [
         _claim(results, "all-reduce", 1, "1.1 / 1.2", 1.1, "a ring at flow level, no software"),
