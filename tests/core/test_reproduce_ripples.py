@@ -43,6 +43,8 @@ def test_claims_are_ratios_of_the_means_and_say_what_is_missed() -> None:
     reached = [each.verdict for each in claims]
     assert reached == ["reached", "reached", "missed", "reached", "missed", "reached"]
     assert {each.per_iteration for each in claims} == {1.0}
+    # all steps take as long here, so the others need as many times more of them
+    assert [each.iterations for each in claims] == [each.ours for each in claims]
 
 
 def test_a_run_that_met_no_target_leaves_its_claim_open() -> None:
@@ -55,6 +57,7 @@ def test_a_run_that_met_no_target_leaves_its_claim_open() -> None:
     results = paper.results_of(cases, found)
     claims = {each.what: each for each in paper.claims(results, TINY)}
     assert claims["Ripples over all-reduce, workers alike"].verdict == "no target"
+    assert claims["Ripples over all-reduce, workers alike"].iterations is None
     assert claims["Ripples over ps-bsp, workers alike"].ours == 1.0
     of_all_reduce = next(each for each in results if each.case.strategy == "all-reduce")
     assert of_all_reduce.seconds_to_target is None
@@ -149,6 +152,7 @@ def test_the_command_writes_tables_runs_and_figures(
     assert all(run["digest"] for each in report["results"] for run in each["runs"])
     texts = {each.text for each in ET.parse(plot).iter() if each.text}
     assert {"Workers alike", "By group size", "group size"} <= texts
+    assert "steps of a worker to the target" in texts
     assert "not met" in texts  # nobody meets the target in four steps, and no bar says otherwise
     assert "Ripples over" in result.stdout
     assert "Group sizes and intervals" in result.stdout

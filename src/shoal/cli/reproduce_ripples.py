@@ -37,9 +37,11 @@ from shoal.report.terminal_table import output_console
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shoal.reproduce.ripples import Claim, Result
+    from shoal.reproduce.ripples import Case, Claim, Result
+    from shoal.sweeps import Spread
 
 _SEEDS = "1-3"
+_STEPS = "steps of a worker to the target"
 
 
 class RipplesReport(msgspec.Struct, frozen=True):
@@ -131,13 +133,17 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
 
 
 def _claims_table(claims: Sequence[Claim]) -> Table:
-    table = table_of("", ("claim", "paper", "ours", "per step", "", "what differs"), words=6)
+    table = table_of(
+        "", ("claim", "paper", "ours", "steps", "per step", "", "what differs"), words=7
+    )
     for each in claims:
-        ours = "not met" if each.ours is None else f"{each.ours:.2f}"
-        table.add_row(
-            each.what, each.paper, ours, f"{each.per_iteration:.2f}", each.verdict, each.differs
-        )
+        ratios = [_ratio(each.ours), _ratio(each.iterations), f"{each.per_iteration:.2f}"]
+        table.add_row(each.what, each.paper, *ratios, each.verdict, each.differs)
     return table
+
+
+def _ratio(found: float | None) -> str:
+    return "not met" if found is None else f"{found:.2f}"
 
 
 def _figures(
@@ -145,14 +151,21 @@ def _figures(
 ) -> str:
     from shoal.reproduce import ripples as paper
 
-    bars = [
-        BarPanel(
-            paper.slowdown_words(slowdown).capitalize(),
-            "virtual seconds to the target",
-            [_bar(each) for each in results if each.case.slowdown == slowdown],
-        )
-        for slowdown in paper.SLOWDOWNS
-    ]
+    seconds, steps = (
+        [
+            BarPanel(
+                paper.slowdown_words(slowdown).capitalize(),
+                unit,
+                [
+                    _bar(each.case, each.steps_to_target if by_steps else each.seconds_to_target)
+                    for each in results
+                    if each.case.slowdown == slowdown
+                ],
+            )
+            for slowdown in paper.SLOWDOWNS
+        ]
+        for unit, by_steps in (("virtual seconds to the target", False), (_STEPS, True))
+    )
     options = {
         "group size": ("group_size", paper.GROUP_SIZES, ("interval", 1)),
         "interval, steps": ("interval", paper.INTERVALS, ("group_size", paper.USUAL_SIZE)),
@@ -173,23 +186,20 @@ def _figures(
         for unit, is_time in (("virtual seconds to the target", True), ("ms per step", False))
     ]
     description = f"Ripples/Prague again, {title}: " + "; ".join(
-        f"{each.what}: paper {each.paper}, ours "
-        + ("not met" if each.ours is None else f"{each.ours:.2f}")
-        for each in claims
+        f"{each.what}: paper {each.paper}, ours " + _ratio(each.ours) for each in claims
     )
     scenario = f"Scenario src/shoal/reproduce/{paper.SCENARIO}; {title}."
     notes = [scenario, "Whiskers: 95 % interval over the seeds.", CAVEAT]
-    rows: list[Sequence[BarPanel | LinePanel]] = [bars]
+    rows: list[Sequence[BarPanel | LinePanel]] = [seconds, steps]
     if sweeps:
         rows += [lines[:2], lines[2:]]
     return draw_charts(rows, description, notes)
 
 
-def _bar(result: Result) -> Bar:
-    met = result.seconds_to_target
+def _bar(case: Case, met: Spread | None) -> Bar:
     return Bar(
-        result.case.strategy,
-        HOME_SLOTS[result.case.strategy],
+        case.strategy,
+        HOME_SLOTS[case.strategy],
         None if met is None else met.mean,
         None if met is None else met.half_width,
     )

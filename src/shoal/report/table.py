@@ -117,12 +117,25 @@ def _columns(scenario: Scenario) -> tuple[Column, ...]:
             number,
             absent=lambda run: NOT_APPLICABLE if run.target is None else NOT_REACHED,
         ),
+        Column(("Steps to", goal, ""), _steps_to_target, lambda steps: f"{steps:,.0f}"),
         Column(
             (metric.title, "averaged", unit), lambda run: run.final_averaged, metric.bare, higher
         ),
         Column((metric.title, "rank 0", unit), lambda run: run.final_rank0, metric.bare, higher),
         Column(("Consensus", "distance", ""), lambda run: run.consensus_distance, number),
     )
+
+
+def _steps_to_target(run: RunResult) -> float | None:
+    """Return the mean steps of the workers until the target was met, as the curve has them.
+
+    A run that met it after the last point of its curve did so with all of its steps.
+    """
+    met = run.time_to_target_seconds
+    if met is None:
+        return None
+    whole = sum(worker.steps for worker in run.worker_results) / run.workers
+    return next((point.mean_step for point in run.curve if point.seconds == met), whole)
 
 
 def _cells(column: Column, runs: Sequence[RunResult]) -> list[Cell]:

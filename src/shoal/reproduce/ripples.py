@@ -81,6 +81,8 @@ class Claim:
     """Of the papers' two numbers the smaller: what was found must come to it."""
     ours: float | None
     """Time to the target, the other strategy's over that of the best mode of Ripples."""
+    iterations: float | None
+    """The same of the steps to the target, of the mode that was there first."""
     per_iteration: float
     """The same of the time per step."""
     differs: str
@@ -202,14 +204,23 @@ def _claim(
     results: Sequence[Result], other: str, slowdown: float, paper: str, least: float, differs: str
 ) -> Claim:
     at = {each.case.strategy: each for each in results if each.case.slowdown == slowdown}
-    times = [t.mean for name in RIPPLES if (t := at[name].seconds_to_target) is not None]
-    theirs = at[other].seconds_to_target
+    met = [
+        (seconds.mean, steps.mean)
+        for name in RIPPLES
+        if (seconds := at[name].seconds_to_target) and (steps := at[name].steps_to_target)
+    ]
+    theirs = at[other]
+    ratios = None
+    if theirs.seconds_to_target and theirs.steps_to_target and met:
+        first = min(met)
+        ratios = theirs.seconds_to_target.mean / first[0], theirs.steps_to_target.mean / first[1]
     return Claim(
         what=f"Ripples over {other}, {slowdown_words(slowdown)}",
         paper=paper,
         least=least,
-        ours=None if theirs is None or not times else theirs.mean / min(times),
-        per_iteration=at[other].step_ms.mean / min(at[name].step_ms.mean for name in RIPPLES),
+        ours=ratios[0] if ratios else None,
+        iterations=ratios[1] if ratios else None,
+        per_iteration=theirs.step_ms.mean / min(at[name].step_ms.mean for name in RIPPLES),
         differs=differs,
     )
 
