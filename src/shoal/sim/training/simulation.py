@@ -187,6 +187,7 @@ def make_world(
             _changes(cluster),
             seed=cluster.seed,
             recorded=[[each * PICOSECONDS for each in steps] for steps in recorded],
+            slow_probability=training.slow_probability,
         ),
         model=model,
         learner=learner,
