@@ -98,6 +98,13 @@ def test_steps_to_the_target_are_those_of_the_point_that_met_it():
     assert found == [f"{point.mean_step:,.0f}", f"{whole:,.0f}", "–"]
 
 
+def test_staleness_is_shown_where_some_run_counted_it():
+    counted = changed(strategy="b", counters={"max.staleness": 12.0})
+
+    assert column(block_of(changed(), counted), "Staleness") == [("–", False), ("12.0", True)]
+    assert not any(heading[0] == "Staleness" for heading in block_of(changed()).headings)
+
+
 def test_null_is_a_dash():
     block = block_of(changed(final_averaged=None), changed(strategy="b", final_averaged=0.9))
 

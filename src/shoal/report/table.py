@@ -73,8 +73,10 @@ class Block:
 
 def make_block(scenario: Scenario) -> Block:
     """Compute the table of `scenario`."""
-    columns = _columns(scenario)
     runs = [entry.run for entry in scenario.entries]
+    columns = _columns(scenario)
+    if any(_STALENESS.value(run) is not None for run in runs):
+        columns = (*columns, _STALENESS)
     written = [_cells(column, runs) for column in columns]
     rows = tuple(
         Row(entry.label + ("†" if entry.run.stopped_early else ""), cells)
@@ -136,6 +138,11 @@ def _steps_to_target(run: RunResult) -> float | None:
         return None
     whole = sum(worker.steps for worker in run.worker_results) / run.workers
     return next((point.mean_step for point in run.curve if point.seconds == met), whole)
+
+
+_STALENESS = Column(
+    ("Staleness", "largest", "(steps)"), lambda run: run.counters.get("max.staleness"), number
+)
 
 
 def _cells(column: Column, runs: Sequence[RunResult]) -> list[Cell]:
