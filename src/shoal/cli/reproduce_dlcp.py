@@ -11,9 +11,10 @@ from shoal.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    claims_sentence,
+    claims_table,
     load_data,
     table_of,
-    with_deviation,
     write_plot,
 )
 from shoal.cli.sweeping import (
@@ -30,14 +31,15 @@ from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, draw_charts
 from shoal.report.terminal_table import output_console
+from shoal.sweeps import with_deviation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
+    from shoal.reproduce.claim import Claim
     from shoal.reproduce.dlcp import Measured, Plan, Tolerance, Trial
-    from shoal.reproduce.dlcp_claims import Claim
     from shoal.sweeps import Spread
 
 _SEEDS, _QUICK_SEEDS = "1-3", "1"
@@ -134,7 +136,7 @@ def dlcp(
         _step_table("Steps end to end", whole.end_to_end, measured),
         _step_table("Loss on one host's link", whole.gray, measured),
         _tolerance_table(whole, learned),
-        _claims_table(found),
+        claims_table(found),
     ):
         if table.row_count:
             console.print(table)
@@ -192,13 +194,6 @@ def _tolerance_table(plan: Plan, learned: Mapping[tuple[Tolerance, float], Sprea
     return table
 
 
-def _claims_table(claims: Sequence[Claim]) -> Table:
-    table = table_of("", ("claim", "paper", "ours", "", "what differs"), words=5)
-    for each in claims:
-        table.add_row(each.what, each.paper, each.ours, each.verdict, each.differs)
-    return table
-
-
 def _figures(plan: Plan, measured: Mapping[Trial, Measured], claims: Sequence[Claim]) -> str:
     clusters = list(dict.fromkeys(each.cluster for each in plan.flows))
     flows = [
@@ -230,9 +225,7 @@ def _figures(plan: Plan, measured: Mapping[Trial, Measured], claims: Sequence[Cl
         for job, sync, servers in kinds
     ]
     rows = [*flows, *(steps[place : place + 2] for place in range(0, len(steps), 2))]
-    description = "DLCP again: " + "; ".join(
-        f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
-    )
+    description = claims_sentence("DLCP", claims)
     return draw_charts(rows, description, ["Scenarios src/shoal/reproduce/dlcp-*.toml.", _CAVEAT])
 
 

@@ -14,10 +14,10 @@ from shoal.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    claims_sentence,
+    claims_table,
     load_data,
     table_of,
-    with_deviation,
-    with_interval,
     write_plot,
 )
 from shoal.cli.sweeping import (
@@ -33,12 +33,13 @@ from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
 from shoal.report.terminal_table import output_console
+from shoal.sweeps import with_deviation, with_interval
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from shoal.reproduce.claim import Claim
     from shoal.reproduce.ds_sync import Accuracy, Timing
-    from shoal.reproduce.ds_sync_claims import Claim
 
 _SEEDS, _QUICK_SEEDS = "1-5", "1-2"
 _QUICK_NETWORKS = 2
@@ -120,7 +121,7 @@ def ds_sync(
         _accuracy_table(list(accuracies.values())),
         _timing_table([each for each in timings if each.network not in paper.SCALES]),
         _scale_table([each for each in timings if each.network in paper.SCALES]),
-        _claims_table(found),
+        claims_table(found),
     ):
         console.print(table)
         console.print()
@@ -182,13 +183,6 @@ def _scale_table(timings: Sequence[Timing]) -> Table:
     return table
 
 
-def _claims_table(claims: Sequence[Claim]) -> Table:
-    table = table_of("", ("claim", "paper", "ours", "", "what differs"), words=5)
-    for each in claims:
-        table.add_row(each.what, each.paper, each.ours, each.verdict, each.differs)
-    return table
-
-
 def _figures(
     jobs: Sequence[str], timings: Sequence[Timing], claims: Sequence[Claim], seeds: int
 ) -> str:
@@ -210,9 +204,7 @@ def _figures(
         )
     scales = list(dict.fromkeys(e.network for e in timings if e.network in paper.SCALES))
     rows.append([_scale_panel(job, scales, timings) for job in jobs])
-    description = "DS-Sync again: " + "; ".join(
-        f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
-    )
+    description = claims_sentence("DS-Sync", claims)
     notes = [
         f"Scenarios src/shoal/reproduce/ds-sync-*.toml; seeds: {min(seeds, 3)}.",
         _READING,

@@ -14,9 +14,10 @@ from shoal.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    claims_sentence,
+    claims_table,
     load_data,
     table_of,
-    with_interval,
     write_plot,
 )
 from shoal.cli.sweeping import (
@@ -33,11 +34,13 @@ from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
 from shoal.report.palette import HOME_SLOTS
 from shoal.report.terminal_table import output_console
+from shoal.sweeps import with_interval
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shoal.reproduce.ripples import Case, Claim, Result
+    from shoal.reproduce.claim import Claim
+    from shoal.reproduce.ripples import Case, Result
     from shoal.sweeps import Spread
 
 _SEEDS = "1-3"
@@ -106,7 +109,9 @@ def ripples(
     if sweeps:
         console.print(_results_table(swept_results, f"Group sizes and intervals: {title}"))
         console.print()
-    console.print(_claims_table(found))
+    steps = ["not met" if c.iterations is None else f"{c.iterations:.2f}" for c in found]
+    per_step = [f"{each.per_iteration:.2f}" for each in found]
+    console.print(claims_table(found, steps=steps, per_step=per_step))
     console.print(CAVEAT)
 
 
@@ -130,20 +135,6 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
             f"{each.exchange_share:.0%}",
         )
     return table
-
-
-def _claims_table(claims: Sequence[Claim]) -> Table:
-    table = table_of(
-        "", ("claim", "paper", "ours", "steps", "per step", "", "what differs"), words=7
-    )
-    for each in claims:
-        ratios = [_ratio(each.ours), _ratio(each.iterations), f"{each.per_iteration:.2f}"]
-        table.add_row(each.what, each.paper, *ratios, each.verdict, each.differs)
-    return table
-
-
-def _ratio(found: float | None) -> str:
-    return "not met" if found is None else f"{found:.2f}"
 
 
 def _figures(
@@ -185,9 +176,7 @@ def _figures(
         for words, (key, values, fixed) in (options.items() if sweeps else ())
         for unit, is_time in (("virtual seconds to the target", True), ("ms per step", False))
     ]
-    description = f"Ripples/Prague again, {title}: " + "; ".join(
-        f"{each.what}: paper {each.paper}, ours " + _ratio(each.ours) for each in claims
-    )
+    description = claims_sentence(f"Ripples/Prague, {title},", claims)
     scenario = f"Scenario src/shoal/reproduce/{paper.SCENARIO}; {title}."
     notes = [scenario, "Whiskers: 95 % interval over the seeds.", CAVEAT]
     rows: list[Sequence[BarPanel | LinePanel]] = [seconds, steps]

@@ -16,7 +16,7 @@ from shoal.jobs.files import write_whole
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from shoal.sweeps import Spread
+    from shoal.reproduce.claim import Claim
 
 JsonOption = Annotated[Path | None, typer.Option(help="Write runs and claims here.")]
 DatasetOption = Annotated[
@@ -68,15 +68,18 @@ def table_of(title: str, names: Sequence[str], *, words: int = 1) -> Table:
     return table
 
 
-def with_interval(spread: Spread | None, form: str, missing: str = "not met") -> str:
-    """Return the mean and half of its 95 % interval, as far as it is known."""
-    if spread is None:
-        return missing
-    width = "" if spread.half_width is None else f" ± {spread.half_width:{form}}"
-    return f"{spread.mean:{form}}{width}"
+def claims_table(claims: Sequence[Claim], **more: Sequence[str]) -> Table:
+    """Return the claims with what was found; columns `more` stand beside ours, by their names."""
+    names = [each.replace("_", " ") for each in more]
+    columns = ("claim", "paper", "ours", *names, "", "what differs")
+    table = table_of("", columns, words=len(columns))
+    for claim, *cells in zip(claims, *more.values(), strict=True):
+        table.add_row(claim.what, claim.paper, claim.ours, *cells, claim.verdict, claim.differs)
+    return table
 
 
-def with_deviation(spread: Spread, form: str) -> str:
-    """Return the mean and, in brackets, the deviation of one run."""
-    deviation = "" if spread.deviation is None else f" ({spread.deviation:{form}})"
-    return f"{spread.mean:{form}}{deviation}"
+def claims_sentence(system: str, claims: Sequence[Claim]) -> str:
+    """Return the claims as the description of a figure."""
+    return f"{system} again: " + "; ".join(
+        f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
+    )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from shoal.reproduce.claim import Claim, verdict
 from shoal.reproduce.learning import (
     CIFAR10,
     Learned,
@@ -22,7 +23,7 @@ from shoal.reproduce.learning import (
 )
 from shoal.reproduce.scenarios import read_parts
 from shoal.scenario.training_spec import StrategySpec
-from shoal.sweeps import Finished, Run, spread_of
+from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
@@ -72,27 +73,15 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What the papers report, what was found here, and what differs."""
+class Ratios(Claim):
+    """A claim about another strategy, in times as long as with the best mode of Ripples."""
 
-    what: str
-    paper: str
-    least: float
-    """Of the papers' two numbers the smaller: what was found must come to it."""
-    ours: float | None
-    """Time to the target, the other strategy's over that of the best mode of Ripples."""
+    time: float | None
+    """To the target; None: one of them did not meet it."""
     iterations: float | None
-    """The same of the steps to the target, of the mode that was there first."""
+    """Steps to the target, over those of the mode that was there first."""
     per_iteration: float
-    """The same of the time per step."""
-    differs: str
-
-    @property
-    def verdict(self) -> str:
-        """Whether the papers' number was found."""
-        if self.ours is None:
-            return "no target"
-        return "reached" if self.ours >= self.least else "missed"
+    """Time per step."""
 
 
 def scenario() -> Scenario:
@@ -166,8 +155,8 @@ def results_of(cases: Sequence[Case], finished: Sequence[Finished[Learned]]) -> 
         found.append(
             Result(
                 case,
-                _spread([each.seconds_to_target for each in runs]),
-                _spread([each.steps_to_target for each in runs]),
+                spread_of_all([each.seconds_to_target for each in runs]),
+                spread_of_all([each.steps_to_target for each in runs]),
                 spread_of([each.step_ms for each in runs]),
                 sum(each.wait_share for each in runs) / seeds,
                 sum(each.exchange_share for each in runs) / seeds,
@@ -177,18 +166,13 @@ def results_of(cases: Sequence[Case], finished: Sequence[Finished[Learned]]) -> 
     return found
 
 
-def _spread(values: Sequence[float | None]) -> Spread | None:
-    met = [each for each in values if each is not None]
-    return spread_of(met) if len(met) == len(values) else None
-
-
-def claims(results: Sequence[Result], learnt: Learnt) -> list[Claim]:
+def claims(results: Sequence[Result], learnt: Learnt) -> list[Ratios]:
     """Return the papers' claims beside what the comparison's results say."""
     model = f"{learnt.model} on {data_words(learnt.dataset)} for VGG-16 on CIFAR-10"
     return [replace(each, differs=f"{each.differs}; {model}") for each in _ratios(results)]
 
 
-def _ratios(results: Sequence[Result]) -> list[Claim]:
+def _ratios(results: Sequence[Result]) -> list[Ratios]:
     server = "ours is sharded over all hosts; theirs is not known"
     return [
         _claim(results, "all-reduce", 1, "1.1 / 1.2", 1.1, "a ring at flow level, no software"),
@@ -202,7 +186,7 @@ def _ratios(results: Sequence[Result]) -> list[Claim]:
 
 def _claim(
     results: Sequence[Result], other: str, slowdown: float, paper: str, least: float, differs: str
-) -> Claim:
+) -> Ratios:
     at = {each.case.strategy: each for each in results if each.case.slowdown == slowdown}
     met = [
         (seconds.mean, steps.mean)
@@ -214,14 +198,16 @@ def _claim(
     if theirs.seconds_to_target and theirs.steps_to_target and met:
         first = min(met)
         ratios = theirs.seconds_to_target.mean / first[0], theirs.steps_to_target.mean / first[1]
-    return Claim(
+    time, iterations = ratios or (None, None)
+    return Ratios(
         what=f"Ripples over {other}, {slowdown_words(slowdown)}",
         paper=paper,
-        least=least,
-        ours=ratios[0] if ratios else None,
-        iterations=ratios[1] if ratios else None,
-        per_iteration=theirs.step_ms.mean / min(at[name].step_ms.mean for name in RIPPLES),
+        ours="not met" if time is None else f"{time:.2f}",
+        verdict="no target" if time is None else verdict(time >= least),
         differs=differs,
+        time=time,
+        iterations=iterations,
+        per_iteration=theirs.step_ms.mean / min(at[name].step_ms.mean for name in RIPPLES),
     )
 
 
