@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import DataError, DeadlineExceeded, ResourceError
-from shoal.workloads.cache import Arrays, load_or_build, locked
+from shoal.workloads.cache import Arrays, default_cache_dir, load_or_build, locked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,3 +149,13 @@ def test_cache_that_cannot_be_written_is_a_resource_error(tmp_path: Path):
     occupied.write_text("not a folder")
     with pytest.raises(ResourceError, match="choose another cache directory"):
         load_or_build(occupied / "cache", "toy", sample_arrays)
+
+
+def test_whoever_names_no_folder_uses_the_one_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SHOAL_DATA_DIR", str(tmp_path / "data"))
+    assert default_cache_dir() == tmp_path / "data"
+    monkeypatch.setenv("SHOAL_DATA_DIR", "")
+    assert default_cache_dir() == tmp_path / "home" / ".cache" / "shoal"

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import io
 import pickle
+import shutil
 import struct
 import tarfile
 import zipfile
@@ -18,7 +19,7 @@ import pytest
 import torch
 
 from shoal.errors import DataError, UsageError
-from shoal.workloads.dataset import DATASETS, InputKind, Task, load_dataset
+from shoal.workloads.dataset import DATASETS, InputKind, Task, is_here, load_dataset
 from shoal.workloads.fetch import WantedFile
 from shoal.workloads.sets import cifar10, fashion_mnist, flights, text, text_web
 from shoal.workloads.sets.split import random_split
@@ -284,8 +285,27 @@ def test_pictures_from_a_folder_or_a_tar(tmp_path: Path, packed: bool):
     dataset = load_dataset("cifar10-jpeg", tmp_path / "cache", source=source)
     assert dataset.name == "cifar10-jpeg"
     assert dataset.train_inputs.shape == dataset.test_inputs.shape == (4, 3, 32, 32)
-    assert dataset.train_targets.tolist() == [0, 0, 1, 1]
-    assert dataset.train_inputs[0, 0].mean() < -0.9 < 0.9 < dataset.train_inputs[2, 0].mean()
+    # whoever looks at the first test samples only sees all classes
+    assert dataset.train_targets.tolist() == dataset.test_targets.tolist() == [0, 1, 0, 1]
+    assert dataset.train_inputs[0, 0].mean() < -0.9 < 0.9 < dataset.train_inputs[1, 0].mean()
+
+
+@needs_pillow
+@pytest.mark.parametrize("packed", [False, True])
+def test_pictures_that_lie_where_downloads_do_need_no_source(tmp_path: Path, packed: bool):
+    room = tmp_path / "downloads" / "cifar10-jpeg"
+    assert not is_here("cifar10-jpeg", tmp_path)
+    with pytest.raises(DataError, match=f"put a tar of .* into {room}"):
+        load_dataset("cifar10-jpeg", tmp_path)
+    assert not is_here("cifar10-jpeg", tmp_path)
+    source = picture_folder(room if not packed else tmp_path / "pictures")
+    if packed:
+        with tarfile.open(room / "pictures.tar", "w") as archive:
+            archive.add(source, "pictures")
+    assert is_here("cifar10-jpeg", tmp_path)
+    assert len(load_dataset("cifar10-jpeg", tmp_path).train_inputs) == 4
+    shutil.rmtree(room)
+    assert is_here("cifar10-jpeg", tmp_path)  # converted
 
 
 @needs_pillow
@@ -306,9 +326,7 @@ def test_pictures_of_two_sizes_are_a_data_error(tmp_path: Path):
         load_dataset("cifar10-jpeg", tmp_path / "cache", source=source)
 
 
-def test_pictures_need_a_source(tmp_path: Path):
-    with pytest.raises(DataError, match="no public source"):
-        load_dataset("cifar10-jpeg", tmp_path)
+def test_a_source_without_pictures_is_a_data_error(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="has no pictures named"):
         load_dataset("cifar10-jpeg", tmp_path, source=tmp_path / "empty")

@@ -237,6 +237,24 @@ class TestCounters:
         generator.leave(1, 1)
         assert generator.counters.requests_by_rank == {1: 1}
 
+    def test_staleness_is_how_far_the_members_of_a_group_are_apart(self) -> None:
+        generator = joined(GeneratorConfig.random_mode(2), 3)
+        assert generator.counters.staleness(1)["max.staleness"] == 0
+        generator.leave(1, 0)
+        generator.leave(2, 0)
+        for _ in range(4):
+            generator.request(0, 0)  # alone: nobody to be apart from
+        assert generator.counters.staleness(1) == {"max.staleness": 0, "staleness.0": 0}
+        generator.join(1)
+        generator.request(1, 0)  # its first, with what is the other's fifth
+        generator.request(0, 0)
+        assert generator.counters.staleness_by_rank == {0: [4, 4], 1: [4, 4], 2: [0, 0]}
+        assert generator.counters.staleness(10) == {
+            "max.staleness": 40,
+            "staleness.0": 10 * 4 / 5,
+            "staleness.1": 40,
+        }
+
     def test_waits(self) -> None:
         generator = joined(GeneratorConfig(), 3)
         for rank, now_ns in ((0, 10), (1, 30), (2, 40)):

@@ -6,7 +6,13 @@ import pytest
 
 import shoal
 from shoal.errors import UsageError
-from shoal.runtime.launch import read_launch, read_master
+from shoal.runtime.launch import (
+    rank_on_host,
+    read_launch,
+    read_master,
+    tasks_per_node,
+    workers_on_host,
+)
 from shoal.runtime.rendezvous import meeting_place
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}
@@ -19,6 +25,98 @@ def test_open_mpi_says_who_this_is_and_nobody_where_rank_0_is() -> None:
     with pytest.raises(UsageError, match=r"^MASTER_ADDR and MASTER_PORT must say .*\.$"):
         read_master(OPEN_MPI)
     assert read_master({**OPEN_MPI, **MASTER}) == ("192.0.2.1", 29500)
+
+
+def slurm(rank: int, node: int, local: int, **more: str) -> dict[str, str]:
+    """Return what srun sets for one of 7 tasks."""
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": "7",
+        "SLURM_NODEID": str(node),
+        "SLURM_LOCALID": str(local),
+        **more,
+    }
+
+
+def test_slurm_says_what_each_node_has_though_nobody_asked_for_it() -> None:
+    """Without --ntasks-per-node all tasks counted as being on one host."""
+    listed = {"SLURM_TASKS_PER_NODE": "2(x3),1"}
+    last = read_launch(slurm(6, 3, 0, **listed))
+    assert (last.host, last.workers_per_host, last.local_rank) == (3, 1, 0)
+    other = read_launch(slurm(3, 1, 1, **listed))
+    assert (other.host, other.workers_per_host, other.local_rank) == (1, 2, 1)
+    # more could have been on each node; the step's own list comes before the job's
+    asked = slurm(6, 3, 0, **listed, SLURM_NTASKS_PER_NODE="4")
+    assert read_launch(asked).workers_per_host == 1
+    step = slurm(5, 1, 2, SLURM_TASKS_PER_NODE="3(x2),1", SLURM_STEP_TASKS_PER_NODE="3,4")
+    assert read_launch(step).workers_per_host == 4
+
+
+def test_a_list_of_another_number_of_tasks_is_of_another_step() -> None:
+    whole_job = slurm(6, 3, 0, SLURM_TASKS_PER_NODE="8(x4)")
+    assert read_launch(whole_job).workers_per_host == 7
+    assert read_launch({**whole_job, "SLURM_NTASKS_PER_NODE": "2"}).workers_per_host == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("4", [4]), ("2(x3),1", [2, 2, 2, 1]), ("1,2,1(x2)", [1, 2, 1, 1])]
+)
+def test_slurms_notation(text: str, counts: list[int]) -> None:
+    assert tasks_per_node(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "2x3", "2(x)", "2(x3", "-1", "2,,1"])
+def test_what_is_not_slurms_notation_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"numbers such as 2\(x3\),1, not"):
+        tasks_per_node(text)
+
+
+def test_mpirun_inside_a_slurm_job_is_not_slurms_one_task() -> None:
+    """Ranks that mpirun starts beside a batch script have its SLURM_PROCID, all of them."""
+    script = {
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "4",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_TASKS_PER_NODE": "2(x2)",
+    }
+    local = {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    launch = read_launch({**script, **OPEN_MPI, **local})
+    assert (launch.rank, launch.local_rank, launch.host) == (1, 1, 0)
+    assert rank_on_host(1, {**script, **OPEN_MPI, **local}) == 1
+    far = {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3", **local}
+    assert read_launch({**script, **far}).host == 1
+
+
+def test_torchrun_inside_a_slurm_job_speaks_for_itself() -> None:
+    node = slurm(1, 1, 0, SLURM_NTASKS="2", SLURM_TASKS_PER_NODE="1(x2)")
+    own = {"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}
+    launch = read_launch({**node, **own, "GROUP_RANK": "1"})
+    assert (launch.rank, launch.host, launch.workers_per_host, launch.local_rank) == (6, 1, 4, 2)
+    assert workers_on_host(8, {**node, **own}) == 4
+
+
+def mpi(rank: int, local: int) -> dict[str, str]:
+    """Return what mpirun sets for one of 8 ranks on 4 hosts."""
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": "8",
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    }
+
+
+def test_ranks_dealt_to_hosts_are_told_from_ranks_host_by_host() -> None:
+    by_slot = [read_launch(mpi(rank, rank % 2)) for rank in range(8)]
+    assert [each.host for each in by_slot] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert not any(each.shows_dealing for each in by_slot)
+    by_node = [read_launch(mpi(rank, rank // 4)) for rank in range(8)]
+    assert any(each.shows_dealing for each in by_node)
+    assert [each.dealt().host for each in by_node] == [0, 1, 2, 3, 0, 1, 2, 3]
+    # who names the host needs no such reasoning
+    named = read_launch(slurm(6, 3, 0, SLURM_TASKS_PER_NODE="2(x3),1"))
+    assert named.dealt() == named
+    assert not named.shows_dealing
 
 
 def test_without_a_launcher_the_variables_to_set_are_named() -> None:

@@ -182,3 +182,14 @@ def test_the_workers_table_tells_who_was_slow():
 
     assert table.count("<tr>") == 9
     assert "worker 5 · 5×" in table
+    assert "staleness" not in table
+
+
+def test_the_workers_table_tells_how_stale_each_was_where_that_was_counted():
+    run = make_run("ripples", duration_ms=300)
+    counted = msgspec.structs.replace(run, counters={f"staleness.{rank}": 1.25 for rank in (0, 3)})
+    table = worker_table(counted)
+
+    assert "mean staleness (steps)" in table
+    assert table.count("<td>1.25</td>") == 2
+    assert table.count("<td>0</td></tr>") == 6

@@ -8,6 +8,7 @@ from report_samples import ENVIRONMENT, make_run
 
 from shoal.errors import UsageError
 from shoal.jobs.result import ResultFile, RunResult
+from shoal.report.figures.timeline import worker_name
 from shoal.report.findings import finding
 from shoal.report.scenario import group_scenarios
 from shoal.report.wording import padding_sentence
@@ -79,6 +80,20 @@ def test_equal_workers_come_first():
     titles = [scenario.title for scenario in group_scenarios(results(slow, BASE))]
 
     assert titles == ["Equal workers", "Worker 5 is 5× slower"]
+
+
+def test_who_is_slow_at_random_is_another_scenario():
+    always = changed(slow={"5": 5.0, "6": 5.0})
+    at_times = changed(slow={"5": 5.0, "6": 5.0}, slow_probability={"5": 0.2})
+
+    titles = [scenario.title for scenario in group_scenarios(results(always, at_times))]
+
+    assert titles == [
+        "Workers 5 and 6 are 5× slower",
+        "Worker 5 is 5× slower in 20 % of its steps, worker 6 is 5× slower",
+    ]
+    assert worker_name(at_times, 5) == "worker 5 · 5× in 20 % of its steps"
+    assert worker_name(at_times, 6) == "worker 6 · 5×"
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,27 @@ def test_a_target_not_reached_is_told_from_no_target():
     assert column(aimless, "Time to") == [("–", False)]
 
 
+def test_steps_to_the_target_are_those_of_the_point_that_met_it():
+    point = BASE.curve[7]
+    by_the_end = BASE.duration_seconds + 1
+    block = block_of(
+        changed(time_to_target_seconds=point.seconds),
+        changed(strategy="b", time_to_target_seconds=by_the_end),
+        changed(strategy="c", time_to_target_seconds=None),
+    )
+    whole = sum(worker.steps for worker in BASE.worker_results) / BASE.workers
+
+    found = [text for text, _ in column(block, "Steps to")]
+    assert found == [f"{point.mean_step:,.0f}", f"{whole:,.0f}", "–"]
+
+
+def test_staleness_is_shown_where_some_run_counted_it():
+    counted = changed(strategy="b", counters={"max.staleness": 12.0})
+
+    assert column(block_of(changed(), counted), "Staleness") == [("–", False), ("12.0", True)]
+    assert not any(heading[0] == "Staleness" for heading in block_of(changed()).headings)
+
+
 def test_null_is_a_dash():
     block = block_of(changed(final_averaged=None), changed(strategy="b", final_averaged=0.9))
 
@@ -138,7 +159,7 @@ def test_markdown_has_a_row_per_run_and_the_conditions():
 
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert len(tables) == len(SAMPLES.runs) + 2 * 2
-    assert {line.count("|") for line in tables} == {9}
+    assert {line.count("|") for line in tables} == {10}
     assert text.count("padded to 20 ms by sleeping, so that 8 workers on 2 cores stand for 8") == 1
     assert "Python 3.11.9" in text
 

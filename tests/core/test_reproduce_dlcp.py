@@ -14,6 +14,7 @@ from shoal.reproduce.dlcp import (
     BOUND,
     DCTCP,
     DLCP,
+    JOBS,
     TCP,
     Measured,
     Tolerance,
@@ -38,6 +39,11 @@ def test_every_trial_has_its_scenario(quick: bool) -> None:
         scenario = read_parts(*trial.files)
         assert scenario.training is not None
         assert scenario.cluster.topology.hosts == int(trial.cluster)
+
+
+def test_each_of_the_papers_picture_models_is_carried_end_to_end() -> None:
+    assert {trial.job for trial in plan(quick=False).end_to_end} == set(JOBS)
+    assert {trial.job for trial in plan(quick=True).end_to_end} == {"resnet50"}
 
 
 def test_parts_can_be_chosen() -> None:

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 
 from shoal.cli.reproduce import reproduce_app
-from shoal.errors import UsageError
+from shoal.errors import DataError, UsageError
 from shoal.reproduce import ripples as paper
+from shoal.reproduce.ds_sync_jobs import JOBS, jobs_on
 from shoal.reproduce.learning import Learned
 from shoal.sweeps import Finished, make_runs
 
@@ -37,11 +38,14 @@ def test_claims_are_ratios_of_the_means_and_say_what_is_missed() -> None:
         for case in cases
         for seed in (0.5, 1.5)
     ]
-    claims = paper.claims(paper.results_of(cases, found))
-    assert [each.ours for each in claims] == [2.0, 6.0, 3.0, 2.0, 2.0, 6.0]
+    claims = paper.claims(paper.results_of(cases, found), TINY)
+    assert [each.time for each in claims] == [2.0, 6.0, 3.0, 2.0, 2.0, 6.0]
     reached = [each.verdict for each in claims]
     assert reached == ["reached", "reached", "missed", "reached", "missed", "reached"]
     assert {each.per_iteration for each in claims} == {1.0}
+    # all steps take as long here, so the others need as many times more of them
+    assert [each.iterations for each in claims] == [each.time for each in claims]
+    assert claims[0].ours == "2.00"
 
 
 def test_a_run_that_met_no_target_leaves_its_claim_open() -> None:
@@ -52,12 +56,57 @@ def test_a_run_that_met_no_target_leaves_its_claim_open() -> None:
         for seed in (0, 1)
     ]
     results = paper.results_of(cases, found)
-    claims = {each.what: each for each in paper.claims(results)}
+    claims = {each.what: each for each in paper.claims(results, TINY)}
     assert claims["Ripples over all-reduce, workers alike"].verdict == "no target"
-    assert claims["Ripples over ps-bsp, workers alike"].ours == 1.0
+    assert claims["Ripples over all-reduce, workers alike"].iterations is None
+    assert claims["Ripples over ps-bsp, workers alike"].time == 1.0
     of_all_reduce = next(each for each in results if each.case.strategy == "all-reduce")
     assert of_all_reduce.seconds_to_target is None
     assert len(of_all_reduce.runs) == 2
+
+
+def test_real_data_is_learnt_where_the_cache_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_DATA_DIR", str(tmp_path))
+    assert paper.learnt_on(None, quick=False) == paper.FULL
+    assert jobs_on(None, quick=False) == JOBS
+    (tmp_path / "downloads" / "cifar10-jpeg").mkdir(parents=True)
+    (tmp_path / "downloads" / "cifar10-jpeg" / "pictures.tar").touch()
+    assert paper.learnt_on(None, quick=False) == replace(paper.REAL, dataset="cifar10-jpeg")
+    wrn, *others = jobs_on(None, quick=False)
+    assert wrn.learnt.dataset == "cifar10-jpeg"
+    assert "on CIFAR-10 compressed anew for WRN-26-10 on CIFAR-10" in wrn.differs
+    assert others == list(JOBS[1:])
+    (tmp_path / "cifar10-v1").mkdir()
+    assert paper.learnt_on(None, quick=False) == paper.REAL
+    # who is in a hurry, or asks for another set, gets that
+    assert paper.learnt_on(None, quick=True) == paper.QUICK
+    assert jobs_on(None, quick=True) == jobs_on("digits", quick=False) == JOBS
+    assert paper.learnt_on("fashion-mnist", quick=True) == paper.FULL
+    with pytest.raises(
+        UsageError, match=r"--dataset takes digits, .* or cifar10-jpeg, not 'mnist'"
+    ):
+        paper.learnt_on("mnist", quick=False)
+
+
+def test_claims_say_what_was_learnt_instead() -> None:
+    cases = paper.main_cases()
+    results = paper.results_of(cases, [learned(1.0, 1.0)] * len(cases))
+    differs = paper.claims(results, replace(paper.REAL, dataset="cifar10"))[0].differs
+    assert differs == (
+        "a ring at flow level, no software; lenet:2 on CIFAR-10 for VGG-16 on CIFAR-10"
+    )
+
+
+@pytest.mark.parametrize("figure", ["ripples", "ds-sync"])
+def test_data_that_are_not_there_are_said_before_the_work(
+    figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_DATA_DIR", str(tmp_path))
+    result = CliRunner().invoke(reproduce_app, [figure, "--dataset", "cifar10-jpeg"])
+    assert isinstance(result.exception, DataError)
+    assert f"into {tmp_path / 'downloads' / 'cifar10-jpeg'}" in str(result.exception)
 
 
 def test_sweeps_hold_every_size_and_interval_once() -> None:
@@ -104,6 +153,7 @@ def test_the_command_writes_tables_runs_and_figures(
     assert all(run["digest"] for each in report["results"] for run in each["runs"])
     texts = {each.text for each in ET.parse(plot).iter() if each.text}
     assert {"Workers alike", "By group size", "group size"} <= texts
+    assert "steps of a worker to the target" in texts
     assert "not met" in texts  # nobody meets the target in four steps, and no bar says otherwise
     assert "Ripples over" in result.stdout
     assert "Group sizes and intervals" in result.stdout

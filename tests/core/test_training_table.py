@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from scenario_texts import SMALL
 
@@ -24,6 +26,8 @@ def test_a_job_is_what_it_says() -> None:
         slow={1: 3.0},
     )
     assert [each.name for each in read.training.strategies] == ["all-reduce", "pairs"]
+    at_random = parse_scenario(SMALL.replace("factor = 3", "factor = 3\nprobability = 0.25"))
+    assert at_random.training == replace(read.training, slow_probability={1: 0.25})
     assert read.cluster == parse_spec(SMALL)
 
 
@@ -64,6 +68,7 @@ def test_what_only_shoals_transport_knows_may_be_said_where_it_carries() -> None
         ('"20 ms"', '"0 s"', "line 13: compute: A step computes for more than nothing"),
         ("spread = 0.1", "spread = 9", "line 14: spread: A spread is 0 to 3"),
         ("rank = 1", "rank = 4", "line 18: rank: It takes a whole number of 0 to 3, not 4"),
+        ("factor = 3", "factor = 3\nprobability = 0", "line 20: probability: A slow worker's prob"),
         ("factor = 3", "factor = 0", "line 19: factor: A worker computes 0 to 1000 times"),
         ('sync = "all-reduce"', "sync = 1", "line 22: sync: It takes a word in quotes"),
         ("group_size = 2", "group_size = [2]", "line 26: group_size: An option is a number"),

@@ -123,6 +123,7 @@ def test_workers_join_ask_leave_and_finish() -> None:
         assert groups[0].members == (0, 1, 2)
         assert groups == [groups[0]] * 3
         assert clients[0].generator_counters("run")["groups_started"] == 1
+        assert clients[0].generator_counters("run", 8)["max.staleness"] == 0
         assert clients[0].generator_counters("no such run") == {}
         assert clients[1].requests_by_rank("run") == {0: 1, 1: 1, 2: 1}
         assert clients[1].requests_by_rank("no such run") == {}

@@ -51,6 +51,7 @@ REFUSALS: dict[str, tuple[str, int, str]] = {
     "slow rank": ("--workers 2 --slow 2:5", 2, "There is no rank 2 to slow down among 2 workers"),
     "slow text": ("--slow two", 2, "--slow takes RANK:FACTOR, such as 3:5"),
     "slow factor": ("--slow 1:inf", 2, "--slow takes RANK:FACTOR, such as 3:5"),
+    "slow never": ("--slow 1:5:0", 2, "A slow worker's probability must be more than 0"),
     "fast rank": ("--slow 1:0.5", 2, "A slow rank's factor must be at least 1, not 0.5"),
     "option text": ("--option group_size", 2, "--option takes NAME=VALUE, such as group_size=4"),
     "option name": ("--option size=4", 2, "Strategy 'ripples' has no option 'size'"),

@@ -132,6 +132,19 @@ def train_scheduled(sync: str, options: dict[str, object], hosts: list[int]) -> 
     return result
 
 
+def host_of_a_dealt_rank() -> int:
+    """Return this rank's host where the launcher deals 6 ranks to 3 hosts, and names none."""
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    os.environ["LOCAL_RANK"] = str(int(os.environ["RANK"]) // 3)
+    return shoal.init(deadline_s=30).host
+
+
+def test_all_hear_that_ranks_are_dealt_to_hosts_also_those_who_cannot_tell(
+    run_workers: RunWorkers,
+) -> None:
+    assert run_workers(host_of_a_dealt_rank, 6) == [0, 1, 2, 0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("sync", "options", "schedule"),
     [

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from shoal.cli.bench_progress import BenchProgress
-from shoal.cli.options import data_directory, require_writable
+from shoal.cli.options import require_writable
 from shoal.errors import ShoalError, UsageError
 from shoal.report.terminal_table import output_console
 
@@ -190,12 +190,13 @@ def _measure(
     from shoal.bench.bench_file import write_bench_file
     from shoal.bench.stand import Stand
     from shoal.jobs.environment import describe_environment
+    from shoal.workloads.cache import default_cache_dir
 
     failures: list[ShoalError] = []
     with (
         BenchProgress(sections, quick=quick) as progress,
         Stand(
-            quick=quick, on_progress=progress.note, data_directory=data_directory(), ns3=ns3
+            quick=quick, on_progress=progress.note, data_directory=default_cache_dir(), ns3=ns3
         ) as stand,
     ):
         for section in sections:

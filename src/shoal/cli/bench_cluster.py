@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shoal.cli.bench_progress import BenchProgress
-from shoal.cli.options import data_directory, require_writable
+from shoal.cli.options import require_writable
 from shoal.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
     from shoal.jobs.environment import describe_environment
     from shoal.lab.network.fabric import why_not
     from shoal.runtime.warm_up import load_transport
+    from shoal.workloads.cache import default_cache_dir
 
     reason = why_not()
     if reason is not None:
         raise ResourceError(reason)
     file = open_file(path)
-    runner = Runner(plan.task, data_directory())
+    runner = Runner(plan.task, default_cache_dir())
     jobs = plan.jobs() if again else left_to_do(plan, file, runner)
 
     def save(file: ClusterFile) -> None:

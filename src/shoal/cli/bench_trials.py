@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shoal.cli.bench_progress import BenchProgress
-from shoal.cli.options import data_directory
 from shoal.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ def run_studies(
     from shoal.jobs.environment import describe_environment
     from shoal.lab.network.fabric import why_not
     from shoal.runtime.warm_up import load_transport
+    from shoal.workloads.cache import default_cache_dir
 
     reason = why_not()
     if reason is not None:
@@ -52,7 +52,7 @@ def run_studies(
             write_cluster_file(path, file)
 
     def run(part: TrialPart) -> Trial:
-        return run_trial(part.key, part.variant, data_directory())
+        return run_trial(part.key, part.variant, default_cache_dir())
 
     with BenchProgress(left, quick=quick) as progress:
         if left:

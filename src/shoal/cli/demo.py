@@ -18,7 +18,6 @@ from rich.progress import (
 
 from shoal.cli.options import (
     choose_strategy,
-    data_directory,
     require_positive,
     require_writable,
 )
@@ -86,11 +85,11 @@ def _choose_job(console: Console, workers: int) -> tuple[Dataset, RunSpec]:
     name, model, target = "fashion-mnist", "lenet-small", 0.70
     try:
         with console.status("looking for Fashion-MNIST"):
-            dataset = load_dataset(name, data_directory())
+            dataset = load_dataset(name)
     except DataError as error:
         console.print(f"Fashion-MNIST is not to be had ({error}) Using scikit-learn's digits.")
         name, model, target = "digits", "mlp", 0.85
-        dataset = load_dataset(name, data_directory())
+        dataset = load_dataset(name)
     base = RunSpec(
         strategy="all-reduce",
         dataset=name,
@@ -116,7 +115,6 @@ def _run_all(
     from shoal.jobs.pool import WorkerPool
     from shoal.jobs.run import run_spec
 
-    cache = data_directory()
     specs = list(comparison_specs(base, strategies, scenarios))
     columns = (
         TextColumn("{task.description}"),
@@ -128,7 +126,7 @@ def _run_all(
     )
     runs: list[RunResult] = []
     with (
-        WorkerPool(base.workers, cache_directory=None if cache is None else str(cache)) as pool,
+        WorkerPool(base.workers) as pool,
         Progress(*columns, console=console) as progress,
     ):
         task = progress.add_task("starting workers", total=len(specs))

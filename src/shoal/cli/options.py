@@ -14,22 +14,32 @@ if TYPE_CHECKING:
     from shoal.train.strategy import AbstractStrategy
 
 
-def parse_slow(texts: list[str]) -> dict[int, float]:
-    """Return rank -> factor from texts such as "3:5". Raises `UsageError` for anything else."""
+def parse_slow(texts: list[str]) -> tuple[dict[int, float], dict[int, float]]:
+    """Return rank -> factor, and rank -> probability of those slow at random: of "3:5", "3:5:0.2".
+
+    Raises `UsageError` for anything else.
+    """
     slow: dict[int, float] = {}
+    probabilities: dict[int, float] = {}
     for text in texts:
-        rank, _, factor = text.partition(":")
         try:
-            slow[int(rank)] = float(factor)
-            is_finite = math.isfinite(slow[int(rank)])
+            rank, factor, *probability = text.split(":")
+            numbers = [float(each) for each in (factor, *probability)]
+            is_one = len(numbers) <= 2 and all(map(math.isfinite, numbers))
+            slow[int(rank)] = numbers[0]
+            probabilities.pop(int(rank), None)
+            if probability:
+                probabilities[int(rank)] = numbers[1]
         except ValueError:
-            is_finite = False
-        if not is_finite:
+            is_one = False
+        if not is_one:
             message = (
-                f"--slow takes RANK:FACTOR, such as 3:5 for rank 3 five times slower, not {text!r}."
+                "--slow takes RANK:FACTOR, such as 3:5 for rank 3 five times slower, or"
+                " RANK:FACTOR:PROBABILITY, such as 3:5:0.2 for a fifth of its steps at random, not"
+                f" {text!r}."
             )
             raise UsageError(message)
-    return slow
+    return slow, probabilities
 
 
 def parse_options(texts: list[str]) -> dict[str, str | int | float | bool | None]:
@@ -98,9 +108,3 @@ def _may_be_written(file: Path) -> bool:
     except FileNotFoundError:  # the folder that this process is in has been deleted
         return False
     return not file.is_dir() and os.access(folder, os.W_OK)
-
-
-def data_directory() -> Path | None:
-    """Return where SHOAL_DATA_DIR wants data sets cached, None for the default place."""
-    text = os.environ.get("SHOAL_DATA_DIR")
-    return Path(text) if text else None

@@ -12,7 +12,7 @@ import typer
 from shoal.arguments import seconds
 from shoal.cli.bench import rows_console
 from shoal.cli.bench_progress import BenchProgress
-from shoal.cli.options import data_directory, require_finite, require_positive, require_writable
+from shoal.cli.options import require_finite, require_positive, require_writable
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _prepare(spec: RunSpec) -> tuple[Dataset, LossJob]:
     spec.validate()
     if spec.workers < 2:
         raise UsageError("A worker alone sends nothing that could get lost: take 2 or more.")
-    data = load_dataset(spec.dataset, data_directory())
+    data = load_dataset(spec.dataset)
     network = make_model(spec.model, data, spec.seed)
     recipe = spec.recipe()
     job = LossJob(
@@ -217,13 +217,11 @@ def _measure(
     if not runs:
         return profile
     start = _Part("start", f"{job.workers} workers")
-    cache = data_directory()
     with (
         BenchProgress([start, *parts], quick=quick) as progress,
         WorkerPool(
             job.workers,
             deadline_s=deadline,
-            cache_directory=None if cache is None else str(cache),
             uses_transport=True,
         ) as pool,
     ):

@@ -11,9 +11,11 @@ from shoal.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
+    claims_sentence,
+    claims_table,
     hand_over,
+    load_data,
     table_of,
-    with_deviation,
 )
 from shoal.cli.sweeping import (
     JobsOption,
@@ -27,14 +29,15 @@ from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, draw_charts
+from shoal.sweeps import with_deviation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
+    from shoal.reproduce.claim import Claim
     from shoal.reproduce.dlcp import Measured, Plan, Tolerance, Trial
-    from shoal.reproduce.dlcp_claims import Claim
     from shoal.sweeps import Spread
 
 _SEEDS, _QUICK_SEEDS = "1-3", "1"
@@ -97,6 +100,7 @@ def dlcp(
     whole = paper.plan(quick=quick, parts=only or paper.PARTS)
     if plot is not None and not (whole.flows or whole.end_to_end):
         raise UsageError("Only the parts flows and end-to-end have figures to plot.")
+    load_data(each.dataset for each in whole.tolerances)
     sweeping = Sweeping(jobs, ray, runs)
     trials = whole.trials
     made = sweeping.make([paper.trial_run(each, repeats[0]) for each in trials], paper.Measured)
@@ -129,7 +133,7 @@ def dlcp(
             _step_table("Steps end to end", whole.end_to_end, measured),
             _step_table("Loss on one host's link", whole.gray, measured),
             _tolerance_table(whole, learned),
-            _claims_table(found),
+            claims_table(found),
         ),
         _CAVEAT,
         json=json,
@@ -189,13 +193,6 @@ def _tolerance_table(plan: Plan, learned: Mapping[tuple[Tolerance, float], Sprea
     return table
 
 
-def _claims_table(claims: Sequence[Claim]) -> Table:
-    table = table_of("", ("claim", "paper", "ours", "", "what differs"), words=5)
-    for each in claims:
-        table.add_row(each.what, each.paper, each.ours, each.verdict, each.differs)
-    return table
-
-
 def _figures(plan: Plan, measured: Mapping[Trial, Measured], claims: Sequence[Claim]) -> str:
     clusters = list(dict.fromkeys(each.cluster for each in plan.flows))
     flows = [
@@ -227,9 +224,7 @@ def _figures(plan: Plan, measured: Mapping[Trial, Measured], claims: Sequence[Cl
         for job, sync, servers in kinds
     ]
     rows = [*flows, *(steps[place : place + 2] for place in range(0, len(steps), 2))]
-    description = "DLCP again: " + "; ".join(
-        f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
-    )
+    description = claims_sentence("DLCP", claims)
     return draw_charts(rows, description, ["Scenarios src/shoal/reproduce/dlcp-*.toml.", _CAVEAT])
 
 

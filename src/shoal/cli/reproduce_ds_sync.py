@@ -10,13 +10,15 @@ import typer
 
 from shoal.cli.reproducing import (
     CAVEAT,
+    DatasetOption,
     JsonOption,
     PlotOption,
     check_files,
+    claims_sentence,
+    claims_table,
     hand_over,
+    load_data,
     table_of,
-    with_deviation,
-    with_interval,
 )
 from shoal.cli.sweeping import (
     JobsOption,
@@ -29,12 +31,13 @@ from shoal.cli.sweeping import (
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.sweeps import with_deviation, with_interval
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from shoal.reproduce.claim import Claim
     from shoal.reproduce.ds_sync import Accuracy, Timing
-    from shoal.reproduce.ds_sync_claims import Claim
 
 _SEEDS, _QUICK_SEEDS = "1-5", "1-2"
 _QUICK_NETWORKS = 2
@@ -74,6 +77,7 @@ def ds_sync(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two networks, two seeds: some minutes.")
     ] = False,
+    dataset: DatasetOption = None,
     seeds: SeedsOption = None,
     jobs: JobsOption = None,
     ray: RayOption = False,
@@ -84,23 +88,26 @@ def ds_sync(
     """DS-Sync: accuracy against BSP; time on networks with bottlenecks; up to 1,024 workers."""
     from shoal.reproduce import ds_sync as paper
     from shoal.reproduce.ds_sync_claims import claims as claims_of
-    from shoal.reproduce.ds_sync_jobs import JOBS
+    from shoal.reproduce.ds_sync_jobs import jobs_on
     from shoal.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _QUICK_SEEDS if quick else _SEEDS)
     networks = paper.NETWORKS[:_QUICK_NETWORKS] if quick else paper.NETWORKS
     scales = paper.SCALES[:1] if quick else paper.SCALES
+    chosen = jobs_on(dataset, quick=quick)
+    load_data(each.learnt.dataset for each in chosen)
     accuracies, timings = paper.reproduce(
-        JOBS, networks, scales, repeats, Sweeping(jobs, ray, runs).make
+        chosen, networks, scales, repeats, Sweeping(jobs, ray, runs).make
     )
-    found = claims_of(JOBS, accuracies, timings)
+    found = claims_of(chosen, accuracies, timings)
 
     def report() -> DSSyncReport:
+        files = paper.files(chosen, networks, scales)
         return DSSyncReport(
-            {name: scenario_text(name) for name in paper.files(JOBS, networks, scales)},
+            {name: scenario_text(name) for name in files},
             repeats,
-            list(JOBS),
+            list(chosen),
             describe_environment(),
             list(accuracies.values()),
             timings,
@@ -112,14 +119,14 @@ def ds_sync(
             _accuracy_table(list(accuracies.values())),
             _timing_table([each for each in timings if each.network not in paper.SCALES]),
             _scale_table([each for each in timings if each.network in paper.SCALES]),
-            _claims_table(found),
+            claims_table(found),
         ),
         _READING,
         CAVEAT,
         json=json,
         report=report,
         plot=plot,
-        drawing=lambda: _figures(timings, found, len(repeats)),
+        drawing=lambda: _figures([each.name for each in chosen], timings, found, len(repeats)),
     )
 
 
@@ -177,25 +184,19 @@ def _scale_table(timings: Sequence[Timing]) -> Table:
     return table
 
 
-def _claims_table(claims: Sequence[Claim]) -> Table:
-    table = table_of("", ("claim", "paper", "ours", "", "what differs"), words=5)
-    for each in claims:
-        table.add_row(each.what, each.paper, each.ours, each.verdict, each.differs)
-    return table
-
-
-def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> str:
+def _figures(
+    jobs: Sequence[str], timings: Sequence[Timing], claims: Sequence[Claim], seeds: int
+) -> str:
     from shoal.reproduce import ds_sync as paper
-    from shoal.reproduce.ds_sync_jobs import JOBS
 
     rows: list[list[BarPanel | LinePanel]] = []
-    for job in JOBS:
-        of_job = [each for each in timings if each.job == job.name]
+    for job in jobs:
+        of_job = [each for each in timings if each.job == job]
         networks = dict.fromkeys(e.network for e in of_job if e.network not in paper.SCALES)
         rows.append(
             [
                 BarPanel(
-                    f"{job.name}, {network}",
+                    f"{job}, {network}",
                     "virtual seconds to equal accuracy, 16 workers",
                     [_bar(each) for each in of_job if each.network == network],
                 )
@@ -203,10 +204,8 @@ def _figures(timings: Sequence[Timing], claims: Sequence[Claim], seeds: int) -> 
             ]
         )
     scales = list(dict.fromkeys(e.network for e in timings if e.network in paper.SCALES))
-    rows.append([_scale_panel(job.name, scales, timings) for job in JOBS])
-    description = "DS-Sync again: " + "; ".join(
-        f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
-    )
+    rows.append([_scale_panel(job, scales, timings) for job in jobs])
+    description = claims_sentence("DS-Sync", claims)
     notes = [
         f"Scenarios src/shoal/reproduce/ds-sync-*.toml; seeds: {min(seeds, 3)}.",
         _READING,

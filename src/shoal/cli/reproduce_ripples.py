@@ -10,12 +10,15 @@ import typer
 
 from shoal.cli.reproducing import (
     CAVEAT,
+    DatasetOption,
     JsonOption,
     PlotOption,
     check_files,
+    claims_sentence,
+    claims_table,
     hand_over,
+    load_data,
     table_of,
-    with_interval,
 )
 from shoal.cli.sweeping import (
     JobsOption,
@@ -29,13 +32,17 @@ from shoal.jobs.environment import describe_environment
 from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
 from shoal.report.palette import HOME_SLOTS
+from shoal.sweeps import with_interval
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shoal.reproduce.ripples import Claim, Result
+    from shoal.reproduce.claim import Claim
+    from shoal.reproduce.ripples import Case, Result
+    from shoal.sweeps import Spread
 
 _SEEDS = "1-3"
+_STEPS = "steps of a worker to the target"
 
 
 class RipplesReport(msgspec.Struct, frozen=True):
@@ -54,6 +61,7 @@ class RipplesReport(msgspec.Struct, frozen=True):
 
 def ripples(
     quick: Annotated[bool, typer.Option("--quick", help="A small model: few minutes.")] = False,
+    dataset: DatasetOption = None,
     seeds: SeedsOption = _SEEDS,
     sweeps: Annotated[
         bool, typer.Option(help="Group sizes and intervals as well: two thirds of the runs.")
@@ -71,14 +79,15 @@ def ripples(
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _SEEDS)
-    learnt = paper.QUICK if quick else paper.FULL
+    learnt = paper.learnt_on(dataset, quick=quick)
+    load_data([learnt.dataset])
     main, swept = paper.main_cases(), paper.swept_cases() if sweeps else []
     todo = paper.runs_of([*main, *swept], repeats, learnt)
     finished = Sweeping(jobs, ray, runs).make(todo, Learned)
     middle = len(main) * len(repeats)
     results = paper.results_of(main, finished[:middle])
     swept_results = paper.results_of(swept, finished[middle:]) if sweeps else []
-    found = paper.claims(results)
+    found = paper.claims(results, learnt)
     title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}, seeds: {len(repeats)}"
 
     def report() -> RipplesReport:
@@ -92,17 +101,19 @@ def ripples(
             found,
         )
 
+    steps = ["not met" if c.iterations is None else f"{c.iterations:.2f}" for c in found]
+    per_step = [f"{each.per_iteration:.2f}" for each in found]
     hand_over(
         (
             _results_table(results, f"Strategies: {title}"),
             _results_table(swept_results, f"Group sizes and intervals: {title}"),
-            _claims_table(found),
+            claims_table(found, steps=steps, per_step=per_step),
         ),
         CAVEAT,
         json=json,
         report=report,
         plot=plot,
-        drawing=lambda: _figures(results, swept_results, title),
+        drawing=lambda: _figures(results, swept_results, found, title),
     )
 
 
@@ -128,27 +139,26 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
     return table
 
 
-def _claims_table(claims: Sequence[Claim]) -> Table:
-    table = table_of("", ("claim", "paper", "ours", "per step", "", "what differs"), words=6)
-    for each in claims:
-        ours = "not met" if each.ours is None else f"{each.ours:.2f}"
-        table.add_row(
-            each.what, each.paper, ours, f"{each.per_iteration:.2f}", each.verdict, each.differs
-        )
-    return table
-
-
-def _figures(results: Sequence[Result], sweeps: Sequence[Result], title: str) -> str:
+def _figures(
+    results: Sequence[Result], sweeps: Sequence[Result], claims: Sequence[Claim], title: str
+) -> str:
     from shoal.reproduce import ripples as paper
 
-    bars = [
-        BarPanel(
-            paper.slowdown_words(slowdown).capitalize(),
-            "virtual seconds to the target",
-            [_bar(each) for each in results if each.case.slowdown == slowdown],
-        )
-        for slowdown in paper.SLOWDOWNS
-    ]
+    seconds, steps = (
+        [
+            BarPanel(
+                paper.slowdown_words(slowdown).capitalize(),
+                unit,
+                [
+                    _bar(each.case, each.steps_to_target if by_steps else each.seconds_to_target)
+                    for each in results
+                    if each.case.slowdown == slowdown
+                ],
+            )
+            for slowdown in paper.SLOWDOWNS
+        ]
+        for unit, by_steps in (("virtual seconds to the target", False), (_STEPS, True))
+    )
     options = {
         "group size": ("group_size", paper.GROUP_SIZES, ("interval", 1)),
         "interval, steps": ("interval", paper.INTERVALS, ("group_size", paper.USUAL_SIZE)),
@@ -168,24 +178,19 @@ def _figures(results: Sequence[Result], sweeps: Sequence[Result], title: str) ->
         for words, (key, values, fixed) in (options.items() if sweeps else ())
         for unit, is_time in (("virtual seconds to the target", True), ("ms per step", False))
     ]
-    description = f"Ripples/Prague again, {title}: " + "; ".join(
-        f"{each.what}: paper {each.paper}, ours "
-        + ("not met" if each.ours is None else f"{each.ours:.2f}")
-        for each in paper.claims(results)
-    )
+    description = claims_sentence(f"Ripples/Prague, {title},", claims)
     scenario = f"Scenario src/shoal/reproduce/{paper.SCENARIO}; {title}."
     notes = [scenario, "Whiskers: 95 % interval over the seeds.", CAVEAT]
-    rows: list[Sequence[BarPanel | LinePanel]] = [bars]
+    rows: list[Sequence[BarPanel | LinePanel]] = [seconds, steps]
     if sweeps:
         rows += [lines[:2], lines[2:]]
     return draw_charts(rows, description, notes)
 
 
-def _bar(result: Result) -> Bar:
-    met = result.seconds_to_target
+def _bar(case: Case, met: Spread | None) -> Bar:
     return Bar(
-        result.case.strategy,
-        HOME_SLOTS[result.case.strategy],
+        case.strategy,
+        HOME_SLOTS[case.strategy],
         None if met is None else met.mean,
         None if met is None else met.half_width,
     )

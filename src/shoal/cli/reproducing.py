@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from shoal.cli.options import require_writable
@@ -16,14 +17,21 @@ from shoal.report.terminal_table import output_console
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from shoal.sweeps import Spread
+    from shoal.reproduce.claim import Claim
 
 JsonOption = Annotated[Path | None, typer.Option(help="Write runs and claims here.")]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What learns where the paper has CIFAR-10: digits, fashion-mnist, cifar10 or"
+        " cifar10-jpeg. Default: CIFAR-10 if the cache has it and not --quick, else a stand-in."
+    ),
+]
 PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures here, as SVG.")]
 
 CAVEAT = (
-    "A re-implementation from partial sources, on stand-in data: compare who wins and by about how"
-    " much."
+    "A re-implementation from partial sources; smaller models on the data named above stand in for"
+    " the paper's: compare who wins and by about how much."
 )
 
 
@@ -33,6 +41,18 @@ def check_files(json: Path | None, plot: Path | None) -> None:
     if plot is not None and plot.suffix != ".svg":
         message = f"Plots are SVG files: name one that ends in .svg, not {plot}."
         raise UsageError(message)
+
+
+def load_data(names: Iterable[str]) -> None:
+    """Have these data sets in the cache before the runs, which would all wait for them.
+
+    Raises `DataError`, which says what to do, for one that cannot be had.
+    """
+    from shoal.workloads import load_dataset
+
+    for name in dict.fromkeys(names):
+        with Console(stderr=True).status(f"looking for {name}"):
+            load_dataset(name)
 
 
 def hand_over(
@@ -68,15 +88,18 @@ def table_of(title: str, names: Sequence[str], *, words: int = 1) -> Table:
     return table
 
 
-def with_interval(spread: Spread | None, form: str, missing: str = "not met") -> str:
-    """Return the mean and half of its 95 % interval, as far as it is known."""
-    if spread is None:
-        return missing
-    width = "" if spread.half_width is None else f" ± {spread.half_width:{form}}"
-    return f"{spread.mean:{form}}{width}"
+def claims_table(claims: Sequence[Claim], **more: Sequence[str]) -> Table:
+    """Return the claims with what was found; columns `more` stand beside ours, by their names."""
+    names = [each.replace("_", " ") for each in more]
+    columns = ("claim", "paper", "ours", *names, "", "what differs")
+    table = table_of("", columns, words=len(columns))
+    for claim, *cells in zip(claims, *more.values(), strict=True):
+        table.add_row(claim.what, claim.paper, claim.ours, *cells, claim.verdict, claim.differs)
+    return table
 
 
-def with_deviation(spread: Spread, form: str) -> str:
-    """Return the mean and, in brackets, the deviation of one run."""
-    deviation = "" if spread.deviation is None else f" ({spread.deviation:{form}})"
-    return f"{spread.mean:{form}}{deviation}"
+def claims_sentence(system: str, claims: Sequence[Claim]) -> str:
+    """Return the claims as the description of a figure."""
+    return f"{system} again: " + "; ".join(
+        f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
+    )

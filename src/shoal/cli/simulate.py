@@ -32,7 +32,7 @@ from shoal.jobs.result import Environment
 from shoal.report.terminal_table import output_console
 from shoal.scenario.spec_file import read_scenario
 from shoal.sim.training.outcome import Outcome
-from shoal.sweeps import Run, spread_of
+from shoal.sweeps import Run, spread_of, with_interval
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
@@ -153,14 +153,8 @@ def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
         table.add_column(name, justify="right")
     for outcomes in by_strategy:
         cells = [
-            _cell([value(each) for each in outcomes], form) for value, form in columns.values()
+            with_interval(spread_of([value(each) for each in outcomes]), form)
+            for value, form in columns.values()
         ]
         table.add_row(outcomes[0].name, *cells)
     return table
-
-
-def _cell(values: Sequence[float], form: str) -> str:
-    """Return the mean and, with several values, half of its 95 % interval."""
-    spread = spread_of(values)
-    width = "" if spread.half_width is None else f" ± {spread.half_width:{form}}"
-    return f"{spread.mean:{form}}{width}"

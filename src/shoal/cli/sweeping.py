@@ -8,7 +8,6 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from shoal.cli.options import data_directory
 from shoal.cli.simulation_progress import SimulationProgress
 from shoal.errors import UsageError
 from shoal.sweeps import Finished, Journal, Run, make_runs, usable_cores
@@ -73,4 +72,4 @@ class Sweeping:
             return self.runs
         from shoal.workloads.cache import default_cache_dir
 
-        return (data_directory() or default_cache_dir()) / "runs" / f"{code_version()}.jsonl"
+        return default_cache_dir() / "runs" / f"{code_version()}.jsonl"

@@ -12,7 +12,6 @@ from shoal.arguments import seconds
 from shoal.cli.display import RunDisplay
 from shoal.cli.options import (
     choose_strategy,
-    data_directory,
     parse_options,
     parse_slow,
     require_finite,
@@ -20,6 +19,7 @@ from shoal.cli.options import (
     require_writable,
 )
 from shoal.report.terminal_table import output_console
+from shoal.scenario.slowness import slow_words
 
 if TYPE_CHECKING:
     from shoal.jobs.run import RunOutcome
@@ -31,7 +31,10 @@ ComputeOption = Annotated[
 ]
 SlowOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="RANK:FACTOR", help="Make a worker slower; may be repeated."),
+    typer.Option(
+        metavar="RANK:FACTOR[:PROBABILITY]",
+        help="Make a worker slower, always or in steps drawn at random; may be repeated.",
+    ),
 ]
 StepsOption = Annotated[
     int | None, typer.Option(help="Steps per worker; default: 200, or no limit with --max-seconds.")
@@ -83,6 +86,9 @@ MetricsOption = Annotated[
     ),
 ]
 HostOption = Annotated[int | None, typer.Option(help="Group as if so many workers shared a host.")]
+ControlPortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port of the control plane; 0 for any.")
+]
 
 
 def train(
@@ -112,9 +118,7 @@ def train(
     pull_bound: PullBoundOption = None,
     overlap: OverlapOption = None,
     deadline: Annotated[float, typer.Option(help="Seconds any wait for a worker may last.")] = 60.0,
-    control_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the control plane; 0 for any.")
-    ] = 0,
+    control_port: ControlPortOption = 0,
     json: Annotated[Path | None, typer.Option(help="Write the result here.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto here.")] = None,
     metrics_port: MetricsOption = None,
@@ -139,6 +143,7 @@ def train(
     asked = {"overlap": overlap, "pull_bound": pull_bound}
     options = parse_options(option or []) | {k: v for k, v in asked.items() if v is not None}
     check_strategy(choose_strategy(sync, options), workers, loss_bound, wire)
+    factors, probabilities = parse_slow(slow or [])
     spec = RunSpec(
         strategy=sync,
         strategy_options=options,
@@ -149,7 +154,8 @@ def train(
         learning_rate=learning_rate,
         decay=decay,
         compute_ms=compute_ms,
-        slow=parse_slow(slow or []),
+        slow=factors,
+        slow_probability=probabilities,
         max_steps=max_steps if max_steps or max_seconds else 200,
         max_seconds=max_seconds,
         target=target,
@@ -174,14 +180,12 @@ def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
     from shoal.workloads import load_dataset, make_model, metric_name
 
     console = Console(stderr=True)
-    cache = data_directory()
-    dataset = load_dataset(spec.dataset, cache)
+    dataset = load_dataset(spec.dataset)
     make_model(spec.model, dataset, spec.seed)  # one that cannot be is better found out now
     console.print(describe(spec), highlight=False)
     with WorkerPool(
         spec.workers,
         deadline_s=deadline,
-        cache_directory=None if cache is None else str(cache),
         control_port=control_port,
         uses_transport=spec.transport == "shoal",
     ) as pool:
@@ -206,7 +210,7 @@ def describe(spec: RunSpec) -> str:
             f" workers stand for {spec.workers} machines."
         )
     for rank, factor in spec.slow.items():
-        text += f" Rank {rank} takes {factor:g} times as long."
+        text += f" Rank {rank} is {slow_words(factor, spec.slow_probability.get(rank, 1.0))}."
     return text
 
 

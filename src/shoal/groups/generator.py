@@ -72,6 +72,7 @@ class GroupGenerator:
             raise ProtocolError(message)
         worker = Worker(rank, host, self._filter.frontier_ticks)
         self._workers[rank] = worker
+        self.counters.staleness_by_rank.setdefault(rank, [0, 0])
         self._joined.append(worker)
         self._idle.add(worker)
 
@@ -157,6 +158,7 @@ class GroupGenerator:
             self.counters,
             requests_by_rank=dict(self.counters.requests_by_rank),
             group_sizes=dict(self.counters.group_sizes),
+            staleness_by_rank={r: [*n] for r, n in self.counters.staleness_by_rank.items()},
         )
         return GeneratorState(
             config=self.config,
@@ -265,6 +267,23 @@ class GroupGenerator:
         says_why = group.reason in (AssignmentReason.ALONE, AssignmentReason.PARTED)
         reason = AssignmentReason.SHRUNK if size == 1 and not says_why else group.reason
         ranks = sorted([worker.rank for worker in members])
+        if size > 1:
+            self._count_staleness(ranks)
         return Assignment(
             group.group_id, tuple(ranks), group.requested_by, reason, tuple(sorted(more))
         )
+
+    def _count_staleness(self, ranks: list[int]) -> None:
+        """Note how far each member is from the one of its group that is furthest from it."""
+        requests, staleness = self.counters.requests_by_rank, self.counters.staleness_by_rank
+        asked = [requests[rank] for rank in ranks]
+        least, most = min(asked), max(asked)
+        if least == most:
+            return
+        middle = least + most
+        for rank, own in zip(ranks, asked, strict=True):
+            apart = own - least if 2 * own > middle else most - own
+            counted = staleness[rank]
+            counted[0] += apart
+            if apart > counted[1]:
+                counted[1] = apart

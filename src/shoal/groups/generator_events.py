@@ -93,12 +93,28 @@ class GeneratorCounters:
 
     parted: int = 0
     """How often a worker was left out of its group because it waited, elsewhere, for that group."""
+    staleness_by_rank: dict[int, list[int]] = field(default_factory=dict)
+    """By how many requests each worker was apart from the furthest member of a group that it met:
+    in all, and at most."""
 
     wait_ns: int = 0
     """Nanoseconds from a worker's request to its answer, over all answers."""
 
     longest_wait_ns: int = 0
     """The longest single wait, in nanoseconds."""
+
+    def staleness(self, interval: int) -> dict[str, float]:
+        """Return counters of staleness in steps, of which a worker makes `interval` a request.
+
+        The largest of all, and each worker's mean over its requests, in the names of results.
+        """
+        means = {
+            f"staleness.{rank}": interval * total / self.requests_by_rank[rank]
+            for rank, (total, _) in sorted(self.staleness_by_rank.items())
+            if rank in self.requests_by_rank
+        }
+        largest = max((most for _, most in self.staleness_by_rank.values()), default=0)
+        return {"max.staleness": interval * largest, **means}
 
 
 @dataclass(frozen=True, slots=True)

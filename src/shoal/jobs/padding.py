@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from torch.autograd import Variable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
 
 
@@ -20,12 +22,15 @@ class Padding:
     """Pads every backward pass of `model`; make it before the optimizer puts its own hooks.
 
     `compute_ms` is an ordinary worker's compute per step, None for whatever it really takes;
-    `factor` is how many times longer this worker takes.
+    `factor` returns how many times longer this worker takes in a step, by its number from 0.
     """
 
-    def __init__(self, model: nn.Module, compute_ms: float | None, factor: float) -> None:
-        self._target_s = None if compute_ms is None else compute_ms / 1000 * factor
-        self._factor = factor
+    def __init__(
+        self, model: nn.Module, compute_ms: float | None, factor: Callable[[int], float]
+    ) -> None:
+        self._target_s = None if compute_ms is None else compute_ms / 1000
+        self._factor_of, self._factor = factor, 1.0
+        self._step = -1
         self._start = 0.0
         self.compute_end_ns = 0
         """When the latest step's compute ended, padding included."""
@@ -38,6 +43,8 @@ class Padding:
 
     def begin_step(self) -> None:
         """Note that a step's compute begins."""
+        self._step += 1
+        self._factor = self._factor_of(self._step)
         self._start = time.monotonic()
 
     def leave_out(self, seconds: float) -> None:
@@ -52,7 +59,7 @@ class Padding:
     def _pad(self) -> None:
         self._is_queued = False
         spent = time.monotonic() - self._start
-        goal = spent * self._factor if self._target_s is None else self._target_s
+        goal = (spent if self._target_s is None else self._target_s) * self._factor
         if goal > spent:
             time.sleep(goal - spent)
         self.compute_end_ns = time.monotonic_ns()

@@ -48,7 +48,8 @@ class WorkerResult(msgspec.Struct, frozen=True):
     """Iterations it made."""
 
     slow_factor: float
-    """How many times longer than the others' its compute was made, 1.0 for an ordinary worker."""
+    """How many times longer than the others' its compute was made, in all steps or some of them;
+    1.0 for an ordinary worker."""
 
     compute_seconds: float
     """Time in forward, backward, local update and padding."""
@@ -95,6 +96,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     slow: dict[str, float]
     """Rank (as text) to slow-down factor."""
+
+    slow_probability: dict[str, float] = {}
+    """Rank (as text) to the share of its steps that were slow, at random; others: all of them."""
 
     seed: int
     batch_size: int

@@ -147,6 +147,7 @@ def run_spec(
         workers=spec.workers,
         compute_ms=spec.compute_ms,
         slow={str(rank): factor for rank, factor in spec.slow.items()},
+        slow_probability={str(rank): each for rank, each in spec.slow_probability.items()},
         seed=spec.seed,
         batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,

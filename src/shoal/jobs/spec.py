@@ -14,6 +14,7 @@ import msgspec
 from shoal.errors import UsageError
 from shoal.runtime.metrics import LARGEST_PORT, require_client
 from shoal.runtime.transports import ALL_LAYERS, DEFAULT_HOLES, check_ablation, check_transport
+from shoal.scenario.slowness import Slowness, check_probability
 from shoal.transport.tags import LARGE
 from shoal.workloads import default_recipe
 
@@ -45,6 +46,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     slow: dict[int, float] = {}
     """Rank to the factor by which its compute is made longer."""
+
+    slow_probability: dict[int, float] = {}
+    """Rank to the share of its steps, drawn at random, in which it is; others: all of them."""
 
     max_steps: int | None = None
     """Steps after which a worker finishes."""
@@ -104,6 +108,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             learning_rate=self.learning_rate or recipe.learning_rate,
         )
 
+    def slowness(self) -> Slowness:
+        """Return who is slower than the others, and in which steps."""
+        return Slowness(self.slow, self.slow_probability, self.seed)
+
     def validate(self) -> None:
         """Raise `UsageError` with one sentence for the first thing that cannot be."""
         if self.workers < 1:
@@ -118,6 +126,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             if factor < 1:
                 message = f"A slow rank's factor must be at least 1, not {factor:g}."
                 raise UsageError(message)
+        for probability in self.slow_probability.values():
+            check_probability(probability)
         check_transport(self.transport, self.loss_bound, self.holes, self.wire)
         check_ablation(self.lossy_layers, self.importance)
         if self.metrics_port is not None:

@@ -10,6 +10,7 @@ import math
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -127,7 +128,7 @@ def train(context: WorkerContext, spec: RunSpec) -> WorkerReport:
     rank = session.rank
     recipe = spec.recipe()
     model = make_model(spec.model, dataset, spec.seed)
-    padding = Padding(model, spec.compute_ms, spec.slow.get(rank, 1.0))
+    padding = Padding(model, spec.compute_ms, partial(spec.slowness().factor, rank))
     sink = ListSink(wants_samples=spec.is_traced)
     optimizer = DistributedOptimizer(
         make_optimizer(model, recipe),

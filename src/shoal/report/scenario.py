@@ -14,7 +14,7 @@ import msgspec
 
 from shoal.errors import UsageError
 from shoal.jobs.result import Environment, ResultFile, RunResult
-from shoal.report.wording import Metric, conditions_title, workload_line
+from shoal.report.wording import Metric, conditions_title, how_slow, workload_line
 
 Results: TypeAlias = ResultFile | Sequence[ResultFile | RunResult]
 """One result file, or several to be shown together, or runs fresh from training."""
@@ -93,8 +93,8 @@ def _key(environment: Environment | None, run: RunResult) -> bytes:
     return msgspec.json.encode((machine, task, conditions))
 
 
-def _slow(run: RunResult) -> dict[str, float]:
-    return {rank: factor for rank, factor in run.slow.items() if factor != 1}
+def _slow(run: RunResult) -> dict[str, str]:
+    return {rank: how_slow(run, rank) for rank, factor in run.slow.items() if factor != 1}
 
 
 def _named(runs: list[RunResult]) -> tuple[Entry, ...]:

@@ -73,8 +73,10 @@ class Block:
 
 def make_block(scenario: Scenario) -> Block:
     """Compute the table of `scenario`."""
-    columns = _columns(scenario)
     runs = [entry.run for entry in scenario.entries]
+    columns = _columns(scenario)
+    if any(_STALENESS.value(run) is not None for run in runs):
+        columns = (*columns, _STALENESS)
     written = [_cells(column, runs) for column in columns]
     rows = tuple(
         Row(entry.label + ("†" if entry.run.stopped_early else ""), cells)
@@ -117,12 +119,30 @@ def _columns(scenario: Scenario) -> tuple[Column, ...]:
             number,
             absent=lambda run: NOT_APPLICABLE if run.target is None else NOT_REACHED,
         ),
+        Column(("Steps to", goal, ""), _steps_to_target, lambda steps: f"{steps:,.0f}"),
         Column(
             (metric.title, "averaged", unit), lambda run: run.final_averaged, metric.bare, higher
         ),
         Column((metric.title, "rank 0", unit), lambda run: run.final_rank0, metric.bare, higher),
         Column(("Consensus", "distance", ""), lambda run: run.consensus_distance, number),
     )
+
+
+def _steps_to_target(run: RunResult) -> float | None:
+    """Return the mean steps of the workers until the target was met, as the curve has them.
+
+    A run that met it after the last point of its curve did so with all of its steps.
+    """
+    met = run.time_to_target_seconds
+    if met is None:
+        return None
+    whole = sum(worker.steps for worker in run.worker_results) / run.workers
+    return next((point.mean_step for point in run.curve if point.seconds == met), whole)
+
+
+_STALENESS = Column(
+    ("Staleness", "largest", "(steps)"), lambda run: run.counters.get("max.staleness"), number
+)
 
 
 def _cells(column: Column, runs: Sequence[RunResult]) -> list[Cell]:

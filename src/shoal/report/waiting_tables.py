@@ -44,13 +44,21 @@ def waiting_matrix(run: RunResult) -> str:
 
 def worker_table(run: RunResult) -> str:
     """Return what every worker did in the whole of `run`: steps, and seconds by kind."""
+    stale = {
+        worker.rank: mean
+        for worker in run.worker_results
+        if (mean := run.counters.get(f"staleness.{worker.rank}")) is not None
+    }
     rows = "".join(
         f'<tr><th scope="row">{worker_name(run, worker.rank)}</th><td>{worker.steps:,}</td>'
         f"<td>{number(worker.compute_seconds)}</td><td>{number(worker.wait_seconds)}</td>"
-        f"<td>{number(worker.exchange_seconds)}</td></tr>"
+        f"<td>{number(worker.exchange_seconds)}</td>"
+        + (f"<td>{number(stale.get(worker.rank, 0.0))}</td>" if stale else "")
+        + "</tr>"
         for worker in sorted(run.worker_results, key=lambda worker: worker.rank)
     )
-    headings = ("steps", "compute (s)", "wait (s)", "exchange (s)")
+    headings = ["steps", "compute (s)", "wait (s)", "exchange (s)"]
+    headings += ["mean staleness (steps)"] if stale else []
     columns = "".join(f'<th scope="col">{heading}</th>' for heading in headings)
     return (
         '<div class="scroll"><table class="workers"><thead><tr><th scope="col">Worker</th>'

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import TYPE_CHECKING
 
+from shoal.scenario.slowness import slow_words
+
 if TYPE_CHECKING:
     from shoal.jobs.result import Environment, RunResult
 
@@ -70,18 +72,23 @@ class Metric:
 
 def conditions_title(run: RunResult) -> str:
     """Return who was slow in `run`: what tells its scenario from the others."""
-    by_factor: dict[float, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for rank, factor in sorted(run.slow.items(), key=lambda item: int(item[0])):
         if factor != 1:
-            by_factor.setdefault(factor, []).append(rank)
-    if not by_factor:
+            alike.setdefault(how_slow(run, rank), []).append(rank)
+    if not alike:
         return "Equal workers"
     parts = [
         f"worker{'s' if len(ranks) > 1 else ''} {listed(ranks)} "
-        f"{'are' if len(ranks) > 1 else 'is'} {factor:g}× slower"
-        for factor, ranks in by_factor.items()
+        f"{'are' if len(ranks) > 1 else 'is'} {words}"
+        for words, ranks in alike.items()
     ]
     return parts[0].capitalize() + "".join(f", {part}" for part in parts[1:])
+
+
+def how_slow(run: RunResult, rank: str) -> str:
+    """Return by how much, and how often, a worker that was made slower was."""
+    return slow_words(run.slow[rank], run.slow_probability.get(rank, 1.0))
 
 
 def workload_line(run: RunResult) -> str:

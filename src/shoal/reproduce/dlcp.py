@@ -258,6 +258,8 @@ class Plan:
         return list(dict.fromkeys([*self.flows, *self.ablation, *self.end_to_end, *self.gray]))
 
 
+JOBS: Final = ("resnet50", "vgg16", "inception-v3")
+"""Of the papers' models end to end, those of pictures (research digest, section 1.11)."""
 SCALES: Final = ("16", "64", "144")
 GRAY_LOSSES: Final = (0.0, 0.0001, 0.001, 0.01)
 TESTBED: Final = "8"
@@ -278,7 +280,7 @@ def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
         message = f"There is no part {unknown[0]!r}; there are {', '.join(PARTS)}."
         raise UsageError(message)
     scales = SCALES[:1] if quick else SCALES
-    jobs = ("resnet50",) if quick else ("resnet50", "vgg16")
+    jobs = JOBS[:1] if quick else JOBS
     flow_rivals = (DCTCP, PFABRIC, DLCP)
     ring = [
         Trial(TESTBED, job, rival, "all-reduce", steps=_STEPS)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from shoal.reproduce.claim import Claim, verdict
 from shoal.reproduce.dlcp import (
     BOUND,
     DCTCP,
@@ -28,17 +28,6 @@ _FABRIC: Final = (
 _TESTBED: Final = "compute times are estimated from the GPU; the papers' are not known"
 EQUAL: Final = 0.01
 """Of the metric, within which accuracy counts as kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What the papers report, what was found here, and what differs."""
-
-    what: str
-    paper: str
-    ours: str
-    verdict: str
-    differs: str
 
 
 def claims(
@@ -81,7 +70,7 @@ def _flow_claim(
         f"Flow time, {cluster} hosts: DLCP less than {rival.name}, mean / tail",
         f"{mean:g} / {tail:g} %",
         f"{found_mean:.1f} / {found_tail:.1f} % (99th percentile)",
-        "reached" if found_mean >= mean and found_tail >= tail else "missed",
+        verdict(found_mean >= mean and found_tail >= tail),
         _FABRIC,
     )
 
@@ -108,7 +97,7 @@ def _step_claim(
         f"Step on {TESTBED} hosts: {own.name} over {rival.name}, best case",
         paper,
         f"{best:.1f} % faster ({where})",
-        "reached" if best >= least else "missed",
+        verdict(best >= least),
         _TESTBED,
     )
 
@@ -130,7 +119,7 @@ def _gray_claim(measured: Mapping[Trial, Measured], gray: Sequence[Trial]) -> Cl
         f"All-reduce step with {worst:.0%} loss on one worker's link / without",
         "MLT: speed kept (no figures found)",
         f"DLCP {slower(DLCP):.2f}, DCTCP {slower(DCTCP):.2f}, {TCP.name} {slower(TCP):.2f}",
-        "reached" if slower(DLCP) < min(slower(DCTCP), slower(TCP)) else "missed",
+        verdict(slower(DLCP) < min(slower(DCTCP), slower(TCP))),
         _TESTBED,
     )
 
@@ -143,6 +132,6 @@ def _tolerance_claim(
         f"{tolerance.model} on {tolerance.dataset}: metric with {BOUND:.0%} lost / without",
         "accuracy kept at 10 %",
         f"{lossy.mean:.4f} / {exact.mean:.4f}",
-        "reached" if lossy.mean >= exact.mean - EQUAL else "missed",
+        verdict(lossy.mean >= exact.mean - EQUAL),
         "a small model on data that is there; zeros for what is lost, as in the papers",
     )

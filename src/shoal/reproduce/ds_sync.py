@@ -18,7 +18,7 @@ from shoal.reproduce.learning import Learned, learn
 from shoal.reproduce.scenarios import read_parts
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.simulation import simulate
-from shoal.sweeps import Finished, Run, spread_of
+from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 
 if TYPE_CHECKING:
     from shoal.reproduce.ds_sync_jobs import Job
@@ -213,13 +213,12 @@ def _has_racks(whole: Scenario) -> bool:
 
 def accuracy_of(lesson: Lesson, runs: Sequence[Learned]) -> Accuracy:
     """Return what a lesson came to over its seeds."""
-    steps = [each.steps_to_target for each in runs if each.steps_to_target is not None]
     return Accuracy(
         lesson,
         scenario_of(lesson.job, lesson.network).cluster.topology.hosts,
         spread_of([each.final for each in runs]),
         spread_of([each.final_rank0 for each in runs]),
-        spread_of(steps) if len(steps) == len(runs) else None,
+        spread_of_all([each.steps_to_target for each in runs]),
         tuple(runs),
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from shoal.reproduce.claim import Claim, verdict
 from shoal.reproduce.ds_sync import (
     ASP,
     GRID,
@@ -17,26 +17,15 @@ from shoal.reproduce.ds_sync import (
     Lesson,
     Timing,
 )
+from shoal.sweeps import with_deviation
 
 if TYPE_CHECKING:
     from shoal.reproduce.ds_sync_jobs import Job
-    from shoal.sweeps import Spread
 
 BASELINES: Final = (RING, HIERARCHICAL, SSP, ASP)
 PAPER_BEST: Final = "up to 94 % better end-to-end time"
 LEAST_FACTOR: Final = 1.94
 """Of the readings of "94 % better" the weaker: 1.94 times as fast, not 94 % less time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What the paper reports, what was found here, and what differs."""
-
-    what: str
-    paper: str
-    ours: str
-    verdict: str
-    differs: str
 
 
 def claims(
@@ -58,15 +47,10 @@ def _same_accuracy(job: Job, accuracies: Mapping[Lesson, Accuracy]) -> Claim:
     return Claim(
         f"{job.name}, 4 workers: BSP / DS-Sync after as many steps",
         job.paper,
-        f"{_with_deviation(everyone)} / {_with_deviation(ours)}",
+        f"{with_deviation(everyone, '.4f')} / {with_deviation(ours, '.4f')}",
         "equal" if is_equal else "better" if is_better else "worse",
         job.differs,
     )
-
-
-def _with_deviation(spread: Spread) -> str:
-    deviation = "" if spread.deviation is None else f" ({spread.deviation:.4f})"
-    return f"{spread.mean:.4f}{deviation}"
 
 
 def _best_improvement(timings: Sequence[Timing], baseline: str) -> Claim:
@@ -85,6 +69,6 @@ def _best_improvement(timings: Sequence[Timing], baseline: str) -> Claim:
         f"DS-Sync over {baseline}, 16 workers, time to equal accuracy, best case",
         PAPER_BEST,
         f"{factor:.2f} times as fast, {1 - 1 / factor:.0%} less time ({where})",
-        "reached" if factor >= LEAST_FACTOR else "missed",
+        verdict(factor >= LEAST_FACTOR),
         "network and GPU are assumed; the paper's testbed and baselines' details are not known",
     )

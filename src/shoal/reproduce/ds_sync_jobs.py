@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from shoal.reproduce.learning import Learnt
+from shoal.reproduce.learning import CIFAR10, Learnt, choose_data, data_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,13 @@ class Job:
         return f"ds-sync-{self.name}.toml"
 
 
+_WRN: Final = "WRN-10-1 on {} for WRN-26-10 on CIFAR-10; 32 samples per worker for 256"
+
 JOBS: Final = (
     Job(
         "wrn",
         "90.00 % (1.69) / 91.63 % (0.76)",
-        "WRN-10-1 on digits for WRN-26-10 on CIFAR-10; 32 samples per worker for 256",
+        _WRN.format("digits"),
         Learnt("digits", "wrn:10-1", 0.97, 100, 0.5, 359, until_target=False),
         50,
     ),
@@ -52,3 +54,29 @@ JOBS: Final = (
         300,
     ),
 )
+
+_WRN_ON: Final = {
+    "fashion-mnist": (
+        Learnt("fashion-mnist", "wrn:10-1", 0.75, 300, 0.05, 1000, until_target=False),
+        150,
+    ),
+    **{
+        name: (Learnt(name, "wrn:10-1", 0.40, 300, 0.05, 1000, until_target=False), 150)
+        for name in CIFAR10
+    },
+}
+"""What WRN learns on other data than digits, and the steps of each of 16 workers."""
+
+
+def jobs_on(asked: str | None, *, quick: bool) -> tuple[Job, ...]:
+    """Return the jobs; WRN learns on the data set `asked` for, or on the paper's if it is here.
+
+    `quick`: on digits. Raises `UsageError` for a data set that there is no model for.
+    """
+    dataset = choose_data(asked, ("digits",) if quick else (*CIFAR10, "digits"))
+    if dataset not in _WRN_ON:
+        return JOBS
+    learnt, steps_of_16 = _WRN_ON[dataset]
+    differs = _WRN.format(data_words(dataset))
+    wrn = replace(JOBS[0], learnt=learnt, steps_of_16=steps_of_16, differs=differs)
+    return (wrn, *JOBS[1:])

@@ -6,19 +6,48 @@ The scenario's job sets the clock; a smaller model on data that is there stands 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
+from shoal.errors import UsageError
 from shoal.sim.training.replicas import Replicas
 from shoal.sim.training.simulation import simulate
-from shoal.workloads import default_recipe, load_dataset, meets
+from shoal.workloads import default_recipe, is_here, load_dataset, meets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+
+
+CIFAR10: Final = ("cifar10", "cifar10-jpeg")
+"""The papers' pictures, as published and as pictures that were compressed anew."""
+
+_WORDS: Final = {
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar10-jpeg": "CIFAR-10 compressed anew",
+}
+
+
+def data_words(dataset: str) -> str:
+    """Return how tables call a data set."""
+    return _WORDS.get(dataset, dataset)
+
+
+def choose_data(asked: str | None, usual: Sequence[str]) -> str:
+    """Return the data set to learn where the paper has CIFAR-10.
+
+    That is what was `asked` for; else the first of the `usual` ones that the cache has, else the
+    last of them. Raises `UsageError` for one that no model here was tried on.
+    """
+    known = ("digits", "fashion-mnist", *CIFAR10)
+    if asked is not None and asked not in known:
+        message = f"--dataset takes {', '.join(known[:-1])} or {known[-1]}, not {asked!r}."
+        raise UsageError(message)
+    return asked or next((each for each in usual if is_here(each)), usual[-1])
 
 
 @dataclass(frozen=True, slots=True)

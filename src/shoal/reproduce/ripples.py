@@ -12,10 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from shoal.reproduce.learning import Learned, Learnt, learn
+from shoal.reproduce.claim import Claim, verdict
+from shoal.reproduce.learning import (
+    CIFAR10,
+    Learned,
+    Learnt,
+    choose_data,
+    data_words,
+    learn,
+)
 from shoal.reproduce.scenarios import read_parts
 from shoal.scenario.training_spec import StrategySpec
-from shoal.sweeps import Finished, Run, spread_of
+from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
@@ -25,6 +33,7 @@ SCENARIO: Final = "ripples.toml"
 SLOWDOWNS: Final = (1.0, 2.0, 5.0)
 RIPPLES: Final = ("ripples-static", "ripples-random", "ripples")
 
+REAL: Final = Learnt("cifar10", "lenet:2", 0.50, 600, 0.1, 1000)
 FULL: Final = Learnt("fashion-mnist", "lenet", 0.87, 2000, 0.1, 2000)
 QUICK: Final = Learnt("digits", "mlp", 0.95, 400, 0.4, 360)
 
@@ -64,30 +73,31 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What the papers report, what was found here, and what differs."""
+class Ratios(Claim):
+    """A claim about another strategy, in times as long as with the best mode of Ripples."""
 
-    what: str
-    paper: str
-    least: float
-    """Of the papers' two numbers the smaller: what was found must come to it."""
-    ours: float | None
-    """Time to the target, the other strategy's over that of the best mode of Ripples."""
+    time: float | None
+    """To the target; None: one of them did not meet it."""
+    iterations: float | None
+    """Steps to the target, over those of the mode that was there first."""
     per_iteration: float
-    """The same of the time per step."""
-    differs: str
-
-    @property
-    def verdict(self) -> str:
-        """Whether the papers' number was found."""
-        if self.ours is None:
-            return "no target"
-        return "reached" if self.ours >= self.least else "missed"
+    """Time per step."""
 
 
 def scenario() -> Scenario:
     """Return the cluster and its clock."""
     return read_parts(SCENARIO)
+
+
+def learnt_on(asked: str | None, *, quick: bool) -> Learnt:
+    """Return what is learnt: on the data set `asked` for, or the paper's if it is here.
+
+    `quick`: on digits. Raises `UsageError` for a data set that there is no model for.
+    """
+    dataset = choose_data(asked, ("digits",) if quick else (*CIFAR10, "fashion-mnist"))
+    if dataset in CIFAR10:
+        return replace(REAL, dataset=dataset)
+    return QUICK if dataset == "digits" else FULL
 
 
 def main_cases() -> list[Case]:
@@ -145,8 +155,8 @@ def results_of(cases: Sequence[Case], finished: Sequence[Finished[Learned]]) -> 
         found.append(
             Result(
                 case,
-                _spread([each.seconds_to_target for each in runs]),
-                _spread([each.steps_to_target for each in runs]),
+                spread_of_all([each.seconds_to_target for each in runs]),
+                spread_of_all([each.steps_to_target for each in runs]),
                 spread_of([each.step_ms for each in runs]),
                 sum(each.wait_share for each in runs) / seeds,
                 sum(each.exchange_share for each in runs) / seeds,
@@ -156,13 +166,13 @@ def results_of(cases: Sequence[Case], finished: Sequence[Finished[Learned]]) -> 
     return found
 
 
-def _spread(values: Sequence[float | None]) -> Spread | None:
-    met = [each for each in values if each is not None]
-    return spread_of(met) if len(met) == len(values) else None
-
-
-def claims(results: Sequence[Result]) -> list[Claim]:
+def claims(results: Sequence[Result], learnt: Learnt) -> list[Ratios]:
     """Return the papers' claims beside what the comparison's results say."""
+    model = f"{learnt.model} on {data_words(learnt.dataset)} for VGG-16 on CIFAR-10"
+    return [replace(each, differs=f"{each.differs}; {model}") for each in _ratios(results)]
+
+
+def _ratios(results: Sequence[Result]) -> list[Ratios]:
     server = "ours is sharded over all hosts; theirs is not known"
     return [
         _claim(results, "all-reduce", 1, "1.1 / 1.2", 1.1, "a ring at flow level, no software"),
@@ -176,17 +186,28 @@ def claims(results: Sequence[Result]) -> list[Claim]:
 
 def _claim(
     results: Sequence[Result], other: str, slowdown: float, paper: str, least: float, differs: str
-) -> Claim:
+) -> Ratios:
     at = {each.case.strategy: each for each in results if each.case.slowdown == slowdown}
-    times = [t.mean for name in RIPPLES if (t := at[name].seconds_to_target) is not None]
-    theirs = at[other].seconds_to_target
-    return Claim(
+    met = [
+        (seconds.mean, steps.mean)
+        for name in RIPPLES
+        if (seconds := at[name].seconds_to_target) and (steps := at[name].steps_to_target)
+    ]
+    theirs = at[other]
+    ratios = None
+    if theirs.seconds_to_target and theirs.steps_to_target and met:
+        first = min(met)
+        ratios = theirs.seconds_to_target.mean / first[0], theirs.steps_to_target.mean / first[1]
+    time, iterations = ratios or (None, None)
+    return Ratios(
         what=f"Ripples over {other}, {slowdown_words(slowdown)}",
         paper=paper,
-        least=least,
-        ours=None if theirs is None or not times else theirs.mean / min(times),
-        per_iteration=at[other].step_ms.mean / min(at[name].step_ms.mean for name in RIPPLES),
+        ours="not met" if time is None else f"{time:.2f}",
+        verdict="no target" if time is None else verdict(time >= least),
         differs=differs,
+        time=time,
+        iterations=iterations,
+        per_iteration=theirs.step_ms.mean / min(at[name].step_ms.mean for name in RIPPLES),
     )
 
 

@@ -7,13 +7,14 @@ variables. This is the one place that knows them.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,58 @@ class Launch:
     host: int
     """Index of its host."""
 
+    host_if_dealt: int | None = None
+    """The same if ranks were dealt to the hosts in turn; None where the launcher names the host.
 
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-_WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
-_PER_HOST = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-_HOST = ("GROUP_RANK", "SLURM_NODEID")
+    Without its word ranks are taken to be numbered host by host.
+    """
+
+    @property
+    def shows_dealing(self) -> bool:
+        """Whether this rank's local rank can only be if ranks were dealt: "mapped by node".
+
+        Others of the same job may fit both ways, so one that shows it speaks for all.
+        """
+        if self.host_if_dealt is None or self.local_rank == self.rank % self.workers_per_host:
+            return False
+        return self.local_rank == self.rank // (self.world_size // self.workers_per_host)
+
+    def dealt(self) -> Launch:
+        """Return the same with the host that it has if ranks were dealt."""
+        return self if self.host_if_dealt is None else replace(self, host=self.host_if_dealt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """The names of a launcher's variables."""
+
+    rank: str
+    world_size: str
+    local_rank: str
+    per_host: str
+    host: str = ""
+    tasks: tuple[str, ...] = ()
+    """Of lists of how many workers each host has, such as "2(x3),1", the surest first."""
+
+
+_LAUNCHERS = (
+    _Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    _Launcher(
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    _Launcher(
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "SLURM_LOCALID",
+        "SLURM_NTASKS_PER_NODE",
+        "SLURM_NODEID",
+        ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
+    ),
+)
+"""Slurm last: torchrun and mpirun run inside its jobs, where its variables are not each rank's."""
 
 
 def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
@@ -43,14 +90,16 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     Raises `UsageError` if none of them did, naming the ways to start, or if there can be no such
     rank.
     """
-    rank = _first(environment, _RANK)
-    world_size = _first(environment, _WORLD_SIZE)
-    if rank is None or world_size is None:
+    started = next((it for it in _LAUNCHERS if {it.rank, it.world_size} <= set(environment)), None)
+    if started is None:
         raise UsageError(
             "No launcher has set RANK and WORLD_SIZE: start the script with one, for example"
             " `torchrun --nproc-per-node 2 train.py`, or set RANK, WORLD_SIZE, MASTER_ADDR and"
             " MASTER_PORT for every process."
         )
+    rank, world_size = _number(environment, started.rank), _number(environment, started.world_size)
+    assert rank is not None
+    assert world_size is not None
     if not 0 <= rank < world_size:
         message = (
             f"The environment says that this is rank {rank} of {world_size}, but ranks go from 0 to"
@@ -58,13 +107,16 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
         )
         raise UsageError(message)
     per_host = workers_on_host(world_size, environment)
-    host = _first(environment, _HOST)
+    there = _of_this_job(environment, rank=rank, world_size=world_size)
+    host = _first(environment, [it.host for it in there])
+    uneven = per_host < 1 or world_size % per_host != 0
     return Launch(
         rank=rank,
         world_size=world_size,
-        local_rank=_first(environment, _LOCAL_RANK) or 0,
+        local_rank=_first(environment, [it.local_rank for it in there]) or 0,
         workers_per_host=per_host,
         host=rank // per_host if host is None else host,
+        host_if_dealt=None if host is not None or uneven else rank % (world_size // per_host),
     )
 
 
@@ -91,22 +143,75 @@ def read_master(
 
 def workers_on_host(world_size: int, environment: Mapping[str, str] = os.environ) -> int:
     """Return how many workers share this host: what the launcher says, or all of them."""
-    return _first(environment, _PER_HOST) or world_size
+    for launcher in _of_this_job(environment, world_size=world_size):
+        # how many were asked for is a limit, and set only if they were; a list is what came of it
+        listed = _listed_here(launcher, world_size, environment)
+        if said := listed or _number(environment, launcher.per_host):
+            return said
+    return world_size
 
 
 def rank_on_host(rank: int, environment: Mapping[str, str] = os.environ) -> int:
     """Return a number that no other worker of this host has: what the launcher says, or `rank`."""
-    local = _first(environment, _LOCAL_RANK)
+    there = _of_this_job(environment, rank=rank)
+    local = _first(environment, [it.local_rank for it in there])
     return rank if local is None else local
 
 
-def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """Return the first of the variables `names` that is set, as an integer."""
-    for name in names:
-        if name in environment:
-            try:
-                return int(environment[name])
-            except ValueError:
-                message = f"The environment variable {name} is {environment[name]!r}, not a number."
-                raise UsageError(message) from None
+def tasks_per_node(text: str) -> list[int]:
+    """Return the tasks of each node in Slurm's notation: "2(x3),1" is [2, 2, 2, 1].
+
+    Raises `UsageError` for anything else.
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        found = _TASKS.fullmatch(part.strip())
+        if found is None:
+            message = f"Slurm's tasks per node are numbers such as 2(x3),1, not {text!r}."
+            raise UsageError(message)
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts
+
+
+_TASKS = re.compile(r"(\d{1,7})(?:\(x(\d{1,7})\))?")
+
+
+def _listed_here(
+    launcher: _Launcher, world_size: int, environment: Mapping[str, str]
+) -> int | None:
+    """Return how many of the job's workers this host has by the launcher's lists."""
+    node = _number(environment, launcher.host)
+    for name in launcher.tasks:
+        counts = tasks_per_node(environment[name]) if name in environment else []
+        # a step may have fewer tasks than the job that it is of: then the list is another's
+        if node is not None and sum(counts) == world_size and 0 <= node < len(counts):
+            return counts[node]
     return None
+
+
+def _of_this_job(
+    environment: Mapping[str, str], *, rank: int | None = None, world_size: int | None = None
+) -> list[_Launcher]:
+    """Return the launchers whose variables, where they are set, do not say that this is another."""
+
+    def agrees(name: str, value: int | None) -> bool:
+        return value is None or _number(environment, name) in (None, value)
+
+    return [it for it in _LAUNCHERS if agrees(it.rank, rank) and agrees(it.world_size, world_size)]
+
+
+def _first(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
+    """Return the first of the variables `names` that is set, as an integer."""
+    numbers = (_number(environment, name) for name in names)
+    return next((number for number in numbers if number is not None), None)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    """Return a variable as an integer, None if it is not set."""
+    if name not in environment:
+        return None
+    try:
+        return int(environment[name])
+    except ValueError:
+        message = f"The environment variable {name} is {environment[name]!r}, not a number."
+        raise UsageError(message) from None

@@ -295,6 +295,9 @@ def start_session(
         )
     )
     agreement = Agreement(facts, _agree_on_key(job_key, facts, deadline_s), deadline_s)
+    said = _launch()
+    if said.shows_dealing:
+        facts.publish(_DEALT)
     agreement.reach("init")
     session: Session | None = None
 
@@ -322,7 +325,7 @@ def start_session(
             service.stop()
         raise
     agreement = replace(agreement, check=communicator.check)
-    launch = _launch_of_group(agreement)
+    launch = _launch_of_group(said, agreement)
     session = _current = Session(launch, communicator, control, agreement, service)
     return session
 
@@ -441,18 +444,28 @@ def _agree_on_key(job_key: str | None, facts: StoreFacts, deadline_s: float) -> 
     return key
 
 
-def _launch_of_group(agreement: Agreement) -> Launch:
-    """Return the launcher's word where there is one, else one host for all.
+_DEALT: Final = "ranks-dealt-to-hosts"
 
-    How many workers share a host is rank 0's word: hosts may hold different numbers of them, and
-    all have to read their groups off the same table.
-    """
+
+def _launch() -> Launch:
+    """Return the launcher's word where there is one, else one host for all."""
     rank, size = dist.get_rank(), dist.get_world_size()
     try:
-        launch = replace(read_launch(), rank=rank, world_size=size)
+        return replace(read_launch(), rank=rank, world_size=size)
     except UsageError:
-        launch = Launch(rank, size, rank, size, 0)
-    if rank == 0:
+        return Launch(rank, size, rank, size, 0)
+
+
+def _launch_of_group(launch: Launch, agreement: Agreement) -> Launch:
+    """Return the launcher's word with what it takes the others to know.
+
+    How many workers share a host is rank 0's word: hosts may hold different numbers of them, and
+    all have to read their groups off the same table. Whether ranks were dealt to hosts in turn is
+    the word of whoever can tell; all had their say when they agreed to begin.
+    """
+    if agreement.facts.is_published(_DEALT):
+        launch = launch.dealt()
+    if launch.rank == 0:
         agreement.facts.set("workers-per-host", str(launch.workers_per_host))
     agreed = agreement.facts.get("workers-per-host", agreement.deadline_s)
     return replace(launch, workers_per_host=int(agreed))

@@ -63,6 +63,8 @@ class TrainingSpec:
     """Standard deviation of the logarithm of a step's computing."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """By rank: the factor by which it computes longer."""
+    slow_probability: Mapping[int, float] = field(default_factory=dict)
+    """By rank: the share of its steps, drawn at random, in which it does; others: all of them."""
     local_rate: int = 80_000_000_000
     """Bits per second between workers of one host."""
     control_delay_s: float = 100e-6
@@ -93,6 +95,7 @@ class TrainingSpec:
             compute_s=measured.mean_s,
             spread=0.0,
             slow={},
+            slow_probability={},
             control_delay_s=self.control_delay_s if answer_s is None else answer_s,
         )
 

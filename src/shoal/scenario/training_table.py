@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from shoal.errors import DataError, UsageError
 from shoal.quantities import parse_duration, parse_rate, parse_size
 from shoal.scenario.measured import read_measured
+from shoal.scenario.slowness import check_probability
 from shoal.scenario.toml_table import parse_flag, parse_number, parse_one_of, parse_whole
 from shoal.scenario.training_spec import LEVELS, SHOAL, Level, StrategySpec, TrainingSpec
 from shoal.transport.holes import POLICIES
@@ -38,6 +39,7 @@ def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
     size = table.take("size", _size, 0)
     transport = table.take("transport", _word, "")
     level = _level(table, "", transport, is_named=bool(transport))
+    slow, slow_probability = _slow(table, workers)
     spec = TrainingSpec(
         model=table.take_or_none("model", _word),
         dataset=table.take("dataset", _word, ""),
@@ -47,7 +49,8 @@ def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
         steps=table.take("steps", lambda value: parse_whole(value, 1, _MOST_STEPS), 100),
         layers=table.take("layers", lambda value: parse_whole(value, 1, 10_000), 16),
         spread=table.take("spread", _spread, 0.0),
-        slow=_slow(table, workers),
+        slow=slow,
+        slow_probability=slow_probability,
         local_rate=table.take("local_rate", parse_rate, 80_000_000_000),
         control_delay_s=table.take("control_delay", parse_duration, 100e-6),
         transport=transport,
@@ -126,15 +129,21 @@ def _level(table: Table, usual: Level, transport: str, *, is_named: bool) -> Lev
     return said
 
 
-def _slow(table: Table, workers: int) -> dict[int, float]:
+def _slow(table: Table, workers: int) -> tuple[dict[int, float], dict[int, float]]:
+    """Return factors by rank, and how probable a slow step is for those that are slow at random."""
     slow: dict[int, float] = {}
+    probabilities: dict[int, float] = {}
     for each in table.tables("slow"):
         rank = each.take("rank", lambda value: parse_whole(value, 0, workers - 1))
         if rank in slow:
             raise each.error(f"Worker {rank} is described twice.", "rank")
         slow[rank] = each.take("factor", _factor)
+        if "probability" in each:
+            probabilities[rank] = each.take(
+                "probability", lambda value: check_probability(parse_number(value))
+            )
         each.end()
-    return slow
+    return slow, probabilities
 
 
 def parse_compute(value: object) -> float:

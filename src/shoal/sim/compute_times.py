@@ -15,6 +15,7 @@ from typing import final
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.scenario.slowness import Slowness
 
 _BLOCK = 256
 """Steps whose draws are made at once."""
@@ -27,7 +28,8 @@ class ComputeTimes:
 
     The times are log-normal with that mean; 0 makes them all equal. `slow` is the factor of each
     rank that differs from 1, `changes` by which factor more a rank computes from when on, in the
-    order of the times.
+    order of the times. A rank of `slow_probability` is slow in so large a share of its steps, at
+    random.
     """
 
     mean: float
@@ -39,6 +41,7 @@ class ComputeTimes:
     recorded: Sequence[Sequence[float]] = ()
     """By rank and step, picoseconds, from the beginning again after the last one; replaces `mean`
     and `spread`."""
+    slow_probability: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for times that cannot be."""
@@ -48,11 +51,12 @@ class ComputeTimes:
                 f" not {self.mean / 1e12:g} s and {self.spread:g}."
             )
             raise UsageError(message)
+        self._slowness = Slowness(self.slow, self.slow_probability, self.seed)
         self._blocks: dict[int, tuple[int, array[float]]] = {}
 
     def time(self, rank: int, step: int, now: int) -> int:
         """Return how long `rank` computes in its step number `step`, which begins at `now`."""
-        factor = self.slow.get(rank, 1.0)
+        factor = self._slowness.factor(rank, step)
         if self.changes:
             factor *= self._change(rank, now)
         if self.recorded:

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 _TURNS_PER_TICK = 4096
 
 
+def check_countable(when: float) -> None:
+    """Raise `UsageError` for a time, picoseconds, that virtual time cannot count to."""
+    if when > NEVER:
+        message = (
+            "This takes longer than virtual time can count, 106 days: simulate fewer steps, or"
+            " shorter ones."
+        )
+        raise UsageError(message)
+
+
 class Signal:
     """Something that happens once; processes wait for it."""
 
@@ -88,7 +98,8 @@ class VirtualTime:
     def run(self, until: int = NEVER, *, tick: Callable[[], None] | None = None) -> None:
         """Let time pass until nothing is left to do, up to `until`, or until it is stopped.
 
-        Calls `tick` now and then. Raises `UsageError` if transfers stand still for ever.
+        Calls `tick` now and then. Raises `UsageError` if transfers stand still for ever, or if
+        something is to happen later than virtual time can count.
         """
         turns, ready, sleeping, transfers = 0, self._ready, self._sleeping, self._transfers
         while self.now <= until and not self._is_stopped:
@@ -105,6 +116,8 @@ class VirtualTime:
                         self.give(transfers.pop(number))
                     continue
             if awake > until:
+                if until == NEVER:
+                    check_countable(awake)
                 break
             if awake == NEVER:
                 if transfers:

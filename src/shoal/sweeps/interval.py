@@ -39,3 +39,23 @@ def spread_of(values: Sequence[float]) -> Spread:
     deviation = stdev(values)
     quantile = _T[count - 2] if count - 2 < len(_T) else _T_OF_MANY
     return Spread(fmean(values), deviation, quantile * deviation / math.sqrt(count), count)
+
+
+def spread_of_all(values: Sequence[float | None]) -> Spread | None:
+    """Return the spread of `values`, None if one of them is None: a mean of some would flatter."""
+    there = [each for each in values if each is not None]
+    return spread_of(there) if len(there) == len(values) else None
+
+
+def with_interval(spread: Spread | None, form: str, missing: str = "not met") -> str:
+    """Return the mean and half of its 95 % interval, as far as it is known."""
+    if spread is None:
+        return missing
+    width = "" if spread.half_width is None else f" ± {spread.half_width:{form}}"
+    return f"{spread.mean:{form}}{width}"
+
+
+def with_deviation(spread: Spread, form: str) -> str:
+    """Return the mean and, in brackets, the deviation of one run."""
+    deviation = "" if spread.deviation is None else f" ({spread.deviation:{form}})"
+    return f"{spread.mean:{form}}{deviation}"

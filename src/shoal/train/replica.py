@@ -74,7 +74,7 @@ class GroupSource(Protocol):
         """Make no more requests in `session`."""
         ...
 
-    def generator_counters(self, session: str) -> dict[str, float]:
+    def generator_counters(self, session: str, interval: int = 1) -> dict[str, float]:
         """Return what the generator has counted so far, by name."""
         ...
 

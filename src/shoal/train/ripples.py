@@ -34,9 +34,11 @@ _DEFAULTS = GeneratorConfig()
 class GeneratedAveraging:
     """Asks the group generator at every synchronization point and averages within the answer."""
 
-    def __init__(self, replica: Replica, config: GeneratorConfig, channel: int) -> None:
+    def __init__(
+        self, replica: Replica, config: GeneratorConfig, channel: int, interval: int
+    ) -> None:
         self._replica = replica
-        self._channel = channel
+        self._channel, self._interval = channel, interval
         self._has_left = False
         self._found: SlowWorker | None = None
         replica.groups.join(replica.session, replica.host, config, replica.seed)
@@ -94,8 +96,8 @@ class GeneratedAveraging:
         self.remarks()
         self._has_left = True
         if self._replica.communicator.rank == 0:
-            counters = self._replica.groups.generator_counters(self._replica.session)
-            self._replica.counters.update(counters)
+            counted = self._replica.groups.generator_counters(self._replica.session, self._interval)
+            self._replica.counters.update(counted)
         self._replica.groups.leave(self._replica.session)
 
 
@@ -123,7 +125,7 @@ class AbstractGeneratedStrategy(AbstractPeriodicAveraging):
     def _attach(self, replica: Replica) -> None:
         """Join the generator's session."""
         super()._attach(replica)
-        self._averaging = GeneratedAveraging(replica, self._config, self._channel)
+        self._averaging = GeneratedAveraging(replica, self._config, self._channel, self._interval)
 
     def _synchronize(self) -> None:
         """Average within the groups that the generator hands out."""

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shoal.workloads.dataset import DATASETS, Dataset, Task, load_dataset
+    from shoal.workloads.dataset import DATASETS, Dataset, Task, is_here, load_dataset
     from shoal.workloads.metrics import better, evaluate, loss_of, meets, metric_name
     from shoal.workloads.models import MODELS, make_model
     from shoal.workloads.recipes import (
@@ -34,6 +34,7 @@ _HOME = {
     "default_recipe": "recipes",
     "epoch_batches": "shard",
     "evaluate": "metrics",
+    "is_here": "dataset",
     "load_dataset": "dataset",
     "loss_of": "metrics",
     "meets": "metrics",
@@ -55,6 +56,7 @@ __all__ = [
     "default_recipe",
     "epoch_batches",
     "evaluate",
+    "is_here",
     "load_dataset",
     "loss_of",
     "make_model",

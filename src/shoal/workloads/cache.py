@@ -71,8 +71,14 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 def default_cache_dir() -> Path:
-    """Return the folder used when the caller names none: `~/.cache/shoal`."""
-    return Path.home() / ".cache" / "shoal"
+    """Return the folder used when the caller names none: `SHOAL_DATA_DIR`, or `~/.cache/shoal`."""
+    named = os.environ.get("SHOAL_DATA_DIR")
+    return Path(named) if named else Path.home() / ".cache" / "shoal"
+
+
+def converted(cache_dir: Path, key: str) -> Path:
+    """Return the folder that holds what is stored under `key`, if it is."""
+    return cache_dir / f"{key}-v{FORMAT}"
 
 
 def load_or_build(cache_dir: Path, key: str, build: Callable[[], Arrays]) -> tuple[Arrays, str]:
@@ -82,7 +88,7 @@ def load_or_build(cache_dir: Path, key: str, build: Callable[[], Arrays]) -> tup
     damaged folder, `ResourceError` where the folder cannot be written, `DeadlineExceeded` when
     another process keeps building past `LOCK_DEADLINE_SECONDS`, and whatever `build` raises.
     """
-    folder = cache_dir / f"{key}-v{FORMAT}"
+    folder = converted(cache_dir, key)
     if not folder.is_dir():
         with locked(cache_dir / f".{key}.lock"):
             if not folder.is_dir():

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
-from shoal.workloads.cache import Arrays, default_cache_dir, load_or_build
+from shoal.workloads.cache import Arrays, converted, default_cache_dir, load_or_build
 from shoal.workloads.fetch import Fetcher
 from shoal.workloads.sets import (
     cifar10,
@@ -100,7 +100,7 @@ class Loader:
     input_kind: InputKind
     load: Callable[[Fetcher], Arrays]
     edition: Callable[[], str] | None = None
-    """For content that differs between machines: a name for the content of this one."""
+    """For content that differs between machines or versions: a name for that of this one."""
 
 
 DATASETS: dict[str, Loader] = {
@@ -127,6 +127,7 @@ DATASETS: dict[str, Loader] = {
         Task.CLASSIFICATION,
         InputKind.IMAGE,
         cifar10.load_pictures,
+        lambda: "by-turns",  # earlier versions kept one class after the other
     ),
     "text-stdlib": Loader(
         "the Python standard library's source, byte by byte",
@@ -178,9 +179,23 @@ def load_dataset(
     loader = _loader(name)
     root = cache_dir or default_cache_dir()
     fetcher = Fetcher(root / "downloads", progress or _silent, offline=offline, source=source)
-    key = f"{name}-{loader.edition()}" if loader.edition else name
-    arrays, fingerprint = load_or_build(root, key, lambda: loader.load(fetcher))
+    arrays, fingerprint = load_or_build(root, _key(name), lambda: loader.load(fetcher))
     return _dataset(name, arrays, fingerprint, root)
+
+
+def is_here(name: str, cache_dir: Path | None = None) -> bool:
+    """Return whether the cache has the data set `name`, converted or as raw files.
+
+    `cache_dir` is as for `load_dataset`. Raises `UsageError` for an unknown name.
+    """
+    key, root = _key(name), cache_dir or default_cache_dir()
+    raw = (file for file in (root / "downloads" / name).glob("*") if file.suffix != ".part")
+    return converted(root, key).is_dir() or any(raw)
+
+
+def _key(name: str) -> str:
+    edition = _loader(name).edition
+    return f"{name}-{edition()}" if edition else name
 
 
 def _loader(name: str) -> Loader:

@@ -92,6 +92,13 @@ class Fetcher:
     source: Path | None = None
     """A folder or file of the user's own: the only source asked when given."""
 
+    def room(self, what: str) -> Path:
+        """Return the folder of the data set `what`, made if it is not there."""
+        folder = self.downloads / what
+        with writing_to(self.downloads):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def obtain(
         self, what: str, wanted: Sequence[WantedFile], sources: Sequence[Source]
     ) -> dict[str, Path]:
@@ -100,9 +107,7 @@ class Fetcher:
         Files already in the downloads folder come first. Raises `DataError` when one of those is
         damaged, or when no source has what is missing, listing every source with its reason.
         """
-        room = self.downloads / what
-        with writing_to(self.downloads):
-            room.mkdir(parents=True, exist_ok=True)
+        room = self.room(what)
         here = {file.name: room / file.name for file in wanted if (room / file.name).is_file()}
         self._verify([file for file in wanted if file.name in here], here)
         missing = [file for file in wanted if file.name not in here]

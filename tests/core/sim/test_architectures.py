@@ -14,6 +14,7 @@ from shoal.sim.training.architectures import architecture
         ("vgg16", 138_357_544, 15.47),
         ("vgg16-cifar", 14_719_818, 0.3132),
         ("resnet50", 25_557_032, 4.089),
+        ("inception-v3", 27_161_264, 5.719),
         ("bert-large", 335_141_888, None),
     ],
 )
@@ -24,6 +25,17 @@ def test_totals_are_the_published_ones(
     assert found.parameters == parameters
     if billion_products is not None:
         assert found.products / 1e9 == pytest.approx(billion_products, rel=1e-3)
+
+
+def test_inception_has_its_auxiliary_classifier_in_the_middle() -> None:
+    layers = architecture("inception-v3").layers
+    auxiliary = [place for place, each in enumerate(layers) if each.name.startswith("auxiliary")]
+    without = [each for place, each in enumerate(layers) if place not in auxiliary]
+    assert sum(each.parameters for each in without) == 23_834_568
+    assert sum(each.products for each in without) / 1e9 == pytest.approx(5.713, rel=1e-3)
+    assert layers[auxiliary[0] - 1].name.startswith("mixed6e")
+    assert layers[auxiliary[-1] + 1].name.startswith("mixed7a")
+    assert len({each.name for each in layers}) == len(layers)
 
 
 @pytest.mark.parametrize(("name", "millions"), [("wrn-26-10", 36.5), ("transformer", 65)])

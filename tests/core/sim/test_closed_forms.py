@@ -106,6 +106,12 @@ def test_a_slow_worker_holds_up_whom_it_meets(name: str, options: dict[str, obje
         ("ad-psgd", {}, {}, "no closed form of random pairs"),
         ("ad-psgd", {"peers": "exponential"}, {"compute_s": 0.01}, "do not hide behind"),
         ("ps-asp", {}, {"slow": {1: 2.0}}, "no closed form of a server with a slow worker"),
+        (
+            "all-reduce",
+            {},
+            {"slow": {1: 2.0}, "slow_probability": {1: 0.1}},
+            "no closed form of workers slow at random",
+        ),
         ("all-reduce", {}, {"spread": 0.1}, "no closed form of times that spread"),
         ("all-reduce", {"group": 3}, {}, "has no option 'group'"),
     ],

@@ -1,16 +1,18 @@
-"""Runs that a target ends while workers are in the middle of a step."""
+"""Runs that a target ends while workers are in the middle of a step, or that time does."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
+from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec
-from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+from shoal.scenario.training_spec import Scenario, StrategySpec, TrainingSpec
 from shoal.sim.training.all_strategies import BASELINES, SIMULATED
 from shoal.sim.training.learning import NothingLearned
-from shoal.sim.training.simulation import simulate
+from shoal.sim.training.simulation import check, simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
 
@@ -52,3 +54,20 @@ def test_a_worker_may_have_made_no_step_when_the_target_is_met(
     assert sum(out.steps_by_rank) == 30
     assert out.step_ms == pytest.approx(1e3 * out.seconds / max(out.steps_by_rank), rel=0.2)
     assert out.compute_share + out.wait_share + out.exchange_share == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", [*SIMULATED, *BASELINES])
+def test_what_takes_longer_than_time_can_count_is_said(name: str) -> None:
+    """It ended before the last step as if it had been the last."""
+    whole = replace(job(slow=3.0), compute_s=400_000.0, steps=10)
+    with pytest.raises(UsageError, match="longer than virtual time can count, 106 days"):
+        simulate(CLUSTER, whole, StrategySpec(name))
+
+
+def test_that_it_takes_too_long_is_said_before_anything_runs_if_it_can_be() -> None:
+    whole = replace(job(slow=1.0), compute_s=900_000.0, steps=20)
+    asked = StrategySpec("all-reduce")
+    with pytest.raises(UsageError, match="simulate fewer steps, or shorter ones"):
+        check(Scenario(CLUSTER, replace(whole, strategies=(asked,))))
+    formula = replace(asked, level="closed-form")
+    check(Scenario(CLUSTER, replace(whole, strategies=(formula,))))  # which counts on

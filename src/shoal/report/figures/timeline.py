@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from shoal.jobs.waiting import find_awaited, find_synchronizations, split_waiting
 from shoal.report.figures.figure import Figure, Trace, axis, row_layout
 from shoal.report.figures.time_shares import KIND_LEGEND
-from shoal.report.wording import listed, number
+from shoal.report.wording import how_slow, listed, number
 from shoal.trace import Span, SpanKind
 from shoal.units import ns_to_ms, ns_to_seconds
 
@@ -110,7 +110,9 @@ def _cut_off(spans: Sequence[Span]) -> list[Span]:
 def worker_name(run: RunResult, rank: int) -> str:
     """Return what a worker's row is called."""
     factor = run.slow.get(str(rank), 1.0)
-    return f"worker {rank}" if factor == 1 else f"worker {rank} · {factor:g}×"
+    if factor == 1:
+        return f"worker {rank}"
+    return f"worker {rank} · {how_slow(run, str(rank)).replace(' slower', '')}"
 
 
 def _bars(spans: Sequence[Span], run: RunResult, origin_ns: int, awaited: _AwaitedAt) -> Trace:

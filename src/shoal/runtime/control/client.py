@@ -106,12 +106,16 @@ class ControlClient:
         """Return what the control plane knows; works also after a loss."""
         return self._dump(self._deadline_s)
 
-    def generator_counters(self, session: str) -> dict[str, float]:
-        """Return what the generator of `session` has counted so far, by name; {} if unknown."""
+    def generator_counters(self, session: str, interval: int = 1) -> dict[str, float]:
+        """Return what the generator of `session` has counted so far, by name; {} if unknown.
+
+        Staleness is in steps, of which a worker makes `interval` for each request.
+        """
         for run in self.dump().sessions:
             if run.session == session:
-                counters = asdict(run.generator.counters)
-                return {name: n for name, n in counters.items() if isinstance(n, int | float)}
+                counters = run.generator.counters
+                single = {n: c for n, c in asdict(counters).items() if isinstance(c, int | float)}
+                return single | counters.staleness(interval)
         return {}
 
     def requests_by_rank(self, session: str) -> dict[int, int]:

@@ -25,6 +25,7 @@ def check_regular(cluster: ClusterSpec, training: TrainingSpec) -> None:
     """Raise `UsageError` if something varies for which no closed form can stand."""
     varying = {
         "times that spread (spread)": training.spread > 0,
+        "workers slow at random (probability)": bool(training.slow_probability),
         "times from a trace (measured)": training.measured is not None,
         "models that learn (dataset)": bool(training.dataset),
         "links that change ([[event]])": any(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from shoal.errors import UsageError
 from shoal.sim.training.model import Layer, ModelSize
@@ -48,9 +48,12 @@ class Architecture:
         return ModelSize(self.name, tuple(layers))
 
 
-def _conv(name: str, inputs: int, outputs: int, kernel: int, side: int, *, norm: bool) -> Counted:
+def _conv(
+    name: str, inputs: int, outputs: int, kernel: int | tuple[int, int], side: int, *, norm: bool
+) -> Counted:
     """Count a convolution to `side` by `side` places, with a bias or a normalisation's two."""
-    weights = inputs * outputs * kernel * kernel
+    high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel
+    weights = inputs * outputs * high * wide
     return Counted(name, weights + outputs * (2 if norm else 1), weights * side * side)
 
 
@@ -101,6 +104,53 @@ def _resnet50() -> list[Counted]:
                 layers.append(_conv(f"{name}s", inputs, 4 * width, 1, side, norm=True))
             inputs = 4 * width
     return [*layers, _dense("fc", 2048, 1000)]
+
+
+def _inception_v3() -> list[Counted]:
+    """Szegedy et al. 2016, for 299 by 299 pixels and 1,000 classes, with the auxiliary classifier.
+
+    It is a part of what is trained and synchronised, and left out of a model that is used. Widths
+    are those of the authors' published code, where the paper leaves them open.
+    """
+    stem = ((3, 32, 3, 149), (32, 32, 3, 147), (32, 64, 3, 147), (64, 80, 1, 73), (80, 192, 3, 71))
+    layers = [_conv(f"conv{k + 1}", *sizes, norm=True) for k, sizes in enumerate(stem)]
+    for name, inputs, pooled in (("5b", 192, 32), ("5c", 256, 64), ("5d", 288, 64)):
+        double: _Branch = ((64, 1, 35), (96, 3, 35), (96, 3, 35))
+        large: _Branch = ((48, 1, 35), (64, 5, 35))
+        layers += _mixed(f"mixed{name}", inputs, ((64, 1, 35),), large, double, ((pooled, 1, 35),))
+    double = ((64, 1, 35), (96, 3, 35), (96, 3, 17))
+    layers += _mixed("mixed6a", 288, ((384, 3, 17),), double)
+    for name, width in (("6b", 128), ("6c", 160), ("6d", 160), ("6e", 192)):
+        narrow, line, last = (width, 1, 17), (width, (1, 7), 17), (192, (1, 7), 17)
+        large, double = (narrow, line, last), (narrow, line, line, line, last)
+        one = ((192, 1, 17),)
+        layers += _mixed(f"mixed{name}", 768, one, large, double, one)
+    layers += _mixed("auxiliary", 768, ((128, 1, 5), (768, 5, 1)))
+    layers.append(_dense("auxiliary.fc", 768, 1000))
+    narrow, line = (192, 1, 17), (192, (1, 7), 17)
+    layers += _mixed("mixed7a", 768, (narrow, (320, 3, 8)), (narrow, line, line, (192, 3, 8)))
+    for name, inputs in (("7b", 1280), ("7c", 2048)):
+        # two read the same 384 channels side by side, which count as one after the other
+        fork = ((384, (1, 3), 8), (384, (1, 3), 8))
+        split, double = ((384, 1, 8), *fork), ((448, 1, 8), (384, 3, 8), *fork)
+        layers += _mixed(f"mixed{name}", inputs, ((320, 1, 8),), split, double, ((192, 1, 8),))
+    return [*layers, _dense("fc", 2048, 1000)]
+
+
+_Branch: TypeAlias = Sequence[tuple[int, int | tuple[int, int], int]]
+"""Convolutions one after another: (outputs, kernel, side)."""
+
+
+def _mixed(name: str, inputs: int, *branches: _Branch) -> list[Counted]:
+    """Count branches that read the same channels."""
+    layers = []
+    for branch, convolutions in zip("abcd", branches, strict=False):
+        channels = inputs
+        for k, (outputs, kernel, side) in enumerate(convolutions):
+            here = f"{name}.{branch}{k + 1}"
+            layers.append(_conv(here, channels, outputs, kernel, side, norm=True))
+            channels = outputs
+    return layers
 
 
 def _wide_resnet(depth: int, width: int, classes: int) -> list[Counted]:
@@ -157,6 +207,7 @@ _ARCHITECTURES: Final[dict[str, Callable[[], Sequence[Counted]]]] = {
     "vgg16": _vgg16,
     "vgg16-cifar": _vgg16_cifar,
     "resnet50": _resnet50,
+    "inception-v3": _inception_v3,
     "wrn-26-10": lambda: _wide_resnet(26 + 2, 10, 10),
     "transformer": lambda: _transformer(6, 512, 2048, 37_000, decoder=True, tokens=32),
     "bert-large": _bert_large,

@@ -80,5 +80,7 @@ class Generated(AbstractSimulatedStrategy):
         for name in ("requests", "buffer_hits", "groups_started", "conflicts", "serializations"):
             world.count(name, getattr(counters, name))
         world.count("filtered", counters.filtered)
+        for name, steps in counters.staleness(self._interval).items():
+            world.count(name, steps)
         for size, count in sorted(counters.group_sizes.items()):
             world.count(f"group_size.{size}", count)

@@ -23,7 +23,7 @@ from shoal.sim.training.networks import check_transport, level_of, make_network
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
 from shoal.sim.training.world import World
-from shoal.sim.virtual_time import VirtualTime
+from shoal.sim.virtual_time import VirtualTime, check_countable
 from shoal.switching.tables import PICOSECONDS
 from shoal.transport.holes import POLICIES, ZERO
 
@@ -61,6 +61,8 @@ def check(scenario: Scenario) -> None:
             _check_holes(training, strategy, made)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
+            else:  # what workers compute alone tells before hours have passed
+                check_countable(training.compute_s * training.steps * PICOSECONDS)
 
 
 def _check_holes(
@@ -187,6 +189,7 @@ def make_world(
             _changes(cluster),
             seed=cluster.seed,
             recorded=[[each * PICOSECONDS for each in steps] for steps in recorded],
+            slow_probability=training.slow_probability,
         ),
         model=model,
         learner=learner,

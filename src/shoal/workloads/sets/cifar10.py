@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 import tarfile
+from collections import Counter
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
@@ -66,31 +67,46 @@ def load_pictures(fetcher: Fetcher) -> Arrays:
 
     Classes are numbered in alphabetical order, which is CIFAR-10's own.
     """
-    if fetcher.source is None:
-        raise DataError(
-            "cifar10-jpeg has no public source: name a folder or a tar of "
-            "{train,test}/CLASS/PICTURE as the source."
-        )
+    source = fetcher.source or _put_into(fetcher.room("cifar10-jpeg"))
     try:
-        pictures = sorted(_pictures(fetcher.source), key=lambda item: item[0].parts)
+        pictures = sorted(_pictures(source), key=lambda item: item[0].parts)
     except (OSError, EOFError, tarfile.TarError) as error:
-        message = f"Cannot read pictures from {fetcher.source} ({error})."
+        message = f"Cannot read pictures from {source} ({error})."
         raise DataError(message) from error
     if len({pixels.shape for _, pixels in pictures}) > 1:
-        message = f"{fetcher.source} has pictures of different sizes: they must have one."
+        message = f"{source} has pictures of different sizes: they must have one."
         raise DataError(message)
     classes = sorted({path.parts[-2] for path, _ in pictures})
     parts = [_part(pictures, part, classes) for part in _PARTS]
     if any(len(labels) == 0 for _, labels in parts):
-        message = f"{fetcher.source} has no pictures named {{train,test}}/CLASS/PICTURE."
+        message = f"{source} has no pictures named {{train,test}}/CLASS/PICTURE."
         raise DataError(message)
     return image_arrays(parts[0], parts[1], len(classes))
+
+
+def _put_into(room: Path) -> Path:
+    """Return what the user has put into `room`: a tar, or the folder itself."""
+    files = sorted(room.iterdir())
+    if not files:
+        message = (
+            "cifar10-jpeg has no public source: put a tar of {train,test}/CLASS/PICTURE, or the"
+            f" folders train and test, into {room}."
+        )
+        raise DataError(message)
+    return files[0] if len(files) == 1 and files[0].is_file() else room
 
 
 def _part(
     pictures: list[tuple[PurePosixPath, Array]], part: str, classes: list[str]
 ) -> tuple[Array, Array]:
-    chosen = [(path, pixels) for path, pixels in pictures if path.parts[-3] == part]
+    """Return the pictures of a part, the classes by turns: its first ones are a sample of it."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for path, pixels in pictures:
+        if path.parts[-3] == part:
+            seen[path.parts[-2]] += 1
+            turns.append((seen[path.parts[-2]], path, pixels))
+    chosen = [(path, pixels) for _, path, pixels in sorted(turns, key=lambda turn: turn[:2])]
     labels = np.array([classes.index(path.parts[-2]) for path, _ in chosen], np.int64)
     return (stack([pixels for _, pixels in chosen]) if chosen else labels), labels
 
