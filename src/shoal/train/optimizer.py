@@ -68,6 +68,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     it is known, at the latest when the next average is due. `state_dict()` waits for it: save the
     model after the optimizer.
 
+    `seed`, the same on every worker, is what random schedules and groups are drawn with. `trace`
+    takes what the worker does.
+
     Gradient clipping, accumulation (`no_sync`), parameter groups, learning-rate schedulers and
     `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker
     makes no more steps, and `average_model()` for the mean of all replicas.
@@ -110,6 +113,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "loss_bound": float(loss_bound),
                 "holes": holes,
                 "wire": wire,
+                "seed": seed,
             },
             model=fingerprint_model(model, optimizer),
         )
