@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING
 
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch.nn.utils import parametrizations, parametrize, prune  # noqa: E402
 
 from shoal.errors import UsageError  # noqa: E402
 from shoal.train.flat_parameters import FlatParameters  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def make_model() -> nn.Module:
@@ -112,3 +117,46 @@ def test_parameters_that_have_no_mean_stay_where_they_are() -> None:
 def test_a_model_without_parameters_is_refused() -> None:
     with pytest.raises(UsageError, match="no parameters"):
         FlatParameters(nn.ReLU())
+
+
+def assign(model: nn.Sequential) -> None:
+    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+
+
+def replace_layer(model: nn.Sequential) -> None:
+    model[1] = nn.Linear(4, 2)
+
+
+@pytest.mark.parametrize(
+    "change", [assign, replace_layer, lambda model: parametrizations.weight_norm(model[0])]
+)
+def test_parameters_that_were_replaced_are_noticed(change: Callable[[nn.Module], None]) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False))
+    flat = FlatParameters(model)
+    flat.take_back()
+    change(model)
+    with pytest.raises(UsageError, match="were replaced"):
+        flat.take_back()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: parametrize.register_parametrization(model[0], "weight", nn.Identity()),
+        lambda model: prune.l1_unstructured(model[1], "weight", amount=2),
+        lambda model: model.add_module("average", copy.deepcopy(model)),
+        lambda model: model.pop(1),
+        lambda model: model.insert(0, model.pop(1)),
+    ],
+    ids=["parametrized", "pruned", "added", "removed", "moved"],
+)
+def test_parameters_that_stay_may_move_within_the_model(
+    change: Callable[[nn.Module], None],
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    flat = FlatParameters(model)
+    change(model)
+    flat.take_back()
+    assign(model)
+    with pytest.raises(UsageError, match="were replaced"):
+        flat.take_back()

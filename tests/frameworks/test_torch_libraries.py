@@ -89,6 +89,57 @@ if __name__ == "__main__":
 )
 
 
+TWO_OPTIMIZERS = (
+    DATA
+    + """
+import lightning
+import shoal
+from lightning.pytorch.strategies import DDPStrategy
+from shoal.adapters.lightning import ShoalStrategy
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        torch.manual_seed(int(os.environ["RANK"]))
+        self.maker, self.critic = torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+        self.fixed = torch.nn.Linear(1, 1)
+        self.fixed.requires_grad_(False)
+
+    def training_step(self, batch, index):
+        maker, critic = self.optimizers()
+        real, made = batch[0], self.maker(batch[0])
+        critic.zero_grad()
+        self.manual_backward(self.critic(made.detach()).mean() - self.critic(real).mean())
+        critic.step()
+        self.toggle_optimizer(maker)
+        maker.zero_grad()
+        self.manual_backward(-self.critic(self.maker(real)).mean())
+        maker.step()
+        self.untoggle_optimizer(maker)
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(each.parameters(), lr=0.01) for each in (self.maker, self.critic)]
+
+STRATEGIES = {
+    "ddp": lambda: DDPStrategy(process_group_backend="gloo", find_unused_parameters=True),
+    "all-reduce": lambda: ShoalStrategy("all-reduce"),
+    "ripples": lambda: ShoalStrategy(shoal.Ripples(interval=2), deadline_s=20),
+}
+
+if __name__ == "__main__":
+    module = Module()
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy=STRATEGIES[sys.argv[1]](), max_epochs=1,
+        logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(DATA, batch_size=8))
+    tell(sys.argv[1], module)
+"""
+)
+
+
 def run(
     folder: Path, code: str, *arguments: str, ranks: int = 0, timeout_s: float = 100
 ) -> dict[str, list[dict[str, Any]]]:
@@ -110,6 +161,20 @@ def run(
         told.setdefault(each.name[:-2], []).append(json.loads(each.read_text()))
     assert all(len(each) == 2 for each in told.values())
     return told
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(find_spec("lightning") is None, reason="needs Lightning: make test-frameworks")
+def test_lightning_s_optimizers_meet_each_by_itself(tmp_path: Path) -> None:
+    """Manual optimization, one model of two parts: what both would average is nobody's."""
+    told: dict[str, list[dict[str, Any]]] = {}
+    for name in ("ddp", "all-reduce", "ripples"):
+        told |= run(tmp_path, TWO_OPTIMIZERS, name, ranks=2)
+    wanted = told["ddp"][0]["weights"]
+    for name, ranks in told.items():
+        assert ranks[0]["weights"] == ranks[1]["weights"], name
+        apart = 0.1 if name == "ripples" else 1e-5
+        assert ranks[0]["weights"] == pytest.approx(wanted, abs=apart), name
 
 
 @pytest.mark.timeout(300)

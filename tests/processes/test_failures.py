@@ -209,6 +209,7 @@ SENTENCES = {
     "model": r"Rank 1 trains another model than rank 0: .* \(2, 5\) .* rank 0 has .* \(2, 4\)",
     "strategy": r'Rank 1 runs strategy "ripples" but rank 0 runs "ds-sync": start every',
     "options": r'Rank 1 runs strategy "ds-sync" with interval=2 but rank 0 with interval=1: start',
+    "seed": r'Rank 1 runs strategy "ds-sync" with seed=1 but rank 0 with seed=0: start',
     "version": r"Rank 1 runs Shoal 0\.0\.9 but rank 0 runs .*: install the same version",
     "job key": r"Rank 1 has another job key than rank 0: start every worker with the same",
     "lone job key": r"Ranks 1 and 2 have another job key than rank 0: start every worker",

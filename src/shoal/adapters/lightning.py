@@ -9,11 +9,13 @@ says instead. For DDP itself over Shoal's transport take Lightning's own strateg
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor, distributed, nn
 
 import shoal
 from shoal.errors import UsageError
@@ -27,8 +29,9 @@ class ShoalStrategy(DDPStrategy):
     """One process for each device, synchronized by `shoal.DistributedOptimizer`.
 
     `sync` and `options` are the optimizer's: a strategy's name or object, `transport`, `loss_bound`
-    and so on. After `fit` every rank has the mean of all replicas; what is validated in between is
-    a rank's own.
+    and so on. Of several optimizers, as of a GAN's, each averages the submodules that it trains; a
+    strategy object is copied for each. After `fit` every rank has the mean of all replicas; what is
+    validated in between is a rank's own.
     """
 
     optimizers: list[Any]
@@ -54,15 +57,26 @@ class ShoalStrategy(DDPStrategy):
             return
         _join_job(self._deadline_s)
         module: LightningModule = trainer.lightning_module
+        if len(self.optimizers) == 1:
+            self.optimizers = [self._wrapped(self.optimizers[0], module)]
+            return
+        _begin_alike(module)
         self.optimizers = [
-            shoal.DistributedOptimizer(each, module, sync=self._sync, **self._options)
-            for each in self.optimizers
+            self._wrapped(each, _trained_part(module, each)) for each in self.optimizers
         ]
+
+    def _wrapped(self, optimizer: Any, model: nn.Module) -> shoal.DistributedOptimizer:
+        """Let `optimizer` meet those of other ranks, by a strategy object of its own."""
+        if not isinstance(self._sync, str):
+            self._sync.check_unbound()
+        sync = copy.deepcopy(self._sync)
+        return shoal.DistributedOptimizer(optimizer, model, sync=sync, **self._options)
 
     def on_train_end(self) -> None:
         """Make the mean of all replicas every rank's model."""
-        for each in self.optimizers:
+        for each in self.optimizers:  # all: another rank's may wait for any one of these
             each.finish()
+        for each in self.optimizers:
             each.average_model()
 
     @contextmanager
@@ -72,6 +86,34 @@ class ShoalStrategy(DDPStrategy):
             for each in self.optimizers:
                 stack.enter_context(each.no_sync())
             yield
+
+
+def _begin_alike(module: nn.Module) -> None:
+    """Give all ranks rank 0's parameters and buffers, also those that no optimizer trains."""
+    for each in module.state_dict().values():
+        if isinstance(each, Tensor):
+            values = each.contiguous()
+            distributed.broadcast(values, 0)
+            each.copy_(values)
+
+
+def _trained_part(module: nn.Module, optimizer: Any) -> nn.Module:
+    """Return what of `module` one of several optimizers trains, or else all of it."""
+    trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    parts = list(_trained_alone(module, trained))
+    if trained - {id(each) for part in parts for each in part.parameters()}:
+        return module
+    return parts[0] if len(parts) == 1 else nn.ModuleList(parts)
+
+
+def _trained_alone(module: nn.Module, trained: set[int]) -> Iterator[nn.Module]:
+    """Yield the largest parts of `module` of which nothing is trained but by these parameters."""
+    own = {id(each) for each in module.parameters() if each.requires_grad}
+    if own and own <= trained:
+        yield module
+    else:
+        for child in module.children():
+            yield from _trained_alone(child, trained)
 
 
 def _join_job(deadline_s: float) -> None:

@@ -40,9 +40,10 @@ class GeneratedGroups:
         for group in groups.owed():
             parameters = means.parameters(parameters, group.members, sequence=group.group_id)
 
-    after each local step. A rank that is lost ends the others' waits, for groups and in
-    `communicator`, with `WorkerLost`. Raises `ResourceError` if rank 0 cannot serve the control
-    plane, `MismatchError` if ranks disagree.
+    after each local step. Several models are averaged in the groups of one of these, since those of
+    two could wait for each other in a circle. A rank that is lost ends the others' waits, for
+    groups and in `communicator`, with `WorkerLost`. Raises `ResourceError` if rank 0 cannot serve
+    the control plane, `MismatchError` if ranks disagree.
     """
 
     def __init__(

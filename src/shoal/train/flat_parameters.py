@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.errors import UsageError
+from shoal.train.known_parameters import KnownParameters
 from shoal.train.tensor_places import TensorPlaces
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class FlatParameters:
 
     def __init__(self, model: nn.Module) -> None:
         self._buffers: list[Tensor] = []
+        self._known = KnownParameters(model)
         self._places = TensorPlaces()
         self.before_access: Callable[[], None] = lambda: None
         """Called before anybody gets the flat tensors: who puts updates off makes them now."""
@@ -73,8 +75,9 @@ class FlatParameters:
     def take_back(self) -> None:
         """Let tensors that were given storage of their own live here again, with their values.
 
-        Raises `UsageError` for a model that has been moved or cast.
+        Raises `UsageError` for a model that has been moved or cast, or has other parameters.
         """
+        self._known.check()
         if not self._places.are_kept:
             self.before_access()
             self._places.take_back()

@@ -68,6 +68,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     it is known, at the latest when the next average is due. `state_dict()` waits for it: save the
     model after the optimizer.
 
+    `seed`, the same on every worker, is what random schedules and groups are drawn with. `trace`
+    takes what the worker does.
+
     Gradient clipping, accumulation (`no_sync`), parameter groups, learning-rate schedulers and
     `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker
     makes no more steps, and `average_model()` for the mean of all replicas.
@@ -110,11 +113,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "loss_bound": float(loss_bound),
                 "holes": holes,
                 "wire": wire,
+                "seed": seed,
             },
             model=fingerprint_model(model, optimizer),
         )
         self._inner = optimizer
-        self._strategy = strategy
+        # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
+        self._synchronizer = strategy
         self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
         broadcast_buffers(model, self._communicator)
         self.flat = FlatParameters(model)
@@ -159,7 +164,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def strategy(self) -> AbstractStrategy:
         """The strategy that synchronizes."""
-        return self._strategy
+        return self._synchronizer
 
     def transport_stats(self) -> TransportStats | None:
         """Return what the transport has done so far; None over gloo, which does not tell.
@@ -175,7 +180,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Nothing where nobody stands out.
         """
         stats = self.transport_stats()
-        return (*(() if stats is None else remarks(stats)), *self._strategy.remarks())
+        return (*(() if stats is None else remarks(stats)), *self._synchronizer.remarks())
 
     def step(  # type: ignore[override]  # torch's overloads say the same in two signatures
         self, closure: Callable[[], float] | None = None
@@ -190,9 +195,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises `UsageError` after `finish()`.
         """
         if closure is None and self._only_makes_state():
-            self._strategy.make_state(self._inner.step)
+            self._synchronizer.make_state(self._inner.step)
             return None
-        if self._strategy.has_finished:
+        if self._synchronizer.has_finished:
             raise UsageError(
                 "This worker has said by finish() that it makes no more steps; make a new"
                 " DistributedOptimizer to train on."
@@ -211,7 +216,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._inner.step()
 
         self.flat.take_back()
-        self._strategy.step(update, skipped=skipped)
+        self._synchronizer.step(update, skipped=skipped)
         self._num_steps += 1
         self._sampler.end_step()
         self.stopwatch.step = self._num_steps
@@ -246,8 +251,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients locally: wrap all but the last micro-batch of a step in it."""
         accumulating = (
-            self._strategy.accumulating()
-            if isinstance(self._strategy, AllReduce)
+            self._synchronizer.accumulating()
+            if isinstance(self._synchronizer, AllReduce)
             else nullcontext()
         )
         with accumulating:
@@ -255,7 +260,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients. An update that `step()` has put off does not lose its own."""
-        with self._strategy.clearing(set_to_none=set_to_none):
+        with self._synchronizer.clearing(set_to_none=set_to_none):
             self._inner.zero_grad(set_to_none=set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -267,19 +272,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def settle(self) -> None:
         """Make what `step` has put off: then parameters and state are as after it."""
-        self._strategy.settle()
+        self._synchronizer.settle()
 
     def finish(self) -> None:
         """Make no more steps; return once no other worker needs this one. See the strategy.
 
         Safe to call twice.
         """
-        if self._strategy.has_finished:
+        if self._synchronizer.has_finished:
             return
-        if self._strategy.has_model:  # else it ends in its own memory, and the model stays
+        if self._synchronizer.has_model:  # else it ends in its own memory, and the model stays
             with suppress(UsageError):  # cast since its last step: the others have that without it
                 self.flat.take_back()
-        self._strategy.finish()
+        self._synchronizer.finish()
 
     def average_model(self) -> float:
         """Replace every replica by the mean of all; return the consensus distance before.
@@ -305,9 +310,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return {
             **self._inner.state_dict(),
             "shoal": {
-                "strategy": self._strategy.name,
+                "strategy": self._synchronizer.name,
                 "num_steps": self._num_steps,
-                "state": self._strategy.state_dict(),
+                "state": self._synchronizer.state_dict(),
             },
         }
 
@@ -323,21 +328,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._inner.load_state_dict(state_dict)
         if own is None:
             return
-        if own["strategy"] != self._strategy.name:
+        if own["strategy"] != self._synchronizer.name:
             message = (
                 f"The checkpoint was made with sync={own['strategy']!r}, not"
-                f" {self._strategy.name!r}; use the same strategy, or drop its 'shoal' entry."
+                f" {self._synchronizer.name!r}; use the same strategy, or drop its 'shoal' entry."
             )
             raise UsageError(message)
         self._num_steps = own["num_steps"]
-        self._strategy.load_state_dict(own["state"])
+        self._synchronizer.load_state_dict(own["state"])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be copied: hooks, threads and connections belong to this one."""
         raise UsageError("A DistributedOptimizer cannot be copied; copy its state_dict() instead.")
 
     def __repr__(self) -> str:
-        return f"DistributedOptimizer(sync={self._strategy.name!r}, {self._inner!r})"
+        return f"DistributedOptimizer(sync={self._synchronizer.name!r}, {self._inner!r})"
 
     def __getattr__(self, name: str) -> Any:
         # torch keeps adding small attributes to optimizers (hooks, flags): the wrapped one has them

@@ -38,7 +38,9 @@ def main(difference: str, folder: Path) -> int:
         shoal.init(deadline_s=DEADLINE_S)
         start = time.monotonic()
         model = nn.Linear(width, 2)
-        shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, sync=sync)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        seed = int(difference == "seed" and is_odd)
+        shoal.DistributedOptimizer(inner, model, sync=sync, seed=seed)
     except shoal.ShoalError as error:
         report = {"kind": type(error).__name__, "message": str(error)}
         report["seconds"] = time.monotonic() - start
