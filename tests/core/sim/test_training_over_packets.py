@@ -60,6 +60,24 @@ def test_large_transfers_take_what_flows_take(sync: str, transport: str) -> None
     assert flows.step_ms * 0.95 < packets.step_ms < flows.step_ms * 1.5
 
 
+def test_the_next_forward_pass_starts_on_layers_that_the_transport_brings_first() -> None:
+    """Shoal's transport sends front layers before others; in order there is nothing to gain."""
+    text = TEXT.replace("2_000_000", "30_000_000").replace("10 ms", "400 ms")
+    took = {
+        overlap: run(StrategySpec("all-reduce", {"overlap": overlap}, transport="shoal"), text)
+        for overlap in ("backward", "next-forward")
+    }
+    assert took["next-forward"].seconds < 0.95 * took["backward"].seconds
+
+
+@pytest.mark.parametrize("sync", ["local-sgd", "ripples"])
+def test_delayed_averages_travel_beside_computing(sync: str) -> None:
+    options = {"interval": 1, "overlap": "next-steps"}
+    flows = run(StrategySpec(sync, options))
+    packets = run(StrategySpec(sync, options, transport="shoal"))
+    assert flows.step_ms * 0.95 < packets.step_ms < flows.step_ms * 1.5
+
+
 def test_the_jobs_transport_is_for_all_strategies() -> None:
     scenario, training = job()
     named = simulate(scenario.cluster, training, StrategySpec("all-reduce", transport="dctcp"))
