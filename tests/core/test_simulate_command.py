@@ -252,7 +252,11 @@ def test_wrong_names_are_refused_before_anything_runs(
         ),
         (
             'sync = "ds-sync"\ntransport = "shoal"\nholes = "error-feedback"',
-            "holes: only of an all-reduce's sums, packet by packet, can it be chosen",
+            "holes: only where gradients are summed, packet by packet, can it be chosen",
+        ),
+        (
+            'sync = "ps-ssp"\ntransport = "shoal"\nholes = "divide-by-count"',
+            "Who adds up messages cannot count what came of each; choose another policy",
         ),
         (
             (

@@ -165,6 +165,18 @@ def test_pushes_that_get_lost_are_missed(sync: str) -> None:
     assert lossy.look(0).averaged > 0.5
 
 
+@pytest.mark.parametrize("sync", ["ps-bsp", "ps-layers"])
+def test_pushes_that_get_lost_are_made_up_for_if_wanted(sync: str) -> None:
+    still, _ = learn("0.0", StrategySpec(sync))
+    off = {}
+    for holes in ("zero", "error-feedback"):
+        bounded = StrategySpec(sync, transport="shoal", loss_bound=0.5, holes=holes)
+        lossy, outcome = learn("0.2", bounded)
+        assert outcome.counters["lost_bytes"] > 0
+        off[holes] = float(np.linalg.norm(lossy.parameters(0) - still.parameters(0)))
+    assert off["error-feedback"] < off["zero"]
+
+
 EVERYBODY = {"group_size": 4, "inter_intra": False, "slowdown_threshold": None}
 """Options of Ripples under which one group holds all, whoever is late."""
 

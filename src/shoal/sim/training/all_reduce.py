@@ -74,10 +74,10 @@ class AllReduce(AbstractSimulatedStrategy):
         """Not if it is hierarchical: its stages are plain messages, which arrive whole."""
         return self._algorithm != "hierarchical"
 
-    @property
-    def sums_gradients(self) -> bool:
-        """It does, if its sums are the transport's."""
-        return self.contributes
+    def check_holes(self, policy: int) -> None:
+        """Allow all of them, if its sums are the transport's."""
+        if not self.contributes:
+            super().check_holes(policy)
 
     def prepare(self, world: World) -> None:
         """Lay out the buckets."""

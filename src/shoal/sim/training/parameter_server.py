@@ -16,6 +16,7 @@ from shoal.groups.server_clock import ServerClock, updates_per_round
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.transports.bounded_loss_network import Contribution
 from shoal.sim.virtual_time import Signal
+from shoal.transport.holes import check_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,10 @@ class ParameterServer(AbstractSimulatedStrategy):
         self._world = world
         self._clock = ServerClock(range(world.size), self._staleness)
         self._grants = [Signal() for _ in range(world.size)]
+
+    def check_holes(self, policy: int) -> None:
+        """Refuse what servers would have to count."""
+        check_messages(policy)
 
     def worker(self, rank: int) -> Process:
         """Compute, push, and pull when the clock allows it."""
@@ -73,14 +78,18 @@ class ParameterServer(AbstractSimulatedStrategy):
         self._release(clock.leave(rank).released)
 
     def _push_values(self, rank: int, others: Sequence[int]) -> Process:
-        """Push a gradient; what gets lost on its way counts as zero, and the own shard is here."""
+        """Push a gradient; what gets lost on its way counts as zero, and the own shard is here.
+
+        With error feedback it is pushed with the next one.
+        """
         learner, size = self._world.learner, self._world.size
         gradient = learner.gradient(rank)
         shards = split_evenly(len(gradient), size)
         arrived = np.zeros_like(gradient)
         own = slice(shards[rank].start, shards[rank].stop)
         arrived[own] = gradient[own]
-        contribution = Contribution(gradient, arrived, [shards[o] for o in others], tensor=rank)
+        parts = [shards[owner] for owner in others]
+        contribution = Contribution(gradient, arrived, parts, rank, self._world.holes)
         yield self._world.push_values([rank] * len(others), others, contribution)
         learner.replace_gradient(rank, arrived)
 

@@ -22,6 +22,7 @@ from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
 from shoal.sim.training.networks import check_transport, level_of, make_network
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
+from shoal.sim.training.strategy import NO_CHOICE
 from shoal.sim.training.world import World
 from shoal.sim.virtual_time import VirtualTime
 from shoal.switching.tables import PICOSECONDS
@@ -67,13 +68,12 @@ def _check_holes(
     training: TrainingSpec, strategy: StrategySpec, made: AbstractSimulatedStrategy
 ) -> None:
     """Raise `UsageError` for a policy that would make no difference."""
-    if POLICIES[strategy.holes] == ZERO:
+    policy = POLICIES[strategy.holes]
+    if policy == ZERO:
         return
-    if not made.sums_gradients or level_of(training, strategy) != "packets":
-        raise UsageError(
-            "holes: only of an all-reduce's sums, packet by packet, can it be chosen what lost"
-            " parts count as; leave it out."
-        )
+    if level_of(training, strategy) != "packets":
+        raise UsageError(NO_CHOICE)
+    made.check_holes(policy)
 
 
 def _world_to_try(cluster: ClusterSpec, training: TrainingSpec) -> World:

@@ -72,7 +72,11 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """Values that are pushed, part by part, and where they arrive: two arrays of one length."""
+    """Values that are pushed, part by part, and where they arrive: two arrays of one length.
+
+    With error feedback (`policy`, one of `transport.holes`) what the last one of this `tensor` has
+    lost is added to the values as they leave.
+    """
 
     values: NDArray[np.float32]
     arrived: NDArray[np.float32]
@@ -80,6 +84,7 @@ class Contribution:
     """Of both arrays, one for each source and target."""
     tensor: Hashable
     """Its name from one iteration to the next."""
+    policy: int = ZERO
 
 
 @dataclass(slots=True)
@@ -274,6 +279,7 @@ class BoundedLossNetwork:
         """
         self._check_payload()
         values, arrived = contribution.values, contribution.arrived
+        keeps = contribution.policy == ERROR_FEEDBACK and self.loss_bound > 0
         number, awaited = self._new_number(), 0
         moved = []
         for source, target, part in zip(sources, targets, contribution.parts, strict=True):
@@ -293,12 +299,22 @@ class BoundedLossNetwork:
             layer_class=layer_class,
             loss_bound=self.loss_bound,
             is_tagged=True,
+            keeps_missing=keeps,
         )
         tables = transfer_tables(flows, len(self.endpoints), self.config)
         for host, each in tables.items():
+            self._feed_back(host, contribution.tensor, values)
             each.place(arrived.ctypes.data, values.ctypes.data)
             self._taggers[host].tag(each, contribution.tensor)
+            if keeps:
+                self._kept[host, contribution.tensor] = each
         return self._post(at, number, tables, awaited)
+
+    def _feed_back(self, host: int, tensor: Hashable, values: NDArray[np.float32]) -> None:
+        """Add to values what the last ones of `host` by this name have lost, if that was kept."""
+        kept = self._kept.pop((host, tensor), None)
+        if kept is not None:
+            kept.add_kept(values.ctypes.data)
 
     def _check_payload(self) -> None:
         if not self.carries_payload:
@@ -355,9 +371,7 @@ class BoundedLossNetwork:
         number = self._new_number()
         tables = self._sums(hosts, len(arrays[0]), FLOAT32, algorithm, options)
         for host, array in zip(hosts, arrays, strict=True):
-            kept = self._kept.pop((host, tensor), None)
-            if kept is not None:
-                kept.add_kept(array.ctypes.data)
+            self._feed_back(host, tensor, array)
             tables[host].place(array.ctypes.data)
             self._taggers[host].tag(tables[host], tensor)
             if keeps:
