@@ -82,8 +82,18 @@ def test_pushes_at_a_part_of_the_rate_move_as_far_as_one_of_their_mean() -> None
         apart.push([rank], 1 / WORKERS)
     torch.testing.assert_close(apart._rows[-1], together._rows[-1])
     assert (together._rows[-1] != together._rows[0]).any()
-    together.pull(1)
-    assert (together._rows[1] == together._rows[-1]).all()
+
+
+def test_a_pull_brings_what_was_there_when_it_was_answered() -> None:
+    replicas = make()
+    replicas.compute_gradient(0)
+    replicas.push([0], 1.0)
+    answered = replicas._rows[-1].clone()
+    replicas.serve(1)
+    replicas.push([0], 1.0)
+    replicas.pull(1)
+    assert (replicas._rows[1] == answered).all()
+    assert (replicas._rows[-1] != answered).any()
 
 
 def test_the_curve_has_a_point_for_every_look_and_the_target_its_time() -> None:

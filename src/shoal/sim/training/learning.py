@@ -126,8 +126,12 @@ class AbstractLearner(ABC):
         """Update the server's parameters by the mean gradient of `ranks`, times `scale`."""
 
     @abstractmethod
+    def serve(self, rank: int) -> None:
+        """Set the server's parameters aside for a worker as they are, to be pulled."""
+
+    @abstractmethod
     def pull(self, rank: int) -> None:
-        """Give a worker the server's parameters."""
+        """Give a worker what has been set aside for it."""
 
     def finish(self, now: int) -> None:  # noqa: B027 - most have nothing to say
         """Note that the run is over at `now`, picoseconds."""
@@ -164,6 +168,9 @@ class NothingLearned(AbstractLearner):
         """Do nothing."""
 
     def push(self, ranks: Sequence[int], scale: float) -> None:
+        """Do nothing."""
+
+    def serve(self, rank: int) -> None:
         """Do nothing."""
 
     def pull(self, rank: int) -> None:

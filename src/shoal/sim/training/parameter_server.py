@@ -68,6 +68,7 @@ class ParameterServer(AbstractSimulatedStrategy):
                 yield self._grants[rank]
             times.wait += world.time.now - begin
             begin = world.time.now
+            world.learner.serve(rank)  # others' updates go on while it is being sent
             if others:
                 yield world.gather(rank, others, parts)
             if software:

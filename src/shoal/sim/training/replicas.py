@@ -58,6 +58,8 @@ class Replicas(AbstractLearner):
         """By worker, what is averaged while it learns on."""
         self._copied: Tensor
         """The same as it was when it was taken."""
+        self._served: Tensor | None = None
+        """By worker, what it pulls."""
         self._optimizers: list[Optimizer] = [make_optimizer(m, recipe) for m in self._models]
         self._rates = [group["lr"] for group in self._optimizers[-1].param_groups]
         self._data = [
@@ -192,9 +194,16 @@ class Replicas(AbstractLearner):
         statistics = self._rows[list(ranks), self._trained :].mean(dim=0)
         self._rows[-1, self._trained :].lerp_(statistics, scale)
 
+    def serve(self, rank: int) -> None:
+        """Set the server's parameters aside, statistics included."""
+        if self._served is None:
+            self._served = self._rows[: self._workers].clone()
+        self._served[rank] = self._rows[-1]
+
     def pull(self, rank: int) -> None:
-        """Copy the server's parameters."""
-        self._rows[rank] = self._rows[-1]
+        """Copy what has been set aside."""
+        assert self._served is not None  # somebody has been served
+        self._rows[rank] = self._served[rank]
 
     def note_step(self, rank: int, now: int) -> None:
         """Count the step, and look at the models when it is time."""
