@@ -177,6 +177,31 @@ def test_pushes_that_get_lost_are_made_up_for_if_wanted(sync: str) -> None:
     assert off["error-feedback"] < off["zero"]
 
 
+@pytest.mark.parametrize("sync", ["ps-bsp", "ps-ssp", "ps-asp"])
+def test_of_what_gets_lost_of_a_pull_a_worker_keeps_its_own(sync: str) -> None:
+    exact = StrategySpec(sync, transport="shoal", loss_bound=0.3)
+    bounded = replace(exact, options={"pull_bound": 0.3})
+    alike, before = learn("0.2", exact, steps=10)
+    apart, outcome = learn("0.2", bounded, steps=10)
+    assert "renewal_due_bytes" not in before.counters
+    assert outcome.counters["renewal_missing_bytes"] > 0
+    assert outcome.counters["renewal_missing_bytes"] <= 0.3 * outcome.counters["renewal_due_bytes"]
+    if sync == "ps-bsp":
+        assert alike.look(0).consensus_distance == 0.0
+        each, server = apart._rows[:WORKERS], apart._rows[-1]
+        assert 0.5 < (each == server).float().mean() < 1.0  # their own shards, and what came
+    assert apart.look(0).averaged > 0.3
+
+
+def test_pulls_that_may_lose_something_carry_no_values_where_nobody_learns() -> None:
+    text = TEXT.replace('"5 us"', '"5 us"\nloss = 0.1').replace("2_000_000", "200_000")
+    bounded = StrategySpec("ps-bsp", {"pull_bound": 0.2}, transport="shoal", loss_bound=0.2)
+    outcome = run(bounded, text)
+    due, missing = (outcome.counters[f"renewal_{each}_bytes"] for each in ("due", "missing"))
+    assert due == 4 * 4 * 3 / 4 * 200_000 * 4  # four workers, four steps, three shards of four
+    assert 0 < missing <= 0.2 * due
+
+
 EVERYBODY = {"group_size": 4, "inter_intra": False, "slowdown_threshold": None}
 """Options of Ripples under which one group holds all, whoever is late."""
 

@@ -29,16 +29,20 @@ Factory: TypeAlias = Callable[..., AbstractSimulatedStrategy]
 _GENERATOR: Final = GeneratorConfig()
 
 
-def _bsp() -> ParameterServer:
-    return ParameterServer(0)
+def _bsp(*, pull_bound: float = 0.0) -> ParameterServer:
+    return ParameterServer(0, pull_bound=pull_bound)
 
 
-def _ssp(*, staleness: int = 3, scale_updates: bool = True) -> ParameterServer:
-    return ParameterServer(ssp_staleness(staleness), scale_updates=scale_updates)
+def _ssp(
+    *, staleness: int = 3, scale_updates: bool = True, pull_bound: float = 0.0
+) -> ParameterServer:
+    return ParameterServer(
+        ssp_staleness(staleness), scale_updates=scale_updates, pull_bound=pull_bound
+    )
 
 
-def _asp(*, scale_updates: bool = True) -> ParameterServer:
-    return ParameterServer(None, scale_updates=scale_updates)
+def _asp(*, scale_updates: bool = True, pull_bound: float = 0.0) -> ParameterServer:
+    return ParameterServer(None, scale_updates=scale_updates, pull_bound=pull_bound)
 
 
 def _ds_sync(
@@ -103,7 +107,7 @@ SIMULATED: dict[str, Factory] = {
 }
 """Every strategy of `shoal train` by its word, with the defaults of the real one."""
 
-NOT_SIMULATED: Final = ("bucket_bytes", "pull_bound", "topology", "workers_per_host")
+NOT_SIMULATED: Final = ("bucket_bytes", "topology", "workers_per_host")
 """Options of real strategies that the simulated ones do not have. (Racks and hosts are those of the
 cluster.)"""
 

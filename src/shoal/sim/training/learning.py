@@ -133,6 +133,14 @@ class AbstractLearner(ABC):
     def pull(self, rank: int) -> None:
         """Give a worker what has been set aside for it."""
 
+    def served(self, rank: int) -> NDArray[np.float32]:
+        """Return the trained parameters that have been set aside for a worker, layer after layer.
+
+        Raises `ProtocolError` where only time counts.
+        """
+        message = f"Nothing has been set aside for worker {rank}."
+        raise ProtocolError(message)
+
     def finish(self, now: int) -> None:  # noqa: B027 - most have nothing to say
         """Note that the run is over at `now`, picoseconds."""
 

@@ -202,8 +202,15 @@ class Replicas(AbstractLearner):
 
     def pull(self, rank: int) -> None:
         """Copy what has been set aside."""
+        self._rows[rank] = self._served_to(rank)
+
+    def served(self, rank: int) -> NDArray[np.float32]:
+        """Return the trained parameters that have been set aside, as an array of its own."""
+        return self._served_to(rank)[: self._trained].numpy().copy()
+
+    def _served_to(self, rank: int) -> Tensor:
         assert self._served is not None  # somebody has been served
-        self._rows[rank] = self._served[rank]
+        return self._served[rank]
 
     def note_step(self, rank: int, now: int) -> None:
         """Count the step, and look at the models when it is time."""

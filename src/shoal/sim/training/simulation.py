@@ -24,9 +24,11 @@ from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
 from shoal.sim.training.strategy import NO_CHOICE
 from shoal.sim.training.world import World
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import VirtualTime
 from shoal.switching.tables import PICOSECONDS
 from shoal.transport.holes import POLICIES, ZERO
+from shoal.transport.renewals import check_pull_bound
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
@@ -60,6 +62,7 @@ def check(scenario: Scenario) -> None:
                 )
             check_transport(cluster, training, strategy)
             _check_holes(training, strategy, made)
+            _check_pulls(training, strategy, made)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
 
@@ -74,6 +77,15 @@ def _check_holes(
     if level_of(training, strategy) != "packets":
         raise UsageError(NO_CHOICE)
     made.check_holes(policy)
+
+
+def _check_pulls(
+    training: TrainingSpec, strategy: StrategySpec, made: AbstractSimulatedStrategy
+) -> None:
+    """Raise `UsageError` for pulls that may lose more than pushes, or what is not calibrated."""
+    check_pull_bound(made.pull_bound, strategy.loss_bound)
+    if made.pull_bound and level_of(training, strategy) != "packets":
+        raise UsageError("pull_bound: what pulls lose is simulated packet by packet; leave it out.")
 
 
 def _world_to_try(cluster: ClusterSpec, training: TrainingSpec) -> World:
@@ -135,6 +147,10 @@ def simulate(
     if world.summing is not None and world.summing.lossy_bytes:
         world.count("lossy_bytes", world.summing.lossy_bytes)
         world.count("lost_bytes", world.summing.lost_bytes)
+    network = world.time.network
+    if isinstance(network, BoundedLossNetwork) and network.renewal_due_bytes:
+        world.count("renewal_due_bytes", network.renewal_due_bytes)
+        world.count("renewal_missing_bytes", network.renewal_missing_bytes)
     return _outcome(strategy.name, world)
 
 

@@ -29,6 +29,11 @@ class AbstractSimulatedStrategy(ABC):
         """Whether it sends contributions to sums, of which a transport may lose a share."""
         return True
 
+    @property
+    def pull_bound(self) -> float:
+        """Share of the parameters in a pull from a server that may get lost."""
+        return 0.0
+
     def check_holes(self, policy: int) -> None:
         """Raise `UsageError` if lost parts of gradients cannot count as `policy` (`World.holes`).
 

@@ -265,6 +265,28 @@ class World:
         a, b = self.host_of[rank], self.host_of[other]
         return self.time.transfer([a, b], [b, a], [size * self.time.network.header_factor] * 2)
 
+    def renew(
+        self, target: int, sources: Sequence[int], sizes: Sequence[float], bound: float
+    ) -> Signal:
+        """As `gather`, of newer versions of what the target has.
+
+        Of their packets, where these are simulated, the share `bound` may get lost.
+        """
+        network = self.time.network
+        if not bound or not isinstance(network, BoundedLossNetwork):
+            return self.gather(target, sources, sizes)
+        between = [self.host_of[each] for each in sources], [self.host_of[target]] * len(sources)
+        return self.time.over(network.start(self.time.now, *between, sizes, renew_bound=bound))
+
+    def renew_values(
+        self, target: int, sources: Sequence[int], version: Contribution, bound: float
+    ) -> Signal:
+        """As `renew`, of values that travel, where the world carries any."""
+        network = self.time.network
+        assert isinstance(network, BoundedLossNetwork)  # the only one in which values travel
+        between = [self.host_of[each] for each in sources], [self.host_of[target]] * len(sources)
+        return self.time.over(network.renew(self.time.now, *between, version, bound))
+
     def gather(self, target: int, sources: Sequence[int], sizes: Sequence[float]) -> Signal:
         """Start sending from ranks to another; the signal is given when all has arrived."""
         return self.sends(sources, [target] * len(sizes), sizes)
