@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.training.all_strategies import NOT_SIMULATED, SIMULATED, make_simulated
+from shoal.sim.training.learning import AbstractLearner
 from shoal.sim.training.simulation import simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
@@ -145,6 +147,22 @@ def test_random_peers_of_ad_psgd_queue() -> None:
     out = run("ad-psgd", cluster(8), training("ad-psgd", compute_s=0.04))
     assert out.counters["busy_requests"] > 0
     assert out.seconds > 20 * 0.04
+
+
+def test_pairs_of_ad_psgd_average_what_they_were_and_keep_what_they_learn_meanwhile() -> None:
+    """An exchange lasts more than three steps of the passive worker, which waits for nobody."""
+    told = mock.create_autospec(AbstractLearner, instance=True)
+    told.is_satisfied, told.size, told.gradient_elements, told.curve = False, None, 0, ()
+    job = training("ad-psgd", compute_s=seconds(1) / 3.5, steps=6)
+    simulate(cluster(2), job, StrategySpec("ad-psgd"), learner=told)
+    calls = [each for each in told.method_calls if each[0] != "note_step"]
+    begun = calls.index(mock.call.copy(1))  # it asks at the end of its first step
+    assert calls[begun + 1] == mock.call.copy(0)
+    over = calls.index(mock.call.average([1, 0], [0.5, 0.5], copies=True))
+    assert calls[over + 1 : over + 3] == [mock.call.add_changes(1), mock.call.add_changes(0)]
+    learnt = [each for each in calls[begun:over] if each == mock.call.update_by_mean([0])]
+    assert len(learnt) >= 3
+    assert not [each for each in calls if each[0] == "average" and not each[2].get("copies")]
 
 
 @pytest.mark.parametrize("name", list(SIMULATED))
