@@ -1,8 +1,10 @@
 """Virtual beside real time: the mean step of every strategy, simulated and in real processes.
 
     python benchmarks/simulated_steps.py [--slow FACTOR]... > simulated-steps.json
+    python benchmarks/simulated_steps.py --overlapped > simulated-steps-overlapped.json
 
-Eight workers in two groups of four, a small model on digits, padded computing, over gloo. Simulated
+With `--overlapped` it is exchanges that hide behind the next steps, or the next forward pass. Eight
+workers in two groups of four, a small model on digits, padded computing, over gloo. Simulated
 four times: without software; with what the trace of one strategy (`--from`, workers alike) says of
 computing and of messages; with what those of `ps-bsp` and `ripples`, workers alike, say of servers
 and of the group generator as well; and with each run's own trace replayed.
@@ -16,7 +18,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -35,6 +37,8 @@ from shoal.trace import TraceHeader
 from shoal.workloads import load_dataset
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shoal.jobs.run import RunOutcome
     from shoal.scenario.training_spec import Scenario, TrainingSpec
 
@@ -58,16 +62,34 @@ sync = "all-reduce"
 """
 
 
+USUAL: Final = tuple(StrategySpec(name) for name in SIMULATED)
+OVERLAPPED: Final = tuple(
+    StrategySpec(name, {**options, "overlap": overlap}, f"{name} {overlap}")
+    for name, options, overlap in (
+        ("all-reduce", {}, "next-forward"),
+        ("ds-sync", {}, "next-steps"),
+        ("ripples-static", {}, "next-steps"),
+        ("ripples", {}, "next-steps"),
+        ("local-sgd", {"interval": 4}, "next-steps"),
+    )
+)
+
+
 def main() -> None:
     """Measure, simulate, and print both as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--slow", type=float, action="append", help="of rank 0; default 1 and 3")
     parser.add_argument("--from", dest="source", default="ds-sync", help="whose trace has the cost")
+    parser.add_argument("--overlapped", action="store_true", help="only what hides exchanges")
     arguments = parser.parse_args()
     factors = arguments.slow or [1.0, 3.0]
+    cases = USUAL
+    if arguments.overlapped:  # beside those whose traces are taken
+        traced = arguments.source, SERVERS, GENERATOR
+        cases = *(each for each in USUAL if each.name in traced), *OVERLAPPED
     scenario = parse_scenario(SCENARIO)
     assert scenario.training is not None
-    outcomes = _train(factors)
+    outcomes = _train(cases, factors)
     source, servers, generator = (
         _traced(outcomes[name, factors[0]]) for name in (arguments.source, SERVERS, GENERATOR)
     )
@@ -75,7 +97,8 @@ def main() -> None:
     message_s = measured_cost(source, scenario.training.local_rate).message_s
     server_s = measured_cost(servers, scenario.training.local_rate).server_s
     rows = []
-    for (name, factor), outcome in outcomes.items():
+    for case, factor in ((case, factor) for factor in factors for case in cases):
+        outcome = outcomes[case.name, factor]
         slow = {0: factor} if factor > 1 else {}
         plain = replace(scenario.training, slow=slow)
         one = replace(plain, compute_s=source.mean_s, message_cost_s=message_s)
@@ -90,13 +113,13 @@ def main() -> None:
             "own_trace": plain.replaying(_traced(outcome)),
         }
         row: dict[str, Any] = {
-            "strategy": name,
+            "strategy": case.name,
             "slow": factor,
             "real_ms": sum(means) / WORKERS,
             "real_wait_share": real.wait_share,
         }
         for which, training in trainings.items():
-            row[f"{which}_ratio"] = _simulated_ms(scenario, training, name) / row["real_ms"]
+            row[f"{which}_ratio"] = _simulated_ms(scenario, training, case) / row["real_ms"]
         rows.append(row)
         sys.stderr.write(f"{json.dumps(row)}\n")
     report = {
@@ -111,16 +134,19 @@ def main() -> None:
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
 
 
-def _train(factors: list[float]) -> dict[tuple[str, float], RunOutcome]:
+def _train(
+    cases: Sequence[StrategySpec], factors: list[float]
+) -> dict[tuple[str, float], RunOutcome]:
     """Train with real processes, every strategy with every factor."""
     dataset = load_dataset("digits")
     outcomes = {}
     with WorkerPool(WORKERS, deadline_s=60) as pool:
         pool.start()
         for factor in factors:
-            for name in SIMULATED:
+            for case in cases:
                 spec = RunSpec(
-                    strategy=name,
+                    strategy=case.strategy,
+                    strategy_options=dict(case.options),
                     dataset="digits",
                     model="mlp",
                     workers=WORKERS,
@@ -131,7 +157,7 @@ def _train(factors: list[float]) -> dict[tuple[str, float], RunOutcome]:
                     evaluation_samples=0,
                     is_traced=True,
                 )
-                outcomes[name, factor] = run_spec(pool, spec, dataset)
+                outcomes[case.name, factor] = run_spec(pool, spec, dataset)
     return outcomes
 
 
@@ -145,8 +171,8 @@ def _traced(outcome: RunOutcome) -> Measured:
         return read_measured(path, WORKERS)
 
 
-def _simulated_ms(scenario: Scenario, training: TrainingSpec, name: str) -> float:
-    return simulate(scenario.cluster, training, StrategySpec(name)).step_ms
+def _simulated_ms(scenario: Scenario, training: TrainingSpec, case: StrategySpec) -> float:
+    return simulate(scenario.cluster, training, case).step_ms
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def chosen(candidate: Candidate) -> dict[str, Any]:
         Topology=shoal.Topology,
         groups=shoal.groups,
         DistributedOptimizer=lambda _, __, **options: said.update(options),
-        **{name: getattr(shoal, name) for name in ("DSSync", "LocalSGD", *RIPPLES)},
+        **{name: getattr(shoal, name) for name in ("AllReduce", "DSSync", "LocalSGD", *RIPPLES)},
     )
     exec(candidate.line, {"shoal": optimizers, "optimizer": None, "model": None})
     return said
@@ -102,6 +102,32 @@ def test_what_hosts_and_racks_allow_is_tried(where: Topology) -> None:
     assert ("ds-sync shuffle=topology" in names) == (several or len(where.racks) > 1)
 
 
+def test_averages_that_hide_behind_computing_are_tried() -> None:
+    found = {each.name: each for each in candidates(IN_RACKS)}
+    for name in ("local-sgd interval=8", "ds-sync", "ripples-static", "ripples group_size=2"):
+        assert name in found
+        hidden = found[f"{name} overlap=next-steps"]
+        assert 'overlap="next-steps"' in hidden.line
+    overlapped = [name for name in found if "overlap" in name]
+    assert len(overlapped) < 0.6 * (len(found) - len(overlapped))  # for the time that a plan takes
+
+
+def test_where_exchanges_are_long_the_plan_hides_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 20 ms, exchanges of 26: four steps hide one, and what is stale costs steps."""
+    few = [each for each in candidates(alike(4)) if each.name.startswith("local-sgd interval=4")]
+    monkeypatch.setattr(ranking, "candidates", lambda _: few)
+    text = SMALL[: SMALL.index("[[training.slow]]")].replace("workers = 2", "workers = 1")
+    text = text.replace("count = 2", "count = 4").replace("100_000", "2_000_000")
+    found = plan_of(parse_scenario(text))
+    assert [each.name for each in found.ranked] == [
+        "local-sgd interval=4 overlap=next-steps",
+        "local-sgd interval=4",
+    ]
+    hides, waits = found.ranked
+    assert hides.step_ms < 0.6 * waits.step_ms
+    assert hides.consensus_distance > waits.consensus_distance
+
+
 @pytest.mark.parametrize("where", CLUSTERS)
 def test_a_line_has_its_transport(where: Topology) -> None:
     for each in candidates(where):
@@ -111,10 +137,16 @@ def test_a_line_has_its_transport(where: Topology) -> None:
             del carriers[1]
         if each.options.get("algorithm") == "hierarchical":
             del carriers[1:]
+        if each.name == "all-reduce":
+            assert [one.options for one in over[3:]] == [{"overlap": "next-forward"}] * 2
+            carriers += carriers[:2]
         assert [(each.transport, each.loss_bound) for each in over] == carriers
         for one in over:
             said = chosen(one)
-            assert make_strategy(said.pop("sync")).name == each.strategy
+            strategy = make_strategy(said.pop("sync"))
+            assert strategy.name == each.strategy
+            if "algorithm" not in one.options:
+                assert one.options.items() <= strategy.options().items()
             wanted = {"transport": "shoal" if one.transport == "shoal" else "gloo"}
             assert said == wanted | ({"loss_bound": 0.1} if one.loss_bound else {})
 
@@ -142,8 +174,9 @@ def test_where_links_lose_transports_are_compared(
     ranked = {(each["name"], each["transport"]): each for each in found["ranked"]}
     assert set(ranked) == {
         (name, transport) for name in flows for transport in ("shoal", BOUNDED, "cubic")
-    }
+    } | {("all-reduce overlap=next-forward", transport) for transport in ("shoal", BOUNDED)}
     for (name, transport), each in ranked.items():
+        name = name.removesuffix(" overlap=next-forward")
         assert each["steps_to_target"] == flows[name]["steps_to_target"]
         factor = each["step_ms"] / flows[name]["step_ms"]
         assert each["seconds_to_target"] == pytest.approx(factor * flows[name]["seconds_to_target"])

@@ -252,7 +252,27 @@ def test_wrong_names_are_refused_before_anything_runs(
         ),
         (
             'sync = "ds-sync"\ntransport = "shoal"\nholes = "error-feedback"',
-            "holes: only of an all-reduce's sums, packet by packet, can it be chosen",
+            "holes: only where gradients are summed, packet by packet, can it be chosen",
+        ),
+        (
+            'sync = "ps-bsp"\ntransport = "shoal"\nloss_bound = 0.1\npull_bound = 0.2',
+            "Pulls may lose no more than pushes: a pull's bound of 0.2 needs a loss bound of as",
+        ),
+        (
+            'sync = "ps-bsp"\npull_bound = 0.1',
+            "Pulls may lose no more than pushes: a pull's bound of 0.1 needs a loss bound of as",
+        ),
+        (
+            (
+                'sync = "ps-asp"\ntransport = "shoal"\nlevel = "flows"\n'
+                "loss_bound = 0.1\npull_bound = 0.1"
+            ),
+            "pull_bound: what pulls lose is simulated packet by packet; leave it out.",
+        ),
+        ('sync = "ps-bsp"\npull_bound = 1.5', "A pull's bound is a share of at least 0 and less"),
+        (
+            'sync = "ps-ssp"\ntransport = "shoal"\nholes = "divide-by-count"',
+            "Who adds up messages cannot count what came of each; choose another policy",
         ),
         (
             (

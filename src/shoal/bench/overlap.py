@@ -25,13 +25,14 @@ from shoal.bench.perceptron import (
     training_step,
 )
 from shoal.bench.rows import Row, comparison
-from shoal.train.all_reduce import AllReduce, Overlap
+from shoal.train.all_reduce import AllReduce
 from shoal.train.optimizer import DistributedOptimizer
 
 if TYPE_CHECKING:
     from torch import nn
 
     from shoal.bench.stand import Stand
+    from shoal.collectives.gradient_overlap import GradientOverlap
     from shoal.jobs.worker import WorkerContext
 
 NAME = "overlap"
@@ -103,7 +104,7 @@ def alternate(context: WorkerContext, case: Case, repeats: int) -> list[tuple[fl
     """
     if case.is_paced:
         os.environ["SHOAL_RATE_CONTROL"] = "fixed"
-    words: tuple[Overlap, Overlap] = ("next-forward", "backward")
+    words: tuple[GradientOverlap, GradientOverlap] = ("next-forward", "backward")
     sides = [_side(case, overlap) for overlap in words]
     batch = batch_of(context.session.rank, WIDTH_1M)
     pairs = []
@@ -123,7 +124,7 @@ def alternate(context: WorkerContext, case: Case, repeats: int) -> list[tuple[fl
     return pairs[_WARM_UP:]
 
 
-def _side(case: Case, overlap: Overlap) -> tuple[nn.Module, DistributedOptimizer]:
+def _side(case: Case, overlap: GradientOverlap) -> tuple[nn.Module, DistributedOptimizer]:
     model = perceptron(WIDTH_1M)
     strategy = AllReduce(bucket_bytes=_BUCKET_BYTES, overlap=overlap)
     optimizer = DistributedOptimizer(

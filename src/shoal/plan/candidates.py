@@ -16,8 +16,12 @@ _GROUP_SIZES: Final = (2, 3, 4, 8)
 _INTERVALS: Final = (1, 4)
 _AVERAGING: Final = ("ds-sync", "ripples-static", "ripples-random")
 _LOCAL_INTERVALS: Final = (4, 8, 16)
+_OVERLAPPED: Final = {"overlap": "next-steps"}
+_OVERLAPPED_SIZES: Final = (2, 4)
+"""Groups of Ripples that hide their averages: half of the sizes, to keep plans short."""
 
 _CLASSES: Final = {
+    "all-reduce": "AllReduce",
     "ripples": "Ripples",
     "ripples-static": "RipplesStatic",
     "ripples-random": "RipplesRandom",
@@ -123,14 +127,34 @@ def candidates(where: Topology) -> list[Candidate]:
             for size in _GROUP_SIZES
             if size <= workers
         ]
-    return found
+    hidden = [each for each in found if _may_hide(each)]
+    return found + [replace(each, options={**each.options, **_OVERLAPPED}) for each in hidden]
+
+
+def _may_hide(candidate: Candidate) -> bool:
+    """Return whether `candidate` is worth trying with averages that hide behind computing.
+
+    Those that draw groups at random are not: the others of their kind do better.
+    """
+    if candidate.strategy == "ripples":
+        return candidate.options["group_size"] in _OVERLAPPED_SIZES
+    is_drawn = candidate.options.get("shuffle") == "random"
+    return candidate.strategy in ("local-sgd", "ds-sync", "ripples-static") and not is_drawn
 
 
 def carried(candidate: Candidate) -> list[Candidate]:
-    """Return `candidate` over every transport, with every bound that allows it something."""
-    return [
+    """Return `candidate` over every transport, with every bound that allows it something.
+
+    All-reduce may also go on behind the next forward pass where front layers are brought first:
+    over what keeps the order of what it is given there is nothing to gain.
+    """
+    found = [
         replace(candidate, transport=transport, loss_bound=bound)
         for transport, bound in _CARRIERS
         if not (bound and candidate.strategy in _LOSES_NOTHING)
         and not (candidate.is_hierarchical and (bound or transport != SHOAL))
     ]
+    if candidate.strategy == "all-reduce" and not candidate.options:
+        forward = {"overlap": "next-forward"}
+        found += [replace(each, options=forward) for each in found if each.transport == SHOAL]
+    return found

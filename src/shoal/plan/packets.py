@@ -89,7 +89,8 @@ def predict_over(
     """Return what `flows` becomes over the candidate's transport.
 
     The same steps are simulated as flows once more, so that the first steps, and the draws of how
-    long each one computes, are in both.
+    long each one computes, are in both. (As flows, it is no matter whether an all-reduce goes on
+    behind the next forward pass.)
     """
     job = replace(training, steps=_steps(cluster, training, candidate), transport="")
     plain = StrategySpec(candidate.strategy, candidate.options)
@@ -99,6 +100,7 @@ def predict_over(
     factor, met = after.step_ms / before.step_ms, flows.seconds_to_target
     return replace(
         flows,
+        name=candidate.name,
         line=candidate.line,
         transport=candidate.carrier,
         loss_bound=candidate.loss_bound,

@@ -39,7 +39,7 @@ from shoal.runtime.udp.group import (
     stream_of,
 )
 from shoal.transport.forms import INT32, INT64, RAW
-from shoal.transport.holes import DIVIDE_BY_COUNT
+from shoal.transport.holes import check_messages
 from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
@@ -364,11 +364,8 @@ class TransportCommunicator:
 
     def check_contributions(self) -> None:
         """Raise `UsageError` if what may get lost of a contribution would have to be counted."""
-        if self.loss.bound_of(None) and self.loss.holes == DIVIDE_BY_COUNT:
-            raise UsageError(
-                "Who adds up messages cannot count what came of each; choose another policy for"
-                " holes than 'divide-by-count'."
-            )
+        if self.loss.bound_of(None):
+            check_messages(self.loss.holes)
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""

@@ -8,13 +8,14 @@ With `overlap="next-forward"` the exchange goes on behind the next forward pass.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Literal, final, get_args
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch.optim import SparseAdam
 
 from shoal.arguments import whole_number
 from shoal.collectives.buckets import BUCKET_BYTES
+from shoal.collectives.gradient_overlap import check_gradient_overlap
 from shoal.errors import UsageError
 from shoal.runtime.host_copy import HOST
 from shoal.train.gradient_buckets import GradientBuckets
@@ -24,10 +25,8 @@ from shoal.train.strategy import AbstractStrategy, Averaged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shoal.collectives.gradient_overlap import GradientOverlap
     from shoal.train.replica import Replica
-
-Overlap = Literal["backward", "next-forward"]
-"""What an exchange of gradients hides behind; the next forward pass includes backward."""
 
 
 @final
@@ -43,10 +42,10 @@ class AllReduce(AbstractStrategy):
     averaged = Averaged.GRADIENTS
     is_lock_step = True
 
-    def __init__(self, *, bucket_bytes: int = BUCKET_BYTES, overlap: Overlap = "backward") -> None:
-        if overlap not in get_args(Overlap):
-            message = f"overlap is one of {', '.join(get_args(Overlap))}, not {overlap!r}."
-            raise UsageError(message)
+    def __init__(
+        self, *, bucket_bytes: int = BUCKET_BYTES, overlap: GradientOverlap = "backward"
+    ) -> None:
+        check_gradient_overlap(overlap)
         self._bucket_bytes = whole_number(bucket_bytes, "A bucket's bytes", low=1)
         self._overlap = overlap
         self._layerwise: LayerwiseUpdates | None = None

@@ -10,18 +10,18 @@ the difference to the rounded copy, so a model keeps the digits that were not se
 all models moves by no more than the mean's own rounding; models whose copies agree stay as they
 are.
 
-Owns the copies, the thread and the difference. Who averages with whom is the strategy's.
+Owns the copies, the thread and the difference. When an average is due is `groups.averaging_points`'
+to say, who averages with whom the strategy's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Event
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from shoal.errors import UsageError
 from shoal.runtime.changes import subtract
 from shoal.runtime.helper_thread import HelperThread
 from shoal.runtime.tensor_memory import round_to
@@ -33,22 +33,11 @@ from shoal.train.replica import Stopwatch
 if TYPE_CHECKING:
     from shoal.train.replica import Replica
 
-AveragingOverlap = Literal["none", "next-steps"]
-"""What an average of parameters hides behind: nothing, or the steps until the next one is due."""
-
 Average: TypeAlias = Callable[[Sequence[torch.Tensor], Stopwatch, str | None], None]
 """Replaces flat tensors by their mean with others', and accounts for its time. If the third
 argument names a wire type, they are rounded to it already."""
 
 _POLL_SECONDS = 0.5
-
-
-def check_averaging_overlap(overlap: AveragingOverlap) -> None:
-    """Raise `UsageError` for a word that is not one of them."""
-    if overlap not in get_args(AveragingOverlap):
-        words = ", ".join(get_args(AveragingOverlap))
-        message = f"overlap is one of {words} where parameters are averaged, not {overlap!r}."
-        raise UsageError(message)
 
 
 class DelayedAverage:

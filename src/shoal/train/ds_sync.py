@@ -14,9 +14,9 @@ from shoal.groups import ds_sync_schedule, make_schedule
 from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
 if TYPE_CHECKING:
+    from shoal.groups.averaging_points import AveragingOverlap
     from shoal.groups.schedule import AbstractGroupSchedule
     from shoal.groups.topology import Topology
-    from shoal.train.delayed_average import AveragingOverlap
     from shoal.train.replica import Replica
 
 
@@ -55,8 +55,8 @@ class DSSync(AbstractScheduledAveraging):
         return {
             "shuffle": self._shuffle,
             "group_size": self._group_size,
-            "interval": self._interval,
-            "overlap": self._overlap,
+            "interval": self._points.interval,
+            "overlap": self._points.overlap,
             "topology": None if self._topology is None else repr(self._topology),
         }
 

@@ -13,8 +13,8 @@ from shoal.groups.all_workers import LOCAL_STEPS
 from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
 if TYPE_CHECKING:
+    from shoal.groups.averaging_points import AveragingOverlap
     from shoal.groups.schedule import AbstractGroupSchedule
-    from shoal.train.delayed_average import AveragingOverlap
     from shoal.train.replica import Replica
 
 
@@ -32,7 +32,7 @@ class LocalSGD(AbstractScheduledAveraging):
 
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the options as plain values."""
-        return {"interval": self._interval, "overlap": self._overlap}
+        return {"interval": self._points.interval, "overlap": self._points.overlap}
 
     def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:
         """Return the schedule in which everybody meets."""

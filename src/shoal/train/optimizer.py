@@ -17,7 +17,7 @@ from shoal.errors import UsageError
 from shoal.runtime.session import current_session, default_group_is_shoal
 from shoal.runtime.transports import DEFAULT_HOLES
 from shoal.runtime.udp.remarks import Remark, remarks
-from shoal.train.all_reduce import AllReduce, Overlap
+from shoal.train.all_reduce import AllReduce
 from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from shoal.collectives.gradient_overlap import GradientOverlap
+    from shoal.groups.averaging_points import AveragingOverlap
     from shoal.runtime.udp.stats import TransportStats
     from shoal.trace import TraceSink
-    from shoal.train.delayed_average import AveragingOverlap
     from shoal.train.strategy import AbstractStrategy
 
 
@@ -91,7 +92,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         holes: str = DEFAULT_HOLES,
         wire: str | None = None,
         pull_bound: float | None = None,
-        overlap: Overlap | AveragingOverlap | None = None,
+        overlap: GradientOverlap | AveragingOverlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
     ) -> None:

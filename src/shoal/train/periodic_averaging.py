@@ -1,7 +1,7 @@
 """Parameter averaging every few local steps: what strategies by schedule and by generator share.
 
-Owns when an average is due, and whether computing waits for it or goes on (`delayed_average`). Who
-averages with whom is the subclass's.
+Carries out what `groups.averaging_points` says of when an average is due; computing waits for it,
+or goes on (`delayed_average`). Who averages with whom is the subclass's.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from shoal.arguments import whole_number
+from shoal.groups.averaging_points import AveragingPoints
 from shoal.runtime.channels import reserve_channels
-from shoal.train.delayed_average import AveragingOverlap, DelayedAverage, check_averaging_overlap
+from shoal.train.delayed_average import DelayedAverage
 from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shoal.groups.averaging_points import AveragingOverlap
     from shoal.train.delayed_average import Average
     from shoal.train.replica import Replica
 
@@ -28,16 +29,14 @@ class AbstractPeriodicAveraging(AbstractStrategy):
     averaged = Averaged.PARAMETERS
 
     def __init__(self, interval: int, overlap: AveragingOverlap) -> None:
-        self._interval = whole_number(interval, "The interval between synchronizations", low=1)
-        check_averaging_overlap(overlap)
-        self._overlap = overlap
+        self._points = AveragingPoints(interval, overlap)
         self._delayed: DelayedAverage | None = None
         self._position = 0
 
     @property
     def can_round(self) -> bool:
         """Whether parameters may be rounded: their copies, where computing goes on meanwhile."""
-        return self._overlap == "next-steps"
+        return self._points.is_delayed
 
     def _attach(self, replica: Replica) -> None:
         """Begin at the first step."""
@@ -45,7 +44,7 @@ class AbstractPeriodicAveraging(AbstractStrategy):
         self._position = 0
         self._use = ModelUse(replica.model, is_shared=True)
         self._channel = 0  # the training thread's, which makes its averages one after another
-        if self._overlap == "next-steps" and replica.communicator.world_size > 1:
+        if self._points.is_delayed and replica.communicator.world_size > 1:
             self._channel, *_ = reserve_channels(replica.communicator)
             self._delayed = DelayedAverage(replica)
 
@@ -54,14 +53,14 @@ class AbstractPeriodicAveraging(AbstractStrategy):
         self._use.check()
         update()
         self._position += 1
-        is_due = self._position % self._interval == 0
+        due = self._points.round_after(self._position)
         if self._delayed is not None:
-            self._delayed.take_in(wait=is_due)
-        if is_due:
-            self._synchronize()
+            self._delayed.take_in(wait=due is not None)
+        if due is not None:
+            self._synchronize(due)
 
     @abstractmethod
-    def _synchronize(self) -> None:
+    def _synchronize(self, round_index: int) -> None:
         """Carry out the average that is due now, by way of `_carry_out`."""
 
     def _carry_out(self, average: Average) -> None:

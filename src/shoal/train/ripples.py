@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shoal.train.delayed_average import AveragingOverlap
+    from shoal.groups.averaging_points import AveragingOverlap
     from shoal.train.replica import Assigned, Replica, Stopwatch
 
 
@@ -116,7 +116,7 @@ class AbstractGeneratedStrategy(AbstractPeriodicAveraging):
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the generator's switches, the interval and the overlap."""
         config = {name: getattr(self._config, name) for name in self._config.__slots__}
-        return {**config, "interval": self._interval, "overlap": self._overlap}
+        return {**config, "interval": self._points.interval, "overlap": self._points.overlap}
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` if a group cannot have so many members as asked for."""
@@ -125,9 +125,11 @@ class AbstractGeneratedStrategy(AbstractPeriodicAveraging):
     def _attach(self, replica: Replica) -> None:
         """Join the generator's session."""
         super()._attach(replica)
-        self._averaging = GeneratedAveraging(replica, self._config, self._channel, self._interval)
+        self._averaging = GeneratedAveraging(
+            replica, self._config, self._channel, self._points.interval
+        )
 
-    def _synchronize(self) -> None:
+    def _synchronize(self, round_index: int) -> None:
         """Average within the groups that the generator hands out."""
         self._carry_out(partial(self._averaging.synchronize, self._position))
 

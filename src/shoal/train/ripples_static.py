@@ -13,8 +13,8 @@ from shoal.groups import make_schedule
 from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
 if TYPE_CHECKING:
+    from shoal.groups.averaging_points import AveragingOverlap
     from shoal.groups.schedule import AbstractGroupSchedule
-    from shoal.train.delayed_average import AveragingOverlap
     from shoal.train.replica import Replica
 
 
@@ -44,8 +44,8 @@ class RipplesStatic(AbstractScheduledAveraging):
         """Return the options as plain values."""
         return {
             "workers_per_host": self._workers_per_host,
-            "interval": self._interval,
-            "overlap": self._overlap,
+            "interval": self._points.interval,
+            "overlap": self._points.overlap,
         }
 
     def make_schedule(self, replica: Replica) -> AbstractGroupSchedule:

@@ -53,9 +53,8 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
         self._schedule = self.make_schedule(replica)
         self._published = ""
 
-    def _synchronize(self) -> None:
+    def _synchronize(self, round_index: int) -> None:
         """Average within this round's group."""
-        round_index = self._position // self._interval - 1
         self._publish(self._block(round_index))
         self._make_round(round_index)
 
@@ -96,7 +95,7 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
             return
         self._end_overlap()
         self._replica.facts.increment(self._finished)
-        round_index = self._position // self._interval
+        round_index = self._position // self._points.interval
         while True:
             if round_index % ROUNDS_PER_BLOCK == 0 and not self._is_anyone_training(round_index):
                 return
@@ -106,7 +105,7 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
     def _is_anyone_training(self, round_index: int) -> bool:
         """Wait until it is known whether some worker makes a round of this block by itself."""
         replica = self._replica
-        patience_s = replica.deadline_s * ROUNDS_PER_BLOCK * self._interval
+        patience_s = replica.deadline_s * ROUNDS_PER_BLOCK * self._points.interval
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             everyone_finished = (

@@ -17,6 +17,7 @@ from shoal.train.parameter_server import ParameterServer
 from shoal.train.ripples import Ripples, RipplesRandom
 from shoal.train.ripples_static import RipplesStatic
 from shoal.train.strategy import AbstractStrategy
+from shoal.transport.renewals import check_pull_bound
 
 StrategyFactory: TypeAlias = Callable[..., AbstractStrategy]
 
@@ -71,13 +72,7 @@ def check_strategy(
 
 def check_pulls(strategy: AbstractStrategy, loss_bound: float) -> None:
     """Raise `UsageError` if a pull of `strategy` may lose more than a push."""
-    pull_bound = float(strategy.options().get("pull_bound") or 0.0)
-    if pull_bound > loss_bound:
-        message = (
-            f"Pulls may lose no more than pushes: a pull's bound of {pull_bound:g} needs a loss"
-            f" bound of as much, over the transport 'shoal', not {loss_bound:g}."
-        )
-        raise UsageError(message)
+    check_pull_bound(float(strategy.options().get("pull_bound") or 0.0), loss_bound)
 
 
 def check_wire(strategy: AbstractStrategy, wire: str | None) -> None:

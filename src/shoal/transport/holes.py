@@ -16,6 +16,7 @@ from typing import Final
 from numpy import float32, float64
 
 from shoal.compiled import F4, F8, U2, compiled, rows_at
+from shoal.errors import UsageError
 from shoal.transport.forms import FLOAT64, IN_FLOAT32
 
 ZERO: Final = 0
@@ -28,6 +29,15 @@ POLICIES: Final = {
     "error-feedback": ERROR_FEEDBACK,
 }
 """Every policy, by name."""
+
+
+def check_messages(policy: int) -> None:
+    """Raise `UsageError` for a policy that messages cannot have which their receiver adds up."""
+    if policy == DIVIDE_BY_COUNT:
+        raise UsageError(
+            "Who adds up messages cannot count what came of each; choose another policy for"
+            " holes than 'divide-by-count'."
+        )
 
 
 @compiled

@@ -42,6 +42,25 @@ def test_an_average_replaces_its_members_by_their_weighted_mean() -> None:
     assert (replicas._rows[1] == rows[1]).all()
 
 
+def test_what_averaging_changes_in_a_copy_is_added_to_what_was_learnt_meanwhile() -> None:
+    replicas = make()
+    for rank in range(WORKERS):
+        replicas.update(rank)
+    copied = replicas._rows.clone()
+    replicas.copy(0)
+    replicas.copy(2)
+    replicas.update(0)
+    learnt = replicas._rows[0] - copied[0]
+    replicas.average([0, 2], [0.25, 0.75], copies=True)
+    assert (replicas._rows[2] == copied[2]).all()
+    for rank in (0, 2):
+        replicas.add_changes(rank)
+    mean = 0.25 * copied[0] + 0.75 * copied[2]
+    torch.testing.assert_close(replicas._rows[0], mean + learnt)
+    torch.testing.assert_close(replicas._rows[2], mean)
+    assert (replicas._rows[1] == copied[1]).all()
+
+
 def test_a_gradient_is_of_the_parameters_that_it_was_computed_on() -> None:
     """AD-PSGD averages in between: the step goes to what the parameters have become."""
     replicas, plain = make(), make()
@@ -63,8 +82,18 @@ def test_pushes_at_a_part_of_the_rate_move_as_far_as_one_of_their_mean() -> None
         apart.push([rank], 1 / WORKERS)
     torch.testing.assert_close(apart._rows[-1], together._rows[-1])
     assert (together._rows[-1] != together._rows[0]).any()
-    together.pull(1)
-    assert (together._rows[1] == together._rows[-1]).all()
+
+
+def test_a_pull_brings_what_was_there_when_it_was_answered() -> None:
+    replicas = make()
+    replicas.compute_gradient(0)
+    replicas.push([0], 1.0)
+    answered = replicas._rows[-1].clone()
+    replicas.serve(1)
+    replicas.push([0], 1.0)
+    replicas.pull(1)
+    assert (replicas._rows[1] == answered).all()
+    assert (replicas._rows[-1] != answered).any()
 
 
 def test_the_curve_has_a_point_for_every_look_and_the_target_its_time() -> None:

@@ -60,6 +60,24 @@ def test_large_transfers_take_what_flows_take(sync: str, transport: str) -> None
     assert flows.step_ms * 0.95 < packets.step_ms < flows.step_ms * 1.5
 
 
+def test_the_next_forward_pass_starts_on_layers_that_the_transport_brings_first() -> None:
+    """Shoal's transport sends front layers before others; in order there is nothing to gain."""
+    text = TEXT.replace("2_000_000", "30_000_000").replace("10 ms", "400 ms")
+    took = {
+        overlap: run(StrategySpec("all-reduce", {"overlap": overlap}, transport="shoal"), text)
+        for overlap in ("backward", "next-forward")
+    }
+    assert took["next-forward"].seconds < 0.95 * took["backward"].seconds
+
+
+@pytest.mark.parametrize("sync", ["local-sgd", "ripples"])
+def test_delayed_averages_travel_beside_computing(sync: str) -> None:
+    options = {"interval": 1, "overlap": "next-steps"}
+    flows = run(StrategySpec(sync, options))
+    packets = run(StrategySpec(sync, options, transport="shoal"))
+    assert flows.step_ms * 0.95 < packets.step_ms < flows.step_ms * 1.5
+
+
 def test_the_jobs_transport_is_for_all_strategies() -> None:
     scenario, training = job()
     named = simulate(scenario.cluster, training, StrategySpec("all-reduce", transport="dctcp"))
@@ -145,6 +163,43 @@ def test_pushes_that_get_lost_are_missed(sync: str) -> None:
     assert 0 < outcome.counters["lost_bytes"] <= 0.5 * outcome.counters["lossy_bytes"]
     assert lossy.last_loss != pytest.approx(still.last_loss, rel=1e-3)
     assert lossy.look(0).averaged > 0.5
+
+
+@pytest.mark.parametrize("sync", ["ps-bsp", "ps-layers"])
+def test_pushes_that_get_lost_are_made_up_for_if_wanted(sync: str) -> None:
+    still, _ = learn("0.0", StrategySpec(sync))
+    off = {}
+    for holes in ("zero", "error-feedback"):
+        bounded = StrategySpec(sync, transport="shoal", loss_bound=0.5, holes=holes)
+        lossy, outcome = learn("0.2", bounded)
+        assert outcome.counters["lost_bytes"] > 0
+        off[holes] = float(np.linalg.norm(lossy.parameters(0) - still.parameters(0)))
+    assert off["error-feedback"] < off["zero"]
+
+
+@pytest.mark.parametrize("sync", ["ps-bsp", "ps-ssp", "ps-asp"])
+def test_of_what_gets_lost_of_a_pull_a_worker_keeps_its_own(sync: str) -> None:
+    exact = StrategySpec(sync, transport="shoal", loss_bound=0.3)
+    bounded = replace(exact, options={"pull_bound": 0.3})
+    alike, before = learn("0.2", exact, steps=10)
+    apart, outcome = learn("0.2", bounded, steps=10)
+    assert "renewal_due_bytes" not in before.counters
+    assert outcome.counters["renewal_missing_bytes"] > 0
+    assert outcome.counters["renewal_missing_bytes"] <= 0.3 * outcome.counters["renewal_due_bytes"]
+    if sync == "ps-bsp":
+        assert alike.look(0).consensus_distance == 0.0
+        each, server = apart._rows[:WORKERS], apart._rows[-1]
+        assert 0.5 < (each == server).float().mean() < 1.0  # their own shards, and what came
+    assert apart.look(0).averaged > 0.3
+
+
+def test_pulls_that_may_lose_something_carry_no_values_where_nobody_learns() -> None:
+    text = TEXT.replace('"5 us"', '"5 us"\nloss = 0.1').replace("2_000_000", "200_000")
+    bounded = StrategySpec("ps-bsp", {"pull_bound": 0.2}, transport="shoal", loss_bound=0.2)
+    outcome = run(bounded, text)
+    due, missing = (outcome.counters[f"renewal_{each}_bytes"] for each in ("due", "missing"))
+    assert due == 4 * 4 * 3 / 4 * 200_000 * 4  # four workers, four steps, three shards of four
+    assert 0 < missing <= 0.2 * due
 
 
 EVERYBODY = {"group_size": 4, "inter_intra": False, "slowdown_threshold": None}

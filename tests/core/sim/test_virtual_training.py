@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.training.all_strategies import NOT_SIMULATED, SIMULATED, make_simulated
+from shoal.sim.training.learning import AbstractLearner
 from shoal.sim.training.simulation import simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
@@ -29,6 +31,14 @@ PLAIN = Materials(Port(RATE), Port(RATE), Link(delay_s=DELAY_S))
 
 OF_THE_TRANSPORT = {("all-reduce", "algorithm"), ("all-reduce", "per_host")}
 """What real training takes from SHOAL_ALL_REDUCE and LOCAL_WORLD_SIZE, not from its strategy."""
+
+
+OVERLAPPED = {
+    name: "next-steps"
+    for name, factory in SIMULATED.items()
+    if "interval" in inspect.signature(factory).parameters
+}
+"""Strategies that average parameters while computing goes on, if asked to."""
 
 
 def cluster(hosts: int, workers: int = 1) -> ClusterSpec:
@@ -91,8 +101,8 @@ def test_options_that_are_not_simulated_are_said_to_be() -> None:
         if option not in inspect.signature(SIMULATED[name]).parameters
     }
     assert missing == set(NOT_SIMULATED)
-    with pytest.raises(UsageError, match="The option 'overlap' of local-sgd is not simulated"):
-        make_simulated("local-sgd", {"overlap": "next-steps"})
+    with pytest.raises(UsageError, match="The option 'bucket_bytes' of all-reduce is not simul"):
+        make_simulated("all-reduce", {"bucket_bytes": 1})
     with pytest.raises(UsageError, match="Strategy 'local-sgd' has no option 'overlab'"):
         make_simulated("local-sgd", {"overlab": "next-steps"})
 
@@ -139,17 +149,85 @@ def test_random_peers_of_ad_psgd_queue() -> None:
     assert out.seconds > 20 * 0.04
 
 
+def test_pairs_of_ad_psgd_average_what_they_were_and_keep_what_they_learn_meanwhile() -> None:
+    """An exchange lasts more than three steps of the passive worker, which waits for nobody."""
+    told = mock.create_autospec(AbstractLearner, instance=True)
+    told.is_satisfied, told.size, told.gradient_elements, told.curve = False, None, 0, ()
+    job = training("ad-psgd", compute_s=seconds(1) / 3.5, steps=6)
+    simulate(cluster(2), job, StrategySpec("ad-psgd"), learner=told)
+    calls = [each for each in told.method_calls if each[0] != "note_step"]
+    begun = calls.index(mock.call.copy(1))  # it asks at the end of its first step
+    assert calls[begun + 1] == mock.call.copy(0)
+    over = calls.index(mock.call.average([1, 0], [0.5, 0.5], copies=True))
+    assert calls[over + 1 : over + 3] == [mock.call.add_changes(1), mock.call.add_changes(0)]
+    learnt = [each for each in calls[begun:over] if each == mock.call.update_by_mean([0])]
+    assert len(learnt) >= 3
+    assert not [each for each in calls if each[0] == "average" and not each[2].get("copies")]
+
+
 @pytest.mark.parametrize("name", list(SIMULATED))
 def test_every_worker_makes_its_steps_and_the_same_seed_the_same_run(name: str) -> None:
+    see_that_runs_are_whole(name)
+
+
+@pytest.mark.parametrize("name", [*OVERLAPPED, "all-reduce"])
+def test_so_it_is_where_computing_goes_on(name: str) -> None:
+    see_that_runs_are_whole(name, overlap=OVERLAPPED.get(name, "next-forward"))
+
+
+def see_that_runs_are_whole(name: str, **options: object) -> None:
     job = training(name, spread=0.3, slow={3: 3.0}, steps=40)
     where = cluster(3, workers=3)
-    out = run(name, where, job)
+    out = run(name, where, job, **options)
     assert out.steps_by_rank == (40,) * 9
     assert out.compute_share + out.wait_share + out.exchange_share == pytest.approx(1, abs=2e-3)
-    again = run(name, where, job)
+    again = run(name, where, job, **options)
     assert again == out
-    other = run(name, replace(where, seed=2), job)
+    other = run(name, replace(where, seed=2), job, **options)
     assert other.digest != out.digest
+
+
+def test_an_average_that_computing_does_not_wait_for_hides_behind_it() -> None:
+    job = training("local-sgd")
+    ring = seconds(2 * 7 / 8) + 14 * 2 * DELAY_S
+    assert 0.04 < ring < 2 * 0.04
+    out = run_both("local-sgd", cluster(8), job, interval=1, overlap="next-steps")
+    assert out.seconds == pytest.approx(20 * 0.1, rel=1e-9)
+    assert out.compute_share == pytest.approx(1, rel=1e-9)
+    short = replace(job, compute_s=0.04)
+    out = run_both("local-sgd", cluster(8), short, interval=2, overlap="next-steps")
+    assert out.seconds == pytest.approx(20 * 0.04, rel=1e-9)
+    # every step waits for the average of the step before; the last one is no step's any more
+    out = run_both("local-sgd", cluster(8), short, interval=1, overlap="next-steps")
+    assert out.seconds == pytest.approx(0.04 + 19 * ring, rel=1e-9)
+    assert out.exchange_share == pytest.approx(19 * (ring - 0.04) / out.seconds, rel=1e-6)
+
+
+def test_delayed_averages_by_groups_hide_too() -> None:
+    for name in ("ds-sync", "ripples-static"):
+        waits = run_both(name, cluster(4, workers=4), training(name, local_rate=RATE))
+        job = training(name, local_rate=RATE)
+        goes_on = run_both(name, cluster(4, workers=4), job, overlap="next-steps")
+        assert goes_on.seconds < 0.75 * waits.seconds
+
+
+def test_groups_of_the_generator_form_while_their_members_compute() -> None:
+    """Two workers of one host: the request and the average take longer than a step computes."""
+    job = training("ripples", control_delay_s=0.01, local_rate=RATE, compute_s=0.05)
+    average = 0.01 + 2 * seconds(1)
+    assert average > 0.05
+    out = run("ripples", cluster(1, workers=2), job, overlap="next-steps")
+    assert out.seconds == pytest.approx(0.05 + 19 * average, rel=1e-9)
+    out = run("ripples", cluster(1, workers=2), job, overlap="next-steps", interval=2)
+    assert out.seconds == pytest.approx(20 * 0.05, rel=1e-9)
+
+
+def test_the_next_forward_pass_begins_when_the_front_layers_are_known() -> None:
+    """Sums that follow each other end with those: nothing is gained by flows."""
+    job = training("all-reduce", layers=16, parameters=40_000_000)
+    waits = run_both("all-reduce", cluster(4), job)
+    goes_on = run_both("all-reduce", cluster(4), job, overlap="next-forward")
+    assert goes_on.seconds == pytest.approx(waits.seconds, rel=1e-9)
 
 
 def test_who_waits_for_the_slowest_and_who_does_not() -> None:
@@ -263,7 +341,9 @@ def test_the_generator_is_asked_by_everyone() -> None:
     [
         ("riples", {}, "did you mean 'ripples'"),
         ("ripples", {"size": 3}, "'ripples' has no option 'size'; its options: group_size"),
-        ("local-sgd", {"interval": 0}, "An interval is at least 1 step"),
+        ("local-sgd", {"interval": 0}, "interval between synchronizations must be .* at least 1"),
+        ("local-sgd", {"overlap": "backward"}, "overlap is one of none, next-steps where"),
+        ("all-reduce", {"overlap": "none"}, "overlap is one of backward, next-forward, not"),
         ("ds-sync", {"shuffle": "nothing"}, "DS-Sync shuffles by grid, random, topology"),
         ("all-reduce", {"algorithm": "tree"}, "An all-reduce is one of direct, ring, hierarchical"),
         ("all-reduce", {"algorithm": "hierarchical", "per_host": 3}, "do not make whole hosts of"),

@@ -16,6 +16,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.groups import ds_sync_schedule, make_schedule
 from shoal.groups.all_workers import LOCAL_STEPS
+from shoal.groups.averaging_points import AveragingPoints
 from shoal.groups.bipartite import Bipartite
 from shoal.sim.training.model import FORWARD
 from shoal.sim.training.racks import racks_of
@@ -23,6 +24,8 @@ from shoal.sim.training.racks import racks_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from shoal.collectives.gradient_overlap import GradientOverlap
+    from shoal.groups.averaging_points import AveragingOverlap
     from shoal.sim.closed_form.job import Exchange, Job
 
 _INSTEAD: Final = 'take level = "flows".'
@@ -49,8 +52,17 @@ class Spent:
 Form: TypeAlias = Callable[..., Spent]
 
 
-def _all_reduce(job: Job, *, algorithm: str | None = None, per_host: int = 0) -> Spent:
-    """Return what buckets take: each when the slowest worker has it and the last is through."""
+def _all_reduce(
+    job: Job,
+    *,
+    algorithm: str | None = None,
+    per_host: int = 0,
+    overlap: GradientOverlap = "backward",  # noqa: ARG001 - it makes no difference
+) -> Spent:
+    """Return what buckets take: each when the slowest worker has it and the last is through.
+
+    As sums follow each other the front layers' is the last, and the next forward pass begins there.
+    """
     slowest = float(job.compute.max())
     ready, through = FORWARD * slowest, 0.0
     for share, size in job.model.buckets():
@@ -102,12 +114,22 @@ class _Span:
         return not apart and bool((self.links & other.links).any())
 
 
-def _scheduled(job: Job, *, schedule: str, interval: int = 1, group_size: int = 0) -> Spent:
+def _scheduled(
+    job: Job,
+    *,
+    schedule: str,
+    interval: int = 1,
+    overlap: AveragingOverlap = "none",
+    group_size: int = 0,
+) -> Spent:
     """Return what a round of groups every `interval` steps takes; each waits for its own only.
+
+    A delayed round is waited for when the next one is due, the last one never.
 
     Raises `UsageError` if groups share links that neither begin together nor take equally long,
     or are of different rounds.
     """
+    points = AveragingPoints(interval, overlap)
     rounds = make_schedule(
         schedule,
         job.size,
@@ -118,9 +140,11 @@ def _scheduled(job: Job, *, schedule: str, interval: int = 1, group_size: int = 
     )
     known: dict[tuple[tuple[int, ...], ...], list[Exchange]] = {}
     before: list[_Span] = []
-    ended, wait, exchange = np.zeros((3, job.size))
+    ended, taken_in, wait, exchange = np.zeros((4, job.size))
     for number in range(job.steps // interval):
         ended = ended + interval * job.compute
+        late = np.maximum(taken_in - ended, 0)
+        exchange, ended = exchange + late, ended + late
         groups = tuple(tuple(group.members) for group in rounds.round_at(number))
         if groups not in known:
             known[groups] = job.rings(groups, job.model.bytes)
@@ -132,19 +156,22 @@ def _scheduled(job: Job, *, schedule: str, interval: int = 1, group_size: int = 
             begin = ended[mine].max()
             if takes.shares:
                 together.add((round(begin, _DIGITS), round(takes.seconds, _DIGITS)))
-            wait[mine] += begin - ended[mine]
-            exchange[mine] += takes.seconds
-            ended[mine] = begin + takes.seconds
+            if points.is_delayed:
+                taken_in[mine] = begin + takes.seconds
+            else:
+                wait[mine] += begin - ended[mine]
+                exchange[mine] += takes.seconds
+                ended[mine] = begin + takes.seconds
             spans.append(_Span(begin, begin + takes.seconds, takes.links))
-        overlap = any(one.meets(other) for one in spans for other in before)
+        collide = any(one.meets(other) for one in spans for other in before)
         before += spans
-        if len(together) > 1 or overlap:
+        if len(together) > 1 or collide:
             message = f"There is no closed form of unlike groups that share links: {_INSTEAD}"
             raise UsageError(message)
     return Spent(job.steps * job.compute, wait, exchange)
 
 
-def _ds_sync(job: Job, *, shuffle: str = "grid", **options: int) -> Spent:
+def _ds_sync(job: Job, *, shuffle: str = "grid", **options: Any) -> Spent:
     return _scheduled(job, schedule=ds_sync_schedule(shuffle), **options)
 
 

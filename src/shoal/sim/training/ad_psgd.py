@@ -1,7 +1,8 @@
 """AD-PSGD: pairs average in the background, while the next gradient is computed.
 
 As `train.ad_psgd` and `runtime.pair_exchange`: odd ranks ask, even ranks answer one at a time, in
-the order of arrival; an update goes to whatever the parameters have become meanwhile.
+the order of arrival. Both sides average what their parameters were when they asked and answered;
+what that changes is added to whatever these have become meanwhile (`runtime.master_copy`).
 """
 
 from __future__ import annotations
@@ -62,16 +63,20 @@ class ADPSGD(AbstractSimulatedStrategy):
     def _exchange(self, rank: int, peer: int, over: Signal) -> Process:
         world, queue = self._world, self._queues[peer]
         begin = world.time.now
+        world.learner.copy(rank)
         mine = Signal()
         queue.append(mine)
         if len(queue) > 1:
             yield mine
             world.count("busy_requests")
             world.count("queue_seconds", (world.time.now - begin) / 1e12)
+        world.learner.copy(peer)
         size = world.model.bytes
         yield world.exchange(rank, peer, size)
         yield from world.software(2)
-        world.learner.average([rank, peer], [0.5, 0.5])
+        world.learner.average([rank, peer], [0.5, 0.5], copies=True)
+        for each in (rank, peer):
+            world.learner.add_changes(each)
         world.count("exchanges")
         queue.pop(0)
         if queue:

@@ -1,13 +1,15 @@
 """Bulk-synchronous all-reduce of gradients, in buckets, beside the backward pass (BSP).
 
 As `train.all_reduce`: a bucket's sum begins when every worker has its gradients and the bucket
-before is through; the next step begins when the last one is.
+before is through; the next step begins when the last one is, or goes forward layer by layer as sums
+are known (`train.layerwise_updates`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from shoal.collectives.gradient_overlap import check_gradient_overlap
 from shoal.collectives.graphs import ALGORITHMS
 from shoal.errors import UsageError
 from shoal.sim.training.hierarchy import check_hosts
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from shoal.collectives.gradient_overlap import GradientOverlap
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
 
@@ -46,26 +49,35 @@ class AllReduce(AbstractSimulatedStrategy):
 
     `algorithm` is "ring", "direct" or "hierarchical"; in the last, `per_host` workers that follow
     each other sum first (0: those of a host; it may as well be those of a rack). None is what the
-    network's transport does unasked.
+    network's transport does unasked. With `overlap="next-forward"` the next forward pass reaches a
+    bucket's layers when its sum is known.
     """
 
-    def __init__(self, *, algorithm: str | None = None, per_host: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        algorithm: str | None = None,
+        per_host: int = 0,
+        overlap: GradientOverlap = "backward",
+    ) -> None:
+        check_gradient_overlap(overlap)
         if algorithm not in (None, *ALGORITHMS):
             message = f"An all-reduce is one of {', '.join(ALGORITHMS)}, not {algorithm!r}."
             raise UsageError(message)
         if per_host and algorithm != "hierarchical":
             raise UsageError('per_host is for algorithm = "hierarchical" alone: leave it out.')
         self._algorithm, self._per_host = algorithm, per_host
+        self._goes_forward = overlap == "next-forward"
 
     @property
     def contributes(self) -> bool:
         """Not if it is hierarchical: its stages are plain messages, which arrive whole."""
         return self._algorithm != "hierarchical"
 
-    @property
-    def sums_gradients(self) -> bool:
-        """It does, if its sums are the transport's."""
-        return self.contributes
+    def check_holes(self, policy: int) -> None:
+        """Allow all of them, if its sums are the transport's."""
+        if not self.contributes:
+            super().check_holes(policy)
 
     def prepare(self, world: World) -> None:
         """Lay out the buckets."""
@@ -80,23 +92,54 @@ class AllReduce(AbstractSimulatedStrategy):
         self._iterations: dict[int, _Iteration] = {}
 
     def worker(self, rank: int) -> Process:
-        """Forward, backward bucket by bucket, and wait for the sums."""
+        """Forward, backward bucket by bucket, and wait for the sums, then or layer by layer."""
         world = self._world
+        before: _Iteration | None = None
         for step in range(world.steps):
             iteration = self._iteration(step)
+            if before is not None:
+                yield from self._forward(rank, step, before)
             world.learner.compute_gradient(rank)
-            yield world.computes(rank, step, FORWARD)
+            if before is None:
+                yield world.computes(rank, step, FORWARD)
             for number, (share, _) in enumerate(self._buckets):
                 yield world.computes(rank, step, share)
                 iteration.arrived[number] += 1
                 if iteration.arrived[number] == world.size:
                     iteration.all_computed = world.time.now
                     world.time.give(iteration.complete[number])
-            computed = world.time.now
-            yield iteration.over
-            world.times[rank].wait += iteration.all_computed - computed
-            world.times[rank].exchange += world.time.now - iteration.all_computed
-            world.stepped(rank)
+            if self._goes_forward:
+                before = iteration
+            else:
+                yield from self._end_step(rank, iteration)
+        if before is not None:
+            yield from self._end_step(rank, before)
+
+    def _forward(self, rank: int, step: int, before: _Iteration) -> Process:
+        """Go forward through each bucket's layers once the step before has updated them.
+
+        Backward has made the front layers' bucket last. With the rear one that step is over, and
+        the learner, which computes forward and backward at once, can begin.
+        """
+        for number in reversed(range(len(self._buckets))):
+            if number:
+                yield from self._await(rank, before, before.summed[number])
+            else:
+                yield from self._end_step(rank, before)
+            share, _ = self._buckets[number]
+            yield self._world.computes(rank, step, share * FORWARD / (1 - FORWARD))
+
+    def _end_step(self, rank: int, iteration: _Iteration) -> Process:
+        yield from self._await(rank, iteration, iteration.over)
+        self._world.stepped(rank)
+
+    def _await(self, rank: int, iteration: _Iteration, what: Signal) -> Process:
+        """Wait for others that still compute, and for what is exchanged after that."""
+        world, begin = self._world, self._world.time.now
+        yield what
+        waited = max(0, min(iteration.all_computed, world.time.now) - begin)
+        world.times[rank].wait += waited
+        world.times[rank].exchange += world.time.now - begin - waited
 
     def _iteration(self, step: int) -> _Iteration:
         if step not in self._iterations:

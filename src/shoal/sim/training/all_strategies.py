@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shoal.errors import UsageError
 from shoal.factory_options import check_option_names, check_option_types
@@ -21,25 +21,40 @@ from shoal.sim.training.parameter_server import ParameterServer
 from shoal.sim.training.scheduled import Scheduled
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 
+if TYPE_CHECKING:
+    from shoal.groups.averaging_points import AveragingOverlap
+
 Factory: TypeAlias = Callable[..., AbstractSimulatedStrategy]
 
 _GENERATOR: Final = GeneratorConfig()
 
 
-def _bsp() -> ParameterServer:
-    return ParameterServer(0)
+def _bsp(*, pull_bound: float = 0.0) -> ParameterServer:
+    return ParameterServer(0, pull_bound=pull_bound)
 
 
-def _ssp(*, staleness: int = 3, scale_updates: bool = True) -> ParameterServer:
-    return ParameterServer(ssp_staleness(staleness), scale_updates=scale_updates)
+def _ssp(
+    *, staleness: int = 3, scale_updates: bool = True, pull_bound: float = 0.0
+) -> ParameterServer:
+    return ParameterServer(
+        ssp_staleness(staleness), scale_updates=scale_updates, pull_bound=pull_bound
+    )
 
 
-def _asp(*, scale_updates: bool = True) -> ParameterServer:
-    return ParameterServer(None, scale_updates=scale_updates)
+def _asp(*, scale_updates: bool = True, pull_bound: float = 0.0) -> ParameterServer:
+    return ParameterServer(None, scale_updates=scale_updates, pull_bound=pull_bound)
 
 
-def _ds_sync(*, shuffle: str = "grid", group_size: int = 0, interval: int = 1) -> Scheduled:
-    return Scheduled(ds_sync_schedule(shuffle), interval=interval, group_size=group_size)
+def _ds_sync(
+    *,
+    shuffle: str = "grid",
+    group_size: int = 0,
+    interval: int = 1,
+    overlap: AveragingOverlap = "none",
+) -> Scheduled:
+    return Scheduled(
+        ds_sync_schedule(shuffle), interval=interval, overlap=overlap, group_size=group_size
+    )
 
 
 def _ripples(
@@ -51,6 +66,7 @@ def _ripples(
     slowdown_threshold: int | None = _GENERATOR.slowdown_threshold,
     refined_filter: bool = _GENERATOR.refined_filter,
     interval: int = 1,
+    overlap: AveragingOverlap = "none",
 ) -> Generated:
     config = GeneratorConfig(
         group_size=group_size,
@@ -60,19 +76,21 @@ def _ripples(
         slowdown_threshold=slowdown_threshold,
         refined_filter=refined_filter,
     )
-    return Generated(config, interval=interval)
+    return Generated(config, interval=interval, overlap=overlap)
 
 
-def _ripples_random(*, group_size: int = DEFAULT_GROUP_SIZE, interval: int = 1) -> Generated:
-    return Generated(GeneratorConfig.random_mode(group_size), interval=interval)
+def _ripples_random(
+    *, group_size: int = DEFAULT_GROUP_SIZE, interval: int = 1, overlap: AveragingOverlap = "none"
+) -> Generated:
+    return Generated(GeneratorConfig.random_mode(group_size), interval=interval, overlap=overlap)
 
 
-def _ripples_static(*, interval: int = 1) -> Scheduled:
-    return Scheduled("ripples-static", interval=interval)
+def _ripples_static(*, interval: int = 1, overlap: AveragingOverlap = "none") -> Scheduled:
+    return Scheduled("ripples-static", interval=interval, overlap=overlap)
 
 
-def _local_sgd(*, interval: int = LOCAL_STEPS) -> Scheduled:
-    return Scheduled("all-reduce", interval=interval)
+def _local_sgd(*, interval: int = LOCAL_STEPS, overlap: AveragingOverlap = "none") -> Scheduled:
+    return Scheduled("all-reduce", interval=interval, overlap=overlap)
 
 
 SIMULATED: dict[str, Factory] = {
@@ -89,7 +107,7 @@ SIMULATED: dict[str, Factory] = {
 }
 """Every strategy of `shoal train` by its word, with the defaults of the real one."""
 
-NOT_SIMULATED: Final = ("bucket_bytes", "overlap", "pull_bound", "topology", "workers_per_host")
+NOT_SIMULATED: Final = ("bucket_bytes", "topology", "workers_per_host")
 """Options of real strategies that the simulated ones do not have. (Racks and hosts are those of the
 cluster.)"""
 

@@ -22,6 +22,7 @@ from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.transports.bounded_loss_network import Contribution
 from shoal.sim.virtual_time import Signal
+from shoal.transport.holes import check_messages
 from shoal.transport.tags import layer_class
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class LayeredServer(AbstractSimulatedStrategy):
         self._steps: dict[int, _Step] = {}
         self._pushes, self._pulls = _Line(CREDIT_BYTES), _Line(CREDIT_BYTES)
         self._order_of_issue = count()
+
+    def check_holes(self, policy: int) -> None:
+        """Refuse what servers would have to count."""
+        check_messages(policy)
 
     def worker(self, rank: int) -> Process:
         """Forward as layers arrive, backward, each gradient pushed when all have it."""
@@ -185,7 +190,7 @@ class LayeredServer(AbstractSimulatedStrategy):
             for rank in everyone
             for piece in _split(part.elements, len(part.servers))
         ]
-        return Contribution(step.values, step.arrived, parts, tensor=part)
+        return Contribution(step.values, step.arrived, parts, part, self._world.holes)
 
     def _arrived(self, step: int, part: _Part) -> None:
         its, learner, everyone = self._step(step), self._world.learner, range(self._world.size)

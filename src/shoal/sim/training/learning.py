@@ -61,8 +61,18 @@ class AbstractLearner(ABC):
         """Let a worker compute a gradient on its next batch and update its own replica by it."""
 
     @abstractmethod
-    def average(self, members: Sequence[int], shares: Sequence[float]) -> None:
-        """Replace the members' parameters by their mean with these weights."""
+    def average(
+        self, members: Sequence[int], shares: Sequence[float], *, copies: bool = False
+    ) -> None:
+        """Replace the members' parameters, or their `copies`, by their mean with these weights."""
+
+    @abstractmethod
+    def copy(self, rank: int) -> None:
+        """Take a copy of a worker's parameters, to be averaged while the worker learns on."""
+
+    @abstractmethod
+    def add_changes(self, rank: int) -> None:
+        """Add to a worker's parameters what averaging has changed in the copy of them."""
 
     @abstractmethod
     def compute_gradient(self, rank: int) -> None:
@@ -84,16 +94,18 @@ class AbstractLearner(ABC):
         message = f"Worker {rank} has computed nothing that {gradient.size} values could replace."
         raise ProtocolError(message)
 
-    def parameters(self, rank: int) -> NDArray[np.float32]:
-        """Return a copy of a worker's trained parameters, layer after layer.
+    def parameters(self, rank: int, *, copies: bool = False) -> NDArray[np.float32]:
+        """Return a worker's trained parameters, or its copy's, layer after layer; never a view.
 
         Raises `ProtocolError` where only time counts.
         """
         message = f"Worker {rank} has learnt nothing."
         raise ProtocolError(message)
 
-    def replace_parameters(self, rank: int, parameters: NDArray[np.float32]) -> None:
-        """Put what has become of a worker's parameters on their way in their place.
+    def replace_parameters(
+        self, rank: int, parameters: NDArray[np.float32], *, copies: bool = False
+    ) -> None:
+        """Put what has become of a worker's parameters, or its copy's, on their way in their place.
 
         Raises `ProtocolError` where only time counts.
         """
@@ -114,8 +126,20 @@ class AbstractLearner(ABC):
         """Update the server's parameters by the mean gradient of `ranks`, times `scale`."""
 
     @abstractmethod
+    def serve(self, rank: int) -> None:
+        """Set the server's parameters aside for a worker as they are, to be pulled."""
+
+    @abstractmethod
     def pull(self, rank: int) -> None:
-        """Give a worker the server's parameters."""
+        """Give a worker what has been set aside for it."""
+
+    def served(self, rank: int) -> NDArray[np.float32]:
+        """Return the trained parameters that have been set aside for a worker, layer after layer.
+
+        Raises `ProtocolError` where only time counts.
+        """
+        message = f"Nothing has been set aside for worker {rank}."
+        raise ProtocolError(message)
 
     def finish(self, now: int) -> None:  # noqa: B027 - most have nothing to say
         """Note that the run is over at `now`, picoseconds."""
@@ -132,7 +156,15 @@ class NothingLearned(AbstractLearner):
     def update(self, rank: int) -> None:
         """Do nothing, as all of this does."""
 
-    def average(self, members: Sequence[int], shares: Sequence[float]) -> None:
+    def average(
+        self, members: Sequence[int], shares: Sequence[float], *, copies: bool = False
+    ) -> None:
+        """Do nothing."""
+
+    def copy(self, rank: int) -> None:
+        """Do nothing."""
+
+    def add_changes(self, rank: int) -> None:
         """Do nothing."""
 
     def compute_gradient(self, rank: int) -> None:
@@ -144,6 +176,9 @@ class NothingLearned(AbstractLearner):
         """Do nothing."""
 
     def push(self, ranks: Sequence[int], scale: float) -> None:
+        """Do nothing."""
+
+    def serve(self, rank: int) -> None:
         """Do nothing."""
 
     def pull(self, rank: int) -> None:

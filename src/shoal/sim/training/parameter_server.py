@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from shoal.arguments import share
 from shoal.collectives.sharding import split_evenly
 from shoal.groups.server_clock import ServerClock, updates_per_round
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.transports.bounded_loss_network import Contribution
 from shoal.sim.virtual_time import Signal
+from shoal.transport.holes import check_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,16 +28,32 @@ if TYPE_CHECKING:
 
 @final
 class ParameterServer(AbstractSimulatedStrategy):
-    """Push gradients, pull weights; `staleness` 0 is BSP, None is ASP."""
+    """Push gradients, pull weights; `staleness` 0 is BSP, None is ASP.
 
-    def __init__(self, staleness: int | None, *, scale_updates: bool = True) -> None:
+    Of a pull the share `pull_bound` may get lost, packet by packet; a worker keeps what it has
+    there. Raises `UsageError` for a bound that is none.
+    """
+
+    def __init__(
+        self, staleness: int | None, *, scale_updates: bool = True, pull_bound: float = 0.0
+    ) -> None:
         self._staleness, self._scale_updates = staleness, scale_updates
+        self._pull_bound = share(pull_bound, "A pull's bound")
+
+    @property
+    def pull_bound(self) -> float:
+        """As given."""
+        return self._pull_bound
 
     def prepare(self, world: World) -> None:
         """Start the clock."""
         self._world = world
         self._clock = ServerClock(range(world.size), self._staleness)
         self._grants = [Signal() for _ in range(world.size)]
+
+    def check_holes(self, policy: int) -> None:
+        """Refuse what servers would have to count."""
+        check_messages(policy)
 
     def worker(self, rank: int) -> Process:
         """Compute, push, and pull when the clock allows it."""
@@ -63,26 +81,46 @@ class ParameterServer(AbstractSimulatedStrategy):
                 yield self._grants[rank]
             times.wait += world.time.now - begin
             begin = world.time.now
-            if others:
-                yield world.gather(rank, others, parts)
+            world.learner.serve(rank)  # others' updates go on while it is being sent
+            if others and self._pull_bound and world.carries_values:
+                yield from self._pull_values(rank, others)
+            else:
+                if others:
+                    yield world.renew(rank, others, parts, self._pull_bound)
+                world.learner.pull(rank)
             if software:
                 yield software
             times.exchange += world.time.now - begin
-            world.learner.pull(rank)
             world.stepped(rank)
         self._release(clock.leave(rank).released)
 
     def _push_values(self, rank: int, others: Sequence[int]) -> Process:
-        """Push a gradient; what gets lost on its way counts as zero, and the own shard is here."""
+        """Push a gradient; what gets lost on its way counts as zero, and the own shard is here.
+
+        With error feedback it is pushed with the next one.
+        """
         learner, size = self._world.learner, self._world.size
         gradient = learner.gradient(rank)
         shards = split_evenly(len(gradient), size)
         arrived = np.zeros_like(gradient)
         own = slice(shards[rank].start, shards[rank].stop)
         arrived[own] = gradient[own]
-        contribution = Contribution(gradient, arrived, [shards[o] for o in others], tensor=rank)
+        parts = [shards[owner] for owner in others]
+        contribution = Contribution(gradient, arrived, parts, rank, self._world.holes)
         yield self._world.push_values([rank] * len(others), others, contribution)
         learner.replace_gradient(rank, arrived)
+
+    def _pull_values(self, rank: int, others: Sequence[int]) -> Process:
+        """Pull weights; where they get lost a worker keeps its own. Statistics arrive whole."""
+        learner, size = self._world.learner, self._world.size
+        served, arrived = learner.served(rank), learner.parameters(rank)
+        shards = split_evenly(len(served), size)
+        own = slice(shards[rank].start, shards[rank].stop)
+        arrived[own] = served[own]
+        version = Contribution(served, arrived, [shards[each] for each in others], tensor=rank)
+        yield self._world.renew_values(rank, others, version, self._pull_bound)
+        learner.pull(rank)
+        learner.replace_parameters(rank, arrived)
 
     def _push(self, rank: int) -> None:
         world = self._world

@@ -54,6 +54,12 @@ class Replicas(AbstractLearner):
         self._rows = _share_memory(self._models)
         self._trained = sum(each.numel() for each in self._models[0].parameters())
         """Columns of parameters; those of batch-norm statistics follow."""
+        self._copies: Tensor | None = None
+        """By worker, what is averaged while it learns on."""
+        self._copied: Tensor
+        """The same as it was when it was taken."""
+        self._served: Tensor | None = None
+        """By worker, what it pulls."""
         self._optimizers: list[Optimizer] = [make_optimizer(m, recipe) for m in self._models]
         self._rates = [group["lr"] for group in self._optimizers[-1].param_groups]
         self._data = [
@@ -111,10 +117,29 @@ class Replicas(AbstractLearner):
         self.last_loss[rank] = float(loss.detach())
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own
 
-    def average(self, members: Sequence[int], shares: Sequence[float]) -> None:
+    def average(
+        self, members: Sequence[int], shares: Sequence[float], *, copies: bool = False
+    ) -> None:
         """Replace the members' parameters, statistics included, by their weighted mean."""
-        rows = self._rows[list(members)]
-        self._rows[list(members)] = torch.tensor(shares).to(rows.dtype) @ rows
+        rows = self._rows_of(copies=copies)
+        mine = rows[list(members)]
+        rows[list(members)] = torch.tensor(shares).to(mine.dtype) @ mine
+
+    def copy(self, rank: int) -> None:
+        """Take a copy of a worker's parameters, statistics included."""
+        if self._copies is None:
+            self._copies, self._copied = (self._rows[: self._workers].clone() for _ in range(2))
+        self._copies[rank] = self._copied[rank] = self._rows[rank]
+
+    def add_changes(self, rank: int) -> None:
+        """Add to a worker's parameters what averaging has changed in its copy."""
+        self._rows[rank] += self._rows_of(copies=True)[rank] - self._copied[rank]
+
+    def _rows_of(self, *, copies: bool) -> Tensor:
+        if not copies:
+            return self._rows
+        assert self._copies is not None  # there is one of whoever averages a copy
+        return self._copies
 
     def gradient(self, rank: int) -> NDArray[np.float32]:
         """Return the latest gradient of a worker; what has none counts as zero."""
@@ -131,13 +156,15 @@ class Replicas(AbstractLearner):
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
 
-    def parameters(self, rank: int) -> NDArray[np.float32]:
-        """Return a copy of a worker's trained parameters."""
-        return self._rows[rank, : self._trained].numpy().copy()
+    def parameters(self, rank: int, *, copies: bool = False) -> NDArray[np.float32]:
+        """Return a worker's trained parameters, or its copy's."""
+        return self._rows_of(copies=copies)[rank, : self._trained].numpy().copy()
 
-    def replace_parameters(self, rank: int, parameters: NDArray[np.float32]) -> None:
+    def replace_parameters(
+        self, rank: int, parameters: NDArray[np.float32], *, copies: bool = False
+    ) -> None:
         """Put these values in the parameters' place."""
-        self._rows[rank, : self._trained] = torch.from_numpy(parameters)
+        self._rows_of(copies=copies)[rank, : self._trained] = torch.from_numpy(parameters)
 
     def update_by_mean(
         self, members: Sequence[int], gradients: Sequence[NDArray[np.float32]] = ()
@@ -167,9 +194,23 @@ class Replicas(AbstractLearner):
         statistics = self._rows[list(ranks), self._trained :].mean(dim=0)
         self._rows[-1, self._trained :].lerp_(statistics, scale)
 
+    def serve(self, rank: int) -> None:
+        """Set the server's parameters aside, statistics included."""
+        if self._served is None:
+            self._served = self._rows[: self._workers].clone()
+        self._served[rank] = self._rows[-1]
+
     def pull(self, rank: int) -> None:
-        """Copy the server's parameters."""
-        self._rows[rank] = self._rows[-1]
+        """Copy what has been set aside."""
+        self._rows[rank] = self._served_to(rank)
+
+    def served(self, rank: int) -> NDArray[np.float32]:
+        """Return the trained parameters that have been set aside, as an array of its own."""
+        return self._served_to(rank)[: self._trained].numpy().copy()
+
+    def _served_to(self, rank: int) -> Tensor:
+        assert self._served is not None  # somebody has been served
+        return self._served[rank]
 
     def note_step(self, rank: int, now: int) -> None:
         """Count the step, and look at the models when it is time."""

@@ -22,10 +22,13 @@ from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
 from shoal.sim.training.networks import check_transport, level_of, make_network
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
+from shoal.sim.training.strategy import NO_CHOICE
 from shoal.sim.training.world import World
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import VirtualTime, check_countable
 from shoal.switching.tables import PICOSECONDS
 from shoal.transport.holes import POLICIES, ZERO
+from shoal.transport.renewals import check_pull_bound
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
@@ -59,6 +62,7 @@ def check(scenario: Scenario) -> None:
                 )
             check_transport(cluster, training, strategy)
             _check_holes(training, strategy, made)
+            _check_pulls(training, strategy, made)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
             else:  # what workers compute alone tells before hours have passed
@@ -69,13 +73,21 @@ def _check_holes(
     training: TrainingSpec, strategy: StrategySpec, made: AbstractSimulatedStrategy
 ) -> None:
     """Raise `UsageError` for a policy that would make no difference."""
-    if POLICIES[strategy.holes] == ZERO:
+    policy = POLICIES[strategy.holes]
+    if policy == ZERO:
         return
-    if not made.sums_gradients or level_of(training, strategy) != "packets":
-        raise UsageError(
-            "holes: only of an all-reduce's sums, packet by packet, can it be chosen what lost"
-            " parts count as; leave it out."
-        )
+    if level_of(training, strategy) != "packets":
+        raise UsageError(NO_CHOICE)
+    made.check_holes(policy)
+
+
+def _check_pulls(
+    training: TrainingSpec, strategy: StrategySpec, made: AbstractSimulatedStrategy
+) -> None:
+    """Raise `UsageError` for pulls that may lose more than pushes, or what is not calibrated."""
+    check_pull_bound(made.pull_bound, strategy.loss_bound)
+    if made.pull_bound and level_of(training, strategy) != "packets":
+        raise UsageError("pull_bound: what pulls lose is simulated packet by packet; leave it out.")
 
 
 def _world_to_try(cluster: ClusterSpec, training: TrainingSpec) -> World:
@@ -137,6 +149,10 @@ def simulate(
     if world.summing is not None and world.summing.lossy_bytes:
         world.count("lossy_bytes", world.summing.lossy_bytes)
         world.count("lost_bytes", world.summing.lost_bytes)
+    network = world.time.network
+    if isinstance(network, BoundedLossNetwork) and network.renewal_due_bytes:
+        world.count("renewal_due_bytes", network.renewal_due_bytes)
+        world.count("renewal_missing_bytes", network.renewal_missing_bytes)
     return _outcome(strategy.name, world)
 
 

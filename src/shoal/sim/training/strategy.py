@@ -7,11 +7,18 @@ in real time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from shoal.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
+
+NO_CHOICE: Final = (
+    "holes: only where gradients are summed, packet by packet, can it be chosen what lost parts"
+    " count as; leave it out."
+)
 
 
 class AbstractSimulatedStrategy(ABC):
@@ -23,9 +30,16 @@ class AbstractSimulatedStrategy(ABC):
         return True
 
     @property
-    def sums_gradients(self) -> bool:
-        """Whether it chooses what a lost part of a gradient counts as (`World.holes`)."""
-        return False
+    def pull_bound(self) -> float:
+        """Share of the parameters in a pull from a server that may get lost."""
+        return 0.0
+
+    def check_holes(self, policy: int) -> None:
+        """Raise `UsageError` if lost parts of gradients cannot count as `policy` (`World.holes`).
+
+        One of `transport.holes` but `ZERO`, under a transport whose packets are simulated.
+        """
+        raise UsageError(NO_CHOICE)
 
     @abstractmethod
     def prepare(self, world: World) -> None:

@@ -148,15 +148,17 @@ class World:
         if self.message_cost:
             yield from self.software(2 * (count - 1))
 
-    def average(self, members: Sequence[int], shares: Sequence[float] = ()) -> Process:
+    def average(
+        self, members: Sequence[int], shares: Sequence[float] = (), *, copies: bool = False
+    ) -> Process:
         """Let the members replace their parameters by their mean, with `shares` a weighted one.
 
-        What gets lost is left out of the mean, and nothing may get lost of a weighted one, as in
-        real training.
+        With `copies` these are the copies that the learner has taken. What gets lost is left out
+        of the mean, and nothing may get lost of a weighted one, as in real training.
         """
         learner = self.learner
         travels = self.loses_values and not shares and len(members) > 1
-        values = [learner.parameters(rank) for rank in members] if travels else []
+        values = [learner.parameters(r, copies=copies) for r in members] if travels else []
         summand = Summand(
             self.model.bytes,
             values,
@@ -165,9 +167,9 @@ class World:
             exact=bool(shares),
         )
         yield from self.mean(members, summand)
-        learner.average(members, shares or [1 / len(members)] * len(members))
+        learner.average(members, shares or [1 / len(members)] * len(members), copies=copies)
         for rank, mean in zip(members, values, strict=False):
-            learner.replace_parameters(rank, mean)
+            learner.replace_parameters(rank, mean, copies=copies)
 
     def hierarchical_mean(self, per_host: int, size: float) -> Process:
         """Let all workers average `size` bytes, first `per_host` that follow each other.
@@ -263,16 +265,41 @@ class World:
         a, b = self.host_of[rank], self.host_of[other]
         return self.time.transfer([a, b], [b, a], [size * self.time.network.header_factor] * 2)
 
+    def renew(
+        self, target: int, sources: Sequence[int], sizes: Sequence[float], bound: float
+    ) -> Signal:
+        """As `gather`, of newer versions of what the target has.
+
+        Of their packets, where these are simulated, the share `bound` may get lost.
+        """
+        network = self.time.network
+        if not bound or not isinstance(network, BoundedLossNetwork):
+            return self.gather(target, sources, sizes)
+        between = [self.host_of[each] for each in sources], [self.host_of[target]] * len(sources)
+        return self.time.over(network.start(self.time.now, *between, sizes, renew_bound=bound))
+
+    def renew_values(
+        self, target: int, sources: Sequence[int], version: Contribution, bound: float
+    ) -> Signal:
+        """As `renew`, of values that travel, where the world carries any."""
+        network = self.time.network
+        assert isinstance(network, BoundedLossNetwork)  # the only one in which values travel
+        between = [self.host_of[each] for each in sources], [self.host_of[target]] * len(sources)
+        return self.time.over(network.renew(self.time.now, *between, version, bound))
+
     def gather(self, target: int, sources: Sequence[int], sizes: Sequence[float]) -> Signal:
         """Start sending from ranks to another; the signal is given when all has arrived."""
         return self.sends(sources, [target] * len(sizes), sizes)
 
 
 class Meeting:
-    """Workers that exchange together once all of them are there."""
+    """Workers that exchange together once all of them are there.
 
-    def __init__(self, world: World, members: Sequence[int]) -> None:
-        self._world, self._members = world, members
+    `times`, by rank, take what each has waited and exchanged.
+    """
+
+    def __init__(self, world: World, members: Sequence[int], times: Sequence[Times]) -> None:
+        self._world, self._members, self._times = world, members, times
         self._arrived: dict[int, int] = {}
         self._over = Signal()
 
@@ -286,8 +313,8 @@ class Meeting:
             yield self._over
             return
         for member, since in self._arrived.items():
-            world.times[member].wait += now - since
+            self._times[member].wait += now - since
         yield from exchange
         for member in self._members:
-            world.times[member].exchange += world.time.now - now
+            self._times[member].exchange += world.time.now - now
         world.time.give(self._over)

@@ -72,7 +72,11 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """Values that are pushed, part by part, and where they arrive: two arrays of one length."""
+    """Values that are pushed, part by part, and where they arrive: two arrays of one length.
+
+    With error feedback (`policy`, one of `transport.holes`) what the last one of this `tensor` has
+    lost is added to the values as they leave.
+    """
 
     values: NDArray[np.float32]
     arrived: NDArray[np.float32]
@@ -80,6 +84,7 @@ class Contribution:
     """Of both arrays, one for each source and target."""
     tensor: Hashable
     """Its name from one iteration to the next."""
+    policy: int = ZERO
 
 
 @dataclass(slots=True)
@@ -91,6 +96,8 @@ class _Transfer:
     """When, picoseconds."""
     tables: dict[int, MessageTables] = field(default_factory=dict)
     """By host."""
+    renews: bool = False
+    """Whether it brings newer versions of what receivers have."""
 
 
 class BoundedLossNetwork:
@@ -181,7 +188,9 @@ class BoundedLossNetwork:
         self._started = self._over = self._now = 0
         self._standstill = Standstill(self._arrived)
         self.lossy_bytes = self.lost_bytes = 0
-        """Of transfers that are over: what might have got lost, and what did."""
+        """Of contributions to sums that are over: what might have got lost, and what did."""
+        self.renewal_due_bytes = self.renewal_missing_bytes = 0
+        """The same of newer versions."""
 
     @property
     def sends_datagrams(self) -> bool:
@@ -230,12 +239,14 @@ class BoundedLossNetwork:
         *,
         most: float = float("inf"),
         contributes: bool = False,
+        renew_bound: float = 0.0,
         layer_class: int = 0,
     ) -> int:
         """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
 
-        What `contributes` to a sum may lose a share of it. No payload is carried. The transport
-        keeps to no rate: `most` is of no account.
+        What `contributes` to a sum may lose a share of it, and what is a newer version of what its
+        target has the share `renew_bound`. No payload is carried. The transport keeps to no rate:
+        `most` is of no account.
         """
         number = self._new_number()
         senders, receivers = np.asarray(sources, np.int64), np.asarray(targets, np.int64)
@@ -250,12 +261,12 @@ class BoundedLossNetwork:
             starts,
             np.maximum(1, counts),
             layer_class=layer_class,
-            loss_bound=self.loss_bound if contributes else 0.0,
+            loss_bound=self.loss_bound if contributes else renew_bound,
             is_tagged=contributes and self.important < 1,
         )
         tables = transfer_tables(flows, len(self.endpoints), self.config)
         self._tag(tables, number)
-        return self._post(at, number, tables, int(stays.sum()))
+        return self._post(at, number, tables, int(stays.sum()), renews=renew_bound > 0)
 
     def push(
         self,
@@ -272,8 +283,35 @@ class BoundedLossNetwork:
         gets lost within the bound leaves what is there. The arrays must stay until it is over.
         Raises `UsageError` if packets have no room for values.
         """
+        return self._move_values(
+            at, sources, targets, contribution, self.loss_bound, layer_class=layer_class
+        )
+
+    def renew(
+        self,
+        at: int,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        version: Contribution,
+        bound: float,
+    ) -> int:
+        """As `push`, of a newer version of what is there, untagged, with this `bound`."""
+        return self._move_values(at, sources, targets, version, bound, renews=True)
+
+    def _move_values(
+        self,
+        at: int,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        contribution: Contribution,
+        bound: float,
+        *,
+        layer_class: int = 0,
+        renews: bool = False,
+    ) -> int:
         self._check_payload()
         values, arrived = contribution.values, contribution.arrived
+        keeps = contribution.policy == ERROR_FEEDBACK and bound > 0
         number, awaited = self._new_number(), 0
         moved = []
         for source, target, part in zip(sources, targets, contribution.parts, strict=True):
@@ -291,14 +329,25 @@ class BoundedLossNetwork:
             counts,
             form=FLOAT32,
             layer_class=layer_class,
-            loss_bound=self.loss_bound,
-            is_tagged=True,
+            loss_bound=bound,
+            is_tagged=not renews,
+            keeps_missing=keeps,
         )
         tables = transfer_tables(flows, len(self.endpoints), self.config)
         for host, each in tables.items():
+            self._feed_back(host, contribution.tensor, values)
             each.place(arrived.ctypes.data, values.ctypes.data)
-            self._taggers[host].tag(each, contribution.tensor)
-        return self._post(at, number, tables, awaited)
+            if not renews:
+                self._taggers[host].tag(each, contribution.tensor)
+            if keeps:
+                self._kept[host, contribution.tensor] = each
+        return self._post(at, number, tables, awaited, renews=renews)
+
+    def _feed_back(self, host: int, tensor: Hashable, values: NDArray[np.float32]) -> None:
+        """Add to values what the last ones of `host` by this name have lost, if that was kept."""
+        kept = self._kept.pop((host, tensor), None)
+        if kept is not None:
+            kept.add_kept(values.ctypes.data)
 
     def _check_payload(self) -> None:
         if not self.carries_payload:
@@ -355,9 +404,7 @@ class BoundedLossNetwork:
         number = self._new_number()
         tables = self._sums(hosts, len(arrays[0]), FLOAT32, algorithm, options)
         for host, array in zip(hosts, arrays, strict=True):
-            kept = self._kept.pop((host, tensor), None)
-            if kept is not None:
-                kept.add_kept(array.ctypes.data)
+            self._feed_back(host, tensor, array)
             tables[host].place(array.ctypes.data)
             self._taggers[host].tag(tables[host], tensor)
             if keeps:
@@ -477,9 +524,17 @@ class BoundedLossNetwork:
         self._local_free[host] = max(self._local_free[host], at) + took
         heapq.heappush(self._local, (self._local_free[host], number))
 
-    def _post(self, at: int, number: int, tables: dict[int, MessageTables], awaited: int) -> int:
+    def _post(
+        self,
+        at: int,
+        number: int,
+        tables: dict[int, MessageTables],
+        awaited: int,
+        *,
+        renews: bool = False,
+    ) -> int:
         tables = {host: each for host, each in tables.items() if not each.is_empty}
-        self._transfers[number] = _Transfer(len(tables) + awaited, at, tables)
+        self._transfers[number] = _Transfer(len(tables) + awaited, at, tables, renews)
         if not tables:
             return number
         self._pass_time(at)
@@ -508,8 +563,14 @@ class BoundedLossNetwork:
         self._over += 1
         for tables in transfer.tables.values():
             lossy = tables.incoming[tables.incoming["target"] < tables.incoming["size"]]
-            self.lossy_bytes += int(lossy["size"].sum())
-            self.lost_bytes += int((lossy["size"] - lossy["received"]).sum())
+            due = int(lossy["size"].sum())
+            lost = due - int(lossy["received"].sum())
+            if transfer.renews:
+                self.renewal_due_bytes += due
+                self.renewal_missing_bytes += lost
+            else:
+                self.lossy_bytes += due
+                self.lost_bytes += lost
         self._remembered.append(number)
         if len(self._remembered) > REMEMBERED:
             del self._transfers[self._remembered.popleft()]

@@ -27,7 +27,8 @@ class Flows:
     """From each of `sources` to the one of `targets` that stands there: `counts` elements.
 
     They come from the places `starts` of one buffer and go to the same ones of another. Of each a
-    share of `loss_bound` may get lost; `is_tagged` makes room for which packets are important.
+    share of `loss_bound` may get lost; `is_tagged` makes room for which packets are important,
+    `keeps_missing` for what got lost, which senders keep.
     """
 
     sources: NDArray[np.int64]
@@ -38,6 +39,7 @@ class Flows:
     layer_class: int = 0
     loss_bound: float = 0.0
     is_tagged: bool = False
+    keeps_missing: bool = False
 
 
 _PIECE: Final = np.dtype([("source", "<i4"), ("target", "<i4"), ("start", "<i8"), ("count", "<i8")])
@@ -63,6 +65,7 @@ def transfer_tables(
             flows.form,
             sending=sent.get(host, ()),
             receiving=received.get(host, ()),
+            keeps_missing=flows.keeps_missing,
             tagged=flows.is_tagged,
             zeros=arena.zeros,
         )
