@@ -128,6 +128,23 @@ def test_where_exchanges_are_long_the_plan_hides_them(monkeypatch: pytest.Monkey
     assert hides.consensus_distance > waits.consensus_distance
 
 
+def test_who_hardly_exchanges_takes_more_steps() -> None:
+    """Workers alone take several times as many, so exchanges that come late cost something."""
+    text = SMALL[: SMALL.index("[[training.slow]]")].replace("workers = 2", "workers = 4")
+    scenario = parse_scenario(text)
+    assert scenario.training is not None
+    job = replace(scenario.training, steps=300)
+    large = replace(job, parameters=100_000_000)
+    alone, pairs = Candidate("local-sgd", {"interval": 301}), Candidate("ad-psgd")
+    soon, never, late = (
+        ranking.predict(scenario.cluster, training, each, ranking.TARGET).seconds_to_target
+        for training, each in ((job, pairs), (job, alone), (large, pairs))
+    )
+    assert soon is not None
+    for seconds in (never, late):
+        assert seconds is None or seconds > 2 * soon
+
+
 @pytest.mark.parametrize("where", CLUSTERS)
 def test_a_line_has_its_transport(where: Topology) -> None:
     for each in candidates(where):

@@ -106,7 +106,10 @@ def plan(
         again = sweeping.make(packets.runs_of(read, found.ranked), ranking.Prediction)
         found = ranking.make_plan([each.result for each in again], flows)
     if json is not None:
-        stand_in = f"{ranking.MODEL} on {ranking.DATASET} to {ranking.TARGET:g}"
+        stand_in = (
+            f"{ranking.MODEL} on {ranking.DATASET} to {ranking.TARGET:g},"
+            f" in batches of {ranking.BATCH}"
+        )
         trace = None if measured is None else measured.name
         report = PlanReport(
             cluster.name, read.cluster.seed, stand_in, describe_environment(), found, trace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -103,6 +104,8 @@ def test_the_curve_has_a_point_for_every_look_and_the_target_its_time() -> None:
     for moment in (1, 2, 3, 5, 6):
         replicas.note_step(0, moment * second)
     assert [each.seconds for each in replicas.curve] == [0.0, 2.0, 5.0, 6.0]
+    assert all(each.rank0 == each.averaged for each in replicas.curve)
+    assert math.isnan(make(judges_rank0=False).curve[0].rank0)
     assert replicas.curve[-1].mean_step == 5 / WORKERS
     unmet = make(stop_at=1.1)
     assert not unmet.is_satisfied
