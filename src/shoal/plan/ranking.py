@@ -55,7 +55,8 @@ class Prediction:
     transport: str
     """What carries it, packet by packet, and what that may lose; "": flows that lose nothing."""
     step_ms: float
-    """Mean over workers."""
+    """Time to the target over the steps that workers made until then, on average; where it was not
+    met, the mean over workers."""
     seconds_to_target: float | None
     """None: the stand-in did not meet its target."""
     steps_to_target: float | None
@@ -175,7 +176,7 @@ def predict(
         name=candidate.name,
         line=candidate.line,
         transport="",
-        step_ms=outcome.step_ms,
+        step_ms=outcome.step_ms if met is None else met / last.mean_step * 1e3,
         seconds_to_target=met,
         steps_to_target=None if met is None else last.mean_step,
         consensus_distance=last.consensus_distance,
