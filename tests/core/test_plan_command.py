@@ -112,6 +112,17 @@ def test_averages_that_hide_behind_computing_are_tried() -> None:
     assert len(overlapped) < 0.6 * (len(found) - len(overlapped))  # for the time that a plan takes
 
 
+def test_steps_times_their_time_is_the_time_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside a slow worker, whose own steps take longer than those of the others."""
+    few = [each for each in candidates(alike(4)) if each.name.startswith("ripples group_size=2")]
+    monkeypatch.setattr(ranking, "candidates", lambda _: few)
+    for each in plan_of(parse_scenario(SMALL)).ranked:
+        assert each.seconds_to_target is not None
+        assert each.steps_to_target is not None
+        whole = each.steps_to_target * each.step_ms / 1e3
+        assert whole == pytest.approx(each.seconds_to_target)
+
+
 def test_where_exchanges_are_long_the_plan_hides_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 20 ms, exchanges of 26: four steps hide one, and what is stale costs steps."""
     few = [each for each in candidates(alike(4)) if each.name.startswith("local-sgd interval=4")]

@@ -17,6 +17,7 @@ from shoal.transport.agreement import (
 from shoal.transport.bitmap import count_bits, count_common, set_bit
 from shoal.transport.credit import LARGEST_CREDIT, note_shallow, note_way
 from shoal.transport.operations import (
+    begin_after_this_rank,
     find_operation,
     leave_queue,
     message_done,
@@ -108,7 +109,7 @@ def on_ready(state: State, rank: int, header: Row) -> None:
             rows[index].ready = 1
             if rows[index].state == UNREADY:
                 start_sending(state, slot, index)
-                state.core[0].peer_cursor = (state.core[0].rank + 1) % state.peers.size
+                begin_after_this_rank(state)
         index += 1
 
 

@@ -237,6 +237,12 @@ def start_sending(state: State, slot: int, index: int) -> None:
 
 
 @compiled
+def begin_after_this_rank(state: State) -> None:
+    """Let the first rank after this one that is sent anything be next: not all send to the same."""
+    state.core[0].peer_cursor = (state.core[0].rank + 1) % state.peers.size
+
+
+@compiled
 def schedule_probe(operation: Row, index: int, at: int) -> None:
     """Let it be asked at `at` what is missing of an outgoing message in state ASKING.
 

@@ -17,6 +17,7 @@ from shoal.transport.control_queue import queue_control, queue_slots
 from shoal.transport.credit import says_shallow, takes_turns
 from shoal.transport.forms import take
 from shoal.transport.operations import (
+    begin_after_this_rank,
     find_operation,
     first_segment,
     leave_queue,
@@ -134,7 +135,7 @@ def next_batch(
             )
             _write_batch(state, rank, room, memory, pieces, clock)
             return _describe(state, rank, now, transmit)
-    core.peer_cursor = (core.rank + 1) % world_size
+    begin_after_this_rank(state)
     note_pause(core, now)
     return False
 
