@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ pytest.importorskip("torch")
 from shoal.errors import UsageError
 from shoal.reproduce.dlcp import (
     ABLATION,
+    ASSUMED_SHARE,
     BOUND,
     DCTCP,
     DLCP,
@@ -26,6 +29,8 @@ from shoal.reproduce.dlcp import (
 from shoal.reproduce.dlcp_claims import claims
 from shoal.reproduce.scenarios import read_parts
 from shoal.sweeps import spread_of
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""
@@ -44,6 +49,18 @@ def test_every_trial_has_its_scenario(quick: bool) -> None:
 def test_each_of_the_papers_picture_models_is_carried_end_to_end() -> None:
     assert {trial.job for trial in plan(quick=False).end_to_end} == set(JOBS)
     assert {trial.job for trial in plan(quick=True).end_to_end} == {"resnet50"}
+
+
+def test_a_clock_that_was_measured_is_that_of_the_result_file() -> None:
+    rows = json.loads((RESULTS / "gpu-clock.json").read_text())["rows"]
+    shares = {row["model"]: round(row["share_of_peak"], 2) for row in rows}
+    clock = plan(quick=False, parts=("clock",)).trials
+    assert {trial.job: trial.share for trial in clock} == {job: shares[job] for job in JOBS}
+    assumed = set(plan(quick=False, parts=("end-to-end",)).trials)
+    assert {replace(trial, share=ASSUMED_SHARE) for trial in clock} < assumed
+    trial = Trial("8", "vgg16", DLCP, "all-reduce")
+    faster = measure_trial(replace(trial, share=2 * trial.share), 1).step_ms
+    assert faster == pytest.approx(measure_trial(trial, 1).step_ms / 2, rel=0.05)
 
 
 def test_parts_can_be_chosen() -> None:

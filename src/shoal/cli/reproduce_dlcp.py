@@ -78,7 +78,7 @@ def dlcp(
         list[str] | None,
         typer.Option(
             metavar="PART",
-            help="Only flows, ablation, end-to-end, gray or loss; may be repeated.",
+            help="Only flows, ablation, end-to-end, clock, gray or loss; may be repeated.",
         ),
     ] = None,
     seeds: SeedsOption = None,
@@ -131,6 +131,7 @@ def dlcp(
             _flow_table("Flow times, a parameter server on every host", whole.flows, measured),
             _flow_table("The three steps", whole.ablation, measured),
             _step_table("Steps end to end", whole.end_to_end, measured),
+            _step_table("The same, computing as a GPU was measured", whole.clock, measured),
             _step_table("Loss on one host's link", whole.gray, measured),
             _tolerance_table(whole, learned),
             claims_table(found),

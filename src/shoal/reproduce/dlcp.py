@@ -65,6 +65,10 @@ LAYERED: Final = replace(DLCP, name="DLCP, layers by priority", order="priority"
 """End to end: the prototype sends the partitions of tensors that ByteScheduler's kin sends, in its
 order (research digest, sections 1.4 and 1.11), so that the two differ in what carries them."""
 
+BEST_PRIOR: Final = {"all-reduce": TCP, "ps-layers": SCHEDULED}
+"""By how a job is synchronised: whose steps the papers hold DLCP's against."""
+BEST_OWN: Final = {"all-reduce": DLCP, "ps-layers": LAYERED}
+
 ABLATION: Final = (
     Rival("exact", "shoal", TAGGED),
     Rival("+ bounded loss", "shoal", TAGGED, BOUND),
@@ -72,6 +76,12 @@ ABLATION: Final = (
     replace(DLCP, name="+ a path for every packet"),
 )
 """The three steps, each with those before it; the last is DLCP."""
+
+
+ASSUMED_SHARE: Final = 0.5
+"""Of a card's float32 rate: what the scenario files reckon with."""
+MEASURED_SHARES: Final = {"resnet50": 0.3, "vgg16": 0.78, "inception-v3": 0.27}
+"""What a large card reaches with the same batches (benchmarks/results/gpu-clock.json)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +99,14 @@ class Trial:
     steps: int = 1
     mtu: int = 1_500
     """Bytes of a packet without Ethernet's header."""
+    share: float = ASSUMED_SHARE
+    """Of the card's float32 rate at which the model is computed."""
 
     @property
     def name(self) -> str:
         """What progress calls it."""
         extra = f", {self.servers} servers" if self.servers else ""
+        extra += f", {self.share:g} of the card" if self.share != ASSUMED_SHARE else ""
         extra += f", {self.loss:.2%} loss" if self.loss else ""
         return f"{self.rival.name}, {self.job} on {self.cluster} hosts, {self.sync}{extra}"
 
@@ -135,7 +148,8 @@ def measure_trial(
     cluster = replace(scenario.cluster, seed=seed, spray=trial.rival.spray)
     if trial.loss:
         cluster = losing(cluster, trial.loss, lambda cable: 0 in (cable.source, cable.target))
-    training = replace(scenario.training, steps=trial.steps, mtu=trial.mtu)
+    compute_s = scenario.training.compute_s * ASSUMED_SHARE / trial.share
+    training = replace(scenario.training, steps=trial.steps, mtu=trial.mtu, compute_s=compute_s)
     options: dict[str, int | str] = {}
     if trial.sync == "ps-layers":
         options = {"servers": trial.servers, "order": trial.rival.order}
@@ -248,6 +262,8 @@ class Plan:
     """Flow times, by scale."""
     ablation: tuple[Trial, ...]
     end_to_end: tuple[Trial, ...]
+    clock: tuple[Trial, ...]
+    """End to end, computing at the measured share of the card's rate and not at the assumed."""
     gray: tuple[Trial, ...]
     tolerances: tuple[Tolerance, ...]
     losses: tuple[float, ...]
@@ -255,7 +271,8 @@ class Plan:
     @property
     def trials(self) -> list[Trial]:
         """All of them, each once."""
-        return list(dict.fromkeys([*self.flows, *self.ablation, *self.end_to_end, *self.gray]))
+        parts = (self.flows, self.ablation, self.end_to_end, self.clock, self.gray)
+        return list(dict.fromkeys(trial for part in parts for trial in part))
 
 
 JOBS: Final = ("resnet50", "vgg16", "inception-v3")
@@ -267,7 +284,7 @@ _STEPS: Final = 3
 """End to end: enough for the next forward pass to wait for what is late."""
 
 
-PARTS: Final = ("flows", "ablation", "end-to-end", "gray", "loss")
+PARTS: Final = ("flows", "ablation", "end-to-end", "clock", "gray", "loss")
 
 
 def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
@@ -298,6 +315,11 @@ def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
         for rival in (TCP, DCTCP, DLCP)
         for loss in GRAY_LOSSES
     ]
+    own_clock = [
+        replace(trial, share=MEASURED_SHARES[trial.job])
+        for trial in (*ring, *served)
+        if trial.rival in (BEST_PRIOR[trial.sync], BEST_OWN[trial.sync])
+    ]
     flows = [Trial(scale, "resnet50", rival) for scale in scales for rival in flow_rivals]
     steps = [Trial(scales[-1], "resnet50", rival) for rival in ABLATION]
     tolerances = TOLERANCES[:1] if quick else TOLERANCES
@@ -305,6 +327,7 @@ def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
         flows=tuple(flows) if "flows" in parts else (),
         ablation=tuple(steps) if "ablation" in parts else (),
         end_to_end=(*ring, *served) if "end-to-end" in parts else (),
+        clock=tuple(own_clock) if "clock" in parts else (),
         gray=tuple(gray) if "gray" in parts else (),
         tolerances=tolerances if "loss" in parts else (),
         losses=LOSSES[::2] if quick else LOSSES,
