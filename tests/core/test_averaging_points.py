@@ -29,3 +29,10 @@ def test_only_the_word_delays_them() -> None:
         AveragingPoints(4, "backward")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="must be a whole number of at least 1"):
         AveragingPoints(0)
+
+
+def test_state_is_not_averaged_while_computing_changes_it() -> None:
+    assert AveragingPoints(1, average_state=True).options()["average_state"] is True
+    assert AveragingPoints(1).options()["average_state"] is False
+    with pytest.raises(UsageError, match="average_state is for overlap='none'"):
+        AveragingPoints(1, "next-steps", average_state=True)

@@ -70,6 +70,23 @@ def test_time_to_the_target_is_steps_learnt_times_the_time_of_a_step() -> None:
     assert counts == {"flat": 3, "scattered": 3, "64": 1}
 
 
+def test_four_learn_for_longer_as_well_unless_it_has_to_be_quick() -> None:
+    assert [each for each in paper.lessons(JOBS[0], (), longer=False) if each.times > 1] == []
+    for strategy in (paper.RING, paper.GRID):
+        lesson = paper.Lesson("wrn", "4", strategy, paper.LONGER)
+        assert lesson in paper.lessons(JOBS[0], (), longer=True)
+        (run,) = paper.learning_runs(JOBS[0], lesson, (1,))
+        assert run.arguments["learnt"].steps == 4 * JOBS[0].learnt.steps
+    made_so = made(lambda _: 100.0, lambda *_: 10.0)
+    accuracies, timings = paper.reproduce(JOBS, (), (), (1, 2), made_so, longer=True)
+    said = [each.what for each in claims_of(JOBS, accuracies, timings)]
+    assert said[:4:3] == [
+        "wrn, 4 workers: BSP / DS-Sync after as many steps",
+        "wrn, 4 workers: BSP / DS-Sync after as many steps, 4 times the first",
+    ]
+    assert not [each for each in timings if each.strategy == paper.STATEFUL]
+
+
 def test_the_best_case_is_named_and_one_that_is_too_small_is_missed() -> None:
     def fast_once(name: str) -> float:
         return 10.0 if name.startswith("bert on flat, DS-Sync, grid") else 100.0
@@ -78,13 +95,13 @@ def test_the_best_case_is_named_and_one_that_is_too_small_is_missed() -> None:
         JOBS, ("flat",), (), (1, 2), made(fast_once, lambda *_: 10.0)
     )
     claims = claims_of(JOBS, accuracies, timings)
-    assert [each.verdict for each in claims] == ["equal"] * 3 + ["reached"] * 4
-    assert claims[3].ours == "10.00 times as fast, 90% less time (bert, flat, DS-Sync, grid)"
+    assert [each.verdict for each in claims] == ["equal"] * 6 + ["reached"] * 4
+    assert claims[6].ours == "10.00 times as fast, 90% less time (bert, flat, DS-Sync, grid)"
     accuracies, timings = paper.reproduce(
         JOBS, ("flat",), (), (1, 2), made(lambda _: 100.0, lambda *_: 10.0)
     )
     claims = claims_of(JOBS, accuracies, timings)
-    assert [each.verdict for each in claims[3:]] == ["missed"] * 4
+    assert [each.verdict for each in claims[6:]] == ["missed"] * 4
 
 
 def test_without_a_target_there_is_no_time_and_no_claim() -> None:
@@ -95,7 +112,7 @@ def test_without_a_target_there_is_no_time_and_no_claim() -> None:
         JOBS, ("flat",), (), (1, 2), made(lambda _: 100.0, never_twice)
     )
     assert all(each.seconds_to_target is None for each in timings)
-    assert {each.ours for each in claims_of(JOBS, accuracies, timings)[3:]} == {"no target"}
+    assert {each.ours for each in claims_of(JOBS, accuracies, timings)[6:]} == {"no target"}
 
 
 @pytest.mark.parametrize(

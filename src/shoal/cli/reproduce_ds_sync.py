@@ -98,7 +98,7 @@ def ds_sync(
     chosen = jobs_on(dataset, quick=quick)
     load_data(each.learnt.dataset for each in chosen)
     accuracies, timings = paper.reproduce(
-        chosen, networks, scales, repeats, Sweeping(jobs, ray, runs).make
+        chosen, networks, scales, repeats, Sweeping(jobs, ray, runs).make, longer=not quick
     )
     found = claims_of(chosen, accuracies, timings)
 
@@ -133,7 +133,10 @@ def ds_sync(
 def _accuracy_table(accuracies: Sequence[Accuracy]) -> Table:
     table = table_of(
         "Learning: metric of the mean model and of rank 0's after as many steps, mean (deviation)",
-        ("job", "workers", "network", "strategy", "mean model", "rank 0", "seeds", "steps to it"),
+        (
+            *("job", "workers", "network", "strategy", "steps"),
+            *("mean model", "rank 0", "seeds", "steps to it"),
+        ),
         words=4,
     )
     for each in accuracies:
@@ -142,6 +145,7 @@ def _accuracy_table(accuracies: Sequence[Accuracy]) -> Table:
             str(each.workers),
             "flat" if each.lesson.network == "4" else each.lesson.network,
             "BSP" if each.lesson.strategy == "ring all-reduce" else each.lesson.strategy,
+            "" if each.lesson.times == 1 else f"{each.lesson.times}x",
             with_deviation(each.final, ".4f"),
             with_deviation(each.final_rank0, ".4f"),
             str(each.final.count),

@@ -29,14 +29,17 @@ T = TypeVar("T")
 
 STRATEGIES: Final = "ds-sync-strategies.toml"
 NETWORKS: Final = ("flat", "oversubscribed", "scattered", "contended")
-RING, HIERARCHICAL, SSP, ASP, GRID, TOPOLOGY = (
+RING, HIERARCHICAL, SSP, ASP, GRID, TOPOLOGY, STATEFUL = (
     "ring all-reduce",
     "hierarchical all-reduce",
     "SSP",
     "ASP",
     "DS-Sync, grid",
     "DS-Sync, topology",
+    "DS-Sync, grid, state averaged",
 )
+LONGER: Final = 4
+"""Times as many steps: whether the accuracies of BSP and DS-Sync meet later."""
 SCALES: Final = ("64", "256", "1024")
 MANY_SEEDS: Final = 3
 """Repeats with 16 workers, as the paper's; with 4 it made five."""
@@ -60,6 +63,8 @@ class Lesson:
     job: str
     network: str
     strategy: str
+    times: int = 1
+    """As many steps as the job has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +108,18 @@ def reproduce(
     scales: Sequence[str],
     seeds: Sequence[int],
     make: Make,
+    *,
+    longer: bool = True,
 ) -> tuple[dict[Lesson, Accuracy], list[Timing]]:
     """Let `make` make all runs; return what was learnt, and the times on `networks` and `scales`.
 
-    With 16 workers the first three seeds serve, with more the first one.
+    With 16 workers the first three seeds serve, with more the first one. `longer`: four learn for
+    longer as well.
     """
     taught = [
         (lesson, learning_runs(job, lesson, seeds if lesson.network == "4" else seeds[:MANY_SEEDS]))
         for job in jobs
-        for lesson in lessons(job, networks)
+        for lesson in lessons(job, networks, longer=longer)
     ]
     learnt = iter(make([run for _, runs in taught for run in runs], Learned))
     accuracies = {
@@ -133,9 +141,11 @@ def reproduce(
     return accuracies, timings
 
 
-def lessons(job: Job, networks: Sequence[str]) -> list[Lesson]:
-    """Return what has to be learnt: with 4 workers, then with 16 on `networks`."""
-    found = [Lesson(job.name, "4", each) for each in (RING, GRID, SSP, ASP)]
+def lessons(job: Job, networks: Sequence[str], *, longer: bool) -> list[Lesson]:
+    """Return what has to be learnt: with 4 workers, also for `longer`, with 16 on `networks`."""
+    found = [Lesson(job.name, "4", each) for each in (RING, GRID, STATEFUL, SSP, ASP)]
+    if longer:
+        found += [Lesson(job.name, "4", each, LONGER) for each in (RING, GRID)]
     for network in networks:
         racks = _has_racks(scenario_of(job.name, network))
         first = (TOPOLOGY,) if racks else (RING, GRID)
@@ -148,10 +158,11 @@ def learning_runs(job: Job, lesson: Lesson, seeds: Sequence[int]) -> list[Run]:
     whole = scenario_of(lesson.job, lesson.network)
     assert whole.training is not None
     strategy = next(each for each in whole.training.strategies if each.name == lesson.strategy)
-    steps = job.learnt.steps if lesson.network == "4" else job.steps_of_16
+    steps = lesson.times * (job.learnt.steps if lesson.network == "4" else job.steps_of_16)
+    longer = f", {lesson.times} times the steps" if lesson.times > 1 else ""
     return [
         Run(
-            f"{lesson.job} learns on {lesson.network}, {lesson.strategy}, seed {seed}",
+            f"{lesson.job} learns on {lesson.network}, {lesson.strategy}{longer}, seed {seed}",
             learn,
             {
                 "cluster": replace(whole.cluster, seed=seed),
@@ -168,7 +179,8 @@ def learning_runs(job: Job, lesson: Lesson, seeds: Sequence[int]) -> list[Run]:
 def timed_strategies(whole: Scenario) -> list[StrategySpec]:
     """Return the strategies that are timed on a network; a rack sums first where there are racks.
 
-    Without racks DS-Sync's topology-aware division is one group of all, which nobody would use.
+    Without racks DS-Sync's topology-aware division is one group of all, which nobody would use. How
+    much state there is to average depends on what learns, and nothing does here.
     """
     assert whole.training is not None
     workers, racks = whole.cluster.topology.hosts, _has_racks(whole)
@@ -176,7 +188,7 @@ def timed_strategies(whole: Scenario) -> list[StrategySpec]:
     for each in whole.training.strategies:
         if each.name in (SSP, ASP) and workers > _MOST_SERVED:
             continue
-        if each.name == TOPOLOGY and not racks:
+        if (each.name == TOPOLOGY and not racks) or each.name == STATEFUL:
             continue
         options = dict(each.options)
         if "per_host" in options:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from shoal.arguments import whole_number
 from shoal.groups import ds_sync_schedule, make_schedule
+from shoal.groups.averaging_points import AveragingPoints
 from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class DSSync(AbstractScheduledAveraging):
     round) or "topology" (no phase puts more flows on a bottleneck than it must). `topology` is the
     network that the last one looks at; None takes the launcher's hosts, all of them in one rack.
     `group_size` is for random partitions; 0 means the square root of the world size. With
-    `overlap="next-steps"` computing goes on while parameters are averaged.
+    `overlap="next-steps"` computing goes on while parameters are averaged; `average_state` averages
+    the optimizer's state as well.
     """
 
     name = "ds-sync"
@@ -41,8 +43,9 @@ class DSSync(AbstractScheduledAveraging):
         topology: Topology | None = None,
         interval: int = 1,
         overlap: AveragingOverlap = "none",
+        average_state: bool = False,
     ) -> None:
-        super().__init__(interval, overlap)
+        super().__init__(AveragingPoints(interval, overlap, average_state=average_state))
         ds_sync_schedule(shuffle)  # refuses an unknown word now rather than in `validate`
         self._shuffle = shuffle
         self._group_size = whole_number(
@@ -55,8 +58,7 @@ class DSSync(AbstractScheduledAveraging):
         return {
             "shuffle": self._shuffle,
             "group_size": self._group_size,
-            "interval": self._points.interval,
-            "overlap": self._points.overlap,
+            **self._points.options(),
             "topology": None if self._topology is None else repr(self._topology),
         }
 

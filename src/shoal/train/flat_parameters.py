@@ -16,6 +16,7 @@ import torch
 from shoal.errors import UsageError
 from shoal.train.known_parameters import KnownParameters
 from shoal.train.tensor_places import TensorPlaces
+from shoal.workloads.means import has_mean, is_wide_float
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ class FlatParameters:
 
 def averaged_parameters(model: nn.Module) -> list[Tensor]:
     """Return the parameters that are averaged: all but those of types that have no mean."""
-    return [p for p in model.parameters() if _is_wide_float(p) or p.is_complex()]
+    return [p for p in model.parameters() if has_mean(p)]
 
 
 def constant_parameters(model: nn.Module) -> list[Tensor]:
@@ -99,9 +100,5 @@ def averaged_buffers(model: nn.Module) -> list[Tensor]:
 
     One that holds infinities is a mask, not a statistic, and has no mean.
     """
-    dense = [b for b in model.buffers() if _is_wide_float(b) and b.layout == torch.strided]
+    dense = [b for b in model.buffers() if is_wide_float(b) and b.layout == torch.strided]
     return [b for b in dense if bool(b.isfinite().all())]
-
-
-def _is_wide_float(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.element_size() > 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from shoal.groups.averaging_points import AveragingPoints
 from shoal.runtime.channels import reserve_channels
+from shoal.train.averaged_state import AveragedState
 from shoal.train.delayed_average import DelayedAverage
 from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
@@ -18,7 +18,7 @@ from shoal.train.strategy import AbstractStrategy, Averaged
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.groups.averaging_points import AveragingOverlap
+    from shoal.groups.averaging_points import AveragingPoints
     from shoal.train.delayed_average import Average
     from shoal.train.replica import Replica
 
@@ -28,8 +28,9 @@ class AbstractPeriodicAveraging(AbstractStrategy):
 
     averaged = Averaged.PARAMETERS
 
-    def __init__(self, interval: int, overlap: AveragingOverlap) -> None:
-        self._points = AveragingPoints(interval, overlap)
+    def __init__(self, points: AveragingPoints) -> None:
+        self._points = points
+        self._state: AveragedState | None = None
         self._delayed: DelayedAverage | None = None
         self._position = 0
 
@@ -44,6 +45,8 @@ class AbstractPeriodicAveraging(AbstractStrategy):
         self._position = 0
         self._use = ModelUse(replica.model, is_shared=True)
         self._channel = 0  # the training thread's, which makes its averages one after another
+        if self._points.average_state:
+            self._state = AveragedState(replica.optimizer)
         if self._points.is_delayed and replica.communicator.world_size > 1:
             self._channel, *_ = reserve_channels(replica.communicator)
             self._delayed = DelayedAverage(replica)
@@ -65,10 +68,14 @@ class AbstractPeriodicAveraging(AbstractStrategy):
 
     def _carry_out(self, average: Average) -> None:
         """Let `average` average the model: now, or in the background a copy of it."""
+        flats, stopwatch = self._replica.flat.buffers, self._replica.stopwatch
         if self._delayed is not None:
             self._delayed.begin(average)
+        elif self._state is not None:
+            average([*flats, *self._state.gather()], stopwatch, None)
+            self._state.scatter()
         else:
-            average(self._replica.flat.buffers, self._replica.stopwatch, None)
+            average(flats, stopwatch, None)
 
     def settle(self) -> None:
         """Wait for the average under way, if there is one, and take it in."""

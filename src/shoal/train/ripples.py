@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, final
 
 from shoal.groups import GeneratorConfig
+from shoal.groups.averaging_points import AveragingPoints
 from shoal.groups.slow_worker import SlowWorker, slow_worker
 from shoal.runtime.udp.remarks import Remark
 from shoal.trace import SpanKind
@@ -109,14 +110,14 @@ class AbstractGeneratedStrategy(AbstractPeriodicAveraging):
 
     is_lock_step = False
 
-    def __init__(self, config: GeneratorConfig, interval: int, overlap: AveragingOverlap) -> None:
-        super().__init__(interval, overlap)
+    def __init__(self, config: GeneratorConfig, points: AveragingPoints) -> None:
+        super().__init__(points)
         self._config = config
 
     def options(self) -> dict[str, str | int | float | bool | None]:
-        """Return the generator's switches, the interval and the overlap."""
+        """Return the generator's switches, and when what is averaged."""
         config = {name: getattr(self._config, name) for name in self._config.__slots__}
-        return {**config, "interval": self._points.interval, "overlap": self._points.overlap}
+        return {**config, **self._points.options()}
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` if a group cannot have so many members as asked for."""
@@ -148,12 +149,13 @@ class Ripples(AbstractGeneratedStrategy):
     """Smart generator: group buffer, global division, inter-intra rounds, slowdown filter.
 
     The switches are those of `groups.GeneratorConfig`; `interval` is the number of local steps
-    between synchronizations. With `overlap="next-steps"` computing goes on while they last.
+    between synchronizations. With `overlap="next-steps"` computing goes on while they last;
+    `average_state` averages the optimizer's state as well.
     """
 
     name = "ripples"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a user's options, each by its name
         self,
         *,
         group_size: int = _DEFAULTS.group_size,
@@ -164,6 +166,7 @@ class Ripples(AbstractGeneratedStrategy):
         refined_filter: bool = _DEFAULTS.refined_filter,
         interval: int = 1,
         overlap: AveragingOverlap = "none",
+        average_state: bool = False,
     ) -> None:
         config = GeneratorConfig(
             group_size=group_size,
@@ -173,7 +176,7 @@ class Ripples(AbstractGeneratedStrategy):
             slowdown_threshold=slowdown_threshold,
             refined_filter=refined_filter,
         )
-        super().__init__(config, interval, overlap)
+        super().__init__(config, AveragingPoints(interval, overlap, average_state=average_state))
 
 
 @final
@@ -183,6 +186,12 @@ class RipplesRandom(AbstractGeneratedStrategy):
     name = "ripples-random"
 
     def __init__(
-        self, *, group_size: int = 3, interval: int = 1, overlap: AveragingOverlap = "none"
+        self,
+        *,
+        group_size: int = 3,
+        interval: int = 1,
+        overlap: AveragingOverlap = "none",
+        average_state: bool = False,
     ) -> None:
-        super().__init__(GeneratorConfig.random_mode(group_size), interval, overlap)
+        points = AveragingPoints(interval, overlap, average_state=average_state)
+        super().__init__(GeneratorConfig.random_mode(group_size), points)

@@ -18,9 +18,10 @@ WORKERS = 3
 PLAIN = replace(default_recipe("digits", "mlp"), momentum=0.0, weight_decay=0.0)
 
 
-def make(**changes: object) -> Replicas:
+def make(momentum: float = 0.0, **changes: object) -> Replicas:
     about: dict[str, object] = {"seed": 1, "look_s": 1.0, "samples": 50, **changes}
-    return Replicas(load_dataset("digits"), "mlp", PLAIN, WORKERS, **about)  # type: ignore[arg-type]
+    recipe = replace(PLAIN, momentum=momentum)
+    return Replicas(load_dataset("digits"), "mlp", recipe, WORKERS, **about)  # type: ignore[arg-type]
 
 
 def test_all_begin_alike_and_only_who_updates_moves() -> None:
@@ -41,6 +42,24 @@ def test_an_average_replaces_its_members_by_their_weighted_mean() -> None:
     torch.testing.assert_close(replicas._rows[0], 0.25 * rows[0] + 0.75 * rows[2])
     assert (replicas._rows[0] == replicas._rows[2]).all()
     assert (replicas._rows[1] == rows[1]).all()
+
+
+def test_state_is_averaged_name_by_name_and_goes_on_from_there() -> None:
+    replicas = make(momentum=0.9)
+    assert replicas.state_per_parameter == 0
+    for rank in range(WORKERS):
+        replicas.update(rank)
+    momenta = [
+        [replicas._optimizers[rank].state[p]["momentum_buffer"] for p in model.parameters()]
+        for rank, model in enumerate(replicas._models[:WORKERS])
+    ]
+    assert replicas.state_per_parameter == 1
+    before = [[each.clone() for each in of_rank] for of_rank in momenta]
+    replicas.average_state([0, 2], [0.25, 0.75])
+    for place, mine in enumerate(momenta[0]):
+        assert torch.equal(mine, momenta[2][place])
+        torch.testing.assert_close(mine, 0.25 * before[0][place] + 0.75 * before[2][place])
+        assert torch.equal(momenta[1][place], before[1][place])
 
 
 def test_what_averaging_changes_in_a_copy_is_added_to_what_was_learnt_meanwhile() -> None:

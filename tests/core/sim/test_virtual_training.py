@@ -135,6 +135,28 @@ def test_a_parameter_server_pushes_and_pulls_all_shards_but_its_own() -> None:
     assert out.counters == {"staleness.0": 80.0 + 4}
 
 
+@pytest.mark.parametrize("name", ["ds-sync", "ripples-static", "ripples", "local-sgd"])
+def test_state_travels_with_the_parameters_and_is_averaged_after_them(name: str) -> None:
+    told = mock.create_autospec(AbstractLearner, instance=True)
+    told.is_satisfied, told.size, told.gradient_elements, told.curve = False, None, 1, ()
+    told.state_per_parameter = 2.0
+    spec = StrategySpec(name, {"average_state": True})
+    job = training(name, steps=8)
+    with_state = simulate(cluster(4), job, spec, learner=told)
+    calls = [each for each in told.method_calls if each[0] in ("average", "average_state")]
+    assert [each[0] for each in calls] == ["average", "average_state"] * (len(calls) // 2)
+    assert [each[1] for each in calls[::2]] == [each[1] for each in calls[1::2]]
+    plain = simulate(cluster(4), job, StrategySpec(name))
+    apart = with_state.seconds - plain.seconds
+    assert with_state.counters == plain.counters
+    assert apart == pytest.approx(2 * (plain.seconds - 8 * 0.1), rel=0.02)  # thrice the bytes
+
+
+def test_state_of_nothing_that_learns_is_not_simulated() -> None:
+    with pytest.raises(UsageError, match="average_state needs a model that learns"):
+        run("ds-sync", cluster(4), training("ds-sync"), average_state=True)
+
+
 def test_ad_psgd_hides_its_exchanges_behind_computing() -> None:
     """Four passive workers of eight: what one computes, an exchange of its own may take."""
     out = run_both("ad-psgd", cluster(8), training("ad-psgd"), peers="exponential")

@@ -11,6 +11,7 @@ from shoal.errors import UsageError
 from shoal.factory_options import check_option_names, check_option_types
 from shoal.groups import GeneratorConfig, ds_sync_schedule
 from shoal.groups.all_workers import LOCAL_STEPS
+from shoal.groups.averaging_points import AveragingPoints
 from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
 from shoal.groups.server_clock import ssp_staleness
 from shoal.sim.training.ad_psgd import ADPSGD
@@ -51,10 +52,10 @@ def _ds_sync(
     group_size: int = 0,
     interval: int = 1,
     overlap: AveragingOverlap = "none",
+    average_state: bool = False,
 ) -> Scheduled:
-    return Scheduled(
-        ds_sync_schedule(shuffle), interval=interval, overlap=overlap, group_size=group_size
-    )
+    points = AveragingPoints(interval, overlap, average_state=average_state)
+    return Scheduled(ds_sync_schedule(shuffle), points, group_size=group_size)
 
 
 def _ripples(
@@ -67,6 +68,7 @@ def _ripples(
     refined_filter: bool = _GENERATOR.refined_filter,
     interval: int = 1,
     overlap: AveragingOverlap = "none",
+    average_state: bool = False,
 ) -> Generated:
     config = GeneratorConfig(
         group_size=group_size,
@@ -76,21 +78,31 @@ def _ripples(
         slowdown_threshold=slowdown_threshold,
         refined_filter=refined_filter,
     )
-    return Generated(config, interval=interval, overlap=overlap)
+    return Generated(config, AveragingPoints(interval, overlap, average_state=average_state))
 
 
 def _ripples_random(
-    *, group_size: int = DEFAULT_GROUP_SIZE, interval: int = 1, overlap: AveragingOverlap = "none"
+    *,
+    group_size: int = DEFAULT_GROUP_SIZE,
+    interval: int = 1,
+    overlap: AveragingOverlap = "none",
+    average_state: bool = False,
 ) -> Generated:
-    return Generated(GeneratorConfig.random_mode(group_size), interval=interval, overlap=overlap)
+    points = AveragingPoints(interval, overlap, average_state=average_state)
+    return Generated(GeneratorConfig.random_mode(group_size), points)
 
 
-def _ripples_static(*, interval: int = 1, overlap: AveragingOverlap = "none") -> Scheduled:
-    return Scheduled("ripples-static", interval=interval, overlap=overlap)
+def _ripples_static(
+    *, interval: int = 1, overlap: AveragingOverlap = "none", average_state: bool = False
+) -> Scheduled:
+    points = AveragingPoints(interval, overlap, average_state=average_state)
+    return Scheduled("ripples-static", points)
 
 
-def _local_sgd(*, interval: int = LOCAL_STEPS, overlap: AveragingOverlap = "none") -> Scheduled:
-    return Scheduled("all-reduce", interval=interval, overlap=overlap)
+def _local_sgd(
+    *, interval: int = LOCAL_STEPS, overlap: AveragingOverlap = "none", average_state: bool = False
+) -> Scheduled:
+    return Scheduled("all-reduce", AveragingPoints(interval, overlap, average_state=average_state))
 
 
 SIMULATED: dict[str, Factory] = {

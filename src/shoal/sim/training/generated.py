@@ -17,7 +17,7 @@ from shoal.sim.virtual_time import Signal
 
 if TYPE_CHECKING:
     from shoal.groups import GeneratorConfig
-    from shoal.groups.averaging_points import AveragingOverlap
+    from shoal.groups.averaging_points import AveragingPoints
     from shoal.groups.generator_events import Assignment
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 
 @final
 class Generated(AbstractPeriodicAveraging):
-    """Asks the generator every `interval` steps."""
+    """Asks the generator when an average is due."""
 
-    def __init__(
-        self, config: GeneratorConfig, *, interval: int = 1, overlap: AveragingOverlap = "none"
-    ) -> None:
-        super().__init__(interval, overlap)
+    def __init__(self, config: GeneratorConfig, points: AveragingPoints) -> None:
+        super().__init__(points)
         self._config = config
 
     def prepare(self, world: World) -> None:

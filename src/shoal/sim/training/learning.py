@@ -56,6 +56,11 @@ class AbstractLearner(ABC):
         """How many a worker's gradient has; 0 where only time counts."""
         return 0
 
+    @property
+    def state_per_parameter(self) -> float:
+        """How many elements of an optimizer's state there are for each of the model's."""
+        return 0.0
+
     @abstractmethod
     def update(self, rank: int) -> None:
         """Let a worker compute a gradient on its next batch and update its own replica by it."""
@@ -65,6 +70,10 @@ class AbstractLearner(ABC):
         self, members: Sequence[int], shares: Sequence[float], *, copies: bool = False
     ) -> None:
         """Replace the members' parameters, or their `copies`, by their mean with these weights."""
+
+    @abstractmethod
+    def average_state(self, members: Sequence[int], shares: Sequence[float]) -> None:
+        """Replace the state of the members' optimizers by its mean with these weights."""
 
     @abstractmethod
     def copy(self, rank: int) -> None:
@@ -159,6 +168,9 @@ class NothingLearned(AbstractLearner):
     def average(
         self, members: Sequence[int], shares: Sequence[float], *, copies: bool = False
     ) -> None:
+        """Do nothing."""
+
+    def average_state(self, members: Sequence[int], shares: Sequence[float]) -> None:
         """Do nothing."""
 
     def copy(self, rank: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from shoal.groups.averaging_points import AveragingPoints
+from shoal.errors import UsageError
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.training.world import Times
 from shoal.sim.virtual_time import Signal
@@ -18,26 +18,28 @@ from shoal.sim.virtual_time import Signal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.groups.averaging_points import AveragingOverlap
+    from shoal.groups.averaging_points import AveragingPoints
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
 
 
 class AbstractPeriodicAveraging(AbstractSimulatedStrategy):
-    """Averages parameters every `interval` local steps.
-
-    Raises `UsageError` for an interval or an overlap that there is not.
-    """
+    """Averages parameters when `points` say so."""
 
     _world: World
     _times: Sequence[Times]
     """By rank, where the time of averages goes: not the workers', if these compute meanwhile."""
 
-    def __init__(self, interval: int, overlap: AveragingOverlap) -> None:
-        self._points = AveragingPoints(interval, overlap)
+    def __init__(self, points: AveragingPoints) -> None:
+        self._points = points
 
     def prepare(self, world: World) -> None:
-        """Begin with nothing spent."""
+        """Begin with nothing spent. Raises `UsageError` for state that nobody knows."""
+        if self._points.average_state and not world.learner.gradient_elements:
+            raise UsageError(
+                "average_state needs a model that learns: how much state there is, its optimizer"
+                " says. Add a [learning] table, or leave average_state out."
+            )
         self._world = world
         self._times = [Times() for _ in world.times] if self._points.is_delayed else world.times
 
@@ -69,7 +71,10 @@ class AbstractPeriodicAveraging(AbstractSimulatedStrategy):
 
     def _mean(self, members: Sequence[int], shares: Sequence[float] = ()) -> Process:
         """Let the members average their parameters, or copies if that is delayed."""
-        return self._world.average(members, shares, copies=self._points.is_delayed)
+        points = self._points
+        return self._world.average(
+            members, shares, copies=points.is_delayed, state=points.average_state
+        )
 
 
 class DelayedAverage:

@@ -16,6 +16,7 @@ import torch
 from shoal.sim.training.learning import AbstractLearner, CurvePoint
 from shoal.sim.training.model import Layer, ModelSize
 from shoal.workloads import batches, evaluate, loss_of, make_model, make_optimizer, meets
+from shoal.workloads.means import averaged_state
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,6 +129,30 @@ class Replicas(AbstractLearner):
         rows = self._rows_of(copies=copies)
         mine = rows[list(members)]
         rows[list(members)] = torch.tensor(shares).to(mine.dtype) @ mine
+
+    @property
+    def state_per_parameter(self) -> float:
+        """Of whoever has made a step; all keep as much."""
+        most = max(map(self._state_elements, range(self._workers)))
+        return most / self._trained
+
+    def _state_elements(self, rank: int) -> int:
+        kept = map(averaged_state, self._optimizers[rank].state.values())
+        return sum(tensor.numel() for tensors in kept for tensor in tensors.values())
+
+    def average_state(self, members: Sequence[int], shares: Sequence[float]) -> None:
+        """Replace the state of the members' optimizers by its weighted mean, name by name."""
+        columns = zip(*(self._models[rank].parameters() for rank in members), strict=True)
+        for parameters in columns:
+            kept = [
+                averaged_state(self._optimizers[rank].state[parameter])
+                for rank, parameter in zip(members, parameters, strict=True)
+            ]
+            for name in kept[0]:
+                values = torch.stack([each[name] for each in kept])
+                mean = torch.einsum("m,m...->...", torch.tensor(shares).to(values.dtype), values)
+                for each in kept:
+                    each[name].copy_(mean)
 
     def copy(self, rank: int) -> None:
         """Take a copy of a worker's parameters, statistics included."""

@@ -14,7 +14,7 @@ from shoal.sim.training.racks import racks_of
 from shoal.sim.training.world import Meeting
 
 if TYPE_CHECKING:
-    from shoal.groups.averaging_points import AveragingOverlap
+    from shoal.groups.averaging_points import AveragingPoints
     from shoal.groups.group import Group
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
@@ -22,17 +22,10 @@ if TYPE_CHECKING:
 
 @final
 class Scheduled(AbstractPeriodicAveraging):
-    """Averages by the schedule of this name, every `interval` steps."""
+    """Averages by the schedule of this name."""
 
-    def __init__(
-        self,
-        schedule: str,
-        *,
-        interval: int = 1,
-        overlap: AveragingOverlap = "none",
-        group_size: int = 0,
-    ) -> None:
-        super().__init__(interval, overlap)
+    def __init__(self, schedule: str, points: AveragingPoints, *, group_size: int = 0) -> None:
+        super().__init__(points)
         self._name, self._group_size = schedule, group_size
 
     def prepare(self, world: World) -> None:

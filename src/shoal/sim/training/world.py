@@ -149,25 +149,34 @@ class World:
             yield from self.software(2 * (count - 1))
 
     def average(
-        self, members: Sequence[int], shares: Sequence[float] = (), *, copies: bool = False
+        self,
+        members: Sequence[int],
+        shares: Sequence[float] = (),
+        *,
+        copies: bool = False,
+        state: bool = False,
     ) -> Process:
         """Let the members replace their parameters by their mean, with `shares` a weighted one.
 
-        With `copies` these are the copies that the learner has taken. What gets lost is left out
-        of the mean, and nothing may get lost of a weighted one, as in real training.
+        With `copies` these are the copies that the learner has taken. With `state` the optimizers'
+        state goes with them, of which nothing gets lost. What gets lost is left out of the mean,
+        and nothing may get lost of a weighted one, as in real training.
         """
         learner = self.learner
+        weights = list(shares) or [1 / len(members)] * len(members)
         travels = self.loses_values and not shares and len(members) > 1
         values = [learner.parameters(r, copies=copies) for r in members] if travels else []
         summand = Summand(
-            self.model.bytes,
+            self.model.bytes * (1 + (learner.state_per_parameter if state else 0)),
             values,
             tensor="parameters",
             policy=DIVIDE_BY_COUNT,
             exact=bool(shares),
         )
         yield from self.mean(members, summand)
-        learner.average(members, shares or [1 / len(members)] * len(members), copies=copies)
+        learner.average(members, weights, copies=copies)
+        if state:
+            learner.average_state(members, weights)
         for rank, mean in zip(members, values, strict=False):
             learner.replace_parameters(rank, mean, copies=copies)
 
