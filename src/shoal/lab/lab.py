@@ -24,6 +24,7 @@ from shoal.lab.network.fabric import Fabric
 from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
 from shoal.lab.open_files import raise_limit, refused_as
+from shoal.memory import available_bytes
 from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
 
 if TYPE_CHECKING:
@@ -285,7 +286,7 @@ def _packets(spec: ClusterSpec) -> int:
     """Return how many packets the fabric is to have room for; raise `ResourceError`."""
     wanted = packets_inside(spec)
     needed = wanted * SLOT_BYTES
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = available_bytes()
     if needed > available:
         message = (
             f"The buffers and delays of this lab take {needed / 1e6:.0f} MB of memory,"

@@ -1,0 +1,42 @@
+"""How much memory there is to have: asked before something large is made; a kernel says it late.
+
+Allocating succeeds for more than there is, and the process is killed when the memory is written to.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+_SYSTEM: Final = Path("/proc/meminfo")
+_CONTAINER: Final = Path("/sys/fs/cgroup")
+
+
+def available_bytes(system: Path = _SYSTEM, container: Path = _CONTAINER) -> int:
+    """Return how many bytes can be taken: those that are free, or caches that give way.
+
+    In a container that has a limit of its own (cgroup v2) no more than what is left of it.
+    """
+    left = [_of_system(system), _of_container(container)]
+    return min(each for each in left if each is not None)
+
+
+def _of_system(path: Path) -> int:
+    try:
+        lines = path.read_text().splitlines()
+        kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(kibibytes) * 1024
+
+
+def _of_container(path: Path) -> int | None:
+    """Return what is left; None if there is no limit."""
+    try:
+        limit = int((path / "memory.max").read_text())  # the word "max" is no number
+        taken = int((path / "memory.current").read_text())
+        stat = dict(line.split() for line in (path / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    return max(0, limit - taken + int(stat.get("inactive_file", 0)))
