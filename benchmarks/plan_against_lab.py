@@ -1,4 +1,4 @@
-"""The planner's ranking beside the lab's: which of five modes is first, in every scenario.
+"""The planner's ranking beside the lab's: which of six modes is first, in every scenario.
 
     python benchmarks/plan_against_lab.py > benchmarks/results/plan-against-lab.json
 
@@ -45,6 +45,9 @@ MODES: Final = {
     "shoal-local-sgd": Candidate("local-sgd", {"interval": 8}, "shoal"),
     "shoal-ripples-overlap": Candidate(
         "ripples", {"interval": 4, "overlap": "next-steps"}, "shoal", 0.1
+    ),
+    "shoal-ripples-overlap-fp16": Candidate(
+        "ripples", {"interval": 2, "overlap": "next-steps"}, "shoal", 0.1, "float16"
     ),
     "shoal-local-sgd-overlap": Candidate(
         "local-sgd", {"interval": 4, "overlap": "next-steps"}, "shoal"

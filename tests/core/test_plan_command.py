@@ -168,7 +168,12 @@ def test_a_line_has_its_transport(where: Topology) -> None:
         if each.name == "all-reduce":
             assert [one.options for one in over[3:]] == [{"overlap": "next-forward"}] * 2
             carriers += carriers[:2]
+        wires = ["float32"] * len(carriers)
+        if each.options.get("overlap"):
+            carriers += carriers[:2]
+            wires += ["float16"] * 2
         assert [(each.transport, each.loss_bound) for each in over] == carriers
+        assert [each.wire for each in over] == wires
         for one in over:
             said = chosen(one)
             strategy = make_strategy(said.pop("sync"))
@@ -176,6 +181,8 @@ def test_a_line_has_its_transport(where: Topology) -> None:
             if "algorithm" not in one.options:
                 assert one.options.items() <= strategy.options().items()
             wanted = {"transport": "shoal" if one.transport == "shoal" else "gloo"}
+            wanted |= {"wire": one.wire} if one.wire != "float32" else {}
+            assert one.wire == "float32" or strategy.can_round
             assert said == wanted | ({"loss_bound": 0.1} if one.loss_bound else {})
 
 

@@ -255,6 +255,18 @@ def test_wrong_names_are_refused_before_anything_runs(
             "holes: only where gradients are summed, packet by packet, can it be chosen",
         ),
         (
+            'sync = "ps-bsp"\ntransport = "shoal"\nwire = "float16"',
+            "wire: simulated for sums of gradients by all-reduce, and for averages that hide",
+        ),
+        (
+            'sync = "ds-sync"\ntransport = "shoal"\nwire = "float16"',
+            "wire: simulated for sums of gradients by all-reduce, and for averages that hide",
+        ),
+        (
+            'sync = "ds-sync"\naverage_state = true',
+            "average_state: how much there is, the optimizer of a model says that learns; name",
+        ),
+        (
             'sync = "ps-bsp"\ntransport = "shoal"\nloss_bound = 0.1\npull_bound = 0.2',
             "Pulls may lose no more than pushes: a pull's bound of 0.2 needs a loss bound of as",
         ),

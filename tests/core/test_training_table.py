@@ -47,7 +47,7 @@ def test_a_cluster_alone_is_a_scenario() -> None:
 
 def test_what_only_shoals_transport_knows_may_be_said_where_it_carries() -> None:
     """Named by the strategy, or by the job."""
-    keys = "loss_bound = 0.1\ntags = false"
+    keys = 'loss_bound = 0.1\ntags = false\nwire = "bfloat16"'
     for old, new in (
         ("group_size = 2", f'transport = "shoal"\n{keys}'),
         ("steps = 12", 'steps = 12\ntransport = "shoal"'),
@@ -57,6 +57,7 @@ def test_what_only_shoals_transport_knows_may_be_said_where_it_carries() -> None
         assert read is not None
         assert read.strategies[1].loss_bound == 0.1
         assert not read.strategies[1].tags
+        assert read.strategies[1].wire == "bfloat16"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ TCP: Final = "cubic"
 
 _CARRIERS: Final = ((SHOAL, 0.0), (SHOAL, 0.1), (TCP, 0.0))
 
+_WHOLE, _HALF = "float32", "float16"
+
 _LOSES_NOTHING: Final = ("ad-psgd",)
 """What makes no sums, so that a bound allows nothing."""
 
@@ -49,6 +51,8 @@ class Candidate:
     """What carries it; "": whatever does."""
     loss_bound: float = 0.0
     """Share of a sum's contributions that may get lost."""
+    wire: str = "float32"
+    """What is sent of every element."""
     topology: Topology | None = None
     """The cluster, for a strategy that has to be told."""
 
@@ -62,7 +66,7 @@ class Candidate:
     def carrier(self) -> str:
         """What tables call its transport, with what that may lose."""
         bound = f" loss_bound={self.loss_bound:g}" if self.loss_bound else ""
-        return f"{self.transport}{bound}"
+        return f"{self.transport}{bound}{'' if self.wire == _WHOLE else f' wire={self.wire}'}"
 
     @property
     def line(self) -> str:
@@ -77,6 +81,8 @@ class Candidate:
             sync += f', transport="{SHOAL if self.transport == SHOAL else "gloo"}"'
         if self.loss_bound:
             sync += f", loss_bound={self.loss_bound:g}"
+        if self.wire != _WHOLE:
+            sync += f', wire="{self.wire}"'
         line = f"optimizer = shoal.DistributedOptimizer(optimizer, model, sync={sync})"
         return f"{line}  # where {_HIERARCHICAL} is set" if self.is_hierarchical else line
 
@@ -145,8 +151,9 @@ def _may_hide(candidate: Candidate) -> bool:
 def carried(candidate: Candidate) -> list[Candidate]:
     """Return `candidate` over every transport, with every bound that allows it something.
 
-    All-reduce may also go on behind the next forward pass where front layers are brought first:
-    over what keeps the order of what it is given there is nothing to gain.
+    Copies of parameters that are averaged behind computing may be sent in half of the bytes, over
+    what can round. All-reduce may also go on behind the next forward pass where front layers are
+    brought first: over what keeps the order of what it is given there is nothing to gain.
     """
     found = [
         replace(candidate, transport=transport, loss_bound=bound)
@@ -154,6 +161,8 @@ def carried(candidate: Candidate) -> list[Candidate]:
         if not (bound and candidate.strategy in _LOSES_NOTHING)
         and not (candidate.is_hierarchical and (bound or transport != SHOAL))
     ]
+    if candidate.options.get("overlap") == _OVERLAPPED["overlap"]:
+        found += [replace(each, wire=_HALF) for each in found if each.transport == SHOAL]
     if candidate.strategy == "all-reduce" and not candidate.options:
         forward = {"overlap": "next-forward"}
         found += [replace(each, options=forward) for each in found if each.transport == SHOAL]

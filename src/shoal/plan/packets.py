@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario, TrainingSpec
 
 NOTES: Final = (
-    "Steps to the target are those of flows: what lost parts of sums do to learning is left out.",
+    "Steps to the target are those of flows: what loss and rounding do to learning is left out.",
     "Transports carry a few steps each: what happens later on is left out.",
 )
 
@@ -94,7 +94,12 @@ def predict_over(
     """
     job = replace(training, steps=_steps(cluster, training, candidate), transport="")
     plain = StrategySpec(candidate.strategy, candidate.options)
-    packets = replace(plain, transport=candidate.transport, loss_bound=candidate.loss_bound)
+    packets = replace(
+        plain,
+        transport=candidate.transport,
+        loss_bound=candidate.loss_bound,
+        wire=candidate.wire,
+    )
     before = simulate(cluster, job, plain)
     after = simulate(cluster, job, packets, tick=tick)
     factor, met = after.step_ms / before.step_ms, flows.seconds_to_target

@@ -35,6 +35,8 @@ class StrategySpec:
     """How finely it is simulated; "": as the job says."""
     holes: str = "zero"
     """What a lost part of a gradient counts as where gradients are summed: `transport.holes`."""
+    wire: str = "float32"
+    """What is sent of every element: one of `transport.forms.WIRE_TYPES`."""
 
     @property
     def name(self) -> str:

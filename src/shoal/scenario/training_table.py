@@ -10,6 +10,7 @@ from shoal.scenario.measured import read_measured
 from shoal.scenario.slowness import check_probability
 from shoal.scenario.toml_table import parse_flag, parse_number, parse_one_of, parse_whole
 from shoal.scenario.training_spec import LEVELS, SHOAL, Level, StrategySpec, TrainingSpec
+from shoal.transport.forms import WIRE_TYPES
 from shoal.transport.holes import POLICIES
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _LEAST_TICK_S: Final = 1e-9
 _MOST_TICK_S: Final = 1e-3
 _MOST_TIMEOUT_S: Final = 60.0
 _ELEMENT_BYTES: Final = 4
+_OF_SHOAL: Final = ("loss_bound", "holes", "tags", "wire")
+"""Keys that only Shoal's transport knows."""
 
 
 def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
@@ -91,11 +94,11 @@ def _strategy(table: Table, usual: Level, carries: str) -> StrategySpec:
     options = {
         key: table.take(key, _option)
         for key in table.keys()  # noqa: SIM118 - not a dictionary
-        if key not in ("sync", "label", "transport", "loss_bound", "holes", "tags", "level")
+        if key not in ("sync", "label", "level", "transport", *_OF_SHOAL)
     }
     transport = table.take("transport", _word, "")
     level = _level(table, usual, transport or carries, is_named=bool(transport))
-    for key in ("loss_bound", "holes", "tags"):
+    for key in _OF_SHOAL:
         if key in table and (transport or carries) != SHOAL:
             sentence = f"Only the transport {SHOAL!r} knows it: name that one, or leave it out."
             raise table.error(sentence, key)
@@ -108,6 +111,7 @@ def _strategy(table: Table, usual: Level, carries: str) -> StrategySpec:
         table.take("tags", parse_flag, True),
         level,
         table.take("holes", lambda value: parse_one_of(value, tuple(POLICIES)), "zero"),
+        table.take("wire", lambda value: parse_one_of(value, WIRE_TYPES), "float32"),
     )
     table.end()
     return spec

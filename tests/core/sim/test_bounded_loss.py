@@ -21,6 +21,7 @@ from shoal.switching.settings import CLASS_SELECTORS, Link, Port, Profile, Queue
 from shoal.switching.tables import NEVER, PICOSECONDS, QUEUES, Count
 from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, star
 from shoal.transport.endpoint import TransportConfig
+from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
 from shoal.transport.holes import ERROR_FEEDBACK
 from shoal.transport.tables import Counter
 from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
@@ -204,6 +205,25 @@ def test_values_travel_in_the_packets(algorithm: str) -> None:
     assert network.run(NEVER) == [number]
     for array in arrays:
         np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("form", "digits"), [(FLOAT32_AS_FLOAT16, 11), (FLOAT32_AS_BFLOAT16, 8)])
+def test_values_that_are_rounded_take_half_of_the_packets(form: int, digits: int) -> None:
+    packets = []
+    for each in (FLOAT32, form):
+        case = Case(loss=0.0, room=10**7, jitter_s=0.0, spray=False, bound=0.0, seed=1)
+        network = lossy(case, carries_payload=True)
+        arrays = some_values()
+        expected = np.mean(arrays, axis=0)
+        network.mean(0, range(6), arrays, tensor="layer", form=each)
+        network.run(NEVER)
+        packets.append(int(network.state.counts[..., Count.SENT_BYTES].sum()))
+    assert packets[1] == pytest.approx(packets[0] / 2, rel=0.1)
+    apart = np.abs(arrays[0] - expected)
+    assert apart.max() > 0
+    np.testing.assert_array_less(apart, np.abs(expected).max() * 4 * 2.0**-digits)
+    for array in arrays[1:]:
+        np.testing.assert_array_equal(array, arrays[0])
 
 
 def test_a_lost_packet_is_a_hole_in_the_gradient() -> None:

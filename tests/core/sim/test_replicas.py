@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 import torch
 
 from shoal.sim.training.replicas import Replicas
+from shoal.transport.forms import FLOAT32_AS_FLOAT16
 from shoal.workloads import default_recipe, load_dataset
 
 WORKERS = 3
@@ -79,6 +80,20 @@ def test_what_averaging_changes_in_a_copy_is_added_to_what_was_learnt_meanwhile(
     torch.testing.assert_close(replicas._rows[0], mean + learnt)
     torch.testing.assert_close(replicas._rows[2], mean)
     assert (replicas._rows[1] == copied[1]).all()
+
+
+def test_a_copy_is_rounded_and_the_model_keeps_what_was_not_sent() -> None:
+    replicas = make()
+    replicas.update(0)
+    own = replicas._rows[0].clone()
+    replicas.copy(0, FLOAT32_AS_FLOAT16)
+    replicas.copy(1, FLOAT32_AS_FLOAT16)
+    assert replicas._copies is not None
+    assert torch.equal(replicas._copies[0], own.half().float())
+    replicas.average([0, 1], [0.5, 0.5], copies=True)
+    mean = (own.half().float() + replicas._rows[1].half().float()) / 2
+    replicas.add_changes(0)
+    torch.testing.assert_close(replicas._rows[0], own + (mean - own.half().float()))
 
 
 def test_a_gradient_is_of_the_parameters_that_it_was_computed_on() -> None:

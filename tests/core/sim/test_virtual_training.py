@@ -20,6 +20,7 @@ from shoal.sim.training.simulation import simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
 from shoal.train.strategies import STRATEGIES, make_strategy
+from shoal.transport.forms import FLOAT32_AS_FLOAT16
 
 if TYPE_CHECKING:
     from shoal.sim.training.outcome import Outcome
@@ -153,8 +154,30 @@ def test_state_travels_with_the_parameters_and_is_averaged_after_them(name: str)
 
 
 def test_state_of_nothing_that_learns_is_not_simulated() -> None:
-    with pytest.raises(UsageError, match="average_state needs a model that learns"):
+    with pytest.raises(UsageError, match="average_state: how much there is, the optimizer"):
         run("ds-sync", cluster(4), training("ds-sync"), average_state=True)
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_what_is_rounded_takes_half_of_the_bytes(wire: str) -> None:
+    for name, options in (("all-reduce", {}), ("local-sgd", {"overlap": "next-steps"})):
+        job = training(name, compute_s=1e-5)
+        spec = StrategySpec(name, options, transport="shoal")
+        whole, half = (
+            simulate(cluster(4), job, replace(spec, wire=each)).seconds
+            for each in ("float32", wire)
+        )
+        assert half == pytest.approx(whole / 2, rel=0.15)  # next to nothing is computed
+
+
+def test_copies_are_averaged_as_they_were_sent() -> None:
+    told = mock.create_autospec(AbstractLearner, instance=True)
+    told.is_satisfied, told.size, told.gradient_elements, told.curve = False, None, 0, ()
+    spec = StrategySpec("local-sgd", {"overlap": "next-steps"}, wire="float16")
+    simulate(cluster(2), training("local-sgd", steps=8), spec, learner=told)
+    copies = [each for each in told.method_calls if each[0] == "copy"]
+    assert copies
+    assert {each[1][1] for each in copies} == {FLOAT32_AS_FLOAT16}
 
 
 def test_ad_psgd_hides_its_exchanges_behind_computing() -> None:

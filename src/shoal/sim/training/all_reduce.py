@@ -74,6 +74,11 @@ class AllReduce(AbstractSimulatedStrategy):
         """Not if it is hierarchical: its stages are plain messages, which arrive whole."""
         return self._algorithm != "hierarchical"
 
+    @property
+    def can_round(self) -> bool:
+        """Gradients may be, where the transport sums them."""
+        return self.contributes
+
     def check_holes(self, policy: int) -> None:
         """Allow all of them, if its sums are the transport's."""
         if not self.contributes:
@@ -170,11 +175,12 @@ class AllReduce(AbstractSimulatedStrategy):
         else:
             part = self._parts[number]
             summand = Summand(
-                size,
+                size * world.wire_share,
                 [each[part.start : part.stop] for each in iteration.gradients],
                 tensor=number,
                 layer_class=self._classes[number],
                 policy=world.holes,
+                form=world.wire,
             )
             yield from world.mean(everyone, summand, algorithm=self._algorithm)
         world.time.give(iteration.summed[number])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from shoal.errors import ProtocolError
+from shoal.transport.forms import FLOAT32
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,8 +77,11 @@ class AbstractLearner(ABC):
         """Replace the state of the members' optimizers by its mean with these weights."""
 
     @abstractmethod
-    def copy(self, rank: int) -> None:
-        """Take a copy of a worker's parameters, to be averaged while the worker learns on."""
+    def copy(self, rank: int, wire: int = FLOAT32) -> None:
+        """Take a copy of a worker's parameters, to be averaged while the worker learns on.
+
+        It is rounded as `wire`, one of `transport.forms.IN_FLOAT32`, says.
+        """
 
     @abstractmethod
     def add_changes(self, rank: int) -> None:
@@ -173,7 +177,7 @@ class NothingLearned(AbstractLearner):
     def average_state(self, members: Sequence[int], shares: Sequence[float]) -> None:
         """Do nothing."""
 
-    def copy(self, rank: int) -> None:
+    def copy(self, rank: int, wire: int = FLOAT32) -> None:
         """Do nothing."""
 
     def add_changes(self, rank: int) -> None:

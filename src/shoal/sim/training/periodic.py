@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from shoal.errors import UsageError
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.training.world import Times
 from shoal.sim.virtual_time import Signal
@@ -33,13 +32,18 @@ class AbstractPeriodicAveraging(AbstractSimulatedStrategy):
     def __init__(self, points: AveragingPoints) -> None:
         self._points = points
 
+    @property
+    def averages_state(self) -> bool:
+        """As asked for."""
+        return self._points.average_state
+
+    @property
+    def can_round(self) -> bool:
+        """Copies may be, which are averaged while computing goes on."""
+        return self._points.is_delayed
+
     def prepare(self, world: World) -> None:
-        """Begin with nothing spent. Raises `UsageError` for state that nobody knows."""
-        if self._points.average_state and not world.learner.gradient_elements:
-            raise UsageError(
-                "average_state needs a model that learns: how much state there is, its optimizer"
-                " says. Add a [learning] table, or leave average_state out."
-            )
+        """Begin with nothing spent."""
         self._world = world
         self._times = [Times() for _ in world.times] if self._points.is_delayed else world.times
 
@@ -87,7 +91,7 @@ class DelayedAverage:
 
     def begin(self, average: Process) -> None:
         """Let `average` work on a copy of the model; the one before has been taken in."""
-        self._world.learner.copy(self._rank)
+        self._world.learner.copy(self._rank, self._world.wire)
         self._over = Signal()
         self._world.time.begin(self._carry_out(average, self._over))
 

@@ -15,6 +15,7 @@ import torch
 
 from shoal.sim.training.learning import AbstractLearner, CurvePoint
 from shoal.sim.training.model import Layer, ModelSize
+from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
 from shoal.workloads import batches, evaluate, loss_of, make_model, make_optimizer, meets
 from shoal.workloads.means import averaged_state
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from shoal.workloads import Dataset, Recipe
 
 _PICOSECONDS = 1e12
+_SENT_AS = {
+    FLOAT32: torch.float32,
+    FLOAT32_AS_BFLOAT16: torch.bfloat16,
+    FLOAT32_AS_FLOAT16: torch.float16,
+}
 
 
 @final
@@ -154,11 +160,11 @@ class Replicas(AbstractLearner):
                 for each in kept:
                     each[name].copy_(mean)
 
-    def copy(self, rank: int) -> None:
-        """Take a copy of a worker's parameters, statistics included."""
+    def copy(self, rank: int, wire: int = FLOAT32) -> None:
+        """Take a copy of a worker's parameters, statistics included, rounded as `wire` says."""
         if self._copies is None:
             self._copies, self._copied = (self._rows[: self._workers].clone() for _ in range(2))
-        self._copies[rank] = self._copied[rank] = self._rows[rank]
+        self._copies[rank] = self._copied[rank] = self._rows[rank].to(_SENT_AS[wire])
 
     def add_changes(self, rank: int) -> None:
         """Add to a worker's parameters what averaging has changed in its copy."""

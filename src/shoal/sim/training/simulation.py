@@ -27,6 +27,7 @@ from shoal.sim.training.world import World
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import VirtualTime, check_countable
 from shoal.switching.tables import PICOSECONDS
+from shoal.transport.forms import FLOAT32, sum_form
 from shoal.transport.holes import POLICIES, ZERO
 from shoal.transport.renewals import check_pull_bound
 
@@ -63,6 +64,9 @@ def check(scenario: Scenario) -> None:
             check_transport(cluster, training, strategy)
             _check_holes(training, strategy, made)
             _check_pulls(training, strategy, made)
+            _check_wire(training, strategy, made)
+            if not training.dataset:
+                _check_state(made)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
             else:  # what workers compute alone tells before hours have passed
@@ -88,6 +92,27 @@ def _check_pulls(
     check_pull_bound(made.pull_bound, strategy.loss_bound)
     if made.pull_bound and level_of(training, strategy) != "packets":
         raise UsageError("pull_bound: what pulls lose is simulated packet by packet; leave it out.")
+
+
+def _check_wire(
+    training: TrainingSpec, strategy: StrategySpec, made: AbstractSimulatedStrategy
+) -> None:
+    """Raise `UsageError` where nothing is rounded, or its rounding is not simulated."""
+    is_whole = sum_form("float32", strategy.wire) == FLOAT32
+    if not is_whole and not (made.can_round and level_of(training, strategy) != "closed-form"):
+        raise UsageError(
+            "wire: simulated for sums of gradients by all-reduce, and for averages that hide behind"
+            ' computing (overlap = "next-steps"), but by no closed form; leave it out.'
+        )
+
+
+def _check_state(made: AbstractSimulatedStrategy) -> None:
+    """Raise `UsageError` for state that nobody has."""
+    if made.averages_state:
+        raise UsageError(
+            "average_state: how much there is, the optimizer of a model says that learns; name a"
+            " dataset, or leave it out."
+        )
 
 
 def _world_to_try(cluster: ClusterSpec, training: TrainingSpec) -> World:
@@ -134,6 +159,8 @@ def simulate(
         return predict(cluster, training, strategy, model_of(training))
     world = make_world(cluster, training, strategy, learner=learner, network=network)
     made = make_simulated(strategy.strategy, strategy.options)
+    if not world.learner.gradient_elements:
+        _check_state(made)
     made.prepare(world)
     for rank in range(world.size):
         world.time.begin(made.worker(rank), awaited=True)
@@ -215,6 +242,7 @@ def make_world(
         message_cost=round(cost.message_s * PICOSECONDS),
         server_cost=round(cost.server_s * PICOSECONDS),
         holes=POLICIES[strategy.holes],
+        wire=sum_form("float32", strategy.wire),
     )
 
 

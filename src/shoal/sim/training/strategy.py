@@ -30,6 +30,16 @@ class AbstractSimulatedStrategy(ABC):
         return True
 
     @property
+    def averages_state(self) -> bool:
+        """Whether the optimizers' state is exchanged, which only something that learns has."""
+        return False
+
+    @property
+    def can_round(self) -> bool:
+        """Whether what it sends may be rounded to a narrower type on its way."""
+        return False
+
+    @property
     def pull_bound(self) -> float:
         """Share of the parameters in a pull from a server that may get lost."""
         return 0.0

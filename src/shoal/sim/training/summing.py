@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
+from shoal.transport.forms import FLOAT32
 from shoal.transport.holes import ZERO
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Summand:
     """What a lost part of a value counts as: one of `transport.holes`."""
     exact: bool = False
     """Whether nothing of it may get lost."""
+    form: int = FLOAT32
+    """What of an element is sent: one of `transport.forms`."""
 
 
 def sum_over_hosts(
@@ -75,6 +78,7 @@ def sum_over_hosts(
                 algorithm=algorithm,
                 policy=summand.policy,
                 layer_class=summand.layer_class,
+                form=summand.form,
             )
         else:
             number = network.all_reduce(

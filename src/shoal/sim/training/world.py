@@ -16,6 +16,7 @@ from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
+from shoal.transport.forms import FLOAT32, widening
 from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class World:
     """Software, for a push and a pull, picoseconds."""
     holes: int = ZERO
     """What a lost part of a gradient counts as where workers sum them: one of `transport.holes`."""
+    wire: int = FLOAT32
+    """What of an element is sent where it may be rounded: one of `transport.forms.IN_FLOAT32`."""
     counters: dict[str, float] = field(default_factory=dict)
     times: list[Times] = field(init=False)
     summing: SummingNetwork | None = field(init=False)
@@ -81,6 +84,11 @@ class World:
     def workers_per_host(self) -> int:
         """The most workers that share a host."""
         return max(Counter(self.host_of).values())
+
+    @property
+    def wire_share(self) -> float:
+        """Of the bytes of elements, what is sent of them where they may be rounded."""
+        return 1 / widening(self.wire)
 
     @property
     def sums_overlap(self) -> bool:
@@ -166,12 +174,15 @@ class World:
         weights = list(shares) or [1 / len(members)] * len(members)
         travels = self.loses_values and not shares and len(members) > 1
         values = [learner.parameters(r, copies=copies) for r in members] if travels else []
+        form = self.wire if copies else FLOAT32
+        sent = 1 + (learner.state_per_parameter if state else 0)
         summand = Summand(
-            self.model.bytes * (1 + (learner.state_per_parameter if state else 0)),
+            self.model.bytes * sent / widening(form),
             values,
             tensor="parameters",
             policy=DIVIDE_BY_COUNT,
             exact=bool(shares),
+            form=form,
         )
         yield from self.mean(members, summand)
         learner.average(members, weights, copies=copies)

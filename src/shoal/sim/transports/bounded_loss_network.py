@@ -384,12 +384,14 @@ class BoundedLossNetwork:
         algorithm: str = "direct",
         policy: int = ZERO,
         layer_class: int = 0,
+        form: int = FLOAT32,
     ) -> int:
         """Let `hosts` replace their arrays by the mean of what arrives; return the number.
 
         The values travel in the packets and lie where they should when it is over; until then the
         arrays must stay. Packets are tagged by the magnitudes of `tensor` in its last iteration.
-        `policy` is one of `transport.holes`. Raises `UsageError` if packets have no room for them.
+        `policy` is one of `transport.holes`, `form` of `transport.forms.IN_FLOAT32`. Raises
+        `UsageError` if packets have no room for them.
         """
         self._check_payload()
         keeps = policy == ERROR_FEEDBACK and self.loss_bound > 0
@@ -402,7 +404,7 @@ class BoundedLossNetwork:
             tagged=True,
         )
         number = self._new_number()
-        tables = self._sums(hosts, len(arrays[0]), FLOAT32, algorithm, options)
+        tables = self._sums(hosts, len(arrays[0]), form, algorithm, options)
         for host, array in zip(hosts, arrays, strict=True):
             self._feed_back(host, tensor, array)
             tables[host].place(array.ctypes.data)
