@@ -277,7 +277,8 @@ def test_the_middle_run_of_each_candidate_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "soonest", [{"loss_bound": 0.1}, {"steps_behind": 3}, {"consensus_distance": 2.0}]
+    "soonest",
+    [{"loss_bound": 0.1}, {"is_rounded": True}, {"steps_behind": 3}, {"consensus_distance": 2.0}],
 )
 def test_of_equally_fast_ones_the_plan_takes_what_risks_least(soonest: dict[str, Any]) -> None:
     made = [

@@ -66,7 +66,12 @@ class Candidate:
     def carrier(self) -> str:
         """What tables call its transport, with what that may lose."""
         bound = f" loss_bound={self.loss_bound:g}" if self.loss_bound else ""
-        return f"{self.transport}{bound}{'' if self.wire == _WHOLE else f' wire={self.wire}'}"
+        return f"{self.transport}{bound}{f' wire={self.wire}' if self.is_rounded else ''}"
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether a narrower type is sent than what is averaged."""
+        return self.wire != _WHOLE
 
     @property
     def line(self) -> str:
@@ -81,7 +86,7 @@ class Candidate:
             sync += f', transport="{SHOAL if self.transport == SHOAL else "gloo"}"'
         if self.loss_bound:
             sync += f", loss_bound={self.loss_bound:g}"
-        if self.wire != _WHOLE:
+        if self.is_rounded:
             sync += f', wire="{self.wire}"'
         line = f"optimizer = shoal.DistributedOptimizer(optimizer, model, sync={sync})"
         return f"{line}  # where {_HIERARCHICAL} is set" if self.is_hierarchical else line

@@ -109,6 +109,7 @@ def predict_over(
         line=candidate.line,
         transport=candidate.carrier,
         loss_bound=candidate.loss_bound,
+        is_rounded=candidate.is_rounded,
         step_ms=flows.step_ms * factor,
         seconds_to_target=None if met is None else met * factor,
         compute_share=after.compute_share,

@@ -71,6 +71,8 @@ class Prediction:
     exchange_share: float
     loss_bound: float = 0.0
     """Share of a sum that may get lost."""
+    is_rounded: bool = False
+    """Whether a narrower type is sent than what is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,8 @@ def _risk(each: Prediction) -> tuple[bool, int, float, float]:
 
     Which exchange everything, then those whose workers stay together, and whose replicas do.
     """
-    behind = each.steps_behind or 0
-    return each.loss_bound > 0, behind, each.consensus_distance, each.seconds_to_target or np.inf
+    behind, is_exact = each.steps_behind or 0, not (each.loss_bound or each.is_rounded)
+    return not is_exact, behind, each.consensus_distance, each.seconds_to_target or np.inf
 
 
 def predict(
