@@ -12,7 +12,7 @@ from shoal.transport.holes import ERROR_FEEDBACK, ZERO
 
 def test_nothing_said_is_the_plain_transport() -> None:
     sums = from_environment({}).sums
-    assert (sums.loss_bound, sums.policy, sums.algorithm, sums.per_host) == (0, ZERO, "auto", 1)
+    assert (sums.loss_bound, sums.policy, sums.algorithm, sums.per_host) == (0, ZERO, "auto", 0)
     assert sums.wire is None
 
 

@@ -183,6 +183,16 @@ def test_the_environment_says_who_meets_in_sums_over_all(
     assert results[0]["met"] == met_by_first
 
 
+def test_hosts_are_told_by_addresses_where_no_launcher_says_how_many_ranks_they_have() -> None:
+    bound = (
+        "import os\nos.environ['SHOAL_BIND'] = f'127.0.0.{2 + int(os.environ[\"RANK\"]) // 2}'\n"
+    )
+    results = printed_by_ranks(bound + WHO_MEETS, 4, SHOAL_ALL_REDUCE="hierarchical")
+    for result in results:
+        assert set(result["total"]) == {10.0, 3.0}
+    assert results[0]["met"] == [1, 2]
+
+
 REUSED_MEMORY = """
 import json
 import numpy as np

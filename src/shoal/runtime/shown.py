@@ -32,7 +32,8 @@ class Shown(msgspec.Struct, frozen=True):
     @property
     def manner(self) -> str:
         """How the rank makes sums, as its environment says it."""
-        hosts = f", LOCAL_WORLD_SIZE={self.per_host}" if self.algorithm == "hierarchical" else ""
+        hosts = f", LOCAL_WORLD_SIZE={self.per_host or '(none)'}"
+        hosts = hosts if self.algorithm == "hierarchical" else ""
         return f"SHOAL_ALL_REDUCE={self.algorithm}{hosts} and SHOAL_WIRE={self.wire or '(none)'}"
 
 

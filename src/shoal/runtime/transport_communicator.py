@@ -149,8 +149,9 @@ class TransportCommunicator:
         """What may get lost from now on, and what the floats of sums are sent as."""
         self.algorithm = algorithm
         """What makes sums over all workers from now on."""
-        self.workers_per_host = 1
-        """Where `algorithm` is "hierarchical": workers that share a host, one after another."""
+        self.workers_per_host = 0
+        """Where `algorithm` is "hierarchical": workers that share a host, one after another; 0: as
+        many as do by their addresses."""
         self._from_anyone = AnySource(self._world)
         self._copier: HelperThread | None = None
         self._error: ShoalError | None = None

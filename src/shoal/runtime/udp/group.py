@@ -80,8 +80,9 @@ class SumOptions:
     None: neither."""
     algorithm: str = AUTO
     """One of `collectives.graphs.ALGORITHMS`, or what suits the sum and its group's hosts."""
-    per_host: int = 1
-    """Members that share a host, numbered one after another, for "hierarchical"."""
+    per_host: int = 0
+    """Members that share a host, numbered one after another, for "hierarchical"; 0: as many as do
+    by their addresses."""
     importance: str = LARGE
     """Which of a named tensor's packets count as important; see `transport.tags`."""
     renews: bool = False
@@ -174,6 +175,8 @@ class TransportGroup:
         counts = may_lose and options.counts_arrivals
         if options.algorithm == AUTO:
             options = self._settled(memory, options, may_lose=may_lose, counts=counts)
+        elif options.algorithm == "hierarchical" and not options.per_host:
+            options = replace(options, per_host=self._per_host)
         if counts and options.algorithm != "direct":
             message = (
                 f"A {options.algorithm} all-reduce adds up sums on their way, so lost contributions"

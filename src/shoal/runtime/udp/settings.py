@@ -12,7 +12,7 @@
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
 | SHOAL_RATE | to each rank: what `fixed` keeps to and `timely` begins with | 1 Gbit/s |
 | SHOAL_TAGS | what packets say to switches: both, layers, importance or none | both |
-| SHOAL_ALL_REDUCE | auto, direct, ring or hierarchical (hosts of LOCAL_WORLD_SIZE ranks) | auto |
+| SHOAL_ALL_REDUCE | auto, direct, ring or hierarchical (of LOCAL_WORLD_SIZE, if set) | auto |
 | SHOAL_LOSS_BOUND | torch backend: share of each contribution to a sum that may get lost | 0 |
 | SHOAL_HOLES | torch backend: zero, divide-by-count or error-feedback | zero |
 | SHOAL_WIRE | torch backend: sums of floats are sent as float32, float16, bfloat16 | as is |
@@ -46,6 +46,7 @@ _LEAST_RATE = 1000
 _PACED = ("fixed", "timely")
 """Rate controls that have a rate of their own."""
 
+_PER_HOST = "LOCAL_WORLD_SIZE"
 _TAGS = ("both", "layers", "importance", "none")
 
 
@@ -103,7 +104,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
             loss_bound=_share(given, "SHOAL_LOSS_BOUND"),
             policy=POLICIES[_choice(given, "SHOAL_HOLES", tuple(POLICIES))],
             algorithm=_choice(given, "SHOAL_ALL_REDUCE", (AUTO, *ALGORITHMS)),
-            per_host=_number(given, "LOCAL_WORLD_SIZE", 1, low=1),
+            per_host=_number(given, _PER_HOST, 1, low=1) if _PER_HOST in given else 0,
             wire=_choice(given, "SHOAL_WIRE", WIRE_TYPES) if given.get("SHOAL_WIRE") else None,
         ),
     )
