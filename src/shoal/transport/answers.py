@@ -15,7 +15,7 @@ from shoal.transport.agreement import (
     refuse_again,
 )
 from shoal.transport.bitmap import count_bits, count_common, set_bit
-from shoal.transport.credit import LARGEST_CREDIT, note_shallow, note_way
+from shoal.transport.credit import LARGEST_CREDIT, hear_shallow, note_way
 from shoal.transport.operations import (
     begin_after_this_rank,
     find_operation,
@@ -57,7 +57,7 @@ def on_feedback(state: State, rank: int, header: Row, feedback: Row, arrived: in
     peer = state.peers[rank]
     peer.gives_turns = header.flags & TURNS != 0
     if header.flags & SHALLOW:
-        note_shallow(state.core[0], arrived)
+        hear_shallow(state.core[0], peer, arrived)
     is_turn = bool(peer.gives_turns and header.kind & 15 == FEEDBACK)
     set_bit(state.candidates.ctypes.data, rank)
     highest = unwrap(peer.reported_highest, int(feedback.highest))

@@ -264,6 +264,9 @@ CORE: Final = np.dtype(
         ("full", "<f8"),  # the same of rounds in which a port was full
         ("high_delay", "<f8"),  # queueing delay that one packet in ten exceeds, microseconds
         ("high_gaps", "<f8"),  # share of the latest gaps before which a packet exceeded it
+        ("high_between", "<f8"),  # and of the packets between them, the share that exceeded it
+        ("between", "<i8"),  # packets since the latest gap
+        ("between_high", "<i8"),  # and those of them that exceeded it
         ("shallow_until", "<i8"),  # until when ports are taken for shallow, by this host's clock
         ("found_until", "<i8"),  # the same where this rank has found so itself, and tells others
         ("forgiving", "<f8"),  # 1 where a message may lose some, less the more rounds ago that was
