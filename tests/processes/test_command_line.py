@@ -279,6 +279,36 @@ def test_a_signal_ends_the_command_itself(number: int, code: int, words: str) ->
         assert shoal.check_end(code, PROMPT_S) == f"{words}\n"
 
 
+IN_A_CALLBACK = """
+import os, signal, time, weakref
+from shoal.cli import app
+
+class Thing:
+    pass
+
+def work(**_):
+    thing = Thing()
+    kept = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    del thing
+    time.sleep(30)
+
+app._make_app = lambda: work
+app.main()
+"""
+
+
+def test_a_signal_that_comes_where_python_cannot_raise_is_not_lost() -> None:
+    """As in the weak references' callbacks of an import."""
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_A_CALLBACK],
+        capture_output=True,
+        text=True,
+        timeout=25,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (143, "terminated\n")
+
+
 def test_nothing_outlives_a_killed_launcher() -> None:
     with command("--max-steps", ENDLESS) as shoal:
         shoal.until(shoal.is_training)

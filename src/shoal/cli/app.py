@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 import shoal
@@ -27,6 +28,9 @@ _ENDINGS: Final = {
 }
 _BY_SIGNAL: Final = 128
 """Added to a signal's number it is the exit code, as shells have it."""
+
+_AGAIN_S: Final = 0.01
+"""After which a signal that nobody could be told of is sent again."""
 
 _OUTPUT: Final = 1
 """The descriptor of standard output."""
@@ -48,6 +52,7 @@ def version() -> None:
 def main() -> None:
     """Run the command line; exits with the documented code."""
     output = _own_output()
+    sys.unraisablehook = _stop_again
     try:
         for number in _ENDINGS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs do
@@ -111,6 +116,18 @@ def _make_app() -> typer.Typer:
 
 def _stop(number: int, _frame: FrameType | None) -> None:
     raise _Stopped(number)
+
+
+def _stop_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Send a signal once more that came while Python was in a place that cannot raise.
+
+    In a weak reference's callback, as importing has them, and in destructors.
+    """
+    if isinstance(unraisable.exc_value, _Stopped):
+        number = unraisable.exc_value.number
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _own_output() -> int:
