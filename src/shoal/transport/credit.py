@@ -141,9 +141,12 @@ OF_WAY: Final = 1.25
 HIGHEST: Final = 0.1
 """The share of packets whose queueing delay counts as high."""
 
+HIGH_GAPS: Final = 0.3
+"""Share of gaps behind a packet with a high delay from which ports are shallow. What a port drops
+that bursts fill follows 0.2 to 0.5."""
+
 MORE_HIGH_GAPS: Final = 0.2
-"""By how much the share of gaps behind a packet with a high delay has to exceed that of packets for
-ports to be shallow: for what gets lost by chance there is no difference."""
+"""By how much that has to exceed the share of packets: what gets lost by chance follows as many."""
 
 GAPS: Final = 24.0
 """Of so many gaps that share is a running mean."""
@@ -403,7 +406,7 @@ def fill_in_bursts(core: Row) -> bool:
     Of what comes at one time a tenth has a high delay. That may be most of the packets: who comes
     with many others had to wait for them.
     """
-    return bool(core.high_gaps - core.high_between > MORE_HIGH_GAPS)
+    return bool(core.high_gaps > max(HIGH_GAPS, core.high_between + MORE_HIGH_GAPS))
 
 
 @compiled
