@@ -36,6 +36,7 @@ TCP: Final = "cubic"
 _CARRIERS: Final = ((SHOAL, 0.0), (SHOAL, 0.1), (TCP, 0.0))
 
 _WHOLE, _HALF = "float32", "float16"
+"""What elements are sent as."""
 
 _LOSES_NOTHING: Final = ("ad-psgd",)
 """What makes no sums, so that a bound allows nothing."""
@@ -51,7 +52,7 @@ class Candidate:
     """What carries it; "": whatever does."""
     loss_bound: float = 0.0
     """Share of a sum's contributions that may get lost."""
-    wire: str = "float32"
+    wire: str = _WHOLE
     """What is sent of every element."""
     topology: Topology | None = None
     """The cluster, for a strategy that has to be told."""

@@ -156,6 +156,15 @@ def test_state_travels_with_the_parameters_and_is_averaged_after_them(name: str)
 def test_state_of_nothing_that_learns_is_not_simulated() -> None:
     with pytest.raises(UsageError, match="average_state: how much there is, the optimizer"):
         run("ds-sync", cluster(4), training("ds-sync"), average_state=True)
+    spec = StrategySpec("ds-sync", {"average_state": True}, level="closed-form")
+    with pytest.raises(UsageError, match="average_state: how much there is, the optimizer"):
+        simulate(cluster(4), training("ds-sync"), spec)
+
+
+@pytest.mark.parametrize("name", ["ds-sync", "ripples-static", "local-sgd"])
+def test_state_that_is_not_averaged_may_be_said_to_stay(name: str) -> None:
+    said = run_both(name, cluster(4), training(name), average_state=False)
+    assert said.digest == run(name, cluster(4), training(name)).digest
 
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])

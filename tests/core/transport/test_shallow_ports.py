@@ -79,6 +79,18 @@ def test_who_only_hears_of_shallow_ports_soon_forgets_it() -> None:
         assert 0 < ahead <= (EPOCH_US if until else HEARD_US + 1_000)
 
 
+@pytest.mark.parametrize(
+    ("gaps", "between", "is_found"),
+    [(0.35, 0.1, True), (0.28, 0.02, False), (0.35, 0.2, False), (0.5, 0.25, True)],
+)
+def test_what_follows_high_delays_has_to_be_much_and_more_than_usual(
+    gaps: float, between: float, is_found: bool
+) -> None:
+    core = Endpoint(0, 2, TransportConfig()).state.core[0]
+    core["high_gaps"], core["high_between"] = gaps, between
+    assert fill_in_bursts(core) == is_found
+
+
 def test_losses_by_chance_in_batches_that_wait_longer_make_no_port_shallow() -> None:
     """One call in ten brings eight packets, which had to wait for each other: half of all."""
     endpoint = Endpoint(0, 2, TransportConfig())

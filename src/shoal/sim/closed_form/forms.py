@@ -120,6 +120,7 @@ def _scheduled(
     schedule: str,
     interval: int = 1,
     overlap: AveragingOverlap = "none",
+    average_state: bool = False,  # noqa: ARG001 - refused before: nothing learns by a formula
     group_size: int = 0,
 ) -> Spent:
     """Return what a round of groups every `interval` steps takes; each waits for its own only.

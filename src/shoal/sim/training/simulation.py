@@ -65,7 +65,7 @@ def check(scenario: Scenario) -> None:
             _check_holes(training, strategy, made)
             _check_pulls(training, strategy, made)
             _check_wire(training, strategy, made)
-            if not training.dataset:
+            if not training.dataset or level_of(training, strategy) == "closed-form":
                 _check_state(made)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
@@ -155,7 +155,7 @@ def simulate(
     scenario asks for one.
     """
     if level_of(training, strategy) == "closed-form":
-        make_simulated(strategy.strategy, strategy.options)
+        _check_state(make_simulated(strategy.strategy, strategy.options))
         return predict(cluster, training, strategy, model_of(training))
     world = make_world(cluster, training, strategy, learner=learner, network=network)
     made = make_simulated(strategy.strategy, strategy.options)
