@@ -40,7 +40,11 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
         return next((outcome for outcome in self.outcomes if outcome.key == key), None)
 
     def with_outcome(self, environment: Environment, outcome: Outcome) -> ClusterFile:
-        """Return this file with `outcome`, in place of an older one of the same job."""
+        """Return this file with `outcome`, in place of an older one of the same job.
+
+        It says which processor it is of, since jobs of one file may run on several machines.
+        """
+        outcome = msgspec.structs.replace(outcome, processor=environment.processor)
         others = [each for each in self.outcomes if each.key != outcome.key]
         return msgspec.structs.replace(self, environment=environment, outcomes=[*others, outcome])
 

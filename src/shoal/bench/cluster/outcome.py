@@ -76,6 +76,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     """Of the library."""
 
+    processor: str = ""
+    """What it ran on; not noted before 2026-11-27."""
+
     figures: Figures | None = None
     skipped: str = ""
     """Why it could not be tried here."""
