@@ -1,16 +1,40 @@
-"""How much memory there is to have: asked before something large is made; a kernel says it late.
+"""How much memory there is to have, and whether a run's tables fit: asked before they are made.
 
-Allocating succeeds for more than there is, and the process is killed when the memory is written to.
+A kernel says it late: allocating succeeds for more than there is, and the process is killed when
+the memory is written to.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Final
 
+from shoal.errors import ResourceError
+
 _SYSTEM: Final = Path("/proc/meminfo")
 _CONTAINER: Final = Path("/sys/fs/cgroup")
+_LARGE: Final = 8
+"""Tables that take this part of what is free are worth looking for what can go."""
+
+
+def check_room(needed: int, what: str, remedy: str) -> None:
+    """Raise `ResourceError` if `needed` bytes, for `what`, are more than can be had.
+
+    A network and its processes hold each other, so the one before may still be there: large tables
+    do not wait until Python comes to look for such circles by itself. `remedy` ends the sentence.
+    """
+    available = available_bytes()
+    if needed > available // _LARGE:
+        gc.collect()
+        available = available_bytes()
+    if needed > available:
+        message = (
+            f"{what} would take {needed / 1e6:,.0f} MB of memory, of which {available / 1e6:,.0f}"
+            f" MB are free: {remedy}."
+        )
+        raise ResourceError(message)
 
 
 def available_bytes(system: Path = _SYSTEM, container: Path = _CONTAINER) -> int:

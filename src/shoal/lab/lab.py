@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from shoal.errors import ResourceError, UsageError
+from shoal.errors import UsageError
 from shoal.lab.hosts.background import BackgroundFlow
 from shoal.lab.hosts.processes import HostProcess, Stream
 from shoal.lab.hosts.variables import launcher_variables
@@ -24,7 +24,7 @@ from shoal.lab.network.fabric import Fabric
 from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
 from shoal.lab.open_files import raise_limit, refused_as
-from shoal.memory import available_bytes
+from shoal.memory import check_room
 from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
 
 if TYPE_CHECKING:
@@ -285,14 +285,7 @@ class Lab:
 def _packets(spec: ClusterSpec) -> int:
     """Return how many packets the fabric is to have room for; raise `ResourceError`."""
     wanted = packets_inside(spec)
-    needed = wanted * SLOT_BYTES
-    available = available_bytes()
-    if needed > available:
-        message = (
-            f"The buffers and delays of this lab take {needed / 1e6:.0f} MB of memory,"
-            f" of which {available / 1e6:.0f} MB are free: make them smaller."
-        )
-        raise ResourceError(message)
+    check_room(wanted * SLOT_BYTES, "This lab with its buffers and delays", "make them smaller")
     return wanted
 
 

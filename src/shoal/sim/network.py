@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from shoal.switching.topology import Cable, Topology
 
 
+FEWER: Final = "simulate fewer workers, or smaller groups"
+"""What helps where a network does not fit into memory."""
+
 TCP_HEADERS: Final = 1514 / 1448
 """What links carry for a byte of payload: full packets of TCP over Ethernet, with timestamps."""
 

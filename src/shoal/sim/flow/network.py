@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from shoal.memory import check_room
 from shoal.sim.flow.events import FULL, reroute, run, set_capacity, start
 from shoal.sim.flow.tables import (
     ACCESS,
@@ -24,8 +25,7 @@ from shoal.sim.flow.tables import (
     with_hops,
     with_room,
 )
-from shoal.sim.network import TCP_HEADERS
-from shoal.sim.room import check_room
+from shoal.sim.network import FEWER, TCP_HEADERS
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.routes import Detours, check_paths
 from shoal.switching.tables import NEVER, PICOSECONDS
@@ -138,7 +138,8 @@ class FlowNetwork:
         """Make room for at least `count` more flows."""
         had = len(self._state.flows)
         room = had + max(had, count)
-        check_room(room * flow_bytes(self._state), f"A network of {room:,} flows at once")
+        needed = room * flow_bytes(self._state)
+        check_room(needed, f"A network of {room:,} flows at once", FEWER)
         self._state = with_room(self._state, room)
         self._places = places_of(self._state, self._ways)
 

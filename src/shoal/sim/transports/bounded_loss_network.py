@@ -18,11 +18,12 @@ import numpy as np
 from shoal.collectives import graphs
 from shoal.compiled import Arena
 from shoal.errors import UsageError
+from shoal.memory import check_room
+from shoal.sim.network import FEWER
 from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.simulation import check_flow, flow_rows
 from shoal.sim.packet.sources import new_flows
 from shoal.sim.packet.tables import Problem, new_window
-from shoal.sim.room import check_room
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
 from shoal.sim.transports.endpoints import endpoint_bytes, new_endpoint_state, new_hosts
 from shoal.sim.transports.standstill import SLICE, Standstill
@@ -138,7 +139,7 @@ class BoundedLossNetwork:
         self.times: list[int] = []
         """How long each flow of every transfer took, picoseconds, if that `keeps_times`."""
         hosts = topology.hosts
-        check_room(hosts * endpoint_bytes(hosts), f"Shoal's transport on {hosts:,} hosts")
+        check_room(hosts * endpoint_bytes(hosts), f"Shoal's transport on {hosts:,} hosts", FEWER)
         self._delays = WayLengths(topology, delay_of, without=down_cables(topology))
         room = packets or USUAL_PACKETS + hosts * (self.config.budget_packets + hosts)
         self.state = make_state(
