@@ -126,5 +126,16 @@ CONTENDERS: Final = (
         Shoal("local-sgd", transport="shoal", interval=OVERLAPPED, overlap="next-steps"),
         in_quick=False,
     ),
+    Contender(
+        "shoal-local-sgd-overlap-fp16",
+        Shoal(
+            "local-sgd",
+            transport="shoal",
+            wire="float16",
+            interval=OVERLAPPED // 2,
+            overlap="next-steps",
+        ),
+        in_quick=False,
+    ),
 )
 """Everyone: the control, the peers, Shoal's modes."""
