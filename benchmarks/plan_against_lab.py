@@ -1,4 +1,4 @@
-"""The planner's ranking beside the lab's: which of six modes is first, in every scenario.
+"""The planner's ranking beside the lab's: which of seven modes is first, in every scenario.
 
     python benchmarks/plan_against_lab.py > benchmarks/results/plan-against-lab.json
 
@@ -51,6 +51,9 @@ MODES: Final = {
     ),
     "shoal-local-sgd-overlap": Candidate(
         "local-sgd", {"interval": 4, "overlap": "next-steps"}, "shoal"
+    ),
+    "shoal-local-sgd-overlap-fp16": Candidate(
+        "local-sgd", {"interval": 2, "overlap": "next-steps"}, "shoal", wire="float16"
     ),
     "post-local-sgd": Candidate("local-sgd", {"interval": 4}, "cubic"),
 }

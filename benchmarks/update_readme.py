@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.bench.bench_file import BenchFile, read_bench_file
+from shoal.bench.cluster.cluster_file import read_cluster_file
+from shoal.bench.cluster.contenders import CONTENDERS
 from shoal.bench.cluster.verdict import RATIO, TIME
 from shoal.bench.loss.profile_file import read_loss_file
 from shoal.bench.loss.table import HEADINGS, answers, cells, describe
@@ -22,6 +24,7 @@ from shoal.bench.table import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shoal.bench.cluster.cluster_file import ClusterFile
     from shoal.bench.loss.profile_file import LossProfile
     from shoal.bench.rows import Row
 
@@ -52,11 +55,11 @@ def render(file: BenchFile, suite: str, link: str) -> str:
     return "\n".join(lines)
 
 
-def _origin(file: BenchFile, command: str) -> str:
-    """Return what was run where and when."""
+def _origin(file: BenchFile | ClusterFile, command: str, processors: str = "") -> str:
+    """Return what was run where and when; `processors` if that was not all on one machine."""
     where = file.environment
     return (
-        f"`{command}` on {where.processor}, {where.cores} cores, torch {where.torch},"
+        f"`{command}` on {processors or where.processor}, {where.cores} cores, torch {where.torch},"
         f" {where.taken_at[:10]}"
     )
 
@@ -114,8 +117,9 @@ def render_ratios(file: BenchFile, command: str, sections: Sequence[str], source
     return "\n".join(lines)
 
 
-def render_cluster(file: BenchFile) -> str:
+def render_cluster(file: ClusterFile) -> str:
     """Return the Markdown of the cluster suite: verdicts, everyone's times, and the studies."""
+    places = {each.processor for each in file.outcomes} | {each.processor for each in file.trials}
     verdicts = [row for row in file.rows if row.metric == RATIO]
     studies = [
         row
@@ -126,7 +130,8 @@ def render_cluster(file: BenchFile) -> str:
     ]
     head = ["| what | case | measured | target | met |", "| --- | --- | ---: | ---: | --- |"]
     lines = [
-        f"{_origin(file, 'shoal bench cluster')}. Everything else that was measured is in",
+        f"{_origin(file, 'shoal bench cluster', ' and '.join(sorted(places)))}.",
+        "Everything else that was measured, and which job ran where, is in",
         "[benchmarks/results/cluster.json](../benchmarks/results/cluster.json).",
     ]
     if verdicts:
@@ -146,14 +151,15 @@ def _times(rows: Sequence[Row]) -> list[str]:
             missed = "> " if "(0 of" in row.metric else ""
             cells.setdefault(contender, {})[scenario] = f"{missed}{number(row.value)}"
     scenarios = list(dict.fromkeys(each for by in cells.values() for each in by))
+    contenders = [each.name for each in CONTENDERS if each.name in cells]
     return [
         'Seconds to the target, by scenario; ">" where no run met it in its time.',
         "",
         "| contender | " + " | ".join(scenarios) + " |",
         "| --- |" + " ---: |" * len(scenarios),
         *(
-            f"| `{contender}` | " + " | ".join(by.get(each, "") for each in scenarios) + " |"
-            for contender, by in cells.items()
+            f"| `{name}` | " + " | ".join(cells[name].get(each, "") for each in scenarios) + " |"
+            for name in contenders
         ),
     ]
 
@@ -205,7 +211,7 @@ def main() -> None:
             "[benchmarks/results/transport-gpu.json](../benchmarks/results/transport-gpu.json)",
         ),
         ROOT / "docs" / "cluster-benchmark.md": render_cluster(
-            read_bench_file(RESULTS / "cluster.json")
+            read_cluster_file(RESULTS / "cluster.json")
         ),
         ROOT / "docs" / "loss.md": render_loss(read_loss_file(RESULTS / "loss.json").profiles),
     }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _GROUP_SIZES: Final = (2, 3, 4, 8)
 _INTERVALS: Final = (1, 4)
 _AVERAGING: Final = ("ds-sync", "ripples-static", "ripples-random")
-_LOCAL_INTERVALS: Final = (4, 8, 16)
+_LOCAL_INTERVALS: Final = (2, 4, 8, 16)
 _OVERLAPPED: Final = {"overlap": "next-steps"}
 _OVERLAPPED_SIZES: Final = (2, 4)
 """Groups of Ripples that hide their averages: half of the sizes, to keep plans short."""

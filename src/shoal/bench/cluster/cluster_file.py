@@ -50,6 +50,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_trial(self, environment: Environment, trial: Trial) -> ClusterFile:
         """Return this file with `trial`, in place of an older one of the same key."""
+        trial = msgspec.structs.replace(trial, processor=environment.processor)
         others = [each for each in self.trials if each.key != trial.key]
         return msgspec.structs.replace(self, environment=environment, trials=[*others, trial])
 

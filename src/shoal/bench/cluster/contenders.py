@@ -72,6 +72,7 @@ CONTENDERS: Final = (
     Contender("ddp-bbr", DDP(), "bbr"),
     Contender("ddp-fp16", DDP("fp16")),
     Contender("ddp-powersgd", DDP("PowerSGD")),
+    Contender("ddp-powersgd-bbr", DDP("PowerSGD"), "bbr", in_quick=False),
     Contender("post-local-sgd", PostLocalSGD()),
     Contender("torchft-ddp", TorchFT()),
     Contender("torchft-diloco", TorchFTDiLoCo()),

@@ -77,7 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of the library."""
 
     processor: str = ""
-    """What it ran on; not noted before 2026-11-27."""
+    """What it ran on."""
 
     figures: Figures | None = None
     skipped: str = ""

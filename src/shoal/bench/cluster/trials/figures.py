@@ -65,5 +65,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A trial's figures, or why there are none."""
 
     key: TrialKey
+    processor: str = ""
+    """What it ran on."""
+
     figures: TrialFigures | None = None
     failed: str = ""
