@@ -327,3 +327,12 @@ def test_names_are_unique() -> None:
 def test_whoever_goes_over_our_transport_is_ours() -> None:
     for contender in CONTENDERS:
         assert (contender.side is Side.OURS) == contender.name.startswith("shoal-"), contender.name
+
+
+def test_a_file_of_two_machines_says_which_job_ran_on_which() -> None:
+    here = msgspec.structs.replace(describe_environment(), processor="this one")
+    there = msgspec.structs.replace(here, processor="the other")
+    file = ClusterFile(environment=here).with_outcome(here, outcome("ours", 1.0))
+    file = file.with_outcome(there, outcome("peer", 2.0))
+    found = {each.key.contender: each.processor for each in file.outcomes}
+    assert found == {"ours": "this one", "peer": "the other"}
