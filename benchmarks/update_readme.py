@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headlines import cluster_table, loopback_sentence, targets_sentence, transport_table
 from shoal.bench.bench_file import BenchFile, read_bench_file
 from shoal.bench.cluster.cluster_file import read_cluster_file
 from shoal.bench.cluster.contenders import CONTENDERS
@@ -79,6 +80,35 @@ def _line(row: Row) -> str:
     return (
         f"| {row.metric}{quick} | {row.case} | {number(shown)}{deviation}{unit} |"
         f" {target} | {verdict} |"
+    )
+
+
+def render_headlines(cluster: ClusterFile, transport: BenchFile, sync: BenchFile) -> str:
+    """Return the Markdown of what a reader of the README asks first."""
+    return "\n".join(
+        [
+            "## Measured",
+            "",
+            "Seconds until a small transformer on eight emulated hosts has learnt as much, medians",
+            "(`shoal bench cluster`; caveats, all contenders and where each job ran:",
+            "[docs/cluster-benchmark.md](docs/cluster-benchmark.md)):",
+            "",
+            *cluster_table(cluster.rows),
+            "",
+            "`shoal-ddp-powersgd` is PyTorch's own hook over Shoal's transport. Of either side the best is",
+            "picked afterwards; beforehand [`shoal plan`](docs/simulator.md#a-plan-for-your-cluster)",
+            "names one.",
+            "",
+            f"{_origin(transport, 'shoal bench transport')}, sums and",
+            "pushes between namespaces with shaped ports",
+            "([docs/transport.md](docs/transport.md#measured)):",
+            "",
+            *transport_table(transport.rows),
+            "",
+            loopback_sentence(transport.rows),
+            "",
+            targets_sentence(sync.rows, "docs/benchmarks.md#measured"),
+        ]
     )
 
 
@@ -197,22 +227,21 @@ def updated(text: str, generated: str) -> str:
 
 def main() -> None:
     sync = read_bench_file(RESULTS / "sync.json")
+    transport = read_bench_file(RESULTS / "transport.json")
+    cluster = read_cluster_file(RESULTS / "cluster.json")
     documents = {
-        ROOT / "README.md": render(sync, "sync", "benchmarks/results"),
+        ROOT / "README.md": render_headlines(cluster, transport, sync),
+        ROOT / "docs" / "benchmarks.md": render(sync, "sync", "../benchmarks/results"),
         ROOT / "docs" / "control-plane.md": render_values(sync, "generator-service"),
         ROOT / "docs" / "group-generator.md": render_values(sync, "generator-core"),
-        ROOT / "docs" / "transport.md": render(
-            read_bench_file(RESULTS / "transport.json"), "transport", "../benchmarks/results"
-        ),
+        ROOT / "docs" / "transport.md": render(transport, "transport", "../benchmarks/results"),
         ROOT / "docs" / "gpu.md": render_ratios(
             read_bench_file(RESULTS / "transport-gpu.json"),
             "shoal bench transport --only gpu --only loopback",
             ("gpu", "loopback"),
             "[benchmarks/results/transport-gpu.json](../benchmarks/results/transport-gpu.json)",
         ),
-        ROOT / "docs" / "cluster-benchmark.md": render_cluster(
-            read_cluster_file(RESULTS / "cluster.json")
-        ),
+        ROOT / "docs" / "cluster-benchmark.md": render_cluster(cluster),
         ROOT / "docs" / "loss.md": render_loss(read_loss_file(RESULTS / "loss.json").profiles),
     }
     for path, generated in documents.items():
