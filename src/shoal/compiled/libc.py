@@ -67,6 +67,7 @@ EINTR: Final = 4
 EIO: Final = 5
 EAGAIN: Final = 11
 EINVAL: Final = 22
+EMSGSIZE: Final = 90
 SOL_SOCKET: Final = 1
 SOL_IP: Final = 0
 SOL_IPV6: Final = 41

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from shoal.errors import MismatchError, ResourceError
 from shoal.groups import GeneratorConfig
@@ -56,6 +57,7 @@ class GeneratedGroups:
         host, _ = meeting_place(os.environ)
         self._key = job_key(os.environ, host)
         self._step, self._has_left = 0, False
+        self._number = next(communicator.generator_numbers)
         self._service: ControlProcess | None = None
         endpoint = self._serve(communicator, host)
         try:
@@ -82,7 +84,8 @@ class GeneratedGroups:
         while more:
             assigned = self._client.request_group(_SESSION, self._step)
             if len(assigned.members) > 1:
-                yield assigned
+                number = self._number << 32 | assigned.group_id  # another generator's has another
+                yield replace(assigned, group_id=number)
             more = assigned.more
         self._step += 1
 

@@ -79,6 +79,8 @@ class NumpyCommunicator:
         self.user_numbers = count()
         """Numbers for those who share this communicator, who take them in the same order on every
         rank."""
+        self.generator_numbers = count()
+        """The same for those whose groups a generator forms."""
 
     @property
     def rank(self) -> int:

@@ -330,6 +330,16 @@ def start_session(
     return session
 
 
+def _forget_in_child() -> None:
+    """Let a forked process have no session: at its end it would take its parent's apart."""
+    global _current  # noqa: PLW0603 - one session per process, as torch has one default group
+    _current = None
+    atexit.unregister(shutdown)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
 def _gloo_beside_shoal(store: dist.Store, deadline_s: float) -> dist.ProcessGroup | None:  # type: ignore[name-defined]  # torch's own omission
     """Return a gloo group of all workers where torch's default group goes over "shoal"; collective.
 

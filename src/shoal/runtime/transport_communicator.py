@@ -352,16 +352,18 @@ class TransportCommunicator:
         left it.
         """
         flat = bytes_of(_flat(buffer))
-        heard: SimpleQueue[tuple[int, Tensor | None]] = SimpleQueue()
-        wanted = Wanted(flat.count, lambda member, place, _: heard.put((member, place)), senders)
+        heard: SimpleQueue[tuple[int, Tensor | None, BaseException | None]] = SimpleQueue()
+        wanted = Wanted(flat.count, lambda *told: heard.put(told), senders)
         self._from_anyone.receive(wanted, channel)
         while True:
             self.check()
             with suppress(Empty):
-                source, place = heard.get(timeout=POLL_S)
-                if place is not None:  # else everyone has left, and the control plane says why
+                source, place, error = heard.get(timeout=POLL_S)
+                if place is not None:
                     _flat(buffer).view(torch.uint8).copy_(place)
                     return source
+                if error is not None and not isinstance(error, WorkerLost):
+                    raise error  # of those that have left the control plane says why
 
     def check_contributions(self) -> None:
         """Raise `UsageError` if what may get lost of a contribution would have to be counted."""

@@ -91,6 +91,7 @@ class AllReduce(AbstractStrategy):
 
     def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
         """Return the context in which the user's gradients are cleared: none under way is lost."""
+        self._buckets.forget_failed_pass()
         if self._layerwise is None:
             return nullcontext()
         return self._layerwise.clearing(set_to_none=set_to_none)

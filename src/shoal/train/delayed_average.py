@@ -73,6 +73,7 @@ class DelayedAverage:
                     round_to(before, self._replica.wire)
                 own.copy_(before)
         self._done.clear()
+        self._failure = None
         self._is_under_way = self._is_wanted = True
         elsewhere = Stopwatch(self._replica.stopwatch.rank)
 

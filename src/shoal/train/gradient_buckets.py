@@ -133,7 +133,7 @@ class GradientBuckets:
         self._landed: set[int] = set()
         self._factor = 1.0
         self._used_anywhere: list[float] = []
-        self._is_callback_queued = False
+        self._is_callback_queued = self._is_passing = False
 
     def _make_hook(self, index: int) -> _Hook:
         return _Hook(self, index)
@@ -144,7 +144,7 @@ class GradientBuckets:
             self._is_local = True
             return
         if not self._is_callback_queued:
-            self._is_callback_queued = True
+            self._is_callback_queued = self._is_passing = True
             if not self._places.are_kept:  # gradients are cast and moved with their parameters
                 self._places.take_back()
             if self._order.settle():
@@ -153,7 +153,8 @@ class GradientBuckets:
         if index in self.ready:
             raise UsageError(
                 "A parameter got its gradient twice in one backward pass (activation"
-                " checkpointing with reentrant=True does that); use use_reentrant=False."
+                " checkpointing with reentrant=True does that; use use_reentrant=False), or the"
+                " pass before this one failed: call the optimizer's zero_grad() then."
             )
         self._load(index)
         self.ready.add(index)
@@ -201,6 +202,7 @@ class GradientBuckets:
 
     def _finish_backward(self) -> None:
         """Reduce what is left and wait: runs when backward has gone through the whole graph."""
+        self._is_passing = False
         self._start_rest(contributes=True)
         self._is_averaged, self._is_local = True, False
         if self.on_started is not None:
@@ -283,6 +285,20 @@ class GradientBuckets:
         if contributors:
             self.statistics.take(self._factor)
         self._used_anywhere = self._used.tolist() if len(self.ready) < len(self.parameters) else []
+
+    def forget_failed_pass(self) -> None:
+        """Make ready again if the last backward pass raised: nothing tells its hooks of that.
+
+        Raises `UsageError` if the others have a part of its gradients already.
+        """
+        if not self._is_passing or torch._C._current_graph_task_id() >= 0:  # noqa: SLF001 - torch has no public way to ask whether backward runs
+            return
+        if self._started and self._communicator.world_size > 1:
+            raise UsageError(
+                "The last backward pass failed after part of its gradients had gone to the other"
+                " workers, who wait for the rest: restart from a checkpoint."
+            )
+        self.reset()
 
     def end_step(self) -> None:
         """Note that the gradients are used now; raise `UsageError` if some were never averaged."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.errors import DeadlineExceeded
 from shoal.trace import SpanKind
@@ -51,6 +51,7 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
         """Make the schedule."""
         super()._attach(replica)
         self._schedule = self.make_schedule(replica)
+        self._num_loads = 0
         self._published = ""
 
     def _synchronize(self, round_index: int) -> None:
@@ -78,11 +79,16 @@ class AbstractScheduledAveraging(AbstractPeriodicAveraging):
                 self._replica.communicator.group_average(
                     flat,
                     group.members,
-                    sequence=round_index * len(flats) + number,
+                    sequence=self._num_loads << 32 | round_index * len(flats) + number,
                     weights=group.weights,
                     channel=self._channel,
                     wire=wire,
                 )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the saved position, with averages that no earlier ones are mistaken for."""
+        super().load_state_dict(state)
+        self._num_loads += 1
 
     def _end(self) -> None:
         """Keep averaging without updates until every worker has finished.

@@ -19,11 +19,14 @@ from shoal.transport.credit import LARGEST_CREDIT, hear_shallow, note_way
 from shoal.transport.operations import (
     begin_after_this_rank,
     find_operation,
+    handle_of,
+    index_of,
     leave_queue,
     message_done,
     outgoing_at,
     row_of,
     schedule_probe,
+    slot_of,
     start_sending,
 )
 from shoal.transport.rates import note_feedback
@@ -131,7 +134,7 @@ def _outgoing_of(state: State, rank: int, header: Row) -> int:
     if index < 0:
         state.counters[rank, _MISPLACED] += 1
         return -1
-    return slot * 65536 + index
+    return handle_of(slot, index)
 
 
 @compiled
@@ -167,7 +170,7 @@ def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, s
         state.core[0].path_left = 0  # the next path: this one may be dead
         peer = state.peers[rank]
         peer.outgoing_lossy_until = peer.next_number + LOSSY_PACKETS
-        start_sending(state, handle // 65536, handle % 65536)
+        start_sending(state, slot_of(handle), index_of(handle))
 
 
 @compiled
@@ -194,5 +197,5 @@ def on_stop(state: State, rank: int, header: Row, bitmap: int, size: int) -> Non
         _copy_bits(row.missing, bitmap, row.segments)
         keep_missing(row, state.core[0].segment_bytes)
     row.state = DONE
-    schedule_probe(state.operations[handle // 65536], handle % 65536, NEVER)
-    message_done(state, handle // 65536)
+    schedule_probe(state.operations[slot_of(handle)], index_of(handle), NEVER)
+    message_done(state, slot_of(handle))

@@ -128,16 +128,16 @@ class Endpoint:
         """
         if not self._free:
             raise ResourceError("Too many transfers at once.")
-        slot = self._free.pop()
+        slot = self._free[-1]
         row = self.state.operations[slot : slot + 1]
         row[:] = tables.operation
         row["stream"], row["iteration"] = stream, iteration
         if not self._post(slot, now):
-            self._free.append(slot)
             message = (
                 f"Number {iteration} of this conversation has been used; use each number once."
             )
             raise UsageError(message)
+        del self._free[-1]
         self._running[slot] = tables
         return slot
 

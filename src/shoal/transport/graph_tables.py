@@ -12,7 +12,14 @@ import numpy as np
 
 from shoal.transport.forms import WIRE_BYTES
 from shoal.transport.holes import ZERO
-from shoal.transport.messages import Joining, MessageTables, Receiving, Sending
+from shoal.transport.messages import (
+    LARGEST_MESSAGE_SEGMENTS,
+    MOST_MESSAGES,
+    Joining,
+    MessageTables,
+    Receiving,
+    Sending,
+)
 from shoal.transport.tables import ADD, WRITE
 
 if TYPE_CHECKING:
@@ -58,6 +65,9 @@ def piece_length(
     segments = min(segments, max(some, batch // 2 if ring else batch))
     if segments > batch:
         segments -= segments % batch
+    # half: a ring passes a shard on, and takes one in, between the same two ranks
+    least = -(-count * element // (segment_bytes * shards * (MOST_MESSAGES // 2)))
+    segments = min(max(segments, least), LARGEST_MESSAGE_SEGMENTS)
     return segments * segment_bytes // element
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LARGEST_MESSAGE_SEGMENTS: Final = 64 * BITMAP_WORDS
+MOST_MESSAGES: Final = 1 << 16
+"""Of an operation between two ranks: packets bear a message's number in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,14 @@ class MessageTables:
         if len(table) and int(table["segments"].max()) > LARGEST_MESSAGE_SEGMENTS:
             raise UsageError("A message of the transport is too long; cut it into pieces.")
         starts = _starts(table["peer"], int(table["peer"].max()) + 1 if len(table) else 0)
-        table["message"] = np.arange(len(table)) - starts[table["peer"]]
+        numbers = np.arange(len(table)) - starts[table["peer"]]
+        if len(table) and int(numbers.max()) >= MOST_MESSAGES:
+            message = (
+                f"The transport moves at most {MOST_MESSAGES:,} messages between two ranks at once;"
+                f" this takes {int(numbers.max()) + 1:,}. Send the tensor in parts."
+            )
+            raise UsageError(message)
+        table["message"] = numbers
 
     def _fill_gates(self, gates: Sequence[Joining]) -> None:
         table, memory = self.gates, MEMORY_BYTES[self._form]

@@ -222,7 +222,7 @@ def start_sending(state: State, slot: int, index: int) -> None:
     row.state = SENDING
     schedule_probe(operation, index, NEVER)
     peer = state.peers[row.peer]
-    handle = slot * 65536 + index
+    handle = handle_of(slot, index)
     before, after = -1, peer.queue
     while after >= 0 and not _goes_before(
         state, row.layer_class, operation.order, int(row.passes), after
@@ -263,10 +263,28 @@ def schedule_answer(operation: Row, index: int, at: int) -> None:
 
 
 @compiled
+def handle_of(slot: int, index: int) -> int:
+    """Return what an operation's outgoing message of this row is known by in queues."""
+    return slot << 32 | index
+
+
+@compiled
+def slot_of(handle: int) -> int:
+    """Return the slot of the operation that a handle's message belongs to."""
+    return handle >> 32
+
+
+@compiled
+def index_of(handle: int) -> int:
+    """Return the row, in its operation, of a handle's message."""
+    return handle & 0xFFFFFFFF
+
+
+@compiled
 def outgoing_at(state: State, handle: int) -> Row:
     """Return the outgoing row that a queue's handle stands for."""
-    operation = state.operations[handle // 65536]
-    return rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[handle % 65536]
+    operation = state.operations[slot_of(handle)]
+    return rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index_of(handle)]
 
 
 @compiled
@@ -274,7 +292,7 @@ def _goes_before(state: State, layer_class: int, order: int, passes: int, handle
     other = outgoing_at(state, handle)
     if layer_class != other.layer_class:
         return layer_class < other.layer_class
-    other_order = state.operations[handle // 65536].order
+    other_order = state.operations[slot_of(handle)].order
     if order != other_order:
         return order < other_order
     return passes > other.passes
@@ -385,7 +403,7 @@ def cancel_operation(state: State, slot: int) -> None:
     incoming = rows_at(operation.incoming, operation.incoming_count, INCOMING)
     for index in range(operation.outgoing_count):
         if outgoing[index].state == SENDING:
-            leave_queue(state, slot * 65536 + index)
+            leave_queue(state, handle_of(slot, index))
     for index in range(operation.incoming_count):
         row = incoming[index]
         if row.state == EXPECTED:

@@ -20,10 +20,13 @@ from shoal.transport.operations import (
     begin_after_this_rank,
     find_operation,
     first_segment,
+    handle_of,
+    index_of,
     leave_queue,
     outgoing_at,
     row_of,
     schedule_probe,
+    slot_of,
 )
 from shoal.transport.own_queue import may_send, note_pause, packets_at_once, wait_ahead
 from shoal.transport.rates import (
@@ -106,7 +109,7 @@ def next_batch(
     `memory` is the address of `capacity` bytes for headers, and for payloads that are not sent as
     they are in the user's memory. `pieces` is the address of LARGEST_BATCH * PIECES rows of PIECE.
     The user's memory is not ours any more once its operation has finished: what cannot be sent at
-    once must be kept by `keep_batch`. `clock` is the real-time clock in microseconds. While
+    once must be kept by `keep_batch`. `clock` is the time of a clock that makes no steps. While
     `core.waiting` is too much, data are held back until `core.look_at` (`transport/own_queue.py`).
 
     Whoever begins anew begins after its own rank, so that not all send to the same one at once; so
@@ -246,7 +249,7 @@ def _asked_about(state: State, row: Row) -> int:
     message = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
     if message.state != (ASKING if row.kind == PROBE else SENDING):
         return -1
-    return slot * 65536 + index
+    return handle_of(slot, index)
 
 
 @compiled
@@ -272,7 +275,7 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
     core, peer = state.core[0], state.peers[rank]
     handle = peer.queue
     row = outgoing_at(state, handle)
-    operation = state.operations[handle // 65536]
+    operation = state.operations[slot_of(handle)]
     if core.paths > 1:
         room = min(room, _left_on_path(core))
     core.batch_packets = core.batch_bytes = 0
@@ -326,7 +329,7 @@ def _ask_again(state: State, rank: int, handle: int) -> None:
     Where packets get lost, waiting for the timer when it is that one would cost the whole operation
     a round trip and more; a second question costs a hundred bytes.
     """
-    operation, row = state.operations[handle // 65536], outgoing_at(state, handle)
+    operation, row = state.operations[slot_of(handle)], outgoing_at(state, handle)
     state.counters[rank, _PROBES] += 1
     queue_control(state, PROBE, rank, operation.stream, operation.iteration, row.message, 0, 0)
 
@@ -367,14 +370,14 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
     if core.batch_important and row.important != 0:
         row.important_left -= core.batch_packets
         if row.important_left <= 0:
-            row.cursor = first_segment(row, state.operations[handle // 65536].iteration)
+            row.cursor = first_segment(row, state.operations[slot_of(handle)].iteration)
     if row.unsent == 0:
         leave_queue(state, handle)
         row.state = ASKING
         row.next = peer.next_number  # what `pass_end` returns
         row.passes = min(row.passes + 1, 255)
         probe_at = now + wait_ahead(core) + probe_wait(peer, row.probes)
-        schedule_probe(state.operations[handle // 65536], handle % 65536, probe_at)
+        schedule_probe(state.operations[slot_of(handle)], index_of(handle), probe_at)
         core.timer_at = min(core.timer_at, probe_at)
         if has_lately_missed(peer):
             _ask_again(state, rank, handle)

@@ -6,8 +6,8 @@ it have come in; then the messages behind it may go out. That is all there is to
 the compiled code carries any of them out without asking Python between two steps.
 
 The rows of an operation live in arrays of its own (`messages.py`), which its row here names by
-address. Times are microseconds of a monotonic clock; clocks and ages of packets are microseconds
-of the hosts' real-time clocks, of which only differences of differences are used.
+address. Times are microseconds of a monotonic clock, clocks and ages of packets those of their
+senders' monotonic clocks, of which only differences of differences are used.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ OPERATION: Final = np.dtype(
         ("remaining", "<i4"),  # messages not done
         ("agreed", "<u4"),  # what all who take part in it must agree on, as a number
         ("misfit", "<i4"),  # 1 + a rank that does something else; 0: none has been heard of
-        ("order", "<i4"),  # of posting
+        ("order", "<i8"),  # of posting
         ("active", "u1"),
         ("keeps_missing", "u1"),  # whether STOPs must say what was missing
         ("pad", "u1", (2,)),
@@ -228,7 +228,7 @@ CORE: Final = np.dtype(
         ("path_left", "<i4"),
         ("largest_batch", "<i4"),  # packets handed to the socket at once
         ("peer_cursor", "<i4"),
-        ("order", "<i4"),
+        ("order", "<i8"),
         ("layer_tags", "u1"),
         ("importance_tags", "u1"),
         ("rate_control", "u1"),

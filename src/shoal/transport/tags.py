@@ -41,6 +41,9 @@ UNIMPORTANT_SHARE: Final = 0.5
 """Of the blocks, how many are left to the network to drop: far more than any bound forgives, so
 that it always finds one."""
 
+KEPT_THRESHOLDS: Final = 4096
+"""Of the latest so many tensors the threshold is remembered."""
+
 
 def layer_class(layer: int, layers: int) -> int:
     """Return the class, 0 for the most urgent, of `layer` of so many, counted from the input."""
@@ -78,7 +81,10 @@ class ImportanceTagger:
             found,
             self._importance == SMALL,
         )
+        self._thresholds.pop(tensor, None)
         self._thresholds[tensor] = self._threshold_after(found)
+        if len(self._thresholds) > KEPT_THRESHOLDS:
+            self._thresholds.pop(next(iter(self._thresholds)))
 
     def _threshold_after(self, magnitudes: NDArray[np.float64]) -> float:
         """Return the smallest magnitude that would have been important by its rank."""

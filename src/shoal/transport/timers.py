@@ -6,12 +6,12 @@ waits come from the round trips that have been seen, not from a constant.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import I4, I8, compiled, rows_at
 from shoal.transport.agreement import say_ready_to
 from shoal.transport.control_queue import queue_control
-from shoal.transport.operations import outgoing_at, schedule_probe
+from shoal.transport.operations import outgoing_at, schedule_probe, slot_of
 from shoal.transport.receiving import answer
 from shoal.transport.round_trips import LARGEST_WAIT_US, credit_wait, probe_wait
 from shoal.transport.tables import EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PROBES = int(Counter.PROBES)
+
+_MOST_PROBES: Final = 64
+"""That are counted: waits have long stopped growing."""
 
 
 @compiled
@@ -54,11 +57,11 @@ def _probe_credit(state: State, rank: int, now: int) -> None:
     """Ask whether to go on with the first message in the queue, in case an answer got lost."""
     peer = state.peers[rank]
     row = outgoing_at(state, peer.queue)
-    operation = state.operations[peer.queue // 65536]
+    operation = state.operations[slot_of(peer.queue)]
     queue_control(
         state, CREDIT_PROBE, rank, operation.stream, operation.iteration, row.message, 0, 0
     )
-    peer.credit_probes += 1
+    peer.credit_probes = min(peer.credit_probes + 1, _MOST_PROBES)
     peer.credit_probe_at = now + credit_wait(state.core[0], peer, int(peer.credit_probes))
 
 

@@ -84,7 +84,11 @@ ALIGNMENT: Final = 16
 IP_UDP_BYTES: Final = 28
 """Of IPv4; IPv6 takes 20 more."""
 
-LARGEST_SEGMENT: Final = (65507 - HEADER_BYTES) // ALIGNMENT * ALIGNMENT
+LARGEST_DATAGRAM: Final = 65507
+"""Bytes that UDP over IPv4 carries at once, be it one datagram or several that the kernel is to
+divide; over IPv6 20 more."""
+
+LARGEST_SEGMENT: Final = (LARGEST_DATAGRAM - HEADER_BYTES) // ALIGNMENT * ALIGNMENT
 
 
 def segment_bytes_for(mtu: int, *, ipv6: bool = False) -> int:

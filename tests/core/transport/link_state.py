@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal.transport import tables
 from shoal.transport.credit import HAS_ONE, KEEPS_ONE, WAITS
+from shoal.transport.operations import handle_of, index_of, slot_of
 from shoal.transport.rates import FIXED, TIMELY
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def check_consistency(endpoint: Endpoint) -> None:
         for index, out in enumerate(outgoing):
             _check_outgoing(out)
             if out["state"] == tables.SENDING:
-                sending[int(slot) * 65536 + index] = int(out["peer"])
+                sending[handle_of(int(slot), index)] = int(out["peer"])
         for each in incoming:
             missing = _bits(int(each["seen"]), int(each["segments"]))
             if each["state"] == tables.EXPECTED:
@@ -197,9 +198,9 @@ def _queued(state: tables.State) -> dict[int, int]:
         while handle >= 0:
             assert handle not in queued
             queued[handle] = rank
-            row = state.operations[handle // 65536]
+            row = state.operations[slot_of(handle)]
             outgoing = memory_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
-            message = outgoing[handle % 65536]
+            message = outgoing[index_of(handle)]
             urgency = (int(message["layer_class"]), int(row["order"]))
             assert urgency >= previous
             handle, previous = int(message["next"]), urgency

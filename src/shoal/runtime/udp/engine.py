@@ -196,7 +196,12 @@ class UdpEngine:
         self._closers.append(closer)
 
     def close(self) -> None:
-        """Leave: stop moving datagrams and close the sockets. Safe to call twice."""
+        """Leave: stop moving datagrams and close the sockets. Safe to call twice.
+
+        Does nothing in a forked process: the connections are its parent's.
+        """
+        if os.getpid() != self._process:
+            return
         while self._closers:
             self._closers.pop()()
         if self._links is not None:

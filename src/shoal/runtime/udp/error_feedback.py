@@ -7,12 +7,15 @@ used again before that has been added to the tensor's next contribution, whateve
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from shoal.transport.messages import MessageTables
+
+KEPT_TENSORS: Final = 4096
+"""Of so many tensors, the latest, it is remembered what they have lost: who makes new ones for
+every sum would else fill the memory."""
 
 
 class ErrorFeedback:
@@ -20,16 +23,21 @@ class ErrorFeedback:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lost: defaultdict[Hashable, list[tuple[MessageTables, Callable[[], None]]]]
-        self._lost = defaultdict(list)
+        self._lost: dict[Hashable, list[tuple[MessageTables, Callable[[], None]]]] = {}
 
     def keep(self, tensor: Hashable, tables: MessageTables, give_back: Callable[[], None]) -> None:
         """Hold on to the tables of a finished operation, or give them back if nothing got lost."""
         if not tables.keeps_something:
             give_back()
             return
+        forgotten: list[tuple[MessageTables, Callable[[], None]]] = []
         with self._lock:
-            self._lost[tensor].append((tables, give_back))
+            lost = self._lost.pop(tensor, [])
+            self._lost[tensor] = [*lost, (tables, give_back)]
+            if len(self._lost) > KEPT_TENSORS:
+                forgotten = self._lost.pop(next(iter(self._lost)))
+        for _, give_back in forgotten:
+            give_back()
 
     def add_back(self, tensor: Hashable, address: int) -> None:
         """Add what `tensor` has lost to its next contribution, which lies at `address`."""

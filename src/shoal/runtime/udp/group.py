@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from shoal.arguments import whole_number
 from shoal.collectives import graphs
 from shoal.collectives.choice import choose_sum, goes_by_host, members_per_host
 from shoal.collectives.graphs import AUTO
@@ -428,6 +429,11 @@ class TransportGroup:
         """
         if stream is None and iteration is None:
             iteration = self.reserve()
+        # a packet has 32 bits for a number: what goes beyond makes another conversation of it
+        beyond, number = divmod(whole_number(iteration or 0, "The sequence", low=0), 1 << 32)
+        stream = self.stream if stream is None else stream
+        if beyond:
+            stream = stream_of(stream, beyond)
         origin = source or memory
         # Other numbers may lie in the same memory by now: what was lost of these is none of theirs.
         kept = options.tensor, origin.form, origin.count
@@ -460,8 +466,8 @@ class TransportGroup:
             return None
         transfer = Transfer(
             tuple(parts),
-            self.stream if stream is None else stream,
-            iteration or 0,
+            stream,
+            number,
             self._described(called or str(shape[0]), memory, peer),
             keep=(memory.owner, source.owner if source is not None else None),
             patient=patient,

@@ -86,7 +86,11 @@ class Lane:
     ) -> None:
         self.sockets = open_sockets(interfaces, ports=ports, source_ports=config.paths)
         budget = min(config.budget_packets, self.sockets.budget_packets)
-        self.endpoint = Endpoint(rank, world_size, replace(config, budget_packets=budget))
+        try:
+            self.endpoint = Endpoint(rank, world_size, replace(config, budget_packets=budget))
+        except BaseException:
+            self.sockets.close()
+            raise
         self.tags = [secrets.randbits(32) for _ in range(world_size)]
         self._interfaces = interfaces
         self._log, self._on_failure = log, on_failure
@@ -204,6 +208,22 @@ class Lane:
             os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
+        try:
+            self._move()
+        except Exception as error:  # noqa: BLE001 - a defect; nobody may wait for what it ended
+            what = f"The transport failed ({type(error).__name__}: {error})."
+            self._on_failure(ShoalError(what))
+            tasks = self._all()
+            for each in (self._running, self._waiting, self._submitted):
+                each.clear()
+            for task in tasks:
+                self._end(task, self._error)
+        else:
+            closed = ShoalError("The transport has been closed.")
+            self._give_up(self._all(), self._error or closed)
+
+    def _move(self) -> None:
+        """Move datagrams until told to stop, or the receive socket has failed."""
         next_look = 0.0
         while not self._stopping:
             now_us = time.monotonic_ns() // 1_000
@@ -215,6 +235,7 @@ class Lane:
                 self._on_failure(
                     ResourceError(f"The receive socket failed: {os.strerror(number)}.")
                 )
+                return
             self._note_losses()
             self._end_owned()
             if self._error is not None:
@@ -222,7 +243,6 @@ class Lane:
             elif why != EVENTS and time.monotonic() >= next_look:
                 self._give_up_late()
                 next_look = time.monotonic() + TICK_US / 1e6
-        self._give_up(self._all(), self._error or ShoalError("The transport has been closed."))
 
     def _post(self, now_us: int) -> None:
         while self._submitted:
@@ -240,6 +260,9 @@ class Lane:
             except UsageError as error:
                 task.part.give_back()
                 self._end(task, error)
+            except BaseException:
+                self._waiting.appendleft(task)  # who waits for it has to hear of this
+                raise
 
     def _collect(self) -> None:
         for slot in self.endpoint.finished():

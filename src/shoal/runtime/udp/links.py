@@ -12,6 +12,7 @@ few round trips: on a connection, one lost packet would cost TCP's smallest retr
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import struct
@@ -19,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
+from weakref import WeakSet
 
 from shoal.errors import ResourceError
 
@@ -27,6 +29,8 @@ _HELLO: Final = struct.Struct("<4sHI")
 _MAGIC: Final = b"shl1"
 _GOODBYE: Final = b"."
 _RETRY_S: Final = 0.05
+_MOST_CALLERS: Final = 64
+"""Of those that have not said who they are yet, besides one for every rank; older ones must go."""
 
 
 class LinkListener:
@@ -36,6 +40,8 @@ class LinkListener:
         """Listen on `bind`, at a port of `ports` or a free one. Raises `ResourceError`."""
         for port in ports or (0,):
             self._socket = socket.socket(family, socket.SOCK_STREAM)
+            # of an earlier run connections may linger here for a minute
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 self._socket.bind((bind, port))
                 self._socket.listen(1024)
@@ -48,10 +54,18 @@ class LinkListener:
         message = f"Cannot accept connections on {bind}: {reason}. Choose other ports."
         raise ResourceError(message)
 
-    def accept(self, timeout_s: float) -> socket.socket:
-        """Return the next connection. Raises `TimeoutError`."""
-        self._socket.settimeout(max(0.001, timeout_s))
-        return self._socket.accept()[0]
+    def fileno(self) -> int:
+        """Return the descriptor that can be read from when somebody calls."""
+        return self._socket.fileno()
+
+    def accept(self) -> socket.socket | None:
+        """Return the next connection, which does not block; None if nobody calls."""
+        self._socket.setblocking(False)
+        with contextlib.suppress(OSError):  # a caller that has gone again is none
+            link = self._socket.accept()[0]
+            link.setblocking(False)
+            return link
+        return None
 
     def close(self) -> None:
         """Stop listening."""
@@ -71,6 +85,7 @@ class PeerLinks:
         self._all_leave = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="shoal-links", daemon=True)
         self._thread.start()
+        _open.add(self)
 
     @classmethod
     def join(
@@ -93,17 +108,10 @@ class PeerLinks:
         try:
             for rank in range(me + 1, len(addresses)):
                 links[rank] = _dial(me, rank, addresses[rank], tags_out[rank], deadline)
-            while len(links) < len(addresses) - 1:
-                caller = _answer(listener, me, tags_in, deadline)
-                if caller is None:
-                    missing = sorted(set(range(me)) - links.keys())
-                    message = f"Ranks {missing} did not connect within {deadline_s:g} s."
-                    raise ResourceError(message)
-                rank, link = caller
-                if rank in links:
-                    link.close()
-                else:
-                    links[rank] = link
+            missing = _answer(listener, tags_in[:me], deadline, links)
+            if missing:
+                message = f"Ranks {missing} did not connect within {deadline_s:g} s."
+                raise ResourceError(message)
         except BaseException:
             for link in links.values():
                 link.close()
@@ -127,6 +135,12 @@ class PeerLinks:
         """Stop watching and end all connections."""
         self._wake.send(b".")
         self._thread.join()
+        self._selector.close()
+        for link in (*self._links.values(), self._wake, self._woken):
+            link.close()
+
+    def forget(self) -> None:
+        """Let go of the connections in a forked process: held open there, they hide an end."""
         self._selector.close()
         for link in (*self._links.values(), self._wake, self._woken):
             link.close()
@@ -172,32 +186,79 @@ def _dial(me: int, rank: int, address: tuple[str, int], tag: int, deadline: floa
 
 
 def _answer(
-    listener: LinkListener, me: int, tags: Sequence[int], deadline: float
-) -> tuple[int, socket.socket] | None:
-    """Accept one caller and return its rank; strangers are hung up on. None at the deadline."""
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return None
-        with contextlib.suppress(TimeoutError):
-            link = listener.accept(left)
-            link.settimeout(max(0.001, min(left, 2.0)))
-            try:
-                magic, rank, tag = _HELLO.unpack(_read_exactly(link, _HELLO.size))
-            except (OSError, struct.error):
-                link.close()
-                continue
-            if magic == _MAGIC and rank < me and tags[rank] == tag:
-                link.settimeout(None)
-                return rank, link
-            link.close()
+    listener: LinkListener,
+    tags: Sequence[int],
+    deadline: float,
+    links: dict[int, socket.socket],
+) -> list[int]:
+    """Put every rank that has one of `tags` into `links` as it calls; return who never did.
+
+    Strangers are hung up on. All callers are listened to at once: one that says nothing keeps
+    nobody waiting.
+    """
+    missing = set(range(len(tags)))
+    callers: dict[socket.socket, bytes] = {}  # and what they have said, the oldest first
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        while missing and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                if key.fileobj is listener:
+                    link = listener.accept()
+                    if link is not None:
+                        callers[link] = b""
+                        selector.register(link, selectors.EVENT_READ)
+                    continue
+                link = key.fileobj  # type: ignore[assignment]
+                if link not in callers:  # it had to go
+                    continue
+                said = _hear(link, callers[link])
+                if said is not None and len(said) < _HELLO.size:
+                    callers[link] = said
+                    continue
+                selector.unregister(link)
+                del callers[link]
+                rank = _rank_of(said, tags)
+                if rank in missing:
+                    link.setblocking(True)
+                    links[rank] = link
+                    missing.remove(rank)
+                else:
+                    link.close()
+            while len(callers) > len(tags) + _MOST_CALLERS:
+                oldest = next(iter(callers))
+                selector.unregister(oldest)
+                del callers[oldest]
+                oldest.close()
+    for link in callers:
+        link.close()
+    return sorted(missing)
 
 
-def _read_exactly(link: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = link.recv(size - len(data))
-        if not more:
-            break
-        data += more
-    return data
+def _hear(link: socket.socket, said: bytes) -> bytes | None:
+    """Return what a caller, who can be read from, has said so far; None if it has hung up."""
+    try:
+        more = link.recv(_HELLO.size - len(said))
+    except BlockingIOError:
+        return said
+    except OSError:
+        return None
+    return said + more if more else None
+
+
+def _rank_of(said: bytes | None, tags: Sequence[int]) -> int:
+    """Return the rank of a caller who knows its tag, or -1."""
+    if said is None:
+        return -1
+    magic, rank, tag = _HELLO.unpack(said)
+    return rank if magic == _MAGIC and rank < len(tags) and tags[rank] == tag else -1
+
+
+_open: WeakSet[PeerLinks] = WeakSet()
+
+
+def _forget_all() -> None:
+    for links in list(_open):
+        links.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

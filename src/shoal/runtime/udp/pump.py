@@ -6,6 +6,7 @@ almost always; it comes back to Python when operations have finished or somebody
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from shoal.compiled.libc import (
     EINTR,
     EINVAL,
     EIO,
+    EMSGSIZE,
     IP_TOS,
     IPV6_TCLASS,
     MSG_DONTWAIT,
@@ -49,6 +51,7 @@ from shoal.transport.receiving import on_datagrams
 from shoal.transport.sending import LARGEST_BATCH, PIECE, PIECES, TRANSMIT, keep_batch, next_batch
 from shoal.transport.tables import Counter, Row, State
 from shoal.transport.timers import on_timer
+from shoal.transport.wire import LARGEST_DATAGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +63,9 @@ CONTROL_BYTES: Final = 256
 SOCKET_ADDRESS_BYTES: Final = 32
 TURNS: Final = 16
 """Batches received, and sent, before the other direction gets its turn."""
+
+CLOCK_STEP_US: Final = 1_000
+"""Real time that goes astray by more has been set anew; slower corrections both clocks follow."""
 
 EVENTS: Final = 1
 """`pump` returned because operations have finished."""
@@ -89,6 +95,8 @@ IO_ROW: Final = np.dtype(
         ("waits", "<i8"),
         ("refusals", "<i8"),
         ("last_error", "<i8"),
+        ("clock_ahead", "<i8"),  # real time less monotonic time, in microseconds
+        ("clock_seen", "<i8"),  # the same when last looked at
     ],
     align=True,
 )
@@ -100,7 +108,7 @@ RECEIVER: Final = np.dtype(
         ("holding", "<i4"),  # whether a batch has been read and not been taken in
         ("size", "<i4"),  # of it, and so on
         ("segment", "<i4"),
-        ("arrived", "<i8"),  # in microseconds of the real-time clock
+        ("arrived", "<i8"),  # in microseconds of the monotonic clock
         ("tos", "<i4"),
         ("all_bytes", "<i8"),  # that have arrived so far
     ],
@@ -145,8 +153,10 @@ def new_sockets(
     """Return the record of sockets with fresh memory; descriptors in `row` are still to be set."""
     receivers = np.zeros(len(receive_fds), RECEIVER)
     receivers["fd"] = receive_fds
+    row = np.zeros(1, IO_ROW)
+    row["clock_ahead"] = (time.time_ns() - time.monotonic_ns()) // 1_000
     return Sockets(
-        row=np.zeros(1, IO_ROW),
+        row=row,
         receivers=receivers,
         send_fds=send_fds,
         addresses=addresses,
@@ -185,9 +195,9 @@ def pump(state: State, sockets: Sockets, until: int) -> int:
         if row.wanted:
             row.wanted = 0
             return WOKEN
+        if now >= until:
+            return IDLE
         if received == 0 and sent == 0:
-            if now >= until:
-                return IDLE
             _wait(sockets, min(core.timer_at, core.look_at, until) - now)
 
 
@@ -217,6 +227,7 @@ def _receive(state: State, sockets: Sockets, now: int) -> int:
     Of several sockets' batches the one that arrived first goes first: packets that are sprayed over
     them must not get out of order in here, where the stamps of their arrival do not show it.
     """
+    _follow_clock(sockets)
     for turn in range(TURNS):
         first = -1
         for place in range(sockets.receivers.size):
@@ -233,6 +244,21 @@ def _receive(state: State, sockets: Sockets, now: int) -> int:
         size, segment, arrived, tos = batch.size, batch.segment, batch.arrived, batch.tos
         on_datagrams(state, memory, size, segment, arrived, tos, now)
     return TURNS
+
+
+@compiled
+def _follow_clock(sockets: Sockets) -> None:
+    """See whether the real-time clock, which stamps arrivals, has been set anew.
+
+    What is seen twice in a row counts: who is interrupted between two clocks reads nonsense.
+    """
+    row, memory = sockets.row[0], sockets.times.ctypes.data
+    ahead = microseconds(CLOCK_REALTIME, memory) - microseconds(CLOCK_MONOTONIC, memory)
+    if abs(ahead - row.clock_ahead) > CLOCK_STEP_US and (
+        abs(ahead - row.clock_seen) <= CLOCK_STEP_US
+    ):
+        row.clock_ahead = ahead
+    row.clock_seen = ahead
 
 
 @compiled
@@ -258,9 +284,11 @@ def _take_batch(sockets: Sockets, place: int) -> bool:
             return False
     row.receive_calls += 1
     batch.holding, batch.size, batch.all_bytes = 1, size, batch.all_bytes + size
-    batch.segment, batch.tos, batch.arrived = _ancillary(header, size)
-    if batch.arrived == 0:
-        batch.arrived = microseconds(CLOCK_REALTIME, sockets.times.ctypes.data)
+    batch.segment, batch.tos, stamp = _ancillary(header, size)
+    if stamp == 0:
+        batch.arrived = microseconds(CLOCK_MONOTONIC, sockets.times.ctypes.data)
+    else:
+        batch.arrived = stamp - row.clock_ahead
     return True
 
 
@@ -296,8 +324,8 @@ def _send(state: State, sockets: Sockets, now: int) -> int:
     _see_what_waits(core, sockets)
     for turn in range(TURNS):
         if not row.holding:
-            clock = microseconds(CLOCK_REALTIME, sockets.times.ctypes.data)
-            if not next_batch(state, memory, BUFFER_BYTES, pieces, now, clock, transmit):
+            clock = microseconds(CLOCK_MONOTONIC, sockets.times.ctypes.data)
+            if not next_batch(state, memory, LARGEST_DATAGRAM, pieces, now, clock, transmit):
                 return turn
             row.holding, row.held_from = 1, 0
         if not _send_held(state, sockets):
@@ -356,8 +384,8 @@ def _send_held(state: State, sockets: Sockets) -> bool:
             return False
         if error == EINTR:
             continue
-        if row.uses_segmentation and error in (EINVAL, EIO):
-            row.uses_segmentation = 0  # a device that cannot; from now on packet by packet
+        if packets > 1 and error in (EINVAL, EIO, EMSGSIZE):
+            row.uses_segmentation = 0  # a device that cannot, or a way of smaller packets
             continue
         row.last_error = error
         row.refusals += 1
