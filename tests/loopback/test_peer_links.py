@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -88,3 +89,54 @@ def test_the_end_of_a_connection_is_told_by_its_rank() -> None:
         assert told.wait(20)
         links.close()
     assert lost == [0]
+
+
+def test_callers_that_say_nothing_keep_nobody_waiting() -> None:
+    with contextlib.ExitStack() as opened_for_it:
+        opened = opened_for_it.enter_context(listeners())
+        for _ in range(100):
+            silent = opened_for_it.enter_context(socket.socket())
+            silent.connect(("127.0.0.1", opened[1].port))
+        with ThreadPoolExecutor(1) as threads:
+            called = threads.submit(join, 1, opened, [], 20.0)
+            join(0, opened, [], 20.0).close()
+            called.result().close()
+
+
+def test_ports_that_connections_linger_at_can_be_listened_on_again() -> None:
+    with listeners() as opened, ThreadPoolExecutor(1) as threads:
+        port = opened[1].port
+        called = threads.submit(join, 1, opened, [], 20.0)
+        caller = join(0, opened, [], 20.0)
+        called.result().close()  # who ends a connection first is left with its port
+        caller.close()
+    LinkListener(socket.AF_INET, "127.0.0.1", range(port, port + 1)).close()
+
+
+def test_a_forked_process_does_not_hide_the_end_of_its_parent_s_connections() -> None:
+    told = threading.Event()
+
+    class Lost(list[int]):
+        def append(self, rank: int) -> None:
+            told.set()
+
+    with listeners() as opened, ThreadPoolExecutor(1) as threads:
+        called = threads.submit(join, 1, opened, Lost(), 20.0)
+        caller = join(0, opened, [], 20.0)
+        links = called.result()
+        ready, going = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(ready[1], b".")
+            os.read(going[0], 1)
+            os._exit(0)
+        try:
+            os.read(ready[0], 1)
+            caller.close()
+            assert told.wait(20)
+        finally:
+            os.write(going[1], b".")
+            os.waitpid(child, 0)
+            for each in (*ready, *going):
+                os.close(each)
+        links.close()

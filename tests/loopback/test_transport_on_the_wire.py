@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from shoal.compiled.libc import UDP_GRO, UDP_SEGMENT
-from shoal.errors import DeadlineExceeded, ResourceError
+from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, UsageError
 from shoal.runtime.udp.engine import UdpEngine
 from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup
 from shoal.transport import wire
@@ -284,3 +284,55 @@ def test_others_are_told_the_advertised_address() -> None:
         assert engine.lanes[0].sockets.receiver.getsockname()[0] == "127.0.0.1"
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize("mtu", [1_710, 8_230, 9_390, 32_800])
+def test_batches_of_packets_of_any_size_are_taken_by_the_kernel(mtu: int) -> None:
+    config = TransportConfig(segment_bytes=wire.segment_bytes_for(mtu))
+    with engines(config, is_relayed=False) as (pair, _):
+        arrays = [np.ones(300_000, np.float32) for _ in pair]
+        sum_up(groups_of(pair), arrays)
+        assert (arrays[0] == 2).all()
+        assert (arrays[1] == 2).all()
+        assert pair[0].stats().loop.refused_batches == 0
+
+
+def test_a_real_time_clock_that_is_set_anew_is_followed() -> None:
+    with engines(TransportConfig(), is_relayed=False) as (pair, _):
+        row, groups = pair[1].lanes[0]._moving.row, groups_of(pair)
+        before = int(row["clock_ahead"][0])
+        row["clock_ahead"] = row["clock_seen"] = before + 3_600_000_000
+        for _ in range(2):
+            sum_up(groups, [np.ones(100_000, np.float32) for _ in pair])
+        assert abs(int(row["clock_ahead"][0]) - before) < 1_000_000
+
+
+def test_a_number_of_more_bits_than_a_packet_has_is_one_of_its_own() -> None:
+    with engines(TransportConfig(), is_relayed=False) as (pair, _):
+        groups = groups_of(pair)
+        for number in (3, 3 + (1 << 32), 3 + (1 << 33)):
+            arrays = [np.ones(100, np.float32) for _ in pair]
+            transfers = [
+                group.all_reduce(Memory(each.ctypes.data, 100, FLOAT32, each), iteration=number)
+                for group, each in zip(groups, arrays, strict=True)
+            ]
+            for transfer in transfers:
+                assert transfer is not None
+                transfer.wait()
+            assert (arrays[0] == 2).all()
+        with pytest.raises(UsageError, match="whole number of at least 0"):
+            groups[0].all_reduce(Memory(arrays[0].ctypes.data, 100, FLOAT32), iteration=-1)
+
+
+def test_a_defect_in_a_lane_s_thread_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def post(*_: object) -> int:
+        raise OverflowError("too much")
+
+    with engines(TransportConfig(), is_relayed=False) as (pair, _):
+        monkeypatch.setattr(pair[0].endpoint, "post", post)
+        for _ in range(2):
+            values = np.ones(100, np.float32)
+            transfer = groups_of(pair)[0].all_reduce(Memory(values.ctypes.data, 100, FLOAT32))
+            assert transfer is not None
+            with pytest.raises(ShoalError, match=r"failed \(OverflowError: too much\)"):
+                transfer.wait()

@@ -1,0 +1,150 @@
+"""What a training meets once in a while: an earlier state, a failed pass, a fork, a wrong size."""
+
+from __future__ import annotations
+
+import pytest
+
+from started_ranks import printed_by_ranks
+
+pytest.importorskip("torch")
+
+ROLL_BACK = """
+import copy, json, os, torch, shoal
+from torch import nn
+session = shoal.init(deadline_s=20)
+torch.manual_seed(0)
+model = nn.Linear(8, 8)
+optimizer = shoal.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), model,
+    sync=os.environ["SYNC"], transport=os.environ["OVER"],
+)
+def steps(numbers):
+    for number in numbers:
+        torch.manual_seed(10 * number + session.rank)
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).pow(2).mean().backward()
+        optimizer.step()
+    return model.weight.detach().clone()
+steps(range(4))
+kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+first = steps(range(4, 8))
+model.load_state_dict(kept[0])
+optimizer.load_state_dict(kept[1])
+again = steps(range(4, 8))
+optimizer.finish()
+print(json.dumps(bool(torch.equal(first, again))))
+"""
+
+FAIL_A_PASS = """
+import json, torch, shoal
+from torch import nn
+shoal.init(deadline_s=20)
+class Fails(torch.autograd.Function):
+    armed = False
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, gradient):
+        if Fails.armed:
+            raise RuntimeError("out of memory, say")
+        return gradient
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rear, self.front = nn.Linear(4, 1), nn.Linear(4, 4)
+    def forward(self, x):
+        return self.rear(Fails.apply(self.front(x)))
+model = Model()
+optimizer = shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1), model)
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+Fails.armed = True
+failed = False
+try:
+    step()
+except RuntimeError:
+    failed = True
+Fails.armed = False
+before = model.rear.bias.item()
+step()
+print(json.dumps([failed, model.rear.bias.item() - before]))
+"""
+
+FORK = """
+import json, os, sys, torch, shoal
+session = shoal.init(deadline_s=20)
+model = torch.nn.Linear(2, 1)
+optimizer = shoal.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), model, transport="shoal"
+)
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+step()
+code = 0
+if session.rank == 1:
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+step()
+optimizer.finish()
+print(json.dumps(code))
+"""
+
+GENERATORS_IN_TURN = """
+import json, numpy as np, shoal
+from shoal.runtime.array_means import ArrayMeans
+from shoal.runtime.generated_groups import GeneratedGroups
+with shoal.connect(deadline_s=20) as communicator:
+    means, values = ArrayMeans(communicator), [np.full(9, communicator.rank, np.float32)]
+    for _ in range(2):
+        with GeneratedGroups(communicator) as groups:
+            for _ in range(3):
+                for group in groups.owed():
+                    values = means.parameters(values, group.members, sequence=group.group_id)
+print(json.dumps(float(values[0][0])))
+"""
+
+WRONG_SIZE = """
+import json, time, torch, shoal
+from shoal.errors import MismatchError
+from shoal.runtime.transport_communicator import TransportCommunicator
+refused = False
+with shoal.connect(deadline_s=20) as ours:
+    communicator = TransportCommunicator(ours._engine)
+    try:
+        if ours.rank == 1:
+            communicator.send(torch.zeros(4), 0, channel=5).wait()
+        else:
+            communicator.receive_any(torch.zeros(2), channel=5, senders=(1,))
+    except MismatchError:
+        refused = True
+print(json.dumps(refused))
+"""
+
+
+@pytest.mark.parametrize("sync", ["ds-sync", "local-sgd", "ripples-static"])
+@pytest.mark.parametrize("over", ["gloo", "shoal"])
+def test_from_an_earlier_state_the_same_steps_come_to_the_same(sync: str, over: str) -> None:
+    assert printed_by_ranks(ROLL_BACK, 2, SYNC=sync, OVER=over) == [True, True]
+
+
+def test_a_backward_pass_that_raised_is_forgotten_with_its_gradients() -> None:
+    assert printed_by_ranks(FAIL_A_PASS, 1) == [[True, -1.0]]
+
+
+def test_a_forked_process_that_ends_takes_nothing_of_its_parent_s_apart() -> None:
+    assert printed_by_ranks(FORK, 2) == [0, 7]
+
+
+def test_groups_of_a_second_generator_are_not_taken_for_the_first_one_s() -> None:
+    assert printed_by_ranks(GENERATORS_IN_TURN, 2) == [0.5, 0.5]
+
+
+def test_a_message_of_another_size_is_an_error_for_who_receives_from_anyone() -> None:
+    assert printed_by_ranks(WRONG_SIZE, 2) == [True, True]
