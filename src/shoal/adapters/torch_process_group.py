@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shoal.adapters import sparse_sums
+from shoal.adapters.torch_arguments import check_list, check_member
 from shoal.adapters.torch_described_group import DescribedGroup
 from shoal.adapters.torch_future import Order, current_order
 from shoal.adapters.torch_host_copies import receive_through_host, through_host
@@ -128,6 +129,7 @@ class ShoalProcessGroup(DescribedGroup):
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> TransportWork:
         """Reduce over all members into the root's tensor."""
+        check_member(opts.rootRank, self.group.size, "reduce")
         # A sum to everyone costs the root's link no more, and serves every type and reduction.
         scratch = [
             tensor if opts.rootRank == self.group.me else tensor.clone() for tensor in tensors
@@ -202,6 +204,8 @@ class ShoalProcessGroup(DescribedGroup):
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
     ) -> TransportWork:
         """Reduce one of `size` tensors to each member."""
+        check_list(inputs[0], self.group.size, "reduce_scatter")
+        check_list([inputs[0][self.group.me]], 1, "reduce_scatter", length=outputs[0].numel())
         if len({part.numel() for part in inputs[0]}) > 1:
             return self._reduce_to_uneven(outputs[0], inputs[0], reduction_of(opts))
         return self._reduce_scatter_base(outputs[0], flat_copy(inputs[0]), opts)
@@ -271,6 +275,7 @@ class ShoalProcessGroup(DescribedGroup):
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> TransportWork:
         """Overwrite every member's tensors with the root's."""
+        check_member(opts.rootRank, self.group.size, "broadcast")
         return self._each(tensors, lambda tensor: self._broadcast_one(tensor, opts.rootRank))
 
     @through_host()
@@ -285,6 +290,7 @@ class ShoalProcessGroup(DescribedGroup):
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> TransportWork:
         """Collect every member's tensor, of the size that it has in `outputs`, on every member."""
+        check_list(outputs[0], self.group.size, "all_gather")
         source, lengths = inputs[0], [out.numel() for out in outputs[0]]
         if lengths[self.group.me] != source.numel():
             message = (
@@ -339,9 +345,12 @@ class ShoalProcessGroup(DescribedGroup):
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> TransportWork:
         """Collect every member's tensor on the root."""
         size, me, root = self.group.size, self.group.me, opts.rootRank
+        check_member(root, size, "gather")
         source = inputs[0].contiguous()
         length = source.numel() * source.element_size()
         at_root = me == root
+        if at_root:
+            check_list(outputs[0], size, "gather", length=source.numel())
         whole = source.new_empty((size if at_root else 0, source.numel()))
         if at_root:
             whole[me] = source.reshape(-1)
@@ -364,7 +373,10 @@ class ShoalProcessGroup(DescribedGroup):
         size, me, root = self.group.size, self.group.me, opts.rootRank
         target, copy = _contiguous(outputs[0], copy=False)
         length = target.numel() * target.element_size()
+        check_member(root, size, "scatter")
         at_root = me == root
+        if at_root:
+            check_list(inputs[0], size, "scatter", length=target.numel())
         source = flat_copy(inputs[0]) if at_root else target.new_empty(0)
         if at_root:
             _assign(target, source.view(size, -1)[me])
@@ -405,6 +417,8 @@ class ShoalProcessGroup(DescribedGroup):
     ) -> TransportWork:
         """Exchange one tensor with every member."""
         me = self.group.me
+        for tensors in (outputs, inputs):
+            check_list(tensors, self.group.size, "all_to_all")
         source = flat_copy(inputs)
         target = source.new_empty(sum(out.numel() for out in outputs))
         width = source.element_size()
@@ -418,6 +432,7 @@ class ShoalProcessGroup(DescribedGroup):
 
     def send(self, tensors: list[Tensor], destination: int, tag: int) -> TransportWork:
         """Send a tensor to one member."""
+        check_member(destination, self.group.size, "send")
         work = TransportWork(tensors)
         source = tensors[0].contiguous()
         if needs_host_copy(source):
@@ -429,6 +444,7 @@ class ShoalProcessGroup(DescribedGroup):
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> TransportWork:
         """Receive a tensor from one member."""
+        check_member(source, self.group.size, "recv")
         if needs_host_copy(tensors[0]):
             return receive_through_host(tensors, lambda host: self.recv(host, source, tag))
         flat, finish = _contiguous(tensors[0], copy=False)

@@ -80,10 +80,15 @@ def memory_of(tensor: Tensor, form: int) -> Memory:
 def round_to(tensor: Tensor, wire: str) -> None:
     """Round a tensor of floats to what can be sent as `wire`, in place.
 
-    Numbers that are too large for it become its largest.
+    Numbers that are too large for it become the largest that both types have.
     """
     narrow: torch.dtype = getattr(torch, wire)
-    largest = torch.finfo(narrow).max
+    largest = min(torch.finfo(tensor.dtype).max, torch.finfo(narrow).max)
+    for kind in (tensor.dtype, narrow):
+        nearest = torch.tensor(largest, dtype=kind)
+        if float(nearest) > largest:
+            nearest = torch.nextafter(nearest, torch.zeros_like(nearest))
+        largest = float(nearest)
     tensor.clamp_(-largest, largest).copy_(tensor.to(narrow))
 
 

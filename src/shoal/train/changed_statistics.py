@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from shoal.train.flat_parameters import averaged_buffers
+from shoal.train.known_buffers import KnownBuffers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,7 +24,8 @@ class ChangedStatistics:
     """
 
     def __init__(self, model: nn.Module, like: Tensor) -> None:
-        self.tensors: Final = averaged_buffers(model)
+        self._known = KnownBuffers(model)
+        self.tensors: Final = self._known.tensors
         kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
         for index, tensor in enumerate(self.tensors):
             kinds.setdefault((tensor.dtype, tensor.device), []).append(index)
@@ -54,6 +55,7 @@ class ChangedStatistics:
 
     def contribute(self, world_size: int) -> None:
         """Write this worker's part of the means over `world_size`, and which it has changed."""
+        self._known.bring_back()
         for index, tensor in enumerate(self.tensors):
             torch.div(tensor, world_size, out=self._views[index])
             self._counts[index] = (tensor != self._before[index]).any()

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.errors import UsageError
+from shoal.train.known_buffers import KnownBuffers
 from shoal.train.known_parameters import KnownParameters
 from shoal.train.tensor_places import TensorPlaces
-from shoal.workloads.means import has_mean, is_wide_float
+from shoal.workloads.means import has_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +37,13 @@ class FlatParameters:
     def __init__(self, model: nn.Module) -> None:
         self._buffers: list[Tensor] = []
         self._known = KnownParameters(model)
+        self._statistics = KnownBuffers(model)
         self._places = TensorPlaces()
         self.before_access: Callable[[], None] = lambda: None
         """Called before anybody gets the flat tensors: who puts updates off makes them now."""
         self.num_parameters = sum(p.numel() for p in model.parameters())
         kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for owner in (*averaged_parameters(model), *averaged_buffers(model)):
+        for owner in (*averaged_parameters(model), *self._statistics.tensors):
             kinds.setdefault((owner.dtype, owner.device), []).append(owner)
         if not kinds:
             raise UsageError("The model has no parameters to train.")
@@ -79,6 +81,7 @@ class FlatParameters:
         Raises `UsageError` for a model that has been moved or cast, or has other parameters.
         """
         self._known.check()
+        self._statistics.bring_back()
         if not self._places.are_kept:
             self.before_access()
             self._places.take_back()
@@ -93,12 +96,3 @@ def constant_parameters(model: nn.Module) -> list[Tensor]:
     """Return the other parameters: integers, truth values, floats of 8 bits."""
     averaged = {id(parameter) for parameter in averaged_parameters(model)}
     return [p for p in model.parameters() if id(p) not in averaged]
-
-
-def averaged_buffers(model: nn.Module) -> list[Tensor]:
-    """Return the buffers that are averaged: dense floating-point ones with finite values.
-
-    One that holds infinities is a mask, not a statistic, and has no mean.
-    """
-    dense = [b for b in model.buffers() if is_wide_float(b) and b.layout == torch.strided]
-    return [b for b in dense if bool(b.isfinite().all())]

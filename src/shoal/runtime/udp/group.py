@@ -25,7 +25,13 @@ from shoal.runtime.udp.error_feedback import ErrorFeedback
 from shoal.runtime.udp.operation_log import SumAccount
 from shoal.runtime.udp.transfer import Part, Transfer
 from shoal.transport.forms import MEMORY_BYTES, RAW, WIRE_BYTES
-from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
+from shoal.transport.graph_tables import (
+    PIECE_BYTES,
+    PIECES_OF_A_SHARD,
+    GraphOptions,
+    piece_length,
+    tables_of,
+)
 from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK, ZERO
 from shoal.transport.tags import LARGE, ImportanceTagger
 
@@ -297,7 +303,9 @@ class TransportGroup:
 
         `called` is what those who asked for it know it as.
         """
-        piece = self._piece_length(target if target.count else source)
+        # members know only their own totals: all must cut what two exchange alike
+        most = replace(target, count=PIECES_OF_A_SHARD * PIECE_BYTES)
+        piece = self._piece_length(most)
         return self._start(
             ("all-to-all", tuple(sent), tuple(received), source.form),
             lambda: graphs.all_to_all(self.me, sent, received, piece),

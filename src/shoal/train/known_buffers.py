@@ -1,0 +1,53 @@
+"""Buffers that workers average, and must stay the model's.
+
+A forward pass may put another tensor in a buffer's place (`self.mean = 0.9 * self.mean + ...`): the
+known one would be averaged on, and the new one never.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from shoal.workloads.means import is_wide_float
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class KnownBuffers:
+    """The buffers of `model` that are averaged: dense floating-point ones with finite values.
+
+    One that holds infinities is a mask, not a statistic, and has no mean.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.tensors: Final = [each for each in model.buffers() if _is_statistic(each)]
+        known = {id(each) for each in self.tensors}
+        self._slots = [
+            (names, name, held)
+            for names in (module._buffers for module in model.modules())  # noqa: SLF001 - torch documents no way to put a buffer back
+            for name, held in names.items()
+            if held is not None and id(held) in known
+        ]
+
+    def bring_back(self) -> None:
+        """Put the known buffers where others of their kind are now, with the others' values.
+
+        One of another shape or type is no statistic but something kept for a while, and let be.
+        """
+        for names, name, held in self._slots:
+            now = names.get(name)
+            if now is held or now is None:
+                continue
+            if (now.shape, now.dtype, now.device) == (held.shape, held.dtype, held.device):
+                with torch.no_grad():
+                    held.copy_(now)
+                names[name] = held
+
+
+def _is_statistic(tensor: Tensor) -> bool:
+    if not is_wide_float(tensor) or tensor.layout != torch.strided:
+        return False
+    return bool(tensor.isfinite().all())
