@@ -257,3 +257,22 @@ def test_numbers_of_any_type_are_rounded_to_any_wire(kind: torch.dtype, wire: st
     assert sent.isfinite().all()
     assert sent[:2].tolist() == [1.5, -3.0]
     assert tensor.tolist() == sent.tolist()
+
+
+SWAPPED = """
+import json, torch, shoal
+shoal.init(deadline_s=20)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1)
+heard = []
+for first, second in ((model, optimizer), ("sgd", model), (optimizer, list(model.parameters()))):
+    try:
+        shoal.DistributedOptimizer(first, second)
+    except shoal.errors.UsageError as error:
+        heard.append(str(error).startswith("DistributedOptimizer takes an optimizer, then"))
+print(json.dumps(heard))
+"""
+
+
+def test_what_is_no_optimizer_or_no_model_is_refused_in_a_sentence() -> None:
+    assert printed_by_ranks(SWAPPED, 1) == [[True] * 3]

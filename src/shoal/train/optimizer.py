@@ -99,7 +99,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # Not calling super().__init__: the wrapped optimizer owns parameter groups and state.
         asked = {"overlap": overlap, "pull_bound": pull_bound}
         strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
-        _check_can_be_wrapped(optimizer)
+        _check_can_be_wrapped(optimizer, model)
         _check_covers(optimizer, model)
         session = current_session()
         transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
@@ -352,9 +352,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return getattr(self._inner, name)
 
 
-def _check_can_be_wrapped(optimizer: torch.optim.Optimizer) -> None:
+def _check_can_be_wrapped(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     if isinstance(optimizer, DistributedOptimizer):
         raise UsageError("This is a DistributedOptimizer already; wrap the optimizer within it.")
+    if not callable(getattr(optimizer, "step", None)) or not isinstance(model, torch.nn.Module):
+        message = (
+            "DistributedOptimizer takes an optimizer, then the model (a torch.nn.Module), not"
+            f" {type(optimizer).__name__} and {type(model).__name__}."
+        )
+        raise UsageError(message)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UsageError("The model's parameters are on the meta device, which holds no numbers.")
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         message = (
