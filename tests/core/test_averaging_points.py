@@ -36,3 +36,5 @@ def test_state_is_not_averaged_while_computing_changes_it() -> None:
     assert AveragingPoints(1).options()["average_state"] is False
     with pytest.raises(UsageError, match="average_state is for overlap='none'"):
         AveragingPoints(1, "next-steps", average_state=True)
+    with pytest.raises(UsageError, match="average_state must be True or False"):
+        AveragingPoints(1, average_state="yes")  # type: ignore[arg-type]

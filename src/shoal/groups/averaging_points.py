@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-from shoal.arguments import whole_number
+from shoal.arguments import flag, whole_number
 from shoal.errors import UsageError
 
 AveragingOverlap = Literal["none", "next-steps"]
@@ -37,7 +37,7 @@ class AveragingPoints:
             interval, "The interval between synchronizations", low=1
         )
         self.overlap: Final = overlap
-        self.average_state: Final = average_state
+        self.average_state: Final = flag(average_state, "average_state")
         if average_state and self.is_delayed:
             raise UsageError(
                 "average_state is for overlap='none': the optimizer goes on changing its state"

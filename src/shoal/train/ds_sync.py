@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from shoal.arguments import whole_number
-from shoal.groups import ds_sync_schedule, make_schedule
+from shoal.errors import UsageError
+from shoal.groups import Topology, ds_sync_schedule, make_schedule
 from shoal.groups.averaging_points import AveragingPoints
 from shoal.train.scheduled_averaging import AbstractScheduledAveraging
 
 if TYPE_CHECKING:
     from shoal.groups.averaging_points import AveragingOverlap
     from shoal.groups.schedule import AbstractGroupSchedule
-    from shoal.groups.topology import Topology
     from shoal.train.replica import Replica
 
 
@@ -51,6 +51,7 @@ class DSSync(AbstractScheduledAveraging):
         self._group_size = whole_number(
             group_size, "A group size (0 is the square root of the world size)", low=0
         )
+        _check_topology(topology)
         self._topology = topology
 
     def options(self) -> dict[str, str | int | float | bool | None]:
@@ -82,3 +83,9 @@ class DSSync(AbstractScheduledAveraging):
             seed=seed,
             topology=self._topology,
         )
+
+
+def _check_topology(topology: object) -> None:
+    if not isinstance(topology, Topology | None):
+        message = f"topology is a shoal.Topology or None, not {topology!r}."
+        raise UsageError(message)
