@@ -31,9 +31,13 @@ def check_list(
         raise UsageError(message)
     if length is not None:
         for member, tensor in enumerate(tensors):
-            if tensor.numel() != length:
-                message = (
-                    f"{called} of {length} elements got a tensor of {tensor.numel()} for rank"
-                    f" {member}."
-                )
-                raise UsageError(message)
+            check_length(tensor, length, member, called)
+
+
+def check_length(tensor: Tensor, length: int, member: int, called: str) -> None:
+    """Raise `UsageError` unless `tensor`, which is that of `member`, has `length` elements."""
+    if tensor.numel() != length:
+        message = (
+            f"{called} of {length} elements got a tensor of {tensor.numel()} for rank {member}."
+        )
+        raise UsageError(message)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shoal.adapters import sparse_sums
-from shoal.adapters.torch_arguments import check_list, check_member
+from shoal.adapters.torch_arguments import check_length, check_list, check_member
 from shoal.adapters.torch_described_group import DescribedGroup
 from shoal.adapters.torch_future import Order, current_order
 from shoal.adapters.torch_host_copies import receive_through_host, through_host
@@ -205,7 +205,8 @@ class ShoalProcessGroup(DescribedGroup):
     ) -> TransportWork:
         """Reduce one of `size` tensors to each member."""
         check_list(inputs[0], self.group.size, "reduce_scatter")
-        check_list([inputs[0][self.group.me]], 1, "reduce_scatter", length=outputs[0].numel())
+        me = self.group.me
+        check_length(inputs[0][me], outputs[0].numel(), me, "reduce_scatter")
         if len({part.numel() for part in inputs[0]}) > 1:
             return self._reduce_to_uneven(outputs[0], inputs[0], reduction_of(opts))
         return self._reduce_scatter_base(outputs[0], flat_copy(inputs[0]), opts)

@@ -65,8 +65,9 @@ def piece_length(
     segments = min(segments, max(some, batch // 2 if ring else batch))
     if segments > batch:
         segments -= segments % batch
-    # half: a ring passes a shard on, and takes one in, between the same two ranks
-    least = -(-count * element // (segment_bytes * shards * (MOST_MESSAGES // 2)))
+    # two ranks exchange a shard twice, to add it up and to hand it out; in a ring, every shard
+    exchanged = 2 * count * element // (1 if ring else shards)
+    least = -(-exchanged // (segment_bytes * MOST_MESSAGES))
     segments = min(max(segments, least), LARGEST_MESSAGE_SEGMENTS)
     return segments * segment_bytes // element
 

@@ -303,9 +303,8 @@ class TransportGroup:
 
         `called` is what those who asked for it know it as.
         """
-        # members know only their own totals: all must cut what two exchange alike
-        most = replace(target, count=PIECES_OF_A_SHARD * PIECE_BYTES)
-        piece = self._piece_length(most)
+        # Members know only their own totals, and two must cut alike what they exchange: as if much.
+        piece = self._piece_length(replace(target, count=PIECES_OF_A_SHARD * PIECE_BYTES))
         return self._start(
             ("all-to-all", tuple(sent), tuple(received), source.form),
             lambda: graphs.all_to_all(self.me, sent, received, piece),
