@@ -49,10 +49,7 @@ FABRIC: Final[Scenario] = {
 def cross_traffic(
     load: float, duration_ns: int, discipline: str = "tail", *, hosts: int = 64, leaves: int = 8
 ) -> Scenario:
-    """Return ring flows, to the next leaf, and seven to one until that one's link has `load`.
-
-    With one leaf there are no spines.
-    """
+    """Return ring flows, to the next leaf, and seven to one until that one's link has `load`."""
     random, flows = Random(1), list[list[int]]()
     step = hosts // leaves if leaves > 1 else GROUP
 
@@ -67,9 +64,7 @@ def cross_traffic(
         add(host, (host + step) % hosts, RING_LOAD)
         if host >= groups:
             add(host, host % groups, (load - RING_LOAD) / (GROUP - 1))
-    spines = leaves if leaves > 1 else 0
-    shape = {"hosts": hosts, "leaves": leaves, "spines": spines}
-    return FABRIC | shape | {"discipline": discipline, "flows": flows}
+    return FABRIC | _shape(hosts, leaves) | {"discipline": discipline, "flows": flows}
 
 
 def with_averages(scenario: Scenario) -> Scenario:
@@ -87,10 +82,8 @@ def incast(
     ns-3 lets a window shrink: at once as RFC 8257 does ("classic"), or over a round trip ("prr").
     """
     senders = [host for host in range(hosts) if host % group]
-    return FABRIC | {
-        "hosts": hosts,
-        "leaves": leaves,
-        "spines": leaves if leaves > 1 else 0,
+    fabric = FABRIC | _shape(hosts, leaves)
+    return fabric | {
         "limit_packets": UNLIMITED,
         "discipline": "mark",
         "most_packets": 65,
@@ -124,6 +117,12 @@ def lossy_path(control: str, loss: float, packets: int) -> Scenario:
         "min_timeout_s": 0.2,
         "messages": [[0, 1, packets, 0]],
     }
+
+
+def _shape(hosts: int, leaves: int) -> Scenario:
+    """Return a leaf-spine network in which a leaf has as many links up as down; a switch if one."""
+    spines = hosts // leaves if leaves > 1 else 0
+    return {"hosts": hosts, "leaves": leaves, "spines": spines}
 
 
 def run(scenario: Scenario) -> Result:
