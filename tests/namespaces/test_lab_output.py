@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,17 @@ def test_a_reader_that_goes_ends_the_workers_in_silence(spec: str, tmp_path: Pat
     assert wait_for_end(environment, DEADLINE_S) == {}
 
 
+@pytest.fixture
+def heeded(number: signal.Signals) -> Iterator[signal.Signals]:
+    """Return a signal that child processes do not ignore, as those of nohup and of "&" do."""
+    before = signal.signal(number, signal.SIG_DFL)
+    yield number
+    signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_what_was_counted_is_written_when_a_signal_ends_the_run(
-    spec: str, tmp_path: Path, number: signal.Signals
+    spec: str, tmp_path: Path, heeded: signal.Signals
 ) -> None:
     counts = tmp_path / "counts.json"
     with subprocess.Popen(
@@ -79,9 +88,9 @@ def test_what_was_counted_is_written_when_a_signal_ends_the_run(
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().endswith("ready\n")
-        process.send_signal(number)
+        process.send_signal(heeded)
         process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + heeded
     assert '"cable": "host0-switch"' in counts.read_text()
 
 
