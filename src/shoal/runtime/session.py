@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
@@ -486,7 +487,9 @@ def _report_uncaught(session: Session) -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        session.report_failure(error)
+        # torchrun interrupts its workers once more after Ctrl-C: their end tells the others then
+        with suppress(KeyboardInterrupt):
+            session.report_failure(error)
         previous(kind, error, trace)
 
     sys.excepthook = hook

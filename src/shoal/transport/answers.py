@@ -15,7 +15,8 @@ from shoal.transport.agreement import (
     refuse_again,
 )
 from shoal.transport.bitmap import count_bits, count_common, set_bit
-from shoal.transport.credit import LARGEST_CREDIT, hear_shallow, note_way
+from shoal.transport.congestion import hear_shallow, note_way
+from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.operations import (
     begin_after_this_rank,
     find_operation,
@@ -138,15 +139,6 @@ def _outgoing_of(state: State, rank: int, header: Row) -> int:
 
 
 @compiled
-def pass_end(row: Row) -> int:
-    """Return the packet number after the last pass over a message in state ASKING.
-
-    It is kept in the link to the next message of the queue, which the message has left.
-    """
-    return int(row.next)
-
-
-@compiled
 def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, size: int) -> None:
     """Send again exactly the segments that the receiver says are missing.
 
@@ -160,7 +152,7 @@ def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, s
     if size * 8 < row.segments:
         state.counters[rank, _TRUNCATED] += 1
         return
-    if row.state != ASKING or unwrap(pass_end(row), highest) < pass_end(row):
+    if row.state != ASKING or unwrap(row.pass_end, highest) < row.pass_end:
         return
     _copy_bits(row.pending, bitmap, row.segments)
     row.unsent, row.cursor = count_bits(row.pending, row.segments), 0

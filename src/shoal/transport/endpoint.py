@@ -15,13 +15,9 @@ import numpy as np
 
 from shoal.errors import ResourceError, UsageError
 from shoal.transport import rates
-from shoal.transport.credit import (
-    DOUBLING,
-    FIRST_ARRIVALS,
-    LARGEST_CREDIT,
-    LEAST_REORDERING,
-    MOST_REORDERING,
-)
+from shoal.transport.budget import DOUBLING, FIRST_ARRIVALS
+from shoal.transport.congestion import LEAST_REORDERING, MOST_REORDERING
+from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.operations import cancel_operation, post_operation
 from shoal.transport.own_queue import LEAST_BYTES
 from shoal.transport.tables import NEAR, NEVER, Counter, State, new_state

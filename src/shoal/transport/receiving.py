@@ -18,6 +18,7 @@ from shoal.transport.answers import (
     on_stop,
 )
 from shoal.transport.bitmap import clear_run, set_run
+from shoal.transport.congestion import move_end, note_delay, note_forgiven, note_gap, note_overtaken
 from shoal.transport.control_queue import (
     queue_control,
     queue_feedback,
@@ -30,12 +31,7 @@ from shoal.transport.credit import (
     keep_credit,
     leave_turn,
     line_up,
-    move_end,
     next_turn,
-    note_delay,
-    note_forgiven,
-    note_gap,
-    note_overtaken,
     note_settled,
     takes_turns,
 )
@@ -310,7 +306,8 @@ def _deliver(
     first, length = int(header.offset) // core.segment_bytes, int(header.length)
     stops, done = 0, 0
     while done < count and row.state != DONE:
-        wanted = min(count - done, _still_wanted(row, stop_early, length))
+        lacks = _wanted(row, stop_early) - row.received
+        wanted = min(count - done, max(1, -(-lacks // max(1, length))))
         fresh = set_run(row.seen, first + done, wanted)
         if fresh == 0:
             counters[_REPEATED] += 1
@@ -324,7 +321,7 @@ def _deliver(
         if row.first_at == 0:
             row.first_at = now
         row.last_at = now
-        if enough(row, stop_early):
+        if row.received >= _wanted(row, stop_early):
             _queue_stop(state, row.peer, operation, row)
             incoming_done(state, slot, index)
             stops = 1
@@ -348,14 +345,18 @@ def _stops_early(core: Row, peer: Row) -> bool:
 
 
 @compiled
-def _still_wanted(row: Row, stop_early: bool, length: int) -> int:
-    """Return after how many packets of `length` bytes to look whether a message is done."""
-    target = row.size
+def _wanted(row: Row, stop_early: bool) -> int:
+    """Return how many bytes of a message must be here for it to be done.
+
+    All, or what the bound asks for: `stop_early` stops as soon as that is reached, as published;
+    otherwise a message that is still being sent goes on, so that only what the network lost is
+    missing. Once all of it has been sent, what others of its shard have saved counts too. Nothing
+    is borrowed from those to come: an early message is repaired while they are under way, a late
+    one when nothing else is.
+    """
     if row.asked:
-        target = row.target - _saved(row)
-    elif stop_early:
-        target = row.target
-    return max(1, (target - row.received + length - 1) // max(1, length))
+        return int(row.target - _saved(row))
+    return int(row.target if stop_early else row.size)
 
 
 @compiled
@@ -384,22 +385,6 @@ def _place(
         counts = rows_at(row.counts, row.segments, U2)
         for each in range(segment, segment + count):
             counts[each] += 1
-
-
-@compiled
-def enough(row: Row, stop_early: bool) -> bool:
-    """Return whether a message is done: everything is there, or what the bound asks for.
-
-    `stop_early` stops as soon as the bound is reached, as published; otherwise a message that is
-    still being sent goes on, so that only what the network lost is missing. Once all of it has been
-    sent, what others of its shard have saved counts too. Nothing is borrowed from those to come:
-    an early message is repaired while they are under way, a late one when nothing else is.
-    """
-    if row.received >= row.size:
-        return True
-    if row.asked:
-        return bool(row.received + _saved(row) >= row.target)
-    return bool(stop_early and row.received >= row.target)
 
 
 @compiled
@@ -446,7 +431,7 @@ def answer(state: State, slot: int, index: int) -> None:
     peer = state.peers[row.peer]
     if row.received < row.size:
         peer.lossy_until = peer.end + LOSSY_PACKETS
-    if enough(row, _stops_early(state.core[0], peer)):
+    if row.received >= _wanted(row, _stops_early(state.core[0], peer)):
         _queue_stop(state, row.peer, operation, row)
         incoming_done(state, slot, index)
         return

@@ -13,8 +13,9 @@ import numpy as np
 
 from shoal.compiled import U8, compiled, copy_bytes, rows_at
 from shoal.transport.bitmap import clear_bit, next_bit, test_bit
+from shoal.transport.congestion import says_shallow
 from shoal.transport.control_queue import queue_control, queue_slots
-from shoal.transport.credit import says_shallow, takes_turns
+from shoal.transport.credit import takes_turns
 from shoal.transport.forms import take
 from shoal.transport.operations import (
     begin_after_this_rank,
@@ -374,7 +375,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
     if row.unsent == 0:
         leave_queue(state, handle)
         row.state = ASKING
-        row.next = peer.next_number  # what `pass_end` returns
+        row.pass_end = peer.next_number
         row.passes = min(row.passes + 1, 255)
         probe_at = now + wait_ahead(core) + probe_wait(peer, row.probes)
         schedule_probe(state.operations[slot_of(handle)], index_of(handle), probe_at)

@@ -58,7 +58,6 @@ OUTGOING: Final = np.dtype(
         ("kept_room", "<i4"),  # segments
         ("kept_first", "<i4"),  # which of them is this message's first
         ("kept_segments", "<i4"),  # how many are its
-        ("pad", "<i4"),
         ("peer", "<i4"),  # rank
         ("segments", "<i4"),
         ("unsent", "<i4"),  # set bits in `pending`
@@ -67,6 +66,7 @@ OUTGOING: Final = np.dtype(
         ("gate", "<i4"),  # that must open first; -1: none
         ("next_blocked", "<i4"),  # row behind the same gate; -1: none
         ("next", "<i8"),  # handle of the next in the peer's queue; -1: none
+        ("pass_end", "<i8"),  # the packet number after the last pass over it
         ("probes", "<i4"),  # unanswered
         ("message", "<u2"),  # its index between the two
         ("layer_class", "u1"),  # 0 is the most urgent

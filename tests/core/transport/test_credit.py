@@ -13,21 +13,15 @@ from link_state import check_turns
 from transfers import Transfer
 from virtual_link import Faults, Port, VirtualLink, joined
 
+from shoal.transport.budget import FIRST_ARRIVALS, SMALLEST_BUDGET, _aimed_delay, adapt_budget
+from shoal.transport.congestion import EPOCH_US, MOST_REORDERING, note_delay, note_way
 from shoal.transport.credit import (
-    EPOCH_US,
-    FIRST_ARRIVALS,
     HAS_ONE,
     KEEPS_ONE,
     LARGEST_CREDIT,
-    MOST_REORDERING,
-    SMALLEST_BUDGET,
     TURN,
-    _aimed_delay,
-    adapt_budget,
     extend_grant,
-    note_delay,
     note_expected,
-    note_way,
 )
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import FLOAT32

@@ -8,16 +8,8 @@ import pytest
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
-from shoal.transport.credit import (
-    EPOCH_US,
-    HEARD_US,
-    SHALLOW_BUDGET,
-    SMALLEST_BUDGET,
-    SMALLEST_IN_SUMS,
-    fill_in_bursts,
-    note_delay,
-    note_gap,
-)
+from shoal.transport.budget import SHALLOW_BUDGET, SMALLEST_BUDGET, SMALLEST_IN_SUMS
+from shoal.transport.congestion import EPOCH_US, HEARD_US, fill_in_bursts, note_delay, note_gap
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.tables import Counter
 

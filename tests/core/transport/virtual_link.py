@@ -20,7 +20,7 @@ from link_state import describe, next_wait
 from outbox import Outbox
 
 from shoal.transport import wire
-from shoal.transport.credit import adapt_budget
+from shoal.transport.budget import adapt_budget
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.receiving import on_datagrams
 from shoal.transport.tables import NEVER, Counter

@@ -46,7 +46,7 @@ from shoal.compiled.libc import (
     recvmsg,
     sendmsg,
 )
-from shoal.transport.credit import adapt_budget
+from shoal.transport.budget import adapt_budget
 from shoal.transport.receiving import on_datagrams
 from shoal.transport.sending import LARGEST_BATCH, PIECE, PIECES, TRANSMIT, keep_batch, next_batch
 from shoal.transport.tables import Counter, Row, State

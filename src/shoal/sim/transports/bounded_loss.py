@@ -21,7 +21,7 @@ from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
 from shoal.sim.transports.endpoints import endpoint_of
 from shoal.switching.network import free_row, take_row
 from shoal.switching.tables import NEVER
-from shoal.transport.credit import adapt_budget
+from shoal.transport.budget import adapt_budget
 from shoal.transport.receiving import on_datagrams
 from shoal.transport.sending import PIECE, PIECES, next_batch
 from shoal.transport.tables import PEER
