@@ -10,6 +10,7 @@ from shoal.bench.table import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shoal.bench.bench_file import BenchFile
     from shoal.bench.rows import Row
 
 _GLOO: Final = ", gloo"
@@ -70,14 +71,22 @@ def _statistic(row: Row) -> str:
     return row.metric.removeprefix(_OVER_IDEAL).partition(" of ")[0]
 
 
-def loopback_sentence(rows: Sequence[Row]) -> str:
-    """Return how gloo's time compares with ours where nothing but processors is short."""
+def loopback_table(files: Sequence[BenchFile]) -> list[str]:
+    """Return how gloo's time compares with ours where nothing but processors is short, by these."""
     ratios = [
-        f"{row.case.partition(', ring')[0]}: {_figure(row.ratio)}"
-        for row in rows
-        if row.bench == "loopback" and row.target is not None and row.metric.startswith("time")
+        {
+            row.case.partition(", ring")[0]: _figure(row.ratio)
+            for row in file.rows
+            if row.bench == "loopback" and row.target is not None and row.metric.startswith("time")
+        }
+        for file in files
     ]
-    return f"On clean loopback gloo's time over ours is, for {'; '.join(ratios)}."
+    processors = " | ".join(file.environment.processor for file in files)
+    return [
+        f"| clean loopback: gloo's time / ours | {processors} |",
+        f"| --- |{' ---: |' * len(files)}",
+        *(f"| {case} | {' | '.join(each[case] for each in ratios)} |" for case in ratios[0]),
+    ]
 
 
 def targets_sentence(rows: Sequence[Row], link: str) -> str:

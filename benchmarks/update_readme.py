@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headlines import cluster_table, loopback_sentence, targets_sentence, transport_table
+from headlines import cluster_table, loopback_table, targets_sentence, transport_table
 from shoal.bench.bench_file import BenchFile, read_bench_file
 from shoal.bench.cluster.cluster_file import read_cluster_file
 from shoal.bench.cluster.contenders import CONTENDERS
@@ -83,8 +83,13 @@ def _line(row: Row) -> str:
     )
 
 
-def render_headlines(cluster: ClusterFile, transport: BenchFile, sync: BenchFile) -> str:
-    """Return the Markdown of what a reader of the README asks first."""
+def render_headlines(
+    cluster: ClusterFile, transport: BenchFile, elsewhere: BenchFile, sync: BenchFile
+) -> str:
+    """Return the Markdown of what a reader of the README asks first.
+
+    `elsewhere` has rows of the transport from another processor.
+    """
     return "\n".join(
         [
             "## Measured",
@@ -105,7 +110,7 @@ def render_headlines(cluster: ClusterFile, transport: BenchFile, sync: BenchFile
             "",
             *transport_table(transport.rows),
             "",
-            loopback_sentence(transport.rows),
+            *loopback_table([transport, elsewhere]),
             "",
             targets_sentence(sync.rows, "docs/benchmarks.md#measured"),
         ]
@@ -228,9 +233,10 @@ def updated(text: str, generated: str) -> str:
 def main() -> None:
     sync = read_bench_file(RESULTS / "sync.json")
     transport = read_bench_file(RESULTS / "transport.json")
+    elsewhere = read_bench_file(RESULTS / "transport-epyc.json")
     cluster = read_cluster_file(RESULTS / "cluster.json")
     documents = {
-        ROOT / "README.md": render_headlines(cluster, transport, sync),
+        ROOT / "README.md": render_headlines(cluster, transport, elsewhere, sync),
         ROOT / "docs" / "benchmarks.md": render(sync, "sync", "../benchmarks/results"),
         ROOT / "docs" / "control-plane.md": render_values(sync, "generator-service"),
         ROOT / "docs" / "group-generator.md": render_values(sync, "generator-core"),
