@@ -123,7 +123,7 @@ def test_quick_consensus_test_agrees_with_the_matrix(name: str, world_size: int)
 
 @pytest.mark.parametrize(("world_size", "group_size"), [(5, 2), (6, 3), (7, 2), (8, 5)])
 def test_one_random_group(world_size: int, group_size: int) -> None:
-    """Papers digest 3.5: one random group of S among N gives (N - S) / (N - 1)."""
+    """docs/papers.md, 3.5: one random group of S among N gives (N - S) / (N - 1)."""
     everybody = set(range(world_size))
     rounds = [
         (Group(chosen), *singles(everybody - set(chosen)))
@@ -135,7 +135,7 @@ def test_one_random_group(world_size: int, group_size: int) -> None:
 
 @pytest.mark.parametrize("world_size", [8, 16, 32])
 def test_ripples_static_value(world_size: int) -> None:
-    """Papers digest 3.3: 0.6495 for a period whatever the number of hosts, 0.866 for its half."""
+    """docs/papers.md, 3.3: 0.6495 for a period whatever the number of hosts, 0.866 for its half."""
     rounds = period_rounds(RipplesStatic(world_size, 4))
     assert second_singular_value(rounds) == pytest.approx(0.6495, abs=5e-5)
     assert second_singular_value(rounds) == pytest.approx(3 * math.sqrt(3) / 8, rel=1e-9)

@@ -133,7 +133,7 @@ def test_group_size_reaches_the_schedule() -> None:
 
 
 def test_grid_of_four_is_the_published_cycle() -> None:
-    """Papers digest 2.3: pairs, then cross pairs (ours straight, theirs crossed: a renaming)."""
+    """docs/papers.md, 2.3: pairs, then cross pairs (ours straight, theirs crossed: a renaming)."""
     grid = Grid(4)
     assert members(grid.round_at(0)) == [(0, 1), (2, 3)]
     assert members(grid.round_at(1)) == [(0, 2), (1, 3)]
@@ -228,7 +228,7 @@ def partitions(ranks: tuple[int, ...], sizes: tuple[int, ...]) -> list[tuple[Gro
     "sizes", [(2, 2), (2, 2, 2), (3, 3), (4, 4), (2, 2, 2, 2), (3, 2), (4, 3), (3, 2, 2)]
 )
 def test_random_partition_eigenvalue_by_enumeration(sizes: tuple[int, ...]) -> None:
-    """Papers digest 2.4: (N - S) / (S (N - 1)); with G near-equal groups (G - 1) / (N - 1)."""
+    """docs/papers.md, 2.4: (N - S) / (S (N - 1)); with G near-equal groups (G - 1) / (N - 1)."""
     world_size, largest, num_groups = sum(sizes), max(sizes), len(sizes)
     schedule = RandomPartition(world_size, largest)
     assert sorted(map(len, schedule.round_at(0)), reverse=True) == list(sizes)
@@ -268,7 +268,7 @@ def test_seed_and_step_select_the_draw() -> None:
 
 
 def test_ripples_table_is_the_published_one() -> None:
-    """Papers digest 3.3, two hosts of four."""
+    """docs/papers.md, 3.3, two hosts of four."""
     table = [members(RipplesStatic(8, 4).round_at(step)) for step in range(4)]
     assert table == [
         [(0, 4), (1,), (2, 3), (5,), (6, 7)],
@@ -350,7 +350,7 @@ def test_bipartite_joins_one_active_and_one_passive(peers: str, world_size: int)
 
 
 def test_bipartite_distances_are_the_reference_ones() -> None:
-    """Papers digest 4.1: +-1 and +-(1 + 2^k) on an even world."""
+    """docs/papers.md, 4.1: +-1 and +-(1 + 2^k) on an even world."""
     schedule = Bipartite(32)
     random = Random(0)
     peers = [schedule.active_peer(7, index, random) for index in range(schedule.period or 0)]

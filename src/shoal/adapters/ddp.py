@@ -1,7 +1,7 @@
 """A communication hook for DistributedDataParallel over the backend "shoal".
 
 Without it, the backend sees buckets of numbers. The hook knows which layers a bucket holds, so its
-packets get the class of the front-most one (research digest, section 1.6), its tags for importance
+packets get the class of the front-most one (docs/papers.md, 1.6), its tags for importance
 follow the bucket from one iteration to the next, and its bound on losses is the model's own:
 
     torch.distributed.init_process_group("shoal")

@@ -2,7 +2,7 @@
 
 A packet-hop is one packet sent over one link, the host's own included. Three engines are given the
 same packets, in turns in the same process: the window kernel, the heap kernel and plain Python;
-and must agree on every count. (Research digest on simulation, section 1: the mixed scenario.)
+and must agree on every count.
 """
 
 from __future__ import annotations

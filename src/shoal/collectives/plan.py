@@ -5,7 +5,7 @@ no rank: peers are positions in the group; data are ranges of elements, called p
 empty. One file per algorithm makes plans; `runtime.exchange` carries them out over
 torch.distributed, the tests over plain lists.
 
-The operation is the partial all-reduce of Ripples (research digest, section 3.2): every member ends
+The operation is the partial all-reduce of Ripples (docs/papers.md, 3.2): every member ends
 with the same mean, and no one outside the group takes part.
 """
 

@@ -1,8 +1,8 @@
 """Ring reduce-scatter and all-gather: partial sums travel round the group, then the means do.
 
-Every member sends to its successor only, so no link carries more than one stream; the price is
-2 (size - 1) steps. Each shard travels in pieces, which overlap addition with transfer (research
-digest, section 4.3).
+Every member sends to its successor only, so no link carries more than one stream; the price is 2
+(size - 1) steps. Each shard travels in pieces, which overlap addition with transfer
+(docs/papers.md, 4.3).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shard layout of a parameter server: who keeps which elements, and what lies where in a shard.
 
 Flat tensors are split evenly by element, one shard per server, so that every server's machine
-carries the same share of the traffic (papers digest 4.2: keys sharded over servers, one server per
-worker machine). A parameter may be cut anywhere. Pure sizes in, ranges out.
+carries the same share of the traffic (docs/papers.md, 4.2: keys sharded over servers, one server
+per worker machine). A parameter may be cut anywhere. Pure sizes in, ranges out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One group of everybody at every step: the averaging of all-reduce, as a schedule.
 
 The baseline the others are measured against, and the schedule of local SGD. Consensus is exact
-after every step; one slow worker or link holds up all. Papers digest section 4.3.
+after every step; one slow worker or link holds up all. docs/papers.md, 4.3.
 """
 
 from __future__ import annotations

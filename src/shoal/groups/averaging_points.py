@@ -22,7 +22,7 @@ class AveragingPoints:
     Then a copy of the model is averaged. What that has changed is added at the end of the first
     step at which it is known, and waited for at the end of the step after which the next average is
     due: a worker has one under way at most. With `average_state` the local optimizer's state is
-    averaged with them (papers digest 2.9: an ablation), which waits like the parameters. Raises
+    averaged with them (docs/papers.md, 2.9: an ablation), which waits like the parameters. Raises
     `UsageError` for an interval below 1, an unknown word, and state while computing goes on.
     """
 

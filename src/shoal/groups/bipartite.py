@@ -1,6 +1,6 @@
 """AD-PSGD's pairs: active workers choose, passive ones answer, so that no circle of waits closes.
 
-Implements papers digest section 4.1 (Lian et al., ICML 2018, and the published implementation of
+Implements docs/papers.md, 4.1 (Lian et al., ICML 2018, and the published implementation of
 stochastic gradient push): even ranks are passive, odd ranks active, and an exchange always joins
 one of each. Owns the choice of the peer. The asynchronous runtime asks `active_peer` exchange by
 exchange; `round_at` is the same rule in lock step, for analysis and simulation.

@@ -1,7 +1,7 @@
 """Dividing idle workers into groups: evenly, or across and then within hosts. Pure functions.
 
 They know workers' hosts, never their queues, and draw nothing at random: the caller shuffles.
-Source: Ripples/Prague, global division and inter-intra rounds, research digest section 3.4.
+Source: Ripples/Prague, global division and inter-intra rounds, docs/papers.md, 3.4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One-peer exponential schedule: pairs at distance 1, 2, 4, ... in turn.
 
-The exponential graph of stochastic gradient push and AD-PSGD (papers digest sections 4.1 and 4.5)
+The exponential graph of stochastic gradient push and AD-PSGD (docs/papers.md, 4.1 and 4.5)
 made into disjoint pairs. For powers of two it is the hypercube, exact consensus in log2(N) steps.
 """
 

@@ -1,7 +1,7 @@
 """The group generator of Ripples/Prague as a machine without I/O: requests in, assignments out.
 
 It owns the one order of all groups and who waits for which. It must not know sockets, clocks,
-threads or model data: time and random numbers are arguments. Source: research digest section 3.4.
+threads or model data: time and random numbers are arguments. Source: docs/papers.md, 3.4.
 
 Three decisions carry it:
 

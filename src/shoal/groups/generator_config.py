@@ -1,6 +1,6 @@
 """The switches of the group generator, validated once. Knows nothing of workers, time or messages.
 
-Source: Ripples/Prague, research digest sections 3.4 and 3.7 (every mechanism switchable). The
+Source: Ripples/Prague, docs/papers.md, 3.4 and 3.7 (every mechanism switchable). The
 defaults are measured: docs/group-generator.md has the figures, benchmarks/core/generator_sweep.py
 repeats them.
 """

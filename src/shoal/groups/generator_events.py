@@ -1,7 +1,7 @@
 """What the group generator says: assignments with their reason, its counters and its state.
 
-Plain frozen data that msgspec turns into JSON as it stands. Source: Ripples/Prague, research digest
-sections 3.4 (group ids, pending groups) and 3.6 (what to report).
+Plain frozen data that msgspec turns into JSON as it stands. Source: Ripples/Prague, docs/papers.md,
+3.4 (group ids, pending groups) and 3.6 (what to report).
 """
 
 from __future__ import annotations

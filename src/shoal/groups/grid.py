@@ -1,6 +1,6 @@
 """DS-Sync's divide and shuffle: rows of a grid of workers, then its columns.
 
-Implements papers digest sections 2.3 and 2.4. Ranks are written in mixed radix, one digit per
+Implements docs/papers.md, 2.3 and 2.4. Ranks are written in mixed radix, one digit per
 factor of the world size; in phase k the workers meet that agree on all digits but the k-th. After
 one phase per factor every worker holds the exact mean, because each phase averages one digit away.
 

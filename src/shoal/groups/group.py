@@ -2,7 +2,7 @@
 
 A group says who averages together and with which weights; it never holds a process group, a socket
 or a tensor. Weights exist for ragged divisions (DS-Sync with a world size that does not factor,
-research digest section 2.4), where equal weights would bias the consensus.
+docs/papers.md, 2.4), where equal weights would bias the consensus.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How fast a schedule mixes: mixing matrices in exact fractions, and their spectral gap.
 
-Implements papers digest sections 2.6, 3.3 and 3.5. A round replaces the workers' values x by W x
+Implements docs/papers.md, 2.6, 3.3 and 3.5. A round replaces the workers' values x by W x
 with W[i][j] = share of j if i and j are in one group, else 0. Exact questions (is the product
 doubly stochastic, is one period exact consensus) are answered in fractions; singular values come
 from a power iteration in floats that applies rounds to vectors and never builds a matrix, so it
@@ -112,7 +112,7 @@ def second_eigenvalue(gram: Matrix) -> float:
     """Return the largest eigenvalue of `gram` minus consensus, for `gram` an (expected) WᵀW.
 
     For one random group of S among N workers it is (N - S) / (N - 1), for a random division into
-    G equal groups (G - 1) / (N - 1) (papers digest 2.4 and 3.5).
+    G equal groups (G - 1) / (N - 1) (docs/papers.md, 2.4 and 3.5).
     """
     rows = [[float(value) for value in row] for row in gram]
 

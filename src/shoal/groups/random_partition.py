@@ -1,6 +1,6 @@
 """DS-Sync with random shuffling: a fresh random division into equal groups at every step.
 
-Implements papers digest section 2.4. All workers draw the same division, because it depends on
+Implements docs/papers.md, 2.4. All workers draw the same division, because it depends on
 nothing but the seed and the step. With G groups of N workers the second eigenvalue of E[WᵀW] is
 (G - 1) / (N - 1), which for equal groups of S is (N - S) / (S (N - 1)).
 """

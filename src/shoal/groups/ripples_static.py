@@ -1,6 +1,6 @@
 """Ripples' static schedule: a table of four steps for workers of equal speed, no generator needed.
 
-Implements papers digest section 3.3 (from the P-Reduce prototype of the authors, which fixes four
+Implements docs/papers.md, 3.3 (from the P-Reduce prototype of the authors, which fixes four
 workers per host), generalized to any number. In a step across hosts only one worker per host uses
 the network; in between, each host averages inside.
 """

@@ -1,7 +1,7 @@
 """The clock of a parameter server: which updates to apply, and whose reads must wait.
 
-It owns iteration counts only; parameters, shards and transports are the caller's. Source: research
-digest section 4.2. A worker's clock is the number of updates it has pushed. With staleness s, a
+It owns iteration counts only; parameters, shards and transports are the caller's. Source:
+docs/papers.md, 4.2. A worker's clock is the number of updates it has pushed. With staleness s, a
 worker at clock c reads once no worker's clock is below c - s, so what it reads holds at least all
 updates of iterations 0 to c - s - 1. Staleness 0 is bulk-synchronous (BSP), s > 0 stale-synchronous
 (SSP) and None asynchronous (ASP).

@@ -1,6 +1,6 @@
 """Who is too slow to be waited for: the slowdown filter of the group generator and its counters.
 
-The published rule (Ripples/Prague, research digest section 3.4): a requester is not grouped with
+The published rule (Ripples/Prague, docs/papers.md, 3.4): a requester is not grouped with
 workers whose request counter lags its own by the threshold or more, while a laggard's own request
 passes. Alone, that rule has traps: workers stalled by a straggler lag as far as the straggler, so
 from then on they are grouped with it; one straggler's request groups others with fast workers; and

@@ -3,7 +3,7 @@
 Owns the counting of flows per link. A group that averages (as a ring visiting host by host, or as a
 tree) puts one flow on every link that separates some of its members from others, in each
 direction: on a host's network card if it has members elsewhere, on a rack's uplink if it has
-members in other racks (papers digest section 2.5). Links inside a host are taken to be free.
+members in other racks (docs/papers.md, 2.5). Links inside a host are taken to be free.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """DS-Sync's topology-aware division: no phase loads a bottleneck more than it must.
 
-The abstract of DS-Sync v2 gives the intent, not the rule; this is our reconstruction (papers digest
-section 2.5). Owns the rule. Knows of the network what `topology.Topology` says, and never measures.
+The abstract of DS-Sync v2 gives the intent, not the rule; this is our reconstruction
+(docs/papers.md, 2.5). Owns the rule. Knows of the network what `topology.Topology` says, and never
+measures.
 """
 
 from __future__ import annotations

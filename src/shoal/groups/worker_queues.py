@@ -1,6 +1,6 @@
 """Mutable records of the group generator: workers, their queues of groups, and who is idle.
 
-Private to the generator and its helpers. Source: Ripples/Prague, research digest section 3.4
+Private to the generator and its helpers. Source: Ripples/Prague, docs/papers.md, 3.4
 (group buffer, request counters).
 """
 

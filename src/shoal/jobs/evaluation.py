@@ -1,7 +1,7 @@
 """Evaluates the snapshots that the workers of a run left: the average of all models, and rank 0's.
 
 Runs in the launcher, between or after the workers' steps. The averaged model is what the strategies
-promise to train; rank 0's is what a user who forgets to average would ship (papers digest 2.9).
+promise to train; rank 0's is what a user who forgets to average would ship (docs/papers.md, 2.9).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One job at packet level: a parameter server on every host, layer by layer, over the bounded-loss
 transport and over what the papers compare it with. Everything that is sent is counted, gradients
 and parameters. Loss that the network makes lands on the gradients of a small model on real data.
-Source: research digest, section 1.
+Source: docs/papers.md, 1.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PFABRIC: Final = Rival("pFabric-like", "pfabric", SHALLOW, spray=True)
 DLCP: Final = Rival("DLCP", "shoal", TAGGED, BOUND, tags=True, spray=True)
 LAYERED: Final = replace(DLCP, name="DLCP, layers by priority", order="priority")
 """End to end: the prototype sends the partitions of tensors that ByteScheduler's kin sends, in its
-order (research digest, sections 1.4 and 1.11), so that the two differ in what carries them."""
+order (docs/papers.md, 1.4 and 1.11), so that the two differ in what carries them."""
 
 BEST_PRIOR: Final = {"all-reduce": TCP, "ps-layers": SCHEDULED}
 """By how a job is synchronised: whose steps the papers hold DLCP's against."""
@@ -276,7 +276,7 @@ class Plan:
 
 
 JOBS: Final = ("resnet50", "vgg16", "inception-v3")
-"""Of the papers' models end to end, those of pictures (research digest, section 1.11)."""
+"""Of the papers' models end to end, those of pictures (docs/papers.md, 1.11)."""
 SCALES: Final = ("16", "64", "144")
 GRAY_LOSSES: Final = (0.0, 0.0001, 0.001, 0.01)
 TESTBED: Final = "8"

@@ -4,7 +4,7 @@ Two kinds of runs. In some of them stand-ins for the paper's models learn on rea
 as far apart as the simulated cluster makes them: what accuracy they come to, in how many steps. In
 the others only time passes: how long a step of the paper's job takes on each network. Where the
 order of updates does not depend on the network (all-reduce, DS-Sync) a strategy learns on one
-network and its steps count on all; SSP and ASP learn on each. Source: research digest, section 2.
+network and its steps count on all; SSP and ASP learn on each. Source: docs/papers.md, 2.
 """
 
 from __future__ import annotations

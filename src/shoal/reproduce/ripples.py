@@ -2,8 +2,8 @@
 
 The clock is that of the paper's job (`ripples.toml`); what is learnt is a smaller real model on
 real data, whose gradients are computed in the order of virtual time. So iterations to the target
-are real, and a re-implementation's: the paper's data, model and hardware differ. Source: research
-digest, sections 3.6 and 5.
+are real, and a re-implementation's: the paper's data, model and hardware differ. Source:
+docs/papers.md, 3.6 and 5.
 """
 
 from __future__ import annotations

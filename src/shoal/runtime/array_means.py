@@ -2,7 +2,7 @@
 
 Owns the memory that gradients or parameters are laid out in and how they become sums: in buckets,
 rear layers first, as `train.gradient_buckets` does for torch. Knows no framework; what each has of
-its own is in `adapters`. (Research digest, sections 1.5 and 1.6.)
+its own is in `adapters`. (docs/papers.md, 1.5 and 1.6.)
 """
 
 from __future__ import annotations

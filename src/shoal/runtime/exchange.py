@@ -1,7 +1,7 @@
 """Carries out an averaging plan on a tensor: partial all-reduce by messages among the members.
 
-Owns the execution of `collectives.Plan`. Decides nothing about who sends what to whom. (Research
-digest, section 3.2.)
+Owns the execution of `collectives.Plan`. Decides nothing about who sends what to whom.
+(docs/papers.md, 3.2.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ripples/Prague for any framework: groups that the generator forms at run time, without torch.
 
 Owns one job's control plane beside a `NumpyCommunicator`: rank 0 serves it, everyone asks. What is
-averaged in the groups, and how, is the caller's (`array_means`). (Research digest, section 3.4.)
+averaged in the groups, and how, is the caller's (`array_means`). (docs/papers.md, 3.4.)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the launcher says about this worker: rank, world size and host, read from the environment.
 
-Users keep their launcher (design decision 10): torchrun, Slurm and Open MPI each set their own
+Users keep their launcher: torchrun, Slurm and Open MPI each set their own
 variables. This is the one place that knows them.
 """
 

@@ -1,8 +1,8 @@
 """The copy of the parameters that averaging and local updates share, one at a time.
 
-Owns AD-PSGD's atomicity (papers digest 4.1): an average changes the copy by half the difference of
-two values that both workers know, so it is right whatever local updates land meanwhile, and the sum
-over both workers stays what it was. Knows neither who exchanges nor when.
+Owns AD-PSGD's atomicity (docs/papers.md, 4.1): an average changes the copy by half the difference
+of two values that both workers know, so it is right whatever local updates land meanwhile, and the
+sum over both workers stays what it was. Knows neither who exchanges nor when.
 """
 
 from __future__ import annotations

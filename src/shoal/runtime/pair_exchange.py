@@ -1,10 +1,10 @@
 """AD-PSGD's exchanges: pairs of workers average in the background, one pair at a time per worker.
 
-Owns the conversation of an active worker with a passive one (Lian et al., ICML 2018; papers digest
-4.1) and the threads that hold it. Who is active and whom it meets is the caller's; what averaging
-means is `MasterCopy`'s. Active workers only ask and passive ones only answer, so no circle of waits
-can close. A passive worker serves one request at a time, in order of arrival: that serialization is
-the price Ripples measures, so it is measured here.
+Owns the conversation of an active worker with a passive one (Lian et al., ICML 2018;
+docs/papers.md, 4.1) and the threads that hold it. Who is active and whom it meets is the caller's;
+what averaging means is `MasterCopy`'s. Active workers only ask and passive ones only answer, so no
+circle of waits can close. A passive worker serves one request at a time, in order of arrival: that
+serialization is the price Ripples measures, so it is measured here.
 """
 
 from __future__ import annotations

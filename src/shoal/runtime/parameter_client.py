@@ -1,8 +1,8 @@
 """A worker's side of the sharded parameter server: push to all servers, pull from all, at once.
 
-Owns the order of the messages of one step (papers digest 4.2). All pulls are posted before anything
-is pushed; every worker starts with the server after itself, so that servers are not all met by the
-same crowd; the shard of its own process goes by reference. Knows no model.
+Owns the order of the messages of one step (docs/papers.md, 4.2). All pulls are posted before
+anything is pushed; every worker starts with the server after itself, so that servers are not all
+met by the same crowd; the shard of its own process goes by reference. Knows no model.
 """
 
 from __future__ import annotations

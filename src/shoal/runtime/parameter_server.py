@@ -1,6 +1,6 @@
 """The server of one shard: takes pushes, lets the clock decide, answers with weights.
 
-Owns the conversation with the workers (papers digest 4.2): one thread per server receives their
+Owns the conversation with the workers (docs/papers.md, 4.2): one thread per server receives their
 requests. What arrives goes into memory prepared for each worker since its last answer, so receiving
 overlaps with applying, and workers that come together do not queue for each other's transfers. The
 worker of the same process hands its contribution over by reference. Which updates to apply when and

@@ -2,7 +2,7 @@
 
 Owns which subgroups exist and when they are made and freed. Only members take part, as with
 messages; Ripples caches its communicators likewise and lets members agree whether they still have
-one (research digest, section 3.2). Deadlock-free because each worker's groups come in one total
+one (docs/papers.md, 3.2). Deadlock-free because each worker's groups come in one total
 order.
 
 Not `torch.distributed.new_group(use_local_synchronization=True)`: it names a group by how many

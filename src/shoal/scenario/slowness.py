@@ -1,7 +1,7 @@
 """Who is slower than the others, by how much, and in which steps: one rule, real and simulated.
 
 Draws are keyed by seed, rank and step: the same steps are slow in a run and in its simulation,
-whoever else there is. Ripples' experiments slow workers down at random (research digest, 3.7).
+whoever else there is. Ripples' experiments slow workers down at random (docs/papers.md, 3.7).
 """
 
 from __future__ import annotations

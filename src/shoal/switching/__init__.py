@@ -2,5 +2,5 @@
 
 Shared by the lab's software switch and the simulator. Time is an argument, in whole picoseconds;
 random numbers come from a seed and a counter. Knows no sockets, clocks or topologies' names.
-(Research digest, sections 1.6 and 1.7; docs/switching.md.)
+(docs/papers.md, 1.6 and 1.7; docs/switching.md.)
 """

@@ -3,7 +3,7 @@
 Below `least` bytes nothing happens, from `most` on it always does, between the two with a
 probability that rises in proportion; with `least` equal to `most` it is a step, as DCTCP and the
 papers have it. What is waiting is measured when the packet arrives and without it, either as it is
-or as a running average (RED). (Research digest, section 1.6.)
+or as a running average (RED). (docs/papers.md, 1.6.)
 """
 
 from __future__ import annotations

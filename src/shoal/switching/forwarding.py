@@ -1,6 +1,6 @@
 """Which of several equal ports a packet takes: by flow (ECMP), or each packet by itself (spraying).
 
-(Research digest, section 1.7.)
+(docs/papers.md, 1.7.)
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A packet that arrives is dropped if its queue, its port or the buffer that the ports share is full
 (`admit`), or if too much is waiting for its color, unless it understands marks: then it is marked
-and stays. The link takes the packet at the head of the first queue that has one. (Research digest,
-section 1.6; dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 1998.)
+and stays. The link takes the packet at the head of the first queue that has one. (docs/papers.md,
+1.6; dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 1998.)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """AD-PSGD: asynchronous decentralized SGD by averaging with random neighbors.
 
-Lian et al., ICML 2018; papers digest section 4.1. Even ranks are passive, odd ranks active. After
+Lian et al., ICML 2018; docs/papers.md, 4.1. Even ranks are passive, odd ranks active. After
 every step an active worker starts to average its parameters with a passive one of its choice, while
 it computes the next gradient; local updates go to whatever the parameters have become meanwhile, so
 a gradient is at most one iteration stale. Optimizer state stays local. See docs/ad-psgd.md.

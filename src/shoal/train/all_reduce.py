@@ -1,7 +1,7 @@
 """All-reduce (BSP): the mean gradient of all workers at every step, overlapped with backward.
 
 The baseline every paper measures against, tuned as its own users would tune it: buckets, started
-while backward still runs (papers digest 4.3). Averages gradients; every replica stays identical.
+while backward still runs (docs/papers.md, 4.3). Averages gradients; every replica stays identical.
 With `overlap="next-forward"` the exchange goes on behind the next forward pass.
 """
 

@@ -1,6 +1,6 @@
 """The local optimizer's state as flat tensors, for whoever averages it beside the parameters.
 
-State stays local unless asked for otherwise (papers digest 2.9: an option, as an ablation). Which
+State stays local unless asked for otherwise (docs/papers.md, 2.9: an option, as an ablation). Which
 state an optimizer keeps is learnt from a step of a stand-in, so that the tensors are the same on
 all workers from the first average on, whoever has made a step by then.
 """

@@ -1,6 +1,6 @@
 """DS-Sync: divide the workers into groups that synchronize in parallel, and shuffle them.
 
-Wang et al., INFOCOM 2022; papers digest section 2. Parameters are averaged after the local step;
+Wang et al., INFOCOM 2022; docs/papers.md, 2. Parameters are averaged after the local step;
 which workers meet at which step is a schedule of `groups`: the grid by default, whose cycle brings
 all workers to exact consensus.
 """

@@ -2,7 +2,7 @@
 
 `FlatParameters` moves the storage of every parameter (and of every buffer that is averaged, such as
 batch norm's running statistics) into one flat tensor per data type and device; the model keeps
-working on views of it. Averaging a model is then one operation on few tensors (papers digest 2.9:
+working on views of it. Averaging a model is then one operation on few tensors (docs/papers.md, 2.9:
 parameters and batch-norm statistics are averaged, optimizer state stays local). Parameters of types
 that have no mean, quantized weights say, are never trained and stay where they are.
 """

@@ -1,7 +1,7 @@
 """The order in which a model's forward pass uses its parameters, for the priority of gradients.
 
-The next forward pass needs the front layers first, so their gradients are the most urgent (research
-digest, section 1.6). Until a forward pass has been seen the order of registration stands in for
+The next forward pass needs the front layers first, so their gradients are the most urgent
+(docs/papers.md, 1.6). Until a forward pass has been seen the order of registration stands in for
 it. Knows neither buckets nor classes of priority.
 """
 

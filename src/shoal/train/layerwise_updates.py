@@ -4,7 +4,7 @@
 before its next forward pass, for that bucket's mean gradient, and the wrapped optimizer then steps
 with those parameters alone, under the options (learning rate and others) that it had at `step()`.
 So the exchange of the rear layers hides behind the forward pass of the front layers, and it pays
-that the transport carries front layers first (research digest, section 1.6).
+that the transport carries front layers first (docs/papers.md, 1.6).
 
 The result is bit for bit that of waiting at the end of backward. Whatever else touches a parameter,
 a gradient or a statistic that is under way waits for its bucket (`train.awaited_tensors`); what

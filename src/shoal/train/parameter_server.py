@@ -1,4 +1,4 @@
-"""Parameter server, sharded over the workers: BSP, SSP and ASP (papers digest 4.2).
+"""Parameter server, sharded over the workers: BSP, SSP and ASP (docs/papers.md, 4.2).
 
 Workers push gradients and pull weights; the update happens on the servers, which run the user's
 optimizer on their shards. Every worker process hosts one server, so that every machine carries the

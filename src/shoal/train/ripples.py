@@ -1,6 +1,6 @@
 """Ripples/Prague: partial all-reduce in groups that a generator forms at run time.
 
-Luo et al., ASPLOS 2020; papers digest sections 3.2 and 3.4. One iteration is: local optimizer step,
+Luo et al., ASPLOS 2020; docs/papers.md, 3.2 and 3.4. One iteration is: local optimizer step,
 ask the generator for a group, average parameters within it. The generator answers when all members
 of the group have arrived, so the exchange itself never waits for a worker that still computes.
 Optimizer state stays local. With `overlap="next-steps"` both the asking and the averaging go on

@@ -1,6 +1,6 @@
 """Ripples' static schedule: partial all-reduce by a fixed table, for workers of equal speed.
 
-Luo et al., ASPLOS 2020 (Prague); papers digest section 3.3. No group generator: every worker reads
+Luo et al., ASPLOS 2020 (Prague); docs/papers.md, 3.3. No group generator: every worker reads
 its group off the table, which alternates between meeting across hosts and inside them.
 """
 

@@ -1,7 +1,7 @@
 """Parameter averaging by a schedule: what DS-Sync, Ripples' static schedule and local SGD share.
 
 One iteration is: local optimizer step with the local gradient, then the group of this round
-replaces its members' parameters and batch-norm statistics by their mean (papers digest 2.3 and
+replaces its members' parameters and batch-norm statistics by their mean (docs/papers.md, 2.3 and
 3.3). There is no coordinator and no barrier: a worker waits only for its own group. Optimizer state
 stays local. With `overlap="next-steps"` it computes on meanwhile (`train.delayed_average`).
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Averaged(StrEnum):
-    """What the workers average: design decision 7 says never to mix these up."""
+    """What the workers average: never to be mixed up (docs/papers.md, 5)."""
 
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"

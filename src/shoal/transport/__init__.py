@@ -5,5 +5,5 @@ the socket loop (`runtime.udp`) as by the tests' and the simulator's virtual lin
 with `tables` (the state), then `receiving`, `answers` and `sending` (the protocol), `operations`
 (how a collective is a graph of messages) and `wire` (the datagram).
 
-Implements DLCP/MLT (research digest, sections 1.4 to 1.8).
+Implements DLCP/MLT (docs/papers.md, 1.4 to 1.8).
 """

@@ -1,6 +1,6 @@
 """What a receiver's answers change at the sender: its credit, what goes again, what stops.
 
-(Research digest, section 1.5.)
+(docs/papers.md, 1.5.)
 """
 
 from __future__ import annotations

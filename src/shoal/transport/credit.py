@@ -10,7 +10,7 @@ has nothing more to send gives its turn up.
 
 Who is on this host sends through no port. Where others are not, it gets credit of its own.
 
-The papers leave rate control minimal (research digest, section 1.8: "only to avoid collapse");
+The papers leave rate control minimal (docs/papers.md, 1.8);
 granting credit from the receiver follows the idea of NDP and Homa.
 """
 

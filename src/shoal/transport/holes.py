@@ -6,7 +6,7 @@ due over the number that arrived, which is unbiased if losses do not depend on v
 ERROR_FEEDBACK a hole counts as nothing at first, but its sender keeps what was in it and adds it to
 the same tensor's next contribution, so that in the long run nothing is lost. For written
 (not added) messages the receiver keeps the previous value whatever the policy.
-(Research digest, section 1.5, "what fills the holes".)
+(docs/papers.md, 1.5, "what fills the holes".)
 """
 
 from __future__ import annotations

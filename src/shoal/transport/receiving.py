@@ -1,6 +1,6 @@
 """What a datagram does: its checks, its place, and what is answered.
 
-The receiver's half of the bounded-loss transport (research digest, section 1.5): distinct bytes are
+The receiver's half of the bounded-loss transport (docs/papers.md, 1.5): distinct bytes are
 counted; a message is done when enough have come, and its sender is told to STOP; a sender that has
 sent everything and heard nothing asks, and is told exactly which segments are missing. The messages
 of a shard share what may be missing: one that lacked less than its part leaves the rest to others.

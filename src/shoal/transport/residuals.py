@@ -3,7 +3,7 @@
 What a message has lost is known when its STOP comes, with a bitmap of the missing segments; they
 are copied then, before anything else is written to their place. The messages of a shard share the
 room for that, as they share what the loss bound lets go missing: so it needs no memory beyond that.
-(Research digest, section 1.5; error feedback as in compressed gradient descent.)
+(docs/papers.md, 1.5; error feedback as in compressed gradient descent.)
 """
 
 from __future__ import annotations

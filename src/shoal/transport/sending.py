@@ -1,6 +1,6 @@
 """What goes out next: which message, how many packets of it, and how they are written.
 
-The sender's half of the bounded-loss transport (research digest, section 1.5). A batch of packets
+The sender's half of the bounded-loss transport (docs/papers.md, 1.5). A batch of packets
 of one message, to one peer, in one traffic class and over one path is decided here and written to
 memory; the caller gives it to a socket.
 """

@@ -5,7 +5,7 @@ network is to drop the others first. The threshold of a tensor is a quantile of 
 magnitudes in the previous iteration, so tagging takes one pass over a sample of the values and no
 sorting of the present ones. To measure what the order of loss is worth (section 1.2), small values
 can be tagged instead, or none. Layers map to classes, front layers to the most urgent, because the
-next forward pass needs them first (research digest, section 1.6; the papers leave the choice of the
+next forward pass needs them first (docs/papers.md, 1.6; the papers leave the choice of the
 threshold open).
 """
 

@@ -2,7 +2,7 @@
 
 Every field has its natural alignment and is little-endian, so that a header is a record in place.
 Nothing here refers to the order of datagrams: each says for itself where its payload belongs
-(research digest, sections 1.2 and 1.4; the prototype's 20-byte header lacked an iteration).
+(docs/papers.md, 1.2 and 1.4; the prototype's 20-byte header lacked an iteration).
 `docs/wire-format.md` describes the fields; the golden vectors are in `tests/core`.
 """
 

@@ -1,4 +1,4 @@
-"""The window kernel against closed forms (research digest on simulation, section 4)."""
+"""The window kernel against closed forms."""
 
 from __future__ import annotations
 

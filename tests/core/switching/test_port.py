@@ -70,10 +70,7 @@ def test_every_packet_fares_as_the_description_says(
 @pytest.mark.parametrize("senders", [2, 7, 31, 64])
 @pytest.mark.parametrize("burst", [1, 8, 20])
 def test_a_burst_loses_what_does_not_fit(senders: int, burst: int) -> None:
-    """N senders on equal links, M packets each at once, B places: N M - (B + M) are dropped.
-
-    (Research digest on simulation, closed forms.)
-    """
+    """N senders on equal links, M packets each at once, B places: N M - (B + M) are dropped."""
     places = 16
     line = OnePort(Port(GIGABIT, limit_packets=places))
     for slot in range(burst):

@@ -377,7 +377,7 @@ def test_loss_that_no_queue_explains_leaves_the_budget_alone() -> None:
 def test_loss_in_a_queue_is_heeded_when_it_is_more_than_the_bound_forgives(
     loss_bound: float, heeded: bool
 ) -> None:
-    """The research digest, section 1.8: loss is a signal only past the bound."""
+    """docs/papers.md, 1.8: loss is a signal only past the bound."""
     config = TransportConfig(segment_bytes=1440, budget_packets=96, first_budget_packets=96)
     link, _ = joined(2, config, port=Port(bytes_per_us=100.0), seed=2)
     link.drop = lambda each: each.is_data and link.random.random() < 0.08

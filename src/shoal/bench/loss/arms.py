@@ -1,6 +1,6 @@
 """What a profile compares: bounds, policies for holes, and the papers' ablations.
 
-The ablations (research digest, section 1.2) ask whose loss does more harm: that of front or of back
+The ablations (docs/papers.md, 1.2) ask whose loss does more harm: that of front or of back
 layers, that of large or of small gradients. They fill holes with zeros, as the papers do.
 """
 

@@ -2,7 +2,7 @@
 
 The switch of the lab has a drop profile for each color. WRED with ECN, as devices and Linux's RED
 have it, has one threshold per queue: above it a packet whose ECN bits are 00 is dropped and another
-is marked. (Research digest, section 1.6.)
+is marked. (docs/papers.md, 1.6.)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the sessions, the workers' liveness and the counters. Knows no socket and no clock: the service
 brings bytes, identities and the time, and sends what it is told. Malformed or misplaced messages
-are counted and answered, never raised. Research digest section 3.4 (group generator as a service).
+are counted and answered, never raised. docs/papers.md, 3.4 (group generator as a service).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns the messages and their limits. Knows no socket and no rule about who may say what when (that is
 `handler`). A message is an array `[name, field, ...]`; a change of fields is a new version of
 Shoal, which the job card compares before anything connects. Group metadata only: no model data,
-ever (research digest section 3.4).
+ever (docs/papers.md, 3.4).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the clock, the batching and the connections' descriptors. Knows nothing about groups:
 `ControlHandler` decides. The order in which messages are read here is the one order of groups
-(research digest section 3.4).
+(docs/papers.md, 3.4).
 """
 
 from __future__ import annotations

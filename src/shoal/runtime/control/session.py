@@ -2,7 +2,7 @@
 
 Owns which connection asked for which rank, and turns the generator's assignments into answers.
 Knows no socket, no clock and no other session. The rules for forming groups are the generator's
-(research digest section 3.4); this file only brings questions and answers together.
+(docs/papers.md, 3.4); this file only brings questions and answers together.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Written by the loop's thread once per operation, read by any. The effective loss of a sum is counted
 where it is made: what was due of the others' contributions, and what of it was not put in place.
-(Design decision 5: the effective end-to-end loss is reported.)
 """
 
 from __future__ import annotations

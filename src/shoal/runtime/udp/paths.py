@@ -1,6 +1,6 @@
 """Which addresses of a rank take part, and between which of them each path goes: decisions only.
 
-Every packet may take any path (research digest, section 1.7). A path is one of this rank's
+Every packet may take any path (docs/papers.md, 1.7). A path is one of this rank's
 addresses, one of its source ports there, and one of the peer's addresses.
 """
 

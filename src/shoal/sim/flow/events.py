@@ -2,7 +2,7 @@
 
 Only the component of flows and links that a change touches is worked out anew: what it does not
 reach keeps its rates. One event stands for each component, for the flow of it that ends first.
-(Research digest on simulation, section 3.) Times are picoseconds.
+Times are picoseconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the window kernel keeps beside the switch's tables: when and where packets arrive next.
 
 Owns the layout of the calendar (a ring of narrow buckets of arrivals), of the list of busy ports
-and of the lookahead. Knows nothing of what a port decides. (Research digest on simulation, 4.)
+and of the lookahead. Knows nothing of what a port decides.
 """
 
 from __future__ import annotations

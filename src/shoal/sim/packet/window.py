@@ -5,7 +5,6 @@ the smallest packet's time on it. So arrivals up to W after a time at which all 
 served are known; they are taken in the order of events, and the port of each is served only then,
 up to the arrival. Results are those of `switching.network`, to the bit: the same decisions on the
 same numbers in the same order wherever order matters. Owns no decision of a port, link or route.
-(Research digest on simulation, section 4.2.)
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Bulk-synchronous, sharded over the workers' hosts. A layer's push begins when ev
 gradient, its pull when every push has arrived, and the next forward pass computes a layer as soon
 as it is there: so what arrives first matters. Either everything is handed to the network at once,
 or by priority: front layers first, a bounded number of bytes under way, in partitions (P3,
-ByteScheduler; the scheduled baselines of DLCP, research digest, section 1.11).
+ByteScheduler; the scheduled baselines of DLCP, docs/papers.md, 1.11).
 """
 
 from __future__ import annotations

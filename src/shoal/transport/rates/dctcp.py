@@ -1,6 +1,6 @@
 """DCTCP's window: it shrinks by half the share of packets that came marked, once per window.
 
-Alizadeh et al., SIGCOMM 2010, section 3; used by DLCP (research digest, section 1.8).
+Alizadeh et al., SIGCOMM 2010, section 3; used by DLCP (docs/papers.md, 1.8).
 """
 
 from __future__ import annotations

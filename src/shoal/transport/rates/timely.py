@@ -1,6 +1,6 @@
 """TIMELY's rate: it follows the slope of the round-trip time between two thresholds.
 
-Mittal et al., SIGCOMM 2015, algorithm 1; MLT uses a like one (research digest, section 1.8; its
+Mittal et al., SIGCOMM 2015, algorithm 1; MLT uses a like one (docs/papers.md, 1.8; its
 constants are unknown). The thresholds here derive from the target for queueing delay.
 """
 
