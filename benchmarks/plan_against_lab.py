@@ -1,15 +1,15 @@
-"""The planner's ranking beside the lab's: which of seven modes is first, in every scenario.
+"""The planner's ranking beside the lab's: which of eleven modes is first, in every scenario.
 
     python benchmarks/plan_against_lab.py > benchmarks/results/plan-against-lab.json
 
 The reference is `results/cluster.json`, times to a loss that `shoal bench cluster` measured in its
 emulated networks. Compared are those of its contenders that the simulator knows, where at least
-three of them ran: PyTorch's post-local SGD is local SGD over TCP. Of those that ran several times
-it is the first run, which all have, since other batches and initial weights make a third of
-difference. The scenarios are simulated as `shoal plan` does it, with its own stand-in: the lab's
-model is another one, so that times are no forecast and only ranks compare. Nothing is set to make
-the two agree. Beside the ranks: what naming the same mode everywhere would
-score, which pairs of modes come in the lab's order, and mean step times.
+three of them ran: PyTorch's post-local SGD is local SGD over TCP, its DDP all-reduce. Of those that
+ran several times it is the first run, which all have, since other batches and initial weights make
+a third of difference. The scenarios are simulated as `shoal plan` does it, with its own stand-in:
+the lab's model is another one, so that times are no forecast and only ranks compare. Nothing is set
+to make the two agree. Beside the ranks: what naming the same mode everywhere would score, which
+pairs of modes come in the lab's order, and mean step times.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ MODES: Final = {
     "shoal-local-sgd-overlap-fp16": Candidate(
         "local-sgd", {"interval": 2, "overlap": "next-steps"}, "shoal", wire="float16"
     ),
+    "shoal-all-reduce-p10": Candidate("all-reduce", {}, "shoal", 0.1),
+    "shoal-ds-sync": Candidate("ds-sync", {"shuffle": "grid"}, "shoal", 0.1),
+    "shoal-ripples": Candidate("ripples", {}, "shoal", 0.1),
     "post-local-sgd": Candidate("local-sgd", {"interval": 4}, "cubic"),
+    "ddp-cubic": Candidate("all-reduce", {}, "cubic"),
 }
 """Contenders of the suite, and what they are for the planner."""
 
