@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import msgspec
 import pytest
@@ -22,11 +23,19 @@ KEY = "a key that only this test knows"
 DEADLINE_S = 20.0
 
 
+def three_free_ports() -> int:
+    """Return the lowest of three in a row, below those that the system gives to connections."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with ExitStack() as stack, suppress(OSError):
+            for number in range(port, port + 3):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
+            return port
+
+
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number = int(probe.getsockname()[1])
+    number = three_free_ports()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("SHOAL_PORT", str(number))
     monkeypatch.setenv("SHOAL_JOB_KEY", KEY)
