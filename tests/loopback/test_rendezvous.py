@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 
 import msgspec
 import pytest
 import zmq
 
+from free_ports import free_ports_in_a_row
 from shoal.errors import DeadlineExceeded, MismatchError, ResourceError
 from shoal.runtime.control.key import JobKey
 from shoal.runtime.rendezvous import exchange_cards
@@ -23,19 +23,9 @@ KEY = "a key that only this test knows"
 DEADLINE_S = 20.0
 
 
-def three_free_ports() -> int:
-    """Return the lowest of three in a row, below those that the system gives to connections."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with ExitStack() as stack, suppress(OSError):
-            for number in range(port, port + 3):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
-            return port
-
-
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    number = three_free_ports()
+    number = free_ports_in_a_row(3)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("SHOAL_PORT", str(number))
     monkeypatch.setenv("SHOAL_JOB_KEY", KEY)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -14,6 +12,7 @@ import torch
 import torch.distributed as dist
 from test_transport_communicator import connect
 
+from free_ports import free_ports_in_a_row
 from shoal.errors import UsageError
 from shoal.jobs.pool import WorkerPool
 from shoal.jobs.run import RunOutcome, run_spec
@@ -101,23 +100,10 @@ def spec_of(**changes: object) -> RunSpec:
     return RunSpec(**fields)  # type: ignore[arg-type]
 
 
-def two_free_ports() -> int:
-    """Return the lower one, below those that the system gives to connections by itself."""
-    for port in range(20_000 + os.getpid() * 2 % 10_000, 32_000, 2):
-        try:
-            for each in (port, port + 1):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", each))
-        except OSError:
-            continue
-        return port
-    raise AssertionError("no two free ports")
-
-
 def test_a_traced_run_has_a_counter_event_per_step_and_rank_and_serves_metrics(
     tmp_path: Path,
 ) -> None:
-    dataset, port = load_dataset("digits"), two_free_ports()
+    dataset, port = load_dataset("digits"), free_ports_in_a_row(2)
     scraped: list[str] = []
 
     def look(_progress: object) -> None:

@@ -39,7 +39,7 @@ LEAST_REORDERING: Final = 3.0
 MOST_REORDERING: Final = 128.0
 """The same on paths that differ, and where packets are sprayed until that is seen."""
 
-ORDER: Final = 0.0002
+REORDERING_FORGOTTEN: Final = 0.0002
 """Share of the overtaking expected that is forgotten with every packet that comes in order."""
 
 HEARD_US: Final = 50_000
@@ -50,7 +50,7 @@ would otherwise grant less in the next sums, to others, and be served last there
 one rack, at 1 % loss, for ten seconds, and sums across racks took 490 ms and not 310.
 """
 
-HIGHEST: Final = 0.1
+HIGH_SHARE: Final = 0.1
 """The share of packets whose queueing delay counts as high."""
 
 HIGH_GAPS: Final = 0.3
@@ -60,7 +60,7 @@ that bursts fill follows 0.2 to 0.5."""
 MORE_HIGH_GAPS: Final = 0.2
 """By how much that has to exceed the share of packets: what gets lost by chance follows as many."""
 
-GAPS: Final = 24.0
+GAPS_REMEMBERED: Final = 24.0
 """Of so many gaps that share is a running mean."""
 
 
@@ -76,7 +76,9 @@ def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
         if not has_seen(seen, number) and peer.known != NEAR:
             core.interval_lost += 1
     peer.judged = max(peer.judged, known)
-    peer.reordering = max(LEAST_REORDERING, peer.reordering * (1.0 - ORDER * (end - peer.end)))
+    peer.reordering = max(
+        LEAST_REORDERING, peer.reordering * (1.0 - REORDERING_FORGOTTEN * (end - peer.end))
+    )
     peer.end = end
 
 
@@ -125,7 +127,7 @@ def note_delay(
     core.between += packets
     if queued > core.high_delay:
         core.between_high += packets
-        core.high_delay += step * (1.0 / HIGHEST - 1.0)
+        core.high_delay += step * (1.0 / HIGH_SHARE - 1.0)
     else:
         core.high_delay -= step
 
@@ -137,9 +139,11 @@ def note_gap(core: Row, peer: Row) -> None:
         return
     delay = unwrap(peer.base_delay, (peer.last_arrival - peer.last_clock) & 0xFFFFFFFF)
     is_high = 1.0 if delay - peer.base_delay > core.high_delay else 0.0
-    core.high_gaps += (is_high - core.high_gaps) / GAPS
+    core.high_gaps += (is_high - core.high_gaps) / GAPS_REMEMBERED
     if core.between > 0:
-        core.high_between += (core.between_high / core.between - core.high_between) / GAPS
+        core.high_between += (
+            core.between_high / core.between - core.high_between
+        ) / GAPS_REMEMBERED
         core.between = core.between_high = 0
 
 
