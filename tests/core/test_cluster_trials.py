@@ -243,16 +243,16 @@ def test_iterations_of_workers_that_are_late_by_turns_take_less_than_their_slowe
 def test_ratios_are_taken_within_repeats() -> None:
     rows = rows_of_trials(
         [
-            trial("dlcp-incast", dlcp.ON, figures(100.0, 90.0)),
-            trial("dlcp-incast", dlcp.OFF, figures(300.0, 90.4)),
-            trial("dlcp-incast", dlcp.ON, figures(200.0, 91.0), repeat=1),
-            trial("dlcp-incast", dlcp.OFF, figures(400.0, 91.4), repeat=1),
-            trial("dlcp-incast", dlcp.OFF, figures(1.0), repeat=2),  # no partner
+            trial("dlcp-incast-trained", dlcp.ON, figures(100.0, 90.0)),
+            trial("dlcp-incast-trained", dlcp.OFF, figures(300.0, 90.4)),
+            trial("dlcp-incast-trained", dlcp.ON, figures(200.0, 91.0), repeat=1),
+            trial("dlcp-incast-trained", dlcp.OFF, figures(400.0, 91.4), repeat=1),
+            trial("dlcp-incast-trained", dlcp.OFF, figures(1.0), repeat=2),  # no partner
         ]
     )
-    faster = row_of(rows, "dlcp-incast: all on", "step time p99, all off / all on")
+    faster = row_of(rows, "dlcp-incast-trained: all on", "step time p99, all off / all on")
     assert (faster.ratio, faster.spread, faster.met) == (2.5, [2.0, 3.0], True)
-    accuracy = row_of(rows, "dlcp-incast", "final accuracy, all off minus all on")
+    accuracy = row_of(rows, "dlcp-incast-trained", "final accuracy, all off minus all on")
     assert accuracy.value == pytest.approx(0.4)
     assert accuracy.met
     assert not any(row.quick for row in rows)
@@ -391,6 +391,13 @@ def test_every_case_belongs_to_a_study_and_has_its_own_name() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
     assert {part.case.study for part in make_trials(["dlcp"], quick=True)} == {"dlcp"}
     assert len(make_trials(STUDIES, quick=True)) < len(make_trials(STUDIES, quick=False)) / 2
+
+
+def test_trainings_to_the_end_are_of_all_on_and_all_off_and_not_for_a_quick_look() -> None:
+    trained = [part for part in make_trials(STUDIES, quick=False) if "trained" in part.name]
+    assert {part.summary for part in trained} == {dlcp.ON, dlcp.OFF}
+    assert len(trained) == 3 * 2 * 3  # cases, variants, repeats
+    assert not any("trained" in part.name for part in make_trials(STUDIES, quick=True))
 
 
 def test_variants_take_turns_within_a_repeat() -> None:

@@ -30,6 +30,9 @@ ON, OFF, RING, GLOO = "all on", "all off", "all off, ring", "gloo"
 
 SPRAYING, QUEUEING, DROPPING, LOSS = "spraying", "queueing", "dropping", "bounded loss"
 ALL: Final = (SPRAYING, QUEUEING, DROPPING, LOSS)
+TRAINED: Final = "-trained"
+"""Ends the names of cases whose models have learnt what they will, all on and all off."""
+
 WITHOUT_PATHS: Final = (QUEUEING, DROPPING, LOSS)
 """What can be on or off where there is one path."""
 
@@ -71,14 +74,16 @@ class Setting:
         library = Shoal(self.strategy, **self.options(work))
         return Variant(GLOO, library, partial(self.build, Switches()))
 
+    def ends(self, work: Work, *, every: bool) -> tuple[Variant, ...]:
+        """Return all on and all off, whether `every` variant is asked for or not."""
+        del every
+        everything = frozenset(self.mechanisms)
+        return self.variant(ON, everything, work), self.variant(OFF, frozenset(), work)
+
     def variants(self, work: Work, *, every: bool) -> tuple[Variant, ...]:
         """Return all on, all off and gloo; with `every`, the ring, each one off, each one alone."""
         everything = frozenset(self.mechanisms)
-        found = [
-            self.variant(ON, everything, work),
-            self.variant(OFF, frozenset(), work),
-            self.gloo(work),
-        ]
+        found = [*self.ends(work, every=every), self.gloo(work)]
         if every:
             found += [self.ring(work)] if self.strategy == "all-reduce" else []
             found += [

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.switching.topology import Topology
 
-LIMIT_S: Final = 120.0
+LIMIT_S: Final = 300.0
 """In which the slowest variant has to be done."""
 
 
