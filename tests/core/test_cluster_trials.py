@@ -390,6 +390,7 @@ def test_every_case_belongs_to_a_study_and_has_its_own_name() -> None:
     assert {case.study for case in CASES} == set(STUDIES)
     assert len({case.name for case in CASES}) == len(CASES)
     assert {part.case.study for part in make_trials(["dlcp"], quick=True)} == {"dlcp"}
+    assert {part.name for part in make_trials(["dlcp-push"], quick=True)} == {"dlcp-push"}
     assert len(make_trials(STUDIES, quick=True)) < len(make_trials(STUDIES, quick=False)) / 2
 
 

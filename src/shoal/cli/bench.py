@@ -104,7 +104,7 @@ def cluster(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Only this scenario, contender or study; may be repeated."
+            metavar="NAME", help="Only this scenario, contender, study or case; may be repeated."
         ),
     ] = None,
     *,
@@ -120,16 +120,17 @@ def cluster(
     from shoal.bench.cluster.suite import make_plan
     from shoal.bench.cluster.trials.ripples import RIPPLES
     from shoal.bench.cluster.trials.ripples import names as ripples_names
-    from shoal.bench.cluster.trials.studies import STUDIES
+    from shoal.bench.cluster.trials.studies import CASES, STUDIES
     from shoal.cli.bench_cluster import run_plan
     from shoal.cli.bench_trials import run_studies
 
-    studies = [name for name in STUDIES if not only or name in only]
-    names = [name for name in only or [] if name not in (*STUDIES, RIPPLES)]
+    tried = (*STUDIES, *(case.name for case in CASES))
+    studies = [name for name in tried if not only or name in only]
+    names = [name for name in only or [] if name not in (*tried, RIPPLES)]
     if RIPPLES in (only or []):
         names += ripples_names()
     if names or not only:
-        plan = make_plan(quick=quick, only=names, repeats=repeats, studies=(*STUDIES, RIPPLES))
+        plan = make_plan(quick=quick, only=names, repeats=repeats, studies=(*tried, RIPPLES))
         run_plan(plan, json, quick=quick, again=again)
     if studies:
         run_studies(studies, json, quick=quick, again=again, repeats=repeats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shoal.cli.bench_progress import BenchProgress
-from shoal.errors import ResourceError
+from shoal.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,9 +24,10 @@ def run_studies(
     again: bool,
     repeats: int | None,
 ) -> None:
-    """Make the trials that `studies` have left, keep the file up to date and print the ratios.
+    """Make the trials that `studies`, or cases of them, have left; print their ratios.
 
-    Raises `ResourceError` where there can be no emulated network.
+    The file is kept up to date meanwhile. Raises `ResourceError` where there can be no emulated
+    network, and `UsageError` if nothing of them is for a quick look.
     """
     from shoal.bench.cluster.cluster_file import write_cluster_file
     from shoal.bench.cluster.trials.studies import left_to_try, make_trials, run_trials
@@ -45,6 +46,8 @@ def run_studies(
         raise ResourceError(reason)
     file = open_file(path)
     parts = make_trials(studies, quick=quick, repeats=repeats)
+    if not parts:
+        raise UsageError(f"{', '.join(studies)}: too long for a quick look; leave --quick out.")
     left = parts if again else left_to_try(parts, file)
 
     def save(file: ClusterFile) -> None:

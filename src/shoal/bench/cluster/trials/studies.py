@@ -154,14 +154,14 @@ class Shows(Protocol):
 def make_trials(
     studies: Collection[str], *, quick: bool, repeats: int | None = None
 ) -> list[TrialPart]:
-    """Return the trials of `studies` in their order.
+    """Return the trials of `studies`, or of cases of them, in their order.
 
     `quick` leaves out variants, steps and repeats; `repeats` is how often each is made, None for
     the usual.
     """
     parts = []
     for case in CASES:
-        if case.study not in studies or (quick and case.quick_steps is None):
+        if not {case.study, case.name} & set(studies) or (quick and case.quick_steps is None):
             continue
         work = case.work(quick=quick)
         variants = case.variants(work, every=not quick)
