@@ -1,13 +1,15 @@
 """How much memory there is to have, and whether a run's tables fit: asked before they are made.
 
 A kernel says it late: allocating succeeds for more than there is, and the process is killed when
-the memory is written to.
+the memory is written to. And how much this process has taken.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import resource
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +46,21 @@ def available_bytes(system: Path = _SYSTEM, container: Path = _CONTAINER) -> int
     """
     left = [_of_system(system), _of_container(container)]
     return min(each for each in left if each is not None)
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had resident since its program began.
+
+    Linux's `getrusage` does not: what the process had that started it counts there (getrusage(2)
+    keeps the largest resident set through execve).
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    return int(kibibytes) * 1024
 
 
 def _of_system(path: Path) -> int:

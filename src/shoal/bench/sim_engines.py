@@ -9,12 +9,12 @@ two sides are of about the same moment whatever else the machine does.
 from __future__ import annotations
 
 import multiprocessing
-import resource
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from shoal.bench import sim_packets, sim_transports
 from shoal.bench.rows import Row, Target, at_least, at_most, comparison, figure
+from shoal.memory import peak_bytes
 from shoal.sim.transports.controls import ALL_CONTROLS
 
 if TYPE_CHECKING:
@@ -88,4 +88,4 @@ def _against(
 def _memory_mb(hosts: int, duration_s: float) -> float:
     """Return the most memory that a process of its own takes for this."""
     sim_packets.run_window(sim_packets.mixed_scenario(hosts, duration_s))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak_bytes() / 1e6

@@ -56,7 +56,7 @@ class ComputeTimes:
 
     def time(self, rank: int, step: int, now: int) -> int:
         """Return how long `rank` computes in its step number `step`, which begins at `now`."""
-        factor = self._slowness.factor(rank, step)
+        factor = self._slowness.factor(rank, step) if self.slow else 1.0
         if self.changes:
             factor *= self._change(rank, now)
         if self.recorded:

@@ -35,6 +35,8 @@ class Generated(AbstractPeriodicAveraging):
         """Let all workers join."""
         self._config.check_world_size(world.size)
         super().prepare(world)
+        if not self._points.is_delayed:
+            self._lead = world.control_delay  # from asking, at the end of computing, to being heard
         self._generator = GroupGenerator(self._config, Random(world.seed))
         for rank, host in enumerate(world.host_of):
             self._generator.join(rank, host)
@@ -42,16 +44,19 @@ class Generated(AbstractPeriodicAveraging):
 
     def _average(self, rank: int, round_index: int) -> Process:
         """Average within the groups that the generator hands out."""
-        world, times, is_owed = self._world, self._times[rank], True
-        while is_owed:
-            begin = world.time.now
-            yield world.control_delay
+        world, times = self._world, self._times[rank]
+        begin, delay = world.time.now - self._lead, world.control_delay - self._lead
+        while True:
+            if delay:
+                yield delay
             over = self._over[rank] = Signal()
             self._begin(self._generator.request(rank, world.time.now // 1_000))
             assignment, started = yield over
             times.wait += started - begin
             times.exchange += world.time.now - started
-            is_owed = rank in assignment.more  # another group before the average is over
+            if rank not in assignment.more:
+                return
+            begin, delay = world.time.now, world.control_delay  # another group comes first
 
     def _leave(self, rank: int) -> None:
         self._begin(self._generator.leave(rank, self._world.time.now // 1_000))

@@ -28,6 +28,9 @@ class AbstractPeriodicAveraging(AbstractSimulatedStrategy):
     _world: World
     _times: Sequence[Times]
     """By rank, where the time of averages goes: not the workers', if these compute meanwhile."""
+    _lead: int
+    """How long before an average nobody sees a worker that does not compute, picoseconds. The
+    worker waits for it in one go with its computing: an event less for every step."""
 
     def __init__(self, points: AveragingPoints) -> None:
         self._points = points
@@ -46,19 +49,20 @@ class AbstractPeriodicAveraging(AbstractSimulatedStrategy):
         """Begin with nothing spent."""
         self._world = world
         self._times = [Times() for _ in world.times] if self._points.is_delayed else world.times
+        self._lead = 0
 
     def worker(self, rank: int) -> Process:
         """Step by itself, and average when that is due."""
-        world, points = self._world, self._points
+        world, points, is_delayed = self._world, self._points, self._points.is_delayed
         delayed = DelayedAverage(world, rank)
         for step in range(world.steps):
-            yield world.computes(rank, step)
-            world.learner.update(rank)
             due = points.round_after(step + 1)
-            if points.is_delayed:
+            yield world.computes(rank, step) + (0 if due is None else self._lead)
+            world.learner.update(rank)
+            if is_delayed:
                 yield from delayed.take_in(wait=due is not None)
             average = None if due is None else self._average(rank, due)
-            if average is not None and points.is_delayed:
+            if average is not None and is_delayed:
                 delayed.begin(average)
             elif average is not None:
                 yield from average

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from shoal.sim.network import SummingNetwork
@@ -68,12 +68,19 @@ class World:
     times: list[Times] = field(init=False)
     summing: SummingNetwork | None = field(init=False)
     """The network, if its transport makes sums itself."""
+    loses_values: bool = field(init=False)
+    """Whether a share of values that travel may get lost."""
 
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
         self.times = [Times() for _ in self.host_of]
         network = self.time.network
         self.summing = network if isinstance(network, SummingNetwork) else None
+        is_bounded = isinstance(network, BoundedLossNetwork) and network.loss_bound > 0
+        self.loses_values = self.carries_values and is_bounded
+        self._whole = Summand(self.model.bytes, tensor="parameters", policy=DIVIDE_BY_COUNT)
+        rounded = self.model.bytes / widening(self.wire)
+        self._copies = replace(self._whole, size=rounded, form=self.wire)
 
     @property
     def size(self) -> int:
@@ -99,13 +106,6 @@ class World:
     def carries_values(self) -> bool:
         """Whether gradients travel in the network's packets."""
         return self.summing is not None and self.summing.carries_payload
-
-    @property
-    def loses_values(self) -> bool:
-        """Whether a share of values that travel may get lost."""
-        network = self.time.network
-        is_bounded = isinstance(network, BoundedLossNetwork) and network.loss_bound > 0
-        return self.carries_values and is_bounded
 
     def computes(self, rank: int, step: int, share: float = 1.0) -> int:
         """Return how long a worker computes for this share of a step; account for it."""
@@ -170,25 +170,20 @@ class World:
         state goes with them, of which nothing gets lost. What gets lost is left out of the mean,
         and nothing may get lost of a weighted one, as in real training.
         """
-        learner = self.learner
+        learner, summand = self.learner, self._copies if copies else self._whole
         weights = list(shares) or [1 / len(members)] * len(members)
-        travels = self.loses_values and not shares and len(members) > 1
-        values = [learner.parameters(r, copies=copies) for r in members] if travels else []
-        form = self.wire if copies else FLOAT32
-        sent = 1 + (learner.state_per_parameter if state else 0)
-        summand = Summand(
-            self.model.bytes * sent / widening(form),
-            values,
-            tensor="parameters",
-            policy=DIVIDE_BY_COUNT,
-            exact=bool(shares),
-            form=form,
-        )
+        if state:
+            summand = replace(summand, size=summand.size * (1 + learner.state_per_parameter))
+        if shares:
+            summand = replace(summand, exact=True)
+        elif self.loses_values and len(members) > 1:
+            values = [learner.parameters(rank, copies=copies) for rank in members]
+            summand = replace(summand, values=values)
         yield from self.mean(members, summand)
         learner.average(members, weights, copies=copies)
         if state:
             learner.average_state(members, weights)
-        for rank, mean in zip(members, values, strict=False):
+        for rank, mean in zip(members, summand.values, strict=False):
             learner.replace_parameters(rank, mean, copies=copies)
 
     def hierarchical_mean(self, per_host: int, size: float) -> Process:
