@@ -397,7 +397,7 @@ def test_every_case_belongs_to_a_study_and_has_its_own_name() -> None:
 def test_trainings_to_the_end_are_of_all_on_and_all_off_and_not_for_a_quick_look() -> None:
     trained = [part for part in make_trials(STUDIES, quick=False) if "trained" in part.name]
     assert {part.summary for part in trained} == {dlcp.ON, dlcp.OFF}
-    assert len(trained) == 3 * 2 * 3  # cases, variants, repeats
+    assert len(trained) == 3 * 2 * 6  # cases, variants, repeats
     assert not any("trained" in part.name for part in make_trials(STUDIES, quick=True))
 
 

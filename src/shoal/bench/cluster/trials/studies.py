@@ -95,7 +95,7 @@ CASES: Final = (
             ends,
             _LEARNT,
             None,
-            3,
+            6,
         )
         for name, ends in (
             ("dlcp-incast", dlcp.INCAST.ends),
