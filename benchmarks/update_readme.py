@@ -199,6 +199,19 @@ def _times(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def render_speed(own: BenchFile, peers: BenchFile) -> str:
+    """Return the Markdown of the simulator's speed, where it has a target."""
+    lines = [
+        f"{_origin(own, 'shoal bench sim')}; beside ns-3 and SimGrid (`--ns3 PYTHON`) on",
+        f"{peers.environment.processor}, {peers.environment.taken_at[:10]}:",
+        "",
+        "| beside | what | case | measured | target | met |",
+        "| --- | --- | --- | ---: | ---: | --- |",
+    ]
+    rows = [row for row in (*peers.rows, *own.rows) if row.target is not None]
+    return "\n".join(lines + [f"| {row.peer or ''} {_line(row)}" for row in rows])
+
+
 def render_loss(profiles: list[LossProfile]) -> str:
     """Return the Markdown of loss profiles: a section for each."""
     return "\n\n".join(_section(profile) for profile in profiles)
@@ -248,6 +261,9 @@ def main() -> None:
             "[benchmarks/results/transport-gpu.json](../benchmarks/results/transport-gpu.json)",
         ),
         ROOT / "docs" / "cluster-benchmark.md": render_cluster(cluster),
+        ROOT / "docs" / "simulator.md": render_speed(
+            read_bench_file(RESULTS / "sim.json"), read_bench_file(RESULTS / "sim-peers.json")
+        ),
         ROOT / "docs" / "loss.md": render_loss(read_loss_file(RESULTS / "loss.json").profiles),
     }
     for path, generated in documents.items():
