@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.doctor.report import read_report
 from shoal.lab.lab import Lab
 from shoal.lab.network.interfaces import address_of
 from shoal.scenario.spec_file import parse_spec, read_scenario
@@ -61,6 +62,18 @@ def call(lab: Lab, host: int, others: list[int], *options: str) -> None:
 
 def environment() -> dict[str, str]:
     return {**os.environ, "SHOAL_JOB_KEY": "the key of this test"}
+
+
+def test_a_long_way_is_no_loss(tmp_path: Path) -> None:
+    """What is still under way when the last packet has left has not got lost."""
+    report = tmp_path / "report.json"
+    far = 'hosts.count = 2\n[access]\nrate = "20 Mbit/s"\ndelay = "90 ms"\n'
+    with Lab(parse_spec(far)) as lab, ExitStack() as opened:
+        listen(lab, 1, opened)
+        call(lab, 0, [1], "--json", str(report))
+    (pair,) = read_report(report).pairs
+    assert (pair.shortest_us or 0) > 360_000
+    assert (pair.there.lost, pair.back.lost) == (0, 0)
 
 
 def test_the_doctor_writes_the_star_that_the_lab_is(tmp_path: Path) -> None:

@@ -176,12 +176,28 @@ def test_another_key_is_refused_in_a_sentence() -> None:
         assert call(place).returncode == 0
 
 
+def test_what_was_measured_is_kept_though_another_listener_refuses(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    stranger = listening("--bind", "127.0.0.3", SHOAL_JOB_KEY="another key than the caller's")
+    with listening("--bind", "127.0.0.2") as place, stranger as another:
+        for calls in ((place, another), (another, place)):
+            more = ["--with", calls[1], "--bind", "127.0.0.1", "--json", str(report)]
+            done = call(calls[0], *more)
+            assert done.returncode == 3
+            assert "SHOAL_JOB_KEY" in done.stderr
+            assert "path MTU" in done.stdout
+            (pair,) = read_report(report).pairs
+            assert pair.there.receiver == "127.0.0.2"
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
         (["--with", "127.0.0.1:http"], "HOST:PORT"),
         (["--with", "127.0.0.1:70000"], "HOST:PORT"),
         (["--with", "no-such-host.invalid"], "cannot be resolved"),
+        (["--with", "no..host"], "cannot be resolved"),
+        (["--with", "127.0.0.1:\N{SUPERSCRIPT TWO}"], "HOST:PORT"),
         (["--with", "127.0.0.1", "--listen"], "choose one"),
         (["--with", "no-such-host.invalid", "--listen"], "choose one"),
         (["--listen", "--seconds", "0"], "--seconds"),

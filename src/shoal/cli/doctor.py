@@ -18,7 +18,7 @@ from rich.text import Text
 
 from shoal.cli.options import require_positive, require_writable
 from shoal.doctor import Finding, Verdict, is_anything_wrong
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.jobs.files import indented_json, write_whole
 from shoal.report.terminal_table import output_console
 
@@ -94,19 +94,21 @@ def doctor(
         _write_json(findings, [], json)  # of this machine; the pair's are the caller's
         _listen(environment, port, seconds, findings)
         return
+    measured: list[PairFigures] = []
+    failure: ShoalError | None = None
     if calls and may_examine:
-        found, measured = _examine_all(environment, calls)
-        findings += found
-    else:
-        measured = []
-        if calls or listen:
-            _say("no pair is examined until this machine has an address and sockets")
+        failure = _examine_all(environment, calls, findings, measured)
+    elif calls or listen:
+        _say("no pair is examined until this machine has an address and sockets")
     _write_json(findings, measured, json)
     try:  # files first, for the table's reader may have gone
-        _write_cluster([*figures, *measured], cluster)
+        if measured or failure is None:
+            _write_cluster([*figures, *measured], cluster)
     finally:
         if json != _STDOUT:
             _print(findings, output_console())
+    if failure is not None:
+        raise failure
     if is_anything_wrong(findings):
         raise typer.Exit(SOMETHING_IS_WRONG)
 
@@ -187,16 +189,26 @@ def _listen(
 
 
 def _examine_all(
-    environment: dict[str, str], calls: Sequence[tuple[str, int]]
-) -> tuple[list[Finding], list[PairFigures]]:
-    """Examine one pair after another, so that none disturbs another."""
-    findings, measured = [], []
+    environment: dict[str, str],
+    calls: Sequence[tuple[str, int]],
+    findings: list[Finding],
+    measured: list[PairFigures],
+) -> ShoalError | None:
+    """Examine one pair after another, so that none disturbs another; add to what is known.
+
+    Returns why a pair could not be examined, the first of them: what the others gave is kept.
+    """
+    failure = None
     for called in calls:
-        # as a job would that meets there
-        found, figures = _examine(environment | {"MASTER_ADDR": called[0]}, called)
+        try:
+            # as a job would that meets there
+            found, figures = _examine(environment | {"MASTER_ADDR": called[0]}, called)
+        except ShoalError as error:
+            failure = failure or error
+            continue
         findings += found
         measured += [] if figures is None else [figures]
-    return findings, measured
+    return failure
 
 
 def _examine(
@@ -216,13 +228,14 @@ def _parse_place(text: str) -> tuple[str, int]:
     host, separator, number = text.rpartition(":")
     if not separator or text.endswith("]") or (":" in host and not host.startswith("[")):
         host, number = text, str(DEFAULT_PORT)
-    if not number.isdigit() or not 0 < int(number) < 65536:
+    if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 65536:
         message = f"--with takes HOST:PORT, such as 192.0.2.7:{DEFAULT_PORT}, not {text!r}."
         raise UsageError(message)
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(number), type=socket.SOCK_STREAM)
-    except OSError as error:
-        message = f"The host {host!r} cannot be resolved: {error.strerror}."
+    except (OSError, UnicodeError) as error:  # the latter of names that are none, as "a..b"
+        why = getattr(error, "strerror", None) or "it is no host's name"
+        message = f"The host {host!r} cannot be resolved: {why}."
         raise UsageError(message) from error
     return str(found[0][4][0]), int(number)
 

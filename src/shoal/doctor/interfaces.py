@@ -19,6 +19,7 @@ _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFMTU: Final = 0x8921
 _IFF_LOOPBACK: Final = 0x8
 _IFF_RUNNING: Final = 0x40
+_ETHTOOL_GLINK: Final = 0x0A
 _ETHTOOL_GSSET_INFO: Final = 0x37
 _ETHTOOL_GSTRINGS: Final = 0x1B
 _ETHTOOL_GFEATURES: Final = 0x3A
@@ -50,8 +51,18 @@ def _describe(name: str) -> InterfaceFacts:
         (flags,) = struct.unpack_from("H", fcntl.ioctl(asker, _SIOCGIFFLAGS, request), 16)
         (mtu,) = struct.unpack_from("i", fcntl.ioctl(asker, _SIOCGIFMTU, request), 16)
         cuts_segments = _feature(asker, name, _UDP_SEGMENTATION)
-    is_loopback, is_up = bool(flags & _IFF_LOOPBACK), bool(flags & _IFF_RUNNING)
+        is_up = bool(flags & _IFF_RUNNING) or _has_link(asker, name)
+    is_loopback = bool(flags & _IFF_LOOPBACK)
     return InterfaceFacts(name, mtu, is_up, is_loopback, cuts_segments, speed_of(name))
+
+
+def _has_link(asker: socket.socket, name: str) -> bool:
+    """Return whether it is up and connected now: its flags say so up to a second later."""
+    try:
+        answer = ethtool(asker, name, struct.pack("=II", _ETHTOOL_GLINK, 0))
+    except OSError:
+        return False
+    return bool(struct.unpack_from("=I", answer, 4)[0])
 
 
 def _feature(asker: socket.socket, name: str, feature: str) -> bool | None:

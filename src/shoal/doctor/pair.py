@@ -250,8 +250,9 @@ def _burst(
         probe = Probe(session.next(), port, size, echo=True)
         sent_at[probe.number] = time.monotonic_ns() // 1000
         this.send([probe], other.facts, gap_s)
-    arrivals = this.collect(count, _SETTLE_S)
+    # the other end first: its answer comes a round trip behind the last echo, however long that is
     reached = {arrival.number for arrival in other.collect(count, _SETTLE_S)} & sent_at.keys()
+    arrivals = this.collect(count, _SETTLE_S)
     trips = {
         arrival.number: arrival.at_us - sent_at[arrival.number]
         for arrival in reversed(arrivals)

@@ -193,7 +193,13 @@ class Lab:
         found = []
         if self.trouble:
             found.append(f"events and flows have ended early: {self.trouble}")
-        lost = self.fabric.overruns()
+        crowded = self.fabric.loop_counts()["refused"]
+        if crowded:
+            found.append(
+                f"{crowded} packets found no memory, whosever they were: a port without a limit"
+                " holds too many; give ports one (port_buffer)"
+            )
+        lost = self.fabric.overruns() - crowded
         if lost:
             found.append(f"this machine itself has lost {lost} frames: it is too slow for this lab")
         if not self.fabric.paces_hosts:
@@ -278,7 +284,7 @@ class Lab:
             self.flows[number] = made
             agenda.append((flow.start_s, made.begin))
             if flow.stop_s is not None:
-                agenda.append((flow.stop_s, made.close))
+                agenda.append((flow.stop_s, made.stop))
         return sorted(agenda, key=lambda entry: entry[0])
 
 

@@ -39,7 +39,7 @@ def have_rights(arguments: Sequence[str]) -> None:
     if prefix:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execvp(prefix[0], [*prefix, sys.executable, "-m", "shoal.cli", *arguments])
+        os.execvp(prefix[0], [*prefix, sys.executable, "-P", "-m", "shoal.cli", *arguments])
 
 
 def _may_enter() -> bool:

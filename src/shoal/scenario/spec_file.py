@@ -130,6 +130,8 @@ def _cluster(top: Table) -> ClusterSpec:
     materials = _materials(top, switch, queues)
     switch.end()
     topology = original = _topology(top.table("topology"), names, materials)
+    if "trunk" in top and not any(c.source < 0 and c.target < 0 for c in topology.cables):
+        raise top.error("Nothing is between switches here that [trunk] could describe.", "trunk")
     links = top.tables("link")
     for table in links:
         cables = _cables(table, topology)
@@ -198,7 +200,16 @@ def _link(table: Table, usual: Link) -> Link:
     """Return `usual` with what the table says."""
     _, settings, _ = _change(table, may_recover=False)
     with table.at():
-        return replace(usual, **dict(settings))  # type: ignore[arg-type]
+        return _whole(replace(usual, **dict(settings)))  # type: ignore[arg-type]
+
+
+def _whole(link: Link) -> Link:
+    """Return `link`; raise `UsageError` if half of what it does is not said."""
+    if link.to_bad > 0 and link.to_good == 0:
+        raise UsageError("to_bad without to_good: bad times would never end. Say both, or loss.")
+    if link.reorder > 0 and link.reorder_delay_s == 0:
+        raise UsageError("reorder without reorder_delay: no packet would be late. Say both.")
+    return link
 
 
 def _change(
@@ -236,6 +247,13 @@ def _queues(switch: Table) -> tuple[Queue, ...]:
                 capable=_profile(table, "capable"),
             )
         table.end()
+        if "share" in table and "shared_buffer" not in switch:
+            raise table.error("A share is of a shared_buffer, and there is none.", "share")
+        if queue.average_weight and queue.plain is None and queue.capable is None:
+            message = (
+                "It averages for profiles, and there is none: plain = ... or capable = ..."
+            )
+            raise table.error(message, "average_weight")
         for number in which:
             queues[number] = queue
     return tuple(queues)
@@ -316,7 +334,10 @@ def _checked_change(
 ) -> Topology:
     table.end()
     with table.at():
-        return changed(topology, event, original)
+        made = changed(topology, event, original)
+        for cable in event.cables:
+            _whole(made.cables[cable].link)
+        return made
 
 
 def _events(tables: Sequence[Table], original: Topology) -> list[LinkEvent | HostEvent]:
@@ -433,4 +454,6 @@ def _connections(value: object) -> list[tuple[str, str]]:
 
 def _queue_numbers(value: object) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
+    if not values:
+        raise UsageError("It names one queue at least.")
     return tuple(parse_whole(each, 0, QUEUES - 1) for each in values)

@@ -107,6 +107,21 @@ def test_a_fork_is_where_packets_choose() -> None:
     assert first_fork(SHAPES["star"]) is None
 
 
+def test_a_fork_has_only_links_that_are_up() -> None:
+    topology = leaf_spine(host_names(6), 3, 3, SAME)
+    dead = [k for k, c in enumerate(topology.cables) if c.name in {"leaf0-spine0", "spine1-leaf1"}]
+    assert len(dead) == 2
+    cables = [
+        replace(cable, link=Link(down=True)) if number in dead else cable
+        for number, cable in enumerate(topology.cables)
+    ]
+    fork = first_fork(replace(topology, cables=tuple(cables)))
+    assert fork is not None
+    names = [topology.cables[k].name for k in fork.cables]
+    # to a host of leaf 1 only spine 2 leads from leaf 0: to one of leaf 2, spines 1 and 2
+    assert (fork.source, fork.target, names) == (0, 4, ["leaf0-spine1", "leaf0-spine2"])
+
+
 def test_any_of_several_paths_has_the_delay_of_one_of_them() -> None:
     topology = SHAPES["leaf-spine"]
     cables = list(topology.cables)

@@ -51,6 +51,7 @@ from shoal.lab.check.ways import (
 )
 from shoal.lab.lab import Lab
 from shoal.switching.tables import Count
+from shoal.switching.topology import down_cables
 
 if TYPE_CHECKING:
     from shoal.lab.network.fabric import Fabric
@@ -171,7 +172,7 @@ class Checker:
         try:
             yield
         finally:
-            self._fabric.avoid(())
+            self._fabric.avoid(down_cables(self._topology))  # as the lab does by itself
 
     def _rate(self, way: Way, where: str) -> Check:
         """Offer a little more than the way takes, and count what comes out meanwhile.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.errors import DeadlineExceeded
-from shoal.lab.hosts.background import UDP_HEADERS_BYTES
+from shoal.lab.hosts.background import CANNOT_CUT, UDP_HEADERS_BYTES
 from shoal.lab.network.frames import ETHERNET_BYTES
 from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.namespaces import inside
@@ -195,18 +195,26 @@ class Stream:
     def _send(self) -> None:
         if self._is_prompt:
             be_prompt()
-        began, turn = time.monotonic_ns(), 0
+        began, turn, most = time.monotonic_ns(), 0, _AT_ONCE
         while not self._closing.is_set():
-            packets = _AT_ONCE
+            packets = most
             if self._rate is not None:
                 due = self._rate * (time.monotonic_ns() - began) / 1e9 - self.sent
                 if due < 1:
                     time.sleep(min(_PATIENCE_S, 1 / self._rate))
                     continue
-                packets = min(_AT_ONCE, int(due))
-            with contextlib.suppress(TimeoutError):
+                packets = min(most, int(due))
+            try:
                 self._sources[turn % len(self._sources)].send(self._payload[: packets * self._each])
                 self.sent += packets
+            except TimeoutError:
+                pass
+            except OSError as error:
+                if error.errno not in CANNOT_CUT or most == 1:
+                    raise
+                most = 1
+                for each in self._sources:
+                    each.setsockopt(socket.SOL_UDP, UDP_SEGMENT, 0)
             turn += 1
 
 

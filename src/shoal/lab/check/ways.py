@@ -118,11 +118,13 @@ def first_fork(topology: Topology) -> Fork | None:
                 continue
             distance = _distances_to(topology, target)
             node = topology.cables[topology.access_port(source)].target
-            while node < 0:
+            while node in distance and node < 0:
                 choices = [
                     k
                     for k, cable in enumerate(topology.cables)
-                    if cable.source == node and distance.get(cable.target) == distance[node] - 1
+                    if cable.source == node
+                    and not cable.link.down
+                    and distance.get(cable.target) == distance[node] - 1
                 ]
                 if len(choices) > 1:
                     return Fork(source, target, tuple(choices))
@@ -131,12 +133,14 @@ def first_fork(topology: Topology) -> Fork | None:
 
 
 def _distances_to(topology: Topology, host: int) -> dict[int, int]:
+    """Return how many cables it is from the nodes that reach `host`, by those that are up."""
     distance, queue = {host: 0}, deque([host])
     while queue:
         node = queue.popleft()
         for cable in topology.cables:
             is_through_host = cable.target >= 0 and cable.target != host
-            if cable.target == node and cable.source not in distance and not is_through_host:
+            is_new = cable.target == node and cable.source not in distance
+            if is_new and not is_through_host and not cable.link.down:
                 distance[cable.source] = distance[node] + 1
                 queue.append(cable.source)
     return distance
@@ -169,7 +173,8 @@ def delay_over_any_path_s(
             return 0.0, 0.0
         delays = []
         for number, cable in enumerate(topology.cables):
-            if cable.source == node and distance.get(cable.target) == distance[node] - 1:
+            is_up = not cable.link.down
+            if is_up and cable.source == node and distance.get(cable.target) == distance[node] - 1:
                 least, most = delay_s(topology, (number,), frame_bytes)
                 rest = from_node(cable.target)
                 delays.append((least + rest[0], most + rest[1]))

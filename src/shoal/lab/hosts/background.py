@@ -29,6 +29,8 @@ _TICK_S: Final = 0.001
 _LATEST_S: Final = 0.02
 """What is due for longer is not sent any more: it would come as a burst that nobody asked for."""
 _PACKETS_AT_ONCE: Final = 16
+CANNOT_CUT: Final = (errno.EINVAL, errno.EIO)
+"""What older kernels answer where an interface sums no checksums: packets go one by one then."""
 _CHUNK_BYTES: Final = 64 << 10
 _PATIENCE_S: Final = 0.2
 """After which a thread in a socket looks whether it is to end."""
@@ -108,9 +110,13 @@ class BackgroundFlow:
             self._start(self._drain)
             self._start(self._send_stream)
 
+    def stop(self) -> None:
+        """Let sending end, and do not wait until it has."""
+        self._closing.set()
+
     def close(self) -> None:
         """Stop sending. Safe to call twice."""
-        self._closing.set()
+        self.stop()
         for thread in self._threads:
             thread.join()
         self._open.close()
@@ -131,14 +137,19 @@ class BackgroundFlow:
         self._source.connect(self._sink.getsockname())
         self._source.setsockopt(socket.SOL_UDP, UDP_SEGMENT, flow.packet_bytes - UDP_HEADERS_BYTES)
         payload = bytes(_PACKETS_AT_ONCE * (flow.packet_bytes - UDP_HEADERS_BYTES))
+        most = _PACKETS_AT_ONCE
         while not self._closing.wait(_TICK_S):
             late = arrears.at(time.monotonic() - began, self.sent_bytes)
             while late >= flow.packet_bytes and not self._closing.is_set():
-                packets = min(_PACKETS_AT_ONCE, int(late // flow.packet_bytes))
+                packets = min(most, int(late // flow.packet_bytes))
                 late -= packets * flow.packet_bytes
-                with contextlib.suppress(OSError):  # the host's queue is full: it is lost there
+                try:
                     self._source.send(payload[: packets * (flow.packet_bytes - UDP_HEADERS_BYTES)])
                     self.sent_bytes += packets * flow.packet_bytes
+                except OSError as error:  # else the host's queue is full: it is lost there
+                    if error.errno in CANNOT_CUT and most > 1:
+                        self._source.setsockopt(socket.SOL_UDP, UDP_SEGMENT, 0)
+                        most = 1
 
     def _send_stream(self) -> None:
         flow, arrears, began = self._flow, Arrears(self._flow), time.monotonic()

@@ -98,6 +98,8 @@ class Fabric:
         self.paces_hosts = True
         """Whether programs wait when their host's link is busy; else what is too much is lost."""
         self._unread = 0
+        self._paced: dict[int, int] = {}
+        """By host, bits per second that programs there are given."""
         self.is_prompt = False
         """Whether the switch runs before ordinary programs; else it is late when they are busy."""
         try:
@@ -134,7 +136,7 @@ class Fabric:
             set_link(state, number, link)
 
         source = self.topology.cables[number].source
-        if source >= 0 and self.paces_hosts:
+        if source >= 0 and self.paces_hosts and self._paced.get(source) != port.rate:
             self._shape(source, port.rate, change=True)
         self.change(write)
 
@@ -271,6 +273,7 @@ class Fabric:
         return True
 
     def _shape(self, host: int, rate: int, *, change: bool = False) -> None:
+        self._paced[host] = rate
         lines_of = pace_lines if self.has_offloads else shape_lines
         lines = lines_of(INTERFACE, rate, HOST_QUEUE_BYTES, change=change)
         self._hosts[host].run(["tc", "-batch", "-"], "\n".join(lines) + "\n")

@@ -53,7 +53,7 @@ def bring_up(name: str, spec: Path) -> None:
 
     Raises what keeps it from being there.
     """
-    command = [*launcher(), sys.executable, "-m", "shoal.lab.resident", name, str(spec)]
+    command = [*launcher(), sys.executable, "-P", "-m", "shoal.lab.resident", name, str(spec)]
     reading, writing = os.pipe()
     with open(reading, "rb") as report:  # noqa: PTH123 - a descriptor
         try:

@@ -1,6 +1,6 @@
 """NVIDIA Cumulus Linux: YAML for `nv config patch`.
 
-The tree is that of the NVUE commands (NVUE command reference, QoS; Cumulus Linux 5.4 and later).
+The tree is that of the NVUE commands (NVUE command reference, QoS; Cumulus Linux 5.11 and later).
 Maps from switch priorities to queues and buffers exist once for all ports (`default-global`).
 """
 

@@ -136,11 +136,11 @@ def _address_towards(host: str, family: int = 0, otherwise: str = "SHOAL_BIND") 
         with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
             probe.connect(found[4])
             return str(probe.getsockname()[0])
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of names that are none, as "a..b"
         version = "" if family == 0 else " over IPv6" if family == socket.AF_INET6 else " over IPv4"
         message = (
-            f"MASTER_ADDR {host!r} cannot be resolved or reached{version}: {error.strerror}."
-            f" Set {otherwise}."
+            f"MASTER_ADDR {host!r} cannot be resolved or reached{version}:"
+            f" {getattr(error, 'strerror', None) or 'it is no name of a host'}. Set {otherwise}."
         )
         raise UsageError(message) from error
 
