@@ -60,7 +60,8 @@ UNLIKE = Topology(
     (Rack(10**9), Rack(10**9)),
 )
 IN_RACKS = Topology.uniform(16, 2, 4, nic_bps=10**8, oversubscription_ratio=4)
-CLUSTERS = [*map(alike, [1, 2, 16]), Topology.uniform(8, 4), IN_RACKS, UNLIKE]
+IN_THIRDS = Topology.uniform(16, 1, 8, nic_bps=10**10, oversubscription_ratio=8 / 3)
+CLUSTERS = [*map(alike, [1, 2, 16]), Topology.uniform(8, 4), IN_RACKS, IN_THIRDS, UNLIKE]
 
 
 def chosen(candidate: Candidate) -> dict[str, Any]:

@@ -141,6 +141,15 @@ def test_the_example_of_lossy_links_loses_something() -> None:
         assert 0 < run(read.cluster, short, strategy).lost_share < strategy.loss_bound
 
 
+def test_a_label_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    labelled = SMALL.replace("group_size = 2", 'group_size = 2\nlabel = "pairs [/4]"')
+    assert labelled != SMALL
+    (tmp_path / "job.toml").write_text(labelled)
+    result = simulate_once(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "pairs [/4]" in result.stdout
+
+
 def test_what_is_not_modelled_is_said(tmp_path: Path) -> None:
     lossy = SMALL.replace('delay = "10 us"', 'delay = "10 us"\nloss = "1 %"')
     (tmp_path / "job.toml").write_text(lossy)

@@ -148,7 +148,7 @@ def _with_job(
             sys.stderr.write(f"note: a step computes for {took}, as {file} says; see --compute.\n")
         job = replace(job, model=model, dataset="", parameters=0)
     if compute is not None:
-        job = replace(job, compute_s=parse_compute(compute))
+        job = replace(job, compute_s=parse_compute(compute), measured=None)
     return replace(read, training=job)
 
 

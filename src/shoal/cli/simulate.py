@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from shoal.cli.options import require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
@@ -156,5 +157,5 @@ def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
             with_interval(spread_of([value(each) for each in outcomes]), form)
             for value, form in columns.values()
         ]
-        table.add_row(outcomes[0].name, *cells)
+        table.add_row(Text(outcomes[0].name), *cells)
     return table

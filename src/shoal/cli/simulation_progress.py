@@ -19,7 +19,7 @@ class SimulationProgress:
         console = Console(stderr=True, highlight=False)
         self._is_log = not console.is_terminal
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),

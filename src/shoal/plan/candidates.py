@@ -111,7 +111,7 @@ def _spelled(topology: Topology) -> str:
     )
     if alike == topology:
         size = f"{world}, {per_host}, {per_rack}, nic_bps={first.nic_bps}"
-        return f"shoal.Topology.uniform({size}, oversubscription_ratio={ratio:g})"
+        return f"shoal.Topology.uniform({size}, oversubscription_ratio={ratio!r})"
     return "shoal." + re.sub(r"\b(Host|Rack)\(", r"shoal.groups.\1(", repr(topology))
 
 

@@ -250,9 +250,7 @@ def _queues(switch: Table) -> tuple[Queue, ...]:
         if "share" in table and "shared_buffer" not in switch:
             raise table.error("A share is of a shared_buffer, and there is none.", "share")
         if queue.average_weight and queue.plain is None and queue.capable is None:
-            message = (
-                "It averages for profiles, and there is none: plain = ... or capable = ..."
-            )
+            message = "It averages for profiles, and there is none: plain = ... or capable = ..."
             raise table.error(message, "average_weight")
         for number in which:
             queues[number] = queue

@@ -8,6 +8,8 @@ transport whose packets there are.
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shoal.scenario.cluster_spec import ClusterSpec, Flow
-    from shoal.sim.virtual_time import Process, VirtualTime
+    from shoal.sim.virtual_time import Process, Signal, VirtualTime
 
 _PIECE_S = 0.01
 """Of a flow without bursts, what is sent at once."""
 _FASTEST = 1e12
+_SHORT = 0.02
+"""Of the time from piece to piece, a delay that makes no difference to the rate."""
 _LONG_S = 1e6
 _ROUNDING = 1e-9
 """Of a number of periods: sums of decimal fractions are a little more or less."""
@@ -137,6 +141,8 @@ def not_modelled(cluster: ClusterSpec, *, over_transports: bool = False) -> list
         found.append("Flows lose nothing: the links' loss is left out.")
     if any(link.jitter_s or link.reorder for link in links) or settings & {"jitter_s", "reorder"}:
         found.append("Flows keep their order: the links' jitter and reordering are left out.")
+    if "delay_s" in settings:
+        found.append("Flows keep the delays of the beginning: events change none.")
     if cluster.flows:
         found.append("Background flows take no more than their fair share, those of UDP included.")
     return found
@@ -164,16 +170,24 @@ def _change_links(cluster: ClusterSpec, time: VirtualTime) -> Process:
 
 
 def _send(flow: Flow, time: VirtualTime) -> Process:
-    """Send piece after piece, each when it is due and the one before is through.
+    """Send piece after piece, each when it is due and the ones before are through.
 
-    Networks that keep to no rate send a piece as soon as it is due.
+    So many at once as a way's delay takes; one where that is short. Networks that keep to no rate
+    send a piece as soon as it is due.
     """
     rate = _FASTEST if flow.rate is None else float(flow.rate)
     length_s = flow.burst_s or _PIECE_S
     period_s = flow.period_s or (length_s if flow.rate is not None else 0.0)
     size = (rate if flow.rate is not None else 1e9) / 8 * length_s
-    begin_s = flow.start_s
-    while flow.stop_s is None or begin_s < flow.stop_s:
+    begin_s, stop_s = flow.start_s, float("inf") if flow.stop_s is None else flow.stop_s
+    under_way: deque[Signal] = deque()
+    while begin_s < stop_s:
         yield max(0, round(begin_s * PICOSECONDS) - time.now)
-        yield time.transfer([flow.source], [flow.target], [size], most=rate)
+        share = min(1.0, (stop_s - begin_s) / length_s + _ROUNDING) if flow.rate else 1.0
+        piece = [size * share]
+        under_way.append(time.transfer([flow.source], [flow.target], piece, most=rate))
+        delay_s = time.network.delay(flow.source, flow.target) / PICOSECONDS
+        is_far = flow.rate is not None and delay_s > _SHORT * period_s
+        while len(under_way) > (math.ceil(delay_s / period_s) if is_far else 0):
+            yield under_way.popleft()
         begin_s = max(begin_s + period_s, time.now / PICOSECONDS - period_s)

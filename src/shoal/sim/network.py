@@ -18,6 +18,15 @@ FEWER: Final = "simulate fewer workers, or smaller groups"
 TCP_HEADERS: Final = 1514 / 1448
 """What links carry for a byte of payload: full packets of TCP over Ethernet, with timestamps."""
 
+_SEED_BITS: Final = 31
+
+
+def first_key(seed: int) -> int:
+    """Return where keys of 64 bits begin that are drawn with `seed`, of up to 63 bits."""
+    while seed >= 1 << _SEED_BITS:  # of larger ones all bits count
+        seed = (seed >> _SEED_BITS) ^ (seed & ((1 << _SEED_BITS) - 1))
+    return seed << 32
+
 
 class Network(Protocol):
     """Transfers between the hosts of a topology. Times are picoseconds, rates bits per second.

@@ -58,7 +58,7 @@ def test_events_and_background_flows_reach_packets() -> None:
     assert out.seconds > 2 * plain.seconds
     records = network.records
     background = records[records["size"] == GIGABIT // 2 // 8 // 100]
-    assert len(background) == 10
+    assert len(background) == 9  # one met the average, so the last is late, and cut at the end
     # A limit counts packets of full size; the last one is smaller.
     assert ((background["end"] - background["start"]) > 9.9 * MS).all()
 

@@ -25,7 +25,7 @@ from shoal.sim.flow.tables import (
     with_hops,
     with_room,
 )
-from shoal.sim.network import FEWER, TCP_HEADERS
+from shoal.sim.network import FEWER, TCP_HEADERS, first_key
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.routes import Detours, check_paths
 from shoal.switching.tables import NEVER, PICOSECONDS
@@ -77,7 +77,7 @@ class FlowNetwork:
         capacity /= 8.0 * PICOSECONDS
         self._state, self._ways = state, ways.tables()
         self._places = places_of(self._state, self._ways)
-        self._seed, self._transfers = seed << 32, 0
+        self._seed, self._transfers = first_key(seed), 0
         self._now, self._next_event = 0, NEVER
         self._delays = ways.delays
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.sim.network import TCP_HEADERS
+from shoal.sim.network import TCP_HEADERS, first_key
 from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.simulation import DROPPED, GONE, check_flow, flow_rows
 from shoal.sim.packet.sources import arm, new_flows
@@ -101,7 +101,7 @@ class PacketNetwork:
             hosts=topology.hosts,
             most_window=self.transport.most_window,
         )
-        self._ends.core[0]["seed"] = seed << 32
+        self._ends.core[0]["seed"] = first_key(seed)
         write_rules(self._ends.rules[0], self.transport, local_rate=local_rate)
         self._ports = np.array([topology.access_port(k) for k in range(topology.hosts)], np.int32)
         for flow in others:
