@@ -142,7 +142,7 @@ def test_the_example_of_lossy_links_loses_something() -> None:
 
 
 def test_a_label_is_shown_as_it_is_written(tmp_path: Path) -> None:
-    labelled = SMALL.replace("group_size = 2", 'group_size = 2\nlabel = "pairs [/4]"')
+    labelled = SMALL.replace('"pairs"', '"pairs [/4]"')
     assert labelled != SMALL
     (tmp_path / "job.toml").write_text(labelled)
     result = simulate_once(tmp_path)
