@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from scenario_texts import SMALL
@@ -16,17 +16,16 @@ from typer.testing import CliRunner, Result
 pytest.importorskip("torch")
 
 import shoal
-from shoal.cli.plan import plan
+from shoal.cli.plan import _with_job, plan
 from shoal.errors import UsageError
 from shoal.groups import Host, Rack, Topology
 from shoal.plan import packets, ranking
 from shoal.plan.candidates import Candidate, candidates, carried
+from shoal.scenario.measured import Measured
 from shoal.scenario.spec_file import parse_scenario
+from shoal.scenario.training_spec import Scenario, TrainingSpec
 from shoal.sweeps import make_runs
 from shoal.train.strategies import make_strategy
-
-if TYPE_CHECKING:
-    from shoal.scenario.training_spec import Scenario
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""
@@ -374,3 +373,14 @@ def test_a_job_that_options_do_not_make_is_refused(
     result = command(str(tmp_path / "cluster.toml"), *options)
     assert isinstance(result.exception, UsageError)
     assert words in str(result.exception)
+
+
+def test_a_time_on_the_command_line_replaces_those_of_the_file_s_trace() -> None:
+    cluster = parse_scenario("[hosts]\ncount = 2\n[access]\nrate = '1 Gbit/s'\n").cluster
+    trace = Measured("all-reduce", 1_000, ((0.01, 0.02), (0.01, 0.02)), ())
+    job = TrainingSpec(compute_s=0.015, steps=2, strategies=(), parameters=1_000, measured=trace)
+    read = Scenario(cluster, job)
+    assert _with_job(read, Path("job.toml"), None, None, None).training == job
+    given = _with_job(read, Path("job.toml"), None, "1 s", None).training
+    assert given is not None
+    assert (given.compute_s, given.measured) == (1.0, None)

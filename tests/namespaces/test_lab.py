@@ -376,6 +376,20 @@ def test_ctrl_c_ends_a_run_in_order(spec: str) -> None:
     assert wait_for_end(environment, DEADLINE_S) == {}
 
 
+def test_a_module_in_the_current_folder_is_not_the_lab_s(spec: str, tmp_path: Path) -> None:
+    (tmp_path / "platform.py").write_text("raise SystemExit('the wrong module')\n")
+
+    def lab(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "shoal.cli", "lab", *arguments]  # as the script
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    started = lab("up", str(Path(spec).absolute()))
+    try:
+        assert started.returncode == 0, started.stderr
+    finally:
+        lab("down", Path(spec).stem)
+
+
 def test_a_lab_stays_up_until_it_is_taken_down(spec: str) -> None:
     name = Path(spec).stem
     started = shoal_lab("up", spec)

@@ -200,10 +200,10 @@ def _link(table: Table, usual: Link) -> Link:
     """Return `usual` with what the table says."""
     _, settings, _ = _change(table, may_recover=False)
     with table.at():
-        return _whole(replace(usual, **dict(settings)))  # type: ignore[arg-type]
+        return _complete(replace(usual, **dict(settings)))  # type: ignore[arg-type]
 
 
-def _whole(link: Link) -> Link:
+def _complete(link: Link) -> Link:
     """Return `link`; raise `UsageError` if half of what it does is not said."""
     if link.to_bad > 0 and link.to_good == 0:
         raise UsageError("to_bad without to_good: bad times would never end. Say both, or loss.")
@@ -334,7 +334,7 @@ def _checked_change(
     with table.at():
         made = changed(topology, event, original)
         for cable in event.cables:
-            _whole(made.cables[cable].link)
+            _complete(made.cables[cable].link)
         return made
 
 
