@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import DataError, UsageError
-from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, rerouted
+from shoal.scenario.cluster_spec import (
+    ClusterSpec,
+    Flow,
+    HostEvent,
+    LinkEvent,
+    changed,
+    packets_inside,
+    rerouted,
+    with_finite_ports,
+)
 from shoal.scenario.spec_file import parse_spec, read_spec
 from shoal.scenario.toml_lines import lines_of
-from shoal.switching.settings import CLASS_SELECTORS, Link, Profile
-from shoal.switching.topology import names_of
+from shoal.switching.settings import CLASS_SELECTORS, Link, Port, Profile, Queue
+from shoal.switching.topology import USUAL_PACKETS, Cable, Materials, Topology, names_of, star
 
 LABS = Path(__file__).parents[2] / "examples" / "labs"
 
@@ -286,3 +296,37 @@ def test_switches_react_only_to_links_that_go_down_or_come_back() -> None:
 @pytest.mark.parametrize("path", sorted(LABS.glob("*.toml")), ids=lambda path: path.name)
 def test_the_specs_to_begin_with_can_be_read(path: Path) -> None:
     assert read_spec(path).topology.hosts >= 2
+
+
+def test_ports_without_any_limit_get_one_and_others_keep_theirs() -> None:
+    queue = Queue(limit_packets=10)
+    ports = (
+        Port(10**9),
+        Port(10**9, limit_packets=7),
+        Port(10**9, (queue,) * 8),
+        Port(10**9, (queue,) * 7 + (Queue(),)),
+    )
+    cables = [
+        Cable(f"cable{k}", -1 - k // 4, k % 4, port, Link())
+        for k, port in enumerate([*ports, *ports])
+    ]
+    spec = ClusterSpec(Topology(tuple("abcd"), ("s", "t"), tuple(cables)))
+    limits = [each.port.limit_bytes for each in with_finite_ports(spec, 1000).topology.cables]
+    assert limits == 2 * [1000, None, None, 1000]
+    sharing = with_finite_ports(replace(spec, shared_buffer=5_000), 1000)
+    assert all(each.port.limit_bytes is None for each in sharing.topology.cables)
+
+
+def test_room_is_for_what_ports_hold_and_what_links_hold_at_any_time() -> None:
+    """A lab whose links become longer or faster later keeps what is on them then."""
+    near = Materials(Port(8 * 10**6), Port(8 * 10**6, limit_bytes=51_200), Link())
+    spec = ClusterSpec(star(("a", "b"), near))
+    spec = with_finite_ports(spec, 102_400)
+    longer = LinkEvent(1.0, (0,), link=(("delay_s", 0.512),))
+    faster = LinkEvent(2.0, (0,), rate=8 * 10**7)
+    waiting = USUAL_PACKETS + 2 * (100 + 200)
+    assert packets_inside(spec) == waiting
+    assert packets_inside(replace(spec, events=(longer,))) == waiting + 1_000
+    assert packets_inside(replace(spec, events=(longer, faster))) == waiting + 10_000
+    small = Flow(0, 1, "udp", 10**6, packet_bytes=64)
+    assert packets_inside(replace(spec, events=(longer,), flows=(small,))) > waiting + 5_000

@@ -25,7 +25,16 @@ from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
 from shoal.lab.open_files import raise_limit, refused_as
 from shoal.memory import check_room
-from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, packets_inside, rerouted
+from shoal.scenario.cluster_spec import (
+    HOST_QUEUE_PACKETS,
+    LARGEST_PACKET,
+    HostEvent,
+    LinkEvent,
+    changed,
+    packets_inside,
+    rerouted,
+    with_finite_ports,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +62,8 @@ class Lab:
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
-        self.spec = spec
+        # memory ends somewhere, and a port that took all of it would stop the others
+        self.spec = spec = with_finite_ports(spec, HOST_QUEUE_PACKETS * LARGEST_PACKET)
         self._open = contextlib.ExitStack()
         self._processes: list[tuple[int, HostProcess]] = []
         self._slower: dict[int, float] = {}
@@ -196,8 +206,8 @@ class Lab:
         crowded = self.fabric.loop_counts()["refused"]
         if crowded:
             found.append(
-                f"{crowded} packets found no memory, whosever they were: a port without a limit"
-                " holds too many; give ports one (port_buffer)"
+                f"{crowded} packets found no memory, whosever they were: ports and links hold more"
+                " small ones than there is room for; give ports a lower limit (port_packets)"
             )
         lost = self.fabric.overruns() - crowded
         if lost:

@@ -5,6 +5,7 @@ Values only, in the units of their names; `spec_file` reads them from TOML.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -14,8 +15,8 @@ from shoal.switching.topology import USUAL_PACKETS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shoal.switching.settings import Link
-    from shoal.switching.topology import Topology
+    from shoal.switching.settings import Link, Port, Queue
+    from shoal.switching.topology import Cable, Topology
 
 REROUTE_S: Final = 0.05
 """How long switches go on sending into a link that is down, unless a spec says otherwise."""
@@ -98,23 +99,49 @@ class ClusterSpec:
         return [host for host in range(self.topology.hosts) for _ in range(self.workers)]
 
 
+def with_finite_ports(spec: ClusterSpec, limit_bytes: int) -> ClusterSpec:
+    """Return `spec` with that limit for every port that has none and shares no buffer."""
+    cables = tuple(
+        replace(cable, port=replace(cable.port, limit_bytes=limit_bytes))
+        if math.isinf(_most_waiting(spec, cable))
+        else cable
+        for cable in spec.topology.cables
+    )
+    return replace(spec, topology=replace(spec.topology, cables=cables))
+
+
 def packets_inside(spec: ClusterSpec) -> int:
     """Return how many packets there has to be room for: what waits, and what is under way.
 
-    Ports without a limit count as much as a network card's queue is long.
+    Every port has a limit (`with_finite_ports`).
     """
-    waiting = (
-        0.0 if spec.shared_buffer is None else spec.shared_buffer * len(spec.topology.switches)
+    usual = min([USUAL_BYTES, *(flow.packet_bytes for flow in spec.flows)])
+    buffers = 0 if spec.shared_buffer is None else spec.shared_buffer * len(spec.topology.switches)
+    waiting = sum(_most_waiting(spec, cable, usual) for cable in spec.topology.cables)
+    under_way = max(map(_under_way, topologies(spec)))
+    return USUAL_PACKETS + round(waiting + (buffers + under_way) / usual)
+
+
+def _most_waiting(spec: ClusterSpec, cable: Cable, usual: int = USUAL_BYTES) -> float:
+    """Return how many packets of `usual` bytes a port holds, besides those in a shared buffer."""
+    if spec.shared_buffer is not None and cable.source < 0:
+        return 0
+    port = cable.port
+    return min(_most_within(port, usual), sum(_most_within(each, usual) for each in port.queues))
+
+
+def _most_within(limited: Port | Queue, usual: int) -> float:
+    found = math.inf if limited.limit_packets is None else limited.limit_packets
+    return found if limited.limit_bytes is None else min(found, limited.limit_bytes / usual)
+
+
+def _under_way(topology: Topology) -> float:
+    """Return how many bytes links hold at most."""
+    return sum(
+        cable.port.rate / 8 * (link.delay_s + link.jitter_s + link.reorder_delay_s)
+        for cable in topology.cables
+        for link in (cable.link,)
     )
-    under_way = 0.0
-    for cable in spec.topology.cables:
-        shares = spec.shared_buffer is not None and cable.source < 0
-        if not shares:
-            waiting += cable.port.limit_bytes or HOST_QUEUE_PACKETS * LARGEST_PACKET
-        link = cable.link
-        slowest_s = link.delay_s + link.jitter_s + link.reorder_delay_s
-        under_way += cable.port.rate / 8 * slowest_s
-    return USUAL_PACKETS + round((waiting + under_way) / USUAL_BYTES)
 
 
 def rerouted(spec: ClusterSpec, event: LinkEvent) -> float | None:

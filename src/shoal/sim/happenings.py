@@ -1,6 +1,6 @@
 """What happens to a cluster in virtual time: links change, others' traffic comes and goes.
 
-At flow level a link has a rate or, when it is down, none, and what it loses or delays anew is not
+At flow level a link has a delay and a rate or, when it is down, none; what it loses is not
 modelled (`not_modelled`); packets meet all of it. Background traffic of UDP pushes others aside
 where there are packets; among flows it is treated like TCP with a limit. TCP's is carried by the
 transport whose packets there are.
@@ -15,9 +15,17 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
-from shoal.scenario.cluster_spec import HostEvent, LinkEvent, changed, rerouted
+from shoal.scenario.cluster_spec import (
+    HOST_QUEUE_PACKETS,
+    LARGEST_PACKET,
+    HostEvent,
+    LinkEvent,
+    changed,
+    rerouted,
+)
 from shoal.sim.packet.simulation import Flow as Datagrams
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
+from shoal.sim.transports.standstill import PATIENCE
 from shoal.switching.routes import check_paths
 from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import down_cables, names_of
@@ -51,9 +59,34 @@ def processes(cluster: ClusterSpec, time: VirtualTime) -> Iterator[Process]:
     """Yield what has to run beside the workers."""
     if any(isinstance(each, LinkEvent) for each in cluster.events):
         yield _change_links(cluster, time)
+    others = _Others(time)
     for flow in cluster.flows:
         if flow.protocol == "tcp" or not time.network.sends_datagrams:
-            yield _send(flow, time)
+            sending = _send(flow, time, others)
+            others.processes.add(sending)
+            yield sending
+
+
+class _Others:
+    """The background flows: they must not keep time going when nothing else ever happens again."""
+
+    def __init__(self, time: VirtualTime) -> None:
+        self._time = time
+        self.processes: set[Process] = set()
+        self.transfers_begun = 0
+        self._known, self._since = -1, 0
+
+    def transfer(self, flow: Flow, size: float, rate: float) -> Signal:
+        """Start one of a flow's transfers."""
+        self.transfers_begun += 1
+        return self._time.transfer([flow.source], [flow.target], [size], most=rate)
+
+    def go_on(self) -> bool:
+        """Return False when the workers have long done nothing but wait for transfers."""
+        begun = self._time.transfers_begun - self.transfers_begun
+        if begun != self._known or self._time.is_anyone_asleep(but=self.processes):
+            self._known, self._since = begun, self._time.now
+        return self._time.now - self._since < PATIENCE
 
 
 def datagrams(cluster: ClusterSpec) -> list[Datagrams]:
@@ -91,6 +124,7 @@ def _datagrams(flow: Flow, queue: int, number: int) -> Datagrams:
         key=number,
         burst=burst,
         pause_ps=pause_ps,
+        room=HOST_QUEUE_PACKETS * LARGEST_PACKET,
     )
 
 
@@ -141,8 +175,6 @@ def not_modelled(cluster: ClusterSpec, *, over_transports: bool = False) -> list
         found.append("Flows lose nothing: the links' loss is left out.")
     if any(link.jitter_s or link.reorder for link in links) or settings & {"jitter_s", "reorder"}:
         found.append("Flows keep their order: the links' jitter and reordering are left out.")
-    if "delay_s" in settings:
-        found.append("Flows keep the delays of the beginning: events change none.")
     if cluster.flows:
         found.append("Background flows take no more than their fair share, those of UDP included.")
     return found
@@ -169,7 +201,7 @@ def _change_links(cluster: ClusterSpec, time: VirtualTime) -> Process:
             time.network.alter(time.now, number, topology.cables[number])
 
 
-def _send(flow: Flow, time: VirtualTime) -> Process:
+def _send(flow: Flow, time: VirtualTime, others: _Others) -> Process:
     """Send piece after piece, each when it is due and the ones before are through.
 
     So many at once as a way's delay takes; one where that is short. Networks that keep to no rate
@@ -181,11 +213,10 @@ def _send(flow: Flow, time: VirtualTime) -> Process:
     size = (rate if flow.rate is not None else 1e9) / 8 * length_s
     begin_s, stop_s = flow.start_s, float("inf") if flow.stop_s is None else flow.stop_s
     under_way: deque[Signal] = deque()
-    while begin_s < stop_s:
+    while begin_s < stop_s and others.go_on():
         yield max(0, round(begin_s * PICOSECONDS) - time.now)
         share = min(1.0, (stop_s - begin_s) / length_s + _ROUNDING) if flow.rate else 1.0
-        piece = [size * share]
-        under_way.append(time.transfer([flow.source], [flow.target], piece, most=rate))
+        under_way.append(others.transfer(flow, size * share, rate))
         delay_s = time.network.delay(flow.source, flow.target) / PICOSECONDS
         is_far = flow.rate is not None and delay_s > _SHORT * period_s
         while len(under_way) > (math.ceil(delay_s / period_s) if is_far else 0):

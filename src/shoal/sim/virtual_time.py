@@ -9,7 +9,7 @@ says when transfers are over.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -52,6 +52,7 @@ class VirtualTime:
     def __init__(self, network: Network) -> None:
         self.now = 0
         self.network = network
+        self.transfers_begun = 0
         self._ready: deque[tuple[Process, Any]] = deque()
         self._sleeping: list[tuple[int, int, Process]] = []
         self._order = 0
@@ -92,8 +93,13 @@ class VirtualTime:
 
     def over(self, transfer: int) -> Signal:
         """Return the signal that is given when a transfer of the network is over."""
+        self.transfers_begun += 1
         signal = self._transfers[transfer] = Signal()
         return signal
+
+    def is_anyone_asleep(self, *, but: Container[Process]) -> bool:
+        """Return whether a process lets time pass, other than those of `but`."""
+        return any(process not in but for _, _, process in self._sleeping)
 
     def run(self, until: int = NEVER, *, tick: Callable[[], None] | None = None) -> None:
         """Let time pass until nothing is left to do, up to `until`, or until it is stopped.

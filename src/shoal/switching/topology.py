@@ -53,6 +53,11 @@ class Topology:
         """Return the port by which `host` sends."""
         return next(k for k, cable in enumerate(self.cables) if cable.source == host)
 
+    def with_cable(self, number: int, cable: Cable) -> Topology:
+        """Return it with another cable in the place of the one of this number."""
+        before, after = self.cables[:number], self.cables[number + 1 :]
+        return replace(self, cables=(*before, cable, *after))
+
 
 @dataclass(frozen=True, slots=True)
 class Materials:

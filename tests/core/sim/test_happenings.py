@@ -88,9 +88,61 @@ def test_a_background_flow_keeps_its_rate_however_far_it_goes(
     assert network.carried()[0] == pytest.approx(due_bytes(flow, 0.995), rel=0.02)
 
 
-def test_flows_say_that_they_know_nothing_of_other_delays() -> None:
-    later = LinkEvent(1.0, cables=(0,), link=(("delay_s", 0.005),))
-    assert any("delays" in each for each in not_modelled(replace(CLUSTER, events=(later,))))
+@pytest.mark.parametrize("transport", ["", "cubic", "shoal"])
+def test_a_delay_that_changes_counts_from_then_on(transport: str) -> None:
+    """Of ten steps five, or those from the sixth to the eighth, take what they take far away."""
+    job = replace(JOB, parameters=100, transport=transport)
+    job = replace(job, level="packets" if transport else "flows")
+    far = star(host_names(2), Materials(Port(RATE), Port(RATE), Link(delay_s=0.005)))
+
+    def seconds_of(cluster: ClusterSpec) -> float:
+        return simulate(cluster, job, StrategySpec("all-reduce")).seconds
+
+    plain, longer = seconds_of(CLUSTER) / 10, seconds_of(replace(CLUSTER, topology=far)) / 10
+    events = tuple(LinkEvent(0.45, (k,), link=(("delay_s", 0.005),)) for k in range(4))
+    end_s = 0.45 + 3 * longer
+    back = tuple(replace(each, at_s=end_s, link=(), recover=True) for each in events)
+    took = seconds_of(replace(CLUSTER, events=events))
+    assert took == pytest.approx(4 * plain + 6 * longer, rel=1e-3)
+    took = seconds_of(replace(CLUSTER, events=(*events, *back)))
+    assert took == pytest.approx(7 * plain + 3 * longer, rel=1e-3)
+
+
+def test_background_flows_follow_a_delay_that_changes() -> None:
+    """They keep their rate over a way that becomes longer than a piece of theirs lasts."""
+    flow = Flow(0, 1, "tcp", RATE // 2, stop_s=0.995)
+    longer = LinkEvent(0.2, (0,), link=(("delay_s", 0.05),))
+    cluster = replace(CLUSTER, flows=(flow,), events=(longer,))
+    network = FlowNetwork(cluster.topology, local_rate=1e9)
+    time = VirtualTime(network)
+    for each in processes(cluster, time):
+        time.begin(each)
+    time.run(2 * PICOSECONDS)
+    assert network.delay(0, 1) == 0.05 * PICOSECONDS
+    assert network.carried()[0] == pytest.approx(due_bytes(flow, 0.995), rel=0.06)
+
+
+@pytest.mark.parametrize("transport", ["", "cubic", "shoal"])
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_workers_stand_still_though_background_flows_go_on(transport: str, protocol: str) -> None:
+    materials = Materials(Port(RATE), Port(RATE, limit_bytes=64_000), Link())
+    cluster = ClusterSpec(
+        star(host_names(4), materials),
+        flows=(Flow(0, 1, protocol, RATE // 100),),  # type: ignore[arg-type]
+        events=(LinkEvent(0.25, cables=(6,), link=(("down", True),)),),
+    )
+    job = replace(JOB, parameters=10_000, transport=transport)
+    job = replace(job, level="packets" if transport else "flows")
+    with pytest.raises(UsageError, match="stand still"):
+        simulate(cluster, job, StrategySpec("all-reduce"))
+
+
+def test_waiting_long_for_a_link_that_recovers_is_no_standstill() -> None:
+    down = LinkEvent(0.25, cables=(1,), link=(("down", True),))
+    back = LinkEvent(400.0, cables=(1,), recover=True)
+    flow = Flow(1, 0, "tcp", RATE // 100)
+    cluster = replace(CLUSTER, events=(down, back), flows=(flow,))
+    assert seconds(cluster) == pytest.approx(400 + 0.8, abs=0.5)
 
 
 @pytest.mark.parametrize("seed", [2**31, 2**32 + 5, 2**63 - 1])
@@ -157,7 +209,7 @@ def test_a_flow_that_ends_within_a_period_sends_what_the_lab_s_does(
 @pytest.mark.parametrize("transport", ["cubic", "shoal"])
 def test_datagrams_push_aside_what_gives_way(transport: str) -> None:
     """Nine tenths of a link are theirs: a ring's bytes have the tenth that is left."""
-    flow = Flow(2, 1, "udp", RATE * 9 // 10)
+    flow = Flow(2, 1, "udp", RATE * 9 // 10, dscp=56)
     job = replace(JOB, steps=3, compute_s=0.01, transport=transport)
     strategy = StrategySpec("all-reduce")
     materials = Materials(Port(RATE), Port(RATE, limit_bytes=64_000), Link())
@@ -180,3 +232,34 @@ def test_a_source_sends_in_bursts() -> None:
     simulation.finish()
     assert simulation.flows["delivered"].tolist() == [9]
     assert simulation.flows["last_at"][0] > 2 * PICOSECONDS
+
+
+@pytest.mark.parametrize("transport", ["shoal", "cubic"])
+def test_background_traffic_as_fast_as_its_host_s_link_fills_no_memory(transport: str) -> None:
+    """What its host cannot send is left out: its queue holds so much, and no more."""
+    flow = Flow(0, 1, "udp", RATE)
+    job = replace(JOB, parameters=10_000, transport=transport, level="packets")
+    materials = Materials(Port(RATE), Port(2 * RATE), Link(delay_s=1e-5))
+    cluster = ClusterSpec(star(host_names(2), materials), flows=(flow,))
+    assert simulate(cluster, job, StrategySpec("all-reduce")).steps == 20
+
+
+def test_a_source_leaves_out_what_its_queue_has_no_room_for() -> None:
+    """A host that is to send twice what its link carries sends at its rate; little waits."""
+    interval = 1500 * 8 * PICOSECONDS // RATE // 2
+    flow = Source(0, 1, 1500, 10_000, interval, room=30_000)
+    simulation = Simulation(CLUSTER.topology, [flow])
+    simulation.advance(PICOSECONDS)
+    delivered = int(simulation.flows[0]["delivered"])
+    assert delivered == pytest.approx(5_000, abs=25)
+    assert simulation.state.queues["peak_bytes"].max() <= 30_000 + 1500 * 4
+
+
+def test_pfabric_has_ports_that_drop_though_the_file_gives_no_limit() -> None:
+    """With endless ones its timers, as short as the path, find all that waits to be lost."""
+    far = Materials(Port(RATE), Port(RATE), Link(delay_s=1e-5))
+    cluster = replace(CLUSTER, topology=star(host_names(8), far))
+    job = replace(JOB, parameters=3_000_000, steps=2)
+    flows = simulate(cluster, job, StrategySpec("ps-bsp")).seconds
+    job = replace(job, transport="pfabric", level="packets")
+    assert simulate(cluster, job, StrategySpec("ps-bsp")).seconds < 2 * flows

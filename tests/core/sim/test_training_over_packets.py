@@ -292,7 +292,7 @@ recover = true
 
 @pytest.mark.parametrize("transport", ["shoal", "newreno"])
 def test_background_flows_slow_packets_down(transport: str) -> None:
-    flow = '[[flow]]\nfrom = "host0"\nto = "host1"\nrate = "700 Mbit/s"\n'
+    flow = '[[flow]]\nfrom = "host0"\nto = "host1"\nrate = "700 Mbit/s"\ndscp = 56\n'
     strategy = StrategySpec("all-reduce", transport=transport)
     alone = run(strategy, FABRIC.format(more=""))
     beside = run(strategy, FABRIC.format(more=flow))

@@ -7,7 +7,6 @@ fills links. Times are picoseconds, sizes bytes that links carry, headers includ
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -103,9 +102,7 @@ class CalibratedNetwork:
 
     def alter(self, at: int, number: int, cable: Cable) -> None:
         """Let the cable of this number be like `cable` from `at` on, for flows that begin then."""
-        cables = list(self.topology.cables)
-        cables[number] = cable
-        self.topology = replace(self.topology, cables=tuple(cables))
+        self.topology = self.topology.with_cable(number, cable)
         self._ways = WayTable(self.topology, self._avoided)
         self._flows.alter(at, number, cable)
 

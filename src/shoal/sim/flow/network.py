@@ -67,7 +67,8 @@ class FlowNetwork:
         seed: int = 0,
     ) -> None:
         self.topology, self._spray = topology, spray
-        ways = _Layout(topology, down_cables(topology), spray=spray)
+        self._avoided: Collection[int] = down_cables(topology)
+        ways = _Layout(topology, self._avoided, spray=spray)
         links = len(topology.cables) + topology.hosts
         state = new_state(flows, links, ways.longest + 2)
         capacity = state.links["capacity"]
@@ -160,19 +161,23 @@ class FlowNetwork:
         self._next_event = min(self._next_event, at)
 
     def alter(self, at: int, number: int, cable: Cable) -> None:
-        """Let the cable of this number carry what `cable` does from `at` on; down: nothing."""
+        """Let the cable of this number carry what `cable` does from `at` on; down: nothing.
+
+        Flows that are under way keep the delay that they began with.
+        """
         self.set_rate(at, number, _carried_by(cable))
+        before = self.topology.cables[number]
+        self.topology = self.topology.with_cable(number, cable)
+        if delay_of(cable) != delay_of(before):
+            self._lay(self._avoided)
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Let flows take the shortest ways without these cables from `at` on.
 
         Those under way change if they cross one of them; where there is no other way they wait.
         """
-        ways = _Layout(self.topology, cables, spray=self._spray)
-        self._state = with_hops(self._state, ways.longest + 2)
-        self._ways = ways.tables()
-        self._places = places_of(self._state, self._ways)
-        self._delays = ways.delays
+        self._avoided = cables
+        self._lay(cables)
         avoided = np.zeros(len(self._state.links), np.uint8)
         avoided[list(cables)] = 1
         ends = np.full(len(self._state.links), -1, np.int32)
@@ -181,6 +186,14 @@ class FlowNetwork:
         self._transfers += 1
         reroute(self._places, at, avoided, ends, self._seed + (self._transfers << 12))
         self._next_event = min(self._next_event, at)
+
+    def _lay(self, without: Collection[int]) -> None:
+        """Lay the ways of flows that begin from now on."""
+        ways = _Layout(self.topology, without, spray=self._spray)
+        self._state = with_hops(self._state, ways.longest + 2)
+        self._ways = ways.tables()
+        self._places = places_of(self._state, self._ways)
+        self._delays = ways.delays
 
     def carried(self) -> list[float]:
         """Return the bytes that each cable has carried of flows that have ended, or left it."""

@@ -39,7 +39,8 @@ class Flow:
     """`packets` packets of `size` bytes from host to host, one every `interval_ps`.
 
     `key` is what its packets choose among equal paths by. After every `burst` packets it pauses for
-    `pause_ps` more; 0: never.
+    `pause_ps` more; 0: never. A packet that is due while more than `room` bytes wait at its host's
+    port is left out.
     """
 
     source: int
@@ -53,6 +54,7 @@ class Flow:
     key: int = 0
     burst: int = 0
     pause_ps: int = 0
+    room: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,7 @@ def flow_rows(
             flow.key,
             flow.burst,
             flow.pause_ps,
+            flow.room,
             flow.burst,
             flow.size,
             flow.destination,

@@ -16,8 +16,9 @@ from numpy import uint64
 from shoal.compiled import compiled, inlined
 from shoal.sim.packet.calendar import push
 from shoal.sim.packet.tables import TIMER
-from shoal.sim.packet.window import NOBODY, NONE, inject, next_due
+from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
 from shoal.switching.network import free_row, take_row
+from shoal.switching.tables import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,7 @@ FLOW: Final = np.dtype(
         ("key", "<u8"),  # hash by which its packets choose among equal paths
         ("burst", "<i8"),  # packets after which it pauses; 0: never
         ("pause", "<i8"),  # picoseconds more than the interval
+        ("room", "<i8"),  # bytes; while more wait at its port it leaves packets out
         ("burst_left", "<i8"),  # packets until it pauses
         ("size", "<i4"),  # bytes
         ("destination", "<i4"),  # host
@@ -52,7 +54,7 @@ FLOW: Final = np.dtype(
 )
 
 
-_GIVEN: Final = 12
+_GIVEN: Final = 13
 """Fields that say what a flow is to do."""
 
 
@@ -105,22 +107,24 @@ def send(state: State, window: Window, flow: Row, timer: int) -> int:
 
     If there is one, the timer is not set anew.
     """
-    at, index, row = int(state.packets[timer].at), state.packets[timer].owner, take_row(state)
-    problem = inject(
-        state,
-        window,
-        row,
-        flow.port,
-        at,
-        flow.size,
-        flow.destination,
-        uint64(flow.key),
-        flow.queue,
-        flow.ecn,
-    )
-    if problem != NONE:
-        return problem
-    state.packets[row].owner = index
+    at, index = int(state.packets[timer].at), state.packets[timer].owner
+    if flow.room == NEVER or backlog(state, window, flow.port, at) <= flow.room:
+        row = take_row(state)
+        problem = inject(
+            state,
+            window,
+            row,
+            flow.port,
+            at,
+            flow.size,
+            flow.destination,
+            uint64(flow.key),
+            flow.queue,
+            flow.ecn,
+        )
+        if problem != NONE:
+            return problem
+        state.packets[row].owner = index
     flow.left -= 1
     if flow.left > 0:
         after = at + flow.interval

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import UsageError
-from shoal.scenario.cluster_spec import topologies
+from shoal.scenario.cluster_spec import topologies, with_finite_ports
 from shoal.scenario.training_spec import SHOAL
 from shoal.sim.calibration.carriers import MTU, Carrier
 from shoal.sim.calibration.limits import check_reach
@@ -37,6 +37,9 @@ FLOWS: Final = ""
 """No transport: what is sent shares the links fairly and loses nothing."""
 TRANSPORTS: Final = (SHOAL, *ALL_CONTROLS)
 """Those that can be simulated packet by packet."""
+_PFABRIC_BUFFER: Final = 36_000
+"""Bytes that a port holds where nothing else is said: it rests on ports that drop, and short queues
+(Alizadeh et al., SIGCOMM 2013, section 5)."""
 _USUAL_TICK_S: Final = 1e-6
 """Of Shoal's transport, as it was calibrated."""
 
@@ -70,6 +73,17 @@ def level_of(training: TrainingSpec, strategy: StrategySpec) -> Level:
     return level or "packets"
 
 
+def as_simulated(
+    cluster: ClusterSpec, training: TrainingSpec, strategy: StrategySpec
+) -> ClusterSpec:
+    """Return the cluster that a strategy's network is made of, and what happens to it is of."""
+    is_pfabric = (strategy.transport or training.transport) == "pfabric"
+    if not is_pfabric or level_of(training, strategy) != "packets":
+        return cluster
+    finite = with_finite_ports(cluster, _PFABRIC_BUFFER)
+    return replace(finite, topology=_with_short_host_queues(finite.topology))
+
+
 def make_network(
     cluster: ClusterSpec,
     training: TrainingSpec,
@@ -77,11 +91,12 @@ def make_network(
     *,
     carries_values: bool = False,
 ) -> Network:
-    """Return the cluster's network under the strategy's transport.
+    """Return the cluster's network under the strategy's transport, `as_simulated`.
 
     Raises `UsageError` if there is no such transport, or no calibration of it for this job.
     """
     check_transport(cluster, training, strategy)
+    cluster = as_simulated(cluster, training, strategy)
     transport = strategy.transport or training.transport
     switches = len(cluster.topology.switches)
     shared = () if cluster.shared_buffer is None else (cluster.shared_buffer,) * switches
@@ -115,7 +130,7 @@ def make_network(
             others=datagrams(cluster),
         )
     return PacketNetwork(
-        _with_short_host_queues(cluster.topology) if transport == "pfabric" else cluster.topology,
+        cluster.topology,
         Transport(
             transport,
             frame_bytes=training.mtu + ETHERNET_BYTES,

@@ -19,7 +19,7 @@ from shoal.sim.training.all_strategies import make_simulated
 from shoal.sim.training.architectures import architecture
 from shoal.sim.training.learning import AbstractLearner, NothingLearned
 from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
-from shoal.sim.training.networks import check_transport, level_of, make_network
+from shoal.sim.training.networks import as_simulated, check_transport, level_of, make_network
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
 from shoal.sim.training.strategy import NO_CHOICE
@@ -164,7 +164,7 @@ def simulate(
     made.prepare(world)
     for rank in range(world.size):
         world.time.begin(made.worker(rank), awaited=True)
-    for process in processes(cluster, world.time):
+    for process in processes(as_simulated(cluster, training, strategy), world.time):
         world.time.begin(process)
     total = training.steps * world.size
     with _settled_heap():

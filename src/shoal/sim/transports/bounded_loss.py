@@ -20,7 +20,7 @@ from shoal.sim.packet.tables import TIMER, Problem
 from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
 from shoal.sim.transports.endpoints import endpoint_of
 from shoal.switching.network import free_row, take_row
-from shoal.switching.tables import NEVER
+from shoal.switching.tables import NEVER, QUEUES
 from shoal.transport.budget import adapt_budget
 from shoal.transport.receiving import on_datagrams
 from shoal.transport.sending import PIECE, PIECES, next_batch
@@ -95,6 +95,8 @@ def take_turn(state: State, window: Window, hosts: Hosts, host: int, at: int) ->
     if now >= core.timer_at:
         on_timer(endpoint, now)
     core.waiting = backlog(state, window, port, at)
+    if hosts.rows[host].has_others:
+        core.waiting -= _of_others(state, port)
     transmit = hosts.transmit[0]
     memory, pieces = hosts.batch.ctypes.data, hosts.pieces.ctypes.data
     while next_batch(endpoint, memory, len(hosts.batch), pieces, now, now, transmit):
@@ -102,6 +104,21 @@ def take_turn(state: State, window: Window, hosts: Hosts, host: int, at: int) ->
         if problem != NONE:
             return problem
     return _set_timer(state, window, hosts, host, min(core.timer_at, core.look_at), at)
+
+
+@compiled
+def _of_others(state: State, port: int) -> int:
+    """Return the bytes that wait at a port for flows that heed nothing: not in a host's socket."""
+    found = 0
+    for number in range(port * QUEUES, (port + 1) * QUEUES):
+        queue = state.queues[number]
+        row = queue.head
+        for _ in range(queue.packets):
+            packet = state.packets[row]
+            if packet.owner != NOBODY:
+                found += packet.size
+            row = packet.next
+    return found
 
 
 @inlined

@@ -140,7 +140,8 @@ class BoundedLossNetwork:
         """How long each flow of every transfer took, picoseconds, if that `keeps_times`."""
         hosts = topology.hosts
         check_room(hosts * endpoint_bytes(hosts), f"Shoal's transport on {hosts:,} hosts", FEWER)
-        self._delays = WayLengths(topology, delay_of, without=down_cables(topology))
+        self._avoided: Collection[int] = down_cables(topology)
+        self._lay_ways()
         room = packets or USUAL_PACKETS + hosts * (self.config.budget_packets + hosts)
         self.state = make_state(
             topology, seed=seed, packets=room, spray=spray, shared_buffers=shared_buffers
@@ -179,7 +180,8 @@ class BoundedLossNetwork:
             check_flow(flow, hosts, LEAST_BYTES)
         self.others = new_flows(flow_rows(others, ports))
         """Flows that heed nothing, and what has become of them: rows of `packet.sources.FLOW`."""
-        for place in range(len(others)):
+        for place, flow in enumerate(others):
+            self._hosts.rows[flow.source]["has_others"] = True
             self._raise(begin_other(self.state, self._window, self._hosts, self.others, place))
         self._local: list[tuple[int, int]] = []
         """When what stays on a host has moved, and whose it is."""
@@ -220,11 +222,18 @@ class BoundedLossNetwork:
     def alter(self, at: int, number: int, cable: Cable) -> None:
         """Let the cable of this number be like `cable` from `at` on."""
         self.change(at, like(number, cable))
+        self.topology = self.topology.with_cable(number, cable)
+        self._lay_ways()
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Send by shortest paths without these cables from `at` on."""
         self.change(at, avoiding(self.topology, cables))
-        self._delays = WayLengths(self.topology, delay_of, without=cables)
+        self._avoided = cables
+        self._lay_ways()
+
+    def _lay_ways(self) -> None:
+        """Work out how long ways are now."""
+        self._delays = WayLengths(self.topology, delay_of, without=self._avoided)
 
     def change(self, at: int, write: Callable[[State], None]) -> None:
         """Let `write` change settings of ports, links and routes from `at` on."""
@@ -583,6 +592,9 @@ class BoundedLossNetwork:
         if problem == Problem.NONE:
             return
         if problem == Problem.FULL:
-            message = f"More than {self._room} packets are under way: ask for room for more."
+            message = (
+                f"More than {self._room:,} packets are under way: a port that has no limit fills,"
+                " as more is sent there than it carries. Give switches one (port_buffer)."
+            )
             raise UsageError(message)
         raise AssertionError(Problem(problem).name)

@@ -53,7 +53,7 @@ HOST: Final = np.dtype(
         ("candidates", "<i8"),
         ("armed_at", "<i8"),  # picoseconds: when its timer goes off; NEVER: it has none
         ("port", "<i4"),  # by which it sends
-        ("pad", "<i4"),
+        ("has_others", "<i4"),  # whether flows that heed nothing send by it, too
     ],
     align=True,
 )

@@ -109,7 +109,8 @@ class PacketNetwork:
         self._others = new_flows(flow_rows(others, self._ports.tolist()))
         self._ends.core[0]["first_owner"] = len(others)
         arm(self._state, self._window, self._others)
-        self._lay_ways(down_cables(topology))
+        self._avoided: Collection[int] = down_cables(topology)
+        self._lay_ways()
         self._over: deque[int] = deque()
         self._standstill = Standstill(lambda: int(self.records["received"].sum()))
 
@@ -160,7 +161,7 @@ class PacketNetwork:
     def idle_round_trip(self, source: int, target: int) -> int:
         """Return when a full packet is acknowledged if nobody else is there, picoseconds.
 
-        Of the network as it was made: changes of rates and delays are not in it.
+        By links and routes as they are now.
         """
         return self._there.between(source, target) + self._back.between(target, source)
 
@@ -214,10 +215,10 @@ class PacketNetwork:
         end = -1
         while not self._over and end < until:
             end = until
-            if len(self._others) and self._is_busy:  # they may go on when transfers are stuck
+            if self._goes_on:  # a time after which compiled code can be interrupted
                 end = min(until, self.now + SLICE)
             self._advance(end)
-            if end < until:
+            if end < until and len(self._others):  # alone senders give up by themselves
                 self._standstill.check(end)
         over = list(self._over)
         self._over.clear()
@@ -236,14 +237,18 @@ class PacketNetwork:
     def alter(self, at: int, number: int, cable: Cable) -> None:
         """Let the cable of this number be like `cable` from `at` on."""
         self.change(at, like(number, cable))
+        self.topology = self.topology.with_cable(number, cable)
+        self._lay_ways()
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Send by shortest paths without these cables from `at` on."""
         self.change(at, avoiding(self.topology, cables))
-        self._lay_ways(cables)
+        self._avoided = cables
+        self._lay_ways()
 
-    def _lay_ways(self, without: Collection[int]) -> None:
-        """Work out how long ways without these cables are."""
+    def _lay_ways(self) -> None:
+        """Work out how long ways are now."""
+        without = self._avoided
         frame, ack = _time_of(self.transport.frame_bytes), _time_of(self.transport.ack_bytes)
         self._delays = WayLengths(self.topology, delay_of, without=without)
         self._there = WayLengths(self.topology, frame, without=without)
@@ -306,6 +311,12 @@ class PacketNetwork:
     def _is_busy(self) -> bool:
         """Whether a message is still to come."""
         return bool(self._ends.core[0]["started"] > self._ends.core[0]["ended"])
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a message is still to come, and something to happen before it can."""
+        is_quiet = not (self._state.network[0]["in_network"] or self._ends.core[0]["timers"])
+        return self._is_busy and (len(self._others) > 0 or not is_quiet)
 
     def _free_rows(self) -> int:
         taken = self._state.network[0]["in_network"] + self._ends.core[0]["timers"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SLICE: Final = PICOSECONDS // 20
 """How much virtual time compiled code may let pass at once, so that it can be interrupted."""
 
-_PATIENCE: Final = 60 * PICOSECONDS
+PATIENCE: Final = 60 * PICOSECONDS
 """How long nothing may arrive: as long as real transfers wait."""
 _INTERVAL: Final = PICOSECONDS
 
@@ -39,9 +39,9 @@ class Standstill:
         self._looked, arrived = now, self._arrived()
         if arrived != self._known:
             self._known, self._since = arrived, now
-        elif now - self._since >= _PATIENCE:
+        elif now - self._since >= PATIENCE:
             message = (
-                f"Transfers stand still: nothing has arrived for {_PATIENCE // PICOSECONDS} s."
-                " A link on their way is down, or loses all packets."
+                f"Transfers stand still: nothing has arrived for {PATIENCE // PICOSECONDS} s."
+                " A link on their way is down, loses all packets, or is full of others'."
             )
             raise UsageError(message)
