@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headlines import cluster_table, loopback_table, targets_sentence, transport_table
 from shoal.bench.bench_file import BenchFile, read_bench_file
@@ -174,6 +174,7 @@ def render_cluster(file: ClusterFile) -> str:
     if studies:
         lines += ["", "Of the [studies](benchmarks.md#studies-on-the-lab):", "", *head]
         lines += map(_line, sorted(studies, key=lambda row: row.case.partition(":")[0]))
+        lines += ["", *_tags(file.rows)]
     return "\n".join(lines)
 
 
@@ -195,6 +196,38 @@ def _times(rows: Sequence[Row]) -> list[str]:
         *(
             f"| `{name}` | " + " | ".join(cells[name].get(each, "") for each in scenarios) + " |"
             for name in contenders
+        ),
+    ]
+
+
+_OF_TAGS: Final = {
+    "lost, important": "packets lost, important",
+    "not important": "packets lost, not important",
+    "of the first layers": "packets lost, layer class 0",
+    "of the middle": "packets lost, layer class 2",
+    "of the last": "packets lost, layer class 4",
+    "busier spine carries": "bytes through the busier spine",
+    "first layer waits": "first layer's wait, median",
+    "all others then": "all layers' wait after it, median",
+}
+"""Metrics of what switches make of tags, by the heads of their columns."""
+
+
+def _tags(rows: Sequence[Row]) -> list[str]:
+    """Return a table of what switches made of tags, with all of DLCP on and with all of it off."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        case, _, variant = row.case.partition(", ")
+        if case.startswith("dlcp-") and case.endswith("-trained") and row.ratio is None and variant:
+            found.setdefault(row.case, {})[row.metric] = f"{number(row.value)} {row.unit}"
+    return [
+        "What switches made of tags, by their counters and the receivers' (medians):",
+        "",
+        "| case | " + " | ".join(_OF_TAGS) + " |",
+        "| --- |" + " ---: |" * len(_OF_TAGS),
+        *(
+            f"| {case} | " + " | ".join(by.get(metric, "") for metric in _OF_TAGS.values()) + " |"
+            for case, by in found.items()
         ),
     ]
 

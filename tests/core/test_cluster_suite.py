@@ -179,8 +179,9 @@ def test_a_scenario_is_won_only_above_its_target() -> None:
     outcomes = [outcome("ours", 2.0), outcome("peer", 2.5)]
     entries = entries_of(outcomes, SCENARIO.name, SIDES)
     easy = replace(SCENARIO, name="easy", target=1.0)
+    even = replace(SCENARIO, name="even", target=1.25)
     hard = replace(SCENARIO, name="hard", target=1.5)
-    assert [verdict(each, entries)[0].met for each in (easy, hard)] == [True, False]
+    assert [verdict(each, entries)[0].met for each in (easy, even, hard)] == [True, False, False]
 
 
 def test_failures_become_sentences_and_no_rows() -> None:

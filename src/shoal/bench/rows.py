@@ -51,9 +51,12 @@ class Target(msgspec.Struct, frozen=True):
 
     bound: float
     is_lower_better: bool = False
+    is_met_at_bound: bool = True
 
     def is_met_by(self, value: float) -> bool:
         """Return whether `value` is on the right side of the bound."""
+        if value == self.bound:
+            return self.is_met_at_bound
         return value <= self.bound if self.is_lower_better else value >= self.bound
 
 
@@ -65,6 +68,11 @@ def at_most(bound: float) -> Target:
 def at_least(bound: float) -> Target:
     """Return the target of a figure that should be large."""
     return Target(bound)
+
+
+def above(bound: float) -> Target:
+    """Return the target of a figure that should be larger, and not the same."""
+    return Target(bound, is_met_at_bound=False)
 
 
 def figure(

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from shoal.cli.reproducing import JsonOption, PlotOption, check_files, hand_over, table_of
+from shoal.cli.reproducing import (
+    JsonOption,
+    PlotOption,
+    check_files,
+    hand_over,
+    origin,
+    table_of,
+)
 from shoal.cli.sweeping import (
     JobsOption,
     RayOption,
@@ -67,19 +74,21 @@ def combined(
     whole = [(each, seed) for each in beyond.combinations(quick=quick) for seed in repeats]
     made = Sweeping(jobs, ray, runs).make([beyond.run_of(*each) for each in whole], Outcome)
     found = [beyond.found_of(each, done) for (each, _), done in zip(whole, made, strict=True)]
+    names = sorted({name for each, _ in whole for name in beyond.files(each.scale)})
+    made_of = origin(names, repeats)
 
     def report() -> CombinedReport:
-        names = sorted({name for each, _ in whole for name in beyond.files(each.scale)})
         texts = {name: scenario_text(name) for name in names}
         return CombinedReport(texts, repeats, describe_environment(), found)
 
     hand_over(
         [_table(found)],
+        made_of,
         _CAVEAT,
         json=json,
         report=report,
         plot=plot,
-        drawing=lambda: _figures(found),
+        drawing=lambda: _figures(found, made_of),
     )
 
 
@@ -114,7 +123,7 @@ def _mean_ms(of_seeds: Sequence[Found]) -> float:
     return sum(each.step_ms for each in of_seeds) / len(of_seeds)
 
 
-def _figures(found: Sequence[Found]) -> str:
+def _figures(found: Sequence[Found], made_of: str) -> str:
     """Lines over the loss where more than one was simulated, bars for everything else."""
     scales = list(dict.fromkeys(each.combination.scale for each in found))
     strategies = list(dict.fromkeys(each.combination.strategy for each in found))
@@ -131,8 +140,7 @@ def _figures(found: Sequence[Found]) -> str:
             if len(losses) == 1 or condition not in losses
         ]
     description = "Every synchronisation over every transport, milliseconds per step"
-    notes = ["Scenarios src/shoal/reproduce/combined-*.toml.", _CAVEAT]
-    return draw_charts(rows, description, notes)
+    return draw_charts(rows, description, [made_of, _CAVEAT])
 
 
 def _lines(strategy: str, losses: Sequence[Condition], found: Sequence[Found]) -> LinePanel:

@@ -15,6 +15,7 @@ from shoal.cli.reproducing import (
     claims_table,
     hand_over,
     load_data,
+    origin,
     table_of,
 )
 from shoal.cli.sweeping import (
@@ -113,10 +114,11 @@ def dlcp(
         for loss in whole.losses
     }
     found = claims_of(whole, measured, learned)
+    files = {file for each in trials for file in each.files}
+    files |= {"dlcp-lossy.toml"} if whole.tolerances else set()
+    made_of = f"{origin(files, repeats)} Times are those of the first seed."
 
     def report() -> DLCPReport:
-        files = {file for each in trials for file in each.files}
-        files |= {"dlcp-lossy.toml"} if whole.tolerances else set()
         return DLCPReport(
             {name: scenario_text(name) for name in sorted(files)},
             repeats,
@@ -136,11 +138,12 @@ def dlcp(
             _tolerance_table(whole, learned),
             claims_table(found),
         ),
+        made_of,
         _CAVEAT,
         json=json,
         report=report,
         plot=plot,
-        drawing=lambda: _figures(whole, measured, found),
+        drawing=lambda: _figures(whole, measured, found, made_of),
     )
 
 
@@ -194,7 +197,9 @@ def _tolerance_table(plan: Plan, learned: Mapping[tuple[Tolerance, float], Sprea
     return table
 
 
-def _figures(plan: Plan, measured: Mapping[Trial, Measured], claims: Sequence[Claim]) -> str:
+def _figures(
+    plan: Plan, measured: Mapping[Trial, Measured], claims: Sequence[Claim], made_of: str
+) -> str:
     clusters = list(dict.fromkeys(each.cluster for each in plan.flows))
     flows = [
         [
@@ -226,7 +231,7 @@ def _figures(plan: Plan, measured: Mapping[Trial, Measured], claims: Sequence[Cl
     ]
     rows = [*flows, *(steps[place : place + 2] for place in range(0, len(steps), 2))]
     description = claims_sentence("DLCP", claims)
-    return draw_charts(rows, description, ["Scenarios src/shoal/reproduce/dlcp-*.toml.", _CAVEAT])
+    return draw_charts(rows, description, [made_of, _CAVEAT])
 
 
 def _mean_time(each: Measured) -> float:

@@ -18,6 +18,7 @@ from shoal.cli.reproducing import (
     claims_table,
     hand_over,
     load_data,
+    origin,
     table_of,
 )
 from shoal.cli.sweeping import (
@@ -101,9 +102,10 @@ def ds_sync(
         chosen, networks, scales, repeats, Sweeping(jobs, ray, runs).make, longer=not quick
     )
     found = claims_of(chosen, accuracies, timings)
+    files = paper.files(chosen, networks, scales)
+    made_of = f"{origin(files, repeats)} 16 workers: three seeds at most; more: the first."
 
     def report() -> DSSyncReport:
-        files = paper.files(chosen, networks, scales)
         return DSSyncReport(
             {name: scenario_text(name) for name in files},
             repeats,
@@ -121,12 +123,13 @@ def ds_sync(
             _scale_table([each for each in timings if each.network in paper.SCALES]),
             claims_table(found),
         ),
+        made_of,
         _READING,
         CAVEAT,
         json=json,
         report=report,
         plot=plot,
-        drawing=lambda: _figures([each.name for each in chosen], timings, found, len(repeats)),
+        drawing=lambda: _figures([each.name for each in chosen], timings, found, made_of),
     )
 
 
@@ -189,7 +192,7 @@ def _scale_table(timings: Sequence[Timing]) -> Table:
 
 
 def _figures(
-    jobs: Sequence[str], timings: Sequence[Timing], claims: Sequence[Claim], seeds: int
+    jobs: Sequence[str], timings: Sequence[Timing], claims: Sequence[Claim], made_of: str
 ) -> str:
     from shoal.reproduce import ds_sync as paper
 
@@ -210,12 +213,7 @@ def _figures(
     scales = list(dict.fromkeys(e.network for e in timings if e.network in paper.SCALES))
     rows.append([_scale_panel(job, scales, timings) for job in jobs])
     description = claims_sentence("DS-Sync", claims)
-    notes = [
-        f"Scenarios src/shoal/reproduce/ds-sync-*.toml; seeds: {min(seeds, 3)}.",
-        _READING,
-        CAVEAT,
-    ]
-    return draw_charts(rows, description, notes)
+    return draw_charts(rows, description, [made_of, _READING, CAVEAT])
 
 
 def _scale_panel(job: str, scales: Sequence[str], timings: Sequence[Timing]) -> LinePanel:

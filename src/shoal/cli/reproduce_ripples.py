@@ -18,6 +18,7 @@ from shoal.cli.reproducing import (
     claims_table,
     hand_over,
     load_data,
+    origin,
     table_of,
 )
 from shoal.cli.sweeping import (
@@ -88,7 +89,8 @@ def ripples(
     results = paper.results_of(main, finished[:middle])
     swept_results = paper.results_of(swept, finished[middle:]) if sweeps else []
     found = paper.claims(results, learnt)
-    title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}, seeds: {len(repeats)}"
+    title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}"
+    made_of = f"{origin([paper.SCENARIO], repeats)} {title}."
 
     def report() -> RipplesReport:
         return RipplesReport(
@@ -109,11 +111,12 @@ def ripples(
             _results_table(swept_results, f"Group sizes and intervals: {title}"),
             claims_table(found, steps=steps, per_step=per_step),
         ),
+        made_of,
         CAVEAT,
         json=json,
         report=report,
         plot=plot,
-        drawing=lambda: _figures(results, swept_results, found, title),
+        drawing=lambda: _figures(results, swept_results, found, title, made_of),
     )
 
 
@@ -140,7 +143,11 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
 
 
 def _figures(
-    results: Sequence[Result], sweeps: Sequence[Result], claims: Sequence[Claim], title: str
+    results: Sequence[Result],
+    sweeps: Sequence[Result],
+    claims: Sequence[Claim],
+    title: str,
+    made_of: str,
 ) -> str:
     from shoal.reproduce import ripples as paper
 
@@ -179,8 +186,7 @@ def _figures(
         for unit, is_time in (("virtual seconds to the target", True), ("ms per step", False))
     ]
     description = claims_sentence(f"Ripples/Prague, {title},", claims)
-    scenario = f"Scenario src/shoal/reproduce/{paper.SCENARIO}; {title}."
-    notes = [scenario, "Whiskers: 95 % interval over the seeds.", CAVEAT]
+    notes = [made_of, "Whiskers: 95 % interval over the seeds.", CAVEAT]
     rows: list[Sequence[BarPanel | LinePanel]] = [seconds, steps]
     if sweeps:
         rows += [lines[:2], lines[2:]]

@@ -35,6 +35,12 @@ CAVEAT = (
 )
 
 
+def origin(files: Iterable[str], seeds: Iterable[int]) -> str:
+    """Return the sentence that says what a figure was simulated from."""
+    drawn = ", ".join(map(str, seeds))
+    return f"Scenarios of src/shoal/reproduce: {', '.join(sorted(files))}; seeds {drawn}."
+
+
 def check_files(json: Path | None, plot: Path | None) -> None:
     """Refuse, before the work, what cannot be written; a plot is SVG."""
     require_writable(json, plot)

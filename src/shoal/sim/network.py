@@ -91,6 +91,10 @@ class Network(Protocol):
         """Send by shortest paths without these cables from `at` on."""
         ...
 
+    def check_conservation(self) -> None:
+        """Raise `AssertionError` unless all that was sent has arrived, is gone or is under way."""
+        ...
+
 
 @runtime_checkable
 class SummingNetwork(Network, Protocol):

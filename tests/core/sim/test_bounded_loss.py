@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from shoal.errors import ResourceError, UsageError
 from shoal.sim.packet.simulation import Flow
 from shoal.sim.transports.bounded_loss import FRAME_BYTES
-from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork, Contribution, Missing
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
+from shoal.sim.transports.contributions import Contribution, Missing
 from shoal.switching.port import transmission_time
 from shoal.switching.settings import CLASS_SELECTORS, Link, Port, Profile, Queue
 from shoal.switching.tables import NEVER, PICOSECONDS, QUEUES, Count

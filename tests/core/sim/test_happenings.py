@@ -15,7 +15,10 @@ from shoal.sim.happenings import datagrams, not_modelled, processes
 from shoal.sim.network import TCP_HEADERS, first_key
 from shoal.sim.packet.simulation import Flow as Source
 from shoal.sim.packet.simulation import Simulation
+from shoal.sim.training.networks import make_network
 from shoal.sim.training.simulation import simulate
+from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
+from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sim.virtual_time import VirtualTime
 from shoal.switching.settings import Link, Port
 from shoal.switching.tables import PICOSECONDS
@@ -263,3 +266,19 @@ def test_pfabric_has_ports_that_drop_though_the_file_gives_no_limit() -> None:
     flows = simulate(cluster, job, StrategySpec("ps-bsp")).seconds
     job = replace(job, transport="pfabric", level="packets")
     assert simulate(cluster, job, StrategySpec("ps-bsp")).seconds < 2 * flows
+
+
+@pytest.mark.parametrize("transport", ["", "cubic", "shoal"])
+def test_a_run_that_has_made_something_up_does_not_end_well(transport: str) -> None:
+    """What is under way, arrived and gone must be what was sent, in every run."""
+    job = replace(JOB, parameters=1_000, transport=transport)
+    job = replace(job, level="packets" if transport else "flows")
+    strategy = StrategySpec("all-reduce")
+    network = make_network(CLUSTER, job, strategy)
+    if isinstance(network, FlowNetwork):
+        network._state.core["started"] += 1
+    else:
+        assert isinstance(network, (PacketNetwork, BoundedLossNetwork))
+        network.state.network["injected"] += 777
+    with pytest.raises(AssertionError):
+        simulate(CLUSTER, job, strategy, network=network)

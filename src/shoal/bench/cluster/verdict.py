@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.bench.cluster.contenders import Side
 from shoal.bench.cluster.trials.ripples import METRIC as RIPPLES_STEPS
-from shoal.bench.rows import Row, at_least, comparison, figure
+from shoal.bench.rows import Row, above, comparison, figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,7 +107,7 @@ def verdict(scenario: Scenario, entries: Sequence[Entry]) -> list[Row]:
             pairs,
             peer=theirs.contender,
             inverse=True,
-            target=at_least(scenario.target),
+            target=above(scenario.target),
         )
     ]
 

@@ -112,6 +112,10 @@ class CalibratedNetwork:
         self._ways = WayTable(self.topology, cables)
         self._flows.avoid(at, cables)
 
+    def check_conservation(self) -> None:
+        """Raise `AssertionError` unless every flow has ended or is there."""
+        self._flows.check_conservation()
+
     def _start(
         self,
         table: Table,

@@ -15,6 +15,7 @@ from shoal.memory import check_room
 from shoal.sim.flow.events import FULL, reroute, run, set_capacity, start
 from shoal.sim.flow.tables import (
     ACCESS,
+    FREE,
     PAIR,
     ROUTE,
     TRUNK,
@@ -194,6 +195,13 @@ class FlowNetwork:
         self._ways = ways.tables()
         self._places = places_of(self._state, self._ways)
         self._delays = ways.delays
+
+    def check_conservation(self) -> None:
+        """Raise `AssertionError` unless every flow has ended or is still there."""
+        core, flows = self._state.core[0], self._state.flows
+        there = flows["state"] != FREE
+        assert core["started"] == core["ended"] + there.sum()
+        assert (flows["left"][there] <= flows["size"][there]).all()
 
     def carried(self) -> list[float]:
         """Return the bytes that each cable has carried of flows that have ended, or left it."""

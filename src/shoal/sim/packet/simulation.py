@@ -164,7 +164,7 @@ class Simulation:
         """
         problem = run(self.state, self._window, self._flows, until_ps)
         self._raise(problem)
-        self._check_conservation()
+        check_packets(self.state)
 
     def finish(self) -> None:
         """Let time pass until nothing is under way and no flow has anything to send."""
@@ -198,11 +198,6 @@ class Simulation:
     def _new_window(self) -> Window:
         return new_window(self.state, least_size=self._least_size)
 
-    def _check_conservation(self) -> None:
-        core = self.state.network[0]
-        gone = int(self.state.counts[..., GONE].sum())
-        assert core["injected"] == core["delivered"] + gone + core["in_network"]
-
     def _raise(self, problem: int) -> None:
         if problem == Problem.NONE:
             return
@@ -216,6 +211,12 @@ class Simulation:
             Problem.PAST: "Time has passed beyond that: a packet leaves now or later.",
         }
         raise UsageError(said[Problem(problem)])
+
+
+def check_packets(state: State) -> None:
+    """Raise `AssertionError` unless every packet is somewhere, or counted as gone."""
+    core, gone = state.network[0], int(state.counts[..., GONE].sum())
+    assert core["injected"] == core["delivered"] + gone + core["in_network"]
 
 
 def flow_rows(

@@ -20,7 +20,7 @@ from shoal.collectives.sharding import split_evenly
 from shoal.errors import UsageError
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
-from shoal.sim.transports.bounded_loss_network import Contribution
+from shoal.sim.transports.contributions import Contribution
 from shoal.sim.virtual_time import Signal
 from shoal.transport.holes import check_messages
 from shoal.transport.tags import layer_class

@@ -15,7 +15,7 @@ from shoal.arguments import share
 from shoal.collectives.sharding import split_evenly
 from shoal.groups.server_clock import ServerClock, updates_per_round
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
-from shoal.sim.transports.bounded_loss_network import Contribution
+from shoal.sim.transports.contributions import Contribution
 from shoal.sim.virtual_time import Signal
 from shoal.transport.holes import check_messages
 

@@ -171,6 +171,7 @@ def simulate(
         world.time.run(
             tick=None if tick is None else lambda: tick(sum(t.steps for t in world.times) / total)
         )
+    world.time.network.check_conservation()
     made.finish(world)
     world.learner.finish(max(each.ended for each in world.times))
     if world.summing is not None and world.summing.lossy_bytes:

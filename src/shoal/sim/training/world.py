@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.sim.compute_times import ComputeTimes
     from shoal.sim.training.learning import AbstractLearner
     from shoal.sim.training.model import ModelSize
-    from shoal.sim.transports.bounded_loss_network import Contribution
+    from shoal.sim.transports.contributions import Contribution
     from shoal.sim.virtual_time import Process, VirtualTime
 
 

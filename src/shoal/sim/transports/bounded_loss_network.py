@@ -21,10 +21,11 @@ from shoal.errors import UsageError
 from shoal.memory import check_room
 from shoal.sim.network import FEWER
 from shoal.sim.packet.changes import avoiding, changed_window, like
-from shoal.sim.packet.simulation import check_flow, flow_rows
+from shoal.sim.packet.simulation import check_flow, check_packets, flow_rows
 from shoal.sim.packet.sources import new_flows
 from shoal.sim.packet.tables import Problem, new_window
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
+from shoal.sim.transports.contributions import Contribution, Missing
 from shoal.sim.transports.endpoints import endpoint_bytes, new_endpoint_state, new_hosts
 from shoal.sim.transports.standstill import SLICE, Standstill
 from shoal.sim.transports.transfer_tables import Flows, transfer_tables
@@ -57,35 +58,11 @@ LEAST_BYTES: Final = FRAME_BYTES + HEADER_BYTES + min(FEEDBACK_BYTES, ELEMENT_BY
 _MICROSECOND: Final = PICOSECONDS // 1_000_000
 _STREAM: Final = 1
 
+_MANY: Final = 256
+"""Hosts from which on most never meet most others, whose rows take no memory then."""
+
 REMEMBERED: Final = 64
 """Transfers whose losses can still be asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Bytes `start` to `stop` of what `source` sent to `target` never arrived; they may not."""
-
-    source: int
-    target: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class Contribution:
-    """Values that are pushed, part by part, and where they arrive: two arrays of one length.
-
-    With error feedback (`policy`, one of `transport.holes`) what the last one of this `tensor` has
-    lost is added to the values as they leave.
-    """
-
-    values: NDArray[np.float32]
-    arrived: NDArray[np.float32]
-    parts: Sequence[range]
-    """Of both arrays, one for each source and target."""
-    tensor: Hashable
-    """Its name from one iteration to the next."""
-    policy: int = ZERO
 
 
 @dataclass(slots=True)
@@ -147,7 +124,7 @@ class BoundedLossNetwork:
             topology, seed=seed, packets=room, spray=spray, shared_buffers=shared_buffers
         )
         self._window = new_window(self.state, least_size=LEAST_BYTES)
-        zeros = Arena().zeros
+        zeros = Arena(is_sparse=hosts > _MANY).zeros
         self.endpoints = [
             Endpoint(rank, hosts, self.config, new_endpoint_state(hosts, zeros))
             for rank in range(hosts)
@@ -559,6 +536,10 @@ class BoundedLossNetwork:
             problem = take_turn(self.state, self._window, self._hosts, host, at)
             self._raise(problem)
         return number
+
+    def check_conservation(self) -> None:
+        """Raise `AssertionError` unless every packet is somewhere, or counted as gone."""
+        check_packets(self.state)
 
     def _pass_time(self, at: int) -> None:
         while self._window.clock[0]["now"] < at:
