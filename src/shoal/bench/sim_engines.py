@@ -2,26 +2,37 @@
 
 Packet-hops per second of one core's time, sources at their own pace (`sim_packets`) and hosts that
 react to every packet (`sim_transports`); how the rate holds where networks grow and where ports do
-all that they can; and the most memory that 1,024 hosts take. All cases take turns, so that a row's
-two sides are of about the same moment whatever else the machine does.
+all that they can, with sources that react or do not; and the most memory that 1,024 hosts take. The
+former take turns, so that a row's two sides are of about the same moment whatever else the machine
+does.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from shoal.bench import sim_packets, sim_transports
 from shoal.bench.rows import Row, Target, at_least, at_most, comparison, figure
 from shoal.memory import peak_bytes
+from shoal.scenario.cluster_spec import ClusterSpec
+from shoal.scenario.training_spec import SHOAL, StrategySpec, TrainingSpec
+from shoal.sim.training.simulation import simulate
 from shoal.sim.transports.controls import ALL_CONTROLS
+from shoal.switching.settings import Link, Port
+from shoal.switching.topology import Materials, host_names, leaf_spine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.bench.stand import Stand
 
 NAME = "sim-engines"
 _UNIT: Final = "packet-hops/s"
+_REACTING: Final = "dctcp"
+"""A carrier whose hosts react to all that ports do."""
 _SPAWN: Final = multiprocessing.get_context("spawn")
 _WINDOW, _HEAP, _PLAIN = sim_packets.ENGINES
 _CASES: Final = (
@@ -61,14 +72,25 @@ def measure(stand: Stand) -> list[Row]:
         rows.append(comparison(NAME, case, _UNIT, "1/s", pairs, peer=peer, target=target))
     stand.note("transports", turns, turns + 2)
     size = sim_transports.MESSAGE_BYTES * shorter
-    for control in ALL_CONTROLS:
-        rate = sim_transports.measure(control, size).hops_per_s
-        rows.append(figure(NAME, f"{control}, 64 hosts", _UNIT, "1/s", [rate]))
+    for carrier in (*ALL_CONTROLS, SHOAL):
+        found = sim_transports.measure(carrier, size).hops_per_s
+        rows.append(figure(NAME, f"{carrier}, 64 hosts", _UNIT, "1/s", found))
+    bare = statistics.median(few)
+    for carrier in (_REACTING, SHOAL):
+        found = sim_transports.measure(carrier, size, is_full=True).hops_per_s
+        case = f"all features, {carrier}"
+        pairs = [(each, bare) for each in found]
+        target = at_least(0.7)
+        rows.append(
+            comparison(NAME, case, _UNIT, "1/s", pairs, peer="bare ports", target=target)
+        )
     stand.note("memory", turns + 1, turns + 2)
-    with _SPAWN.Pool(1) as pool:
-        memory_mb = pool.apply(_memory_mb, (1024, 0.003 * shorter))
     most = at_most(1000.0)
-    rows.append(figure(NAME, "1,024 hosts", "most memory of the process", "MB", [memory_mb], most))
+    for case, memory_mb in (
+        ("1,024 hosts", _apart(_memory_mb, 1024, 0.003 * shorter)),
+        ("1,024 hosts over Shoal's transport", _apart(_memory_of_shoal_mb, 1024)),
+    ):
+        rows.append(figure(NAME, case, "most memory of the process", "MB", [memory_mb], most))
     return rows
 
 
@@ -85,7 +107,24 @@ def _against(
     return comparison(NAME, case, _UNIT, "1/s", pairs, peer=peer, target=target)
 
 
+def _apart(work: Callable[..., float], *arguments: float) -> float:
+    """Return what `work` finds in a process of its own."""
+    with _SPAWN.Pool(1) as pool:
+        return pool.apply(work, arguments)
+
+
 def _memory_mb(hosts: int, duration_s: float) -> float:
     """Return the most memory that a process of its own takes for this."""
     sim_packets.run_window(sim_packets.mixed_scenario(hosts, duration_s))
+    return peak_bytes() / 1e6
+
+
+def _memory_of_shoal_mb(hosts: int) -> float:
+    """Return the same of a step of training in groups over Shoal's transport."""
+    leaves, spines = sim_packets.SHAPES[hosts]
+    port = Port(sim_packets.RATE, limit_packets=sim_packets.PLACES)
+    materials = Materials(port, port, Link(delay_s=1e-6))
+    cluster = ClusterSpec(leaf_spine(host_names(hosts), leaves, spines, materials), spray=True)
+    job = TrainingSpec(parameters=100_000, compute_s=0.005, steps=1, strategies=(), transport=SHOAL)
+    simulate(cluster, job, StrategySpec("ds-sync"))
     return peak_bytes() / 1e6

@@ -83,6 +83,13 @@ class Scenario:
     shared_buffers: tuple[int, ...] = ()
 
 
+def all_features() -> tuple[Port, Link]:
+    """Return a port that marks or drops by averages, and a link that loses and delays."""
+    rising = Profile(20 * SIZE, 80 * SIZE, 0.5)
+    queue = Queue(average_weight=2, plain=rising, capable=rising)
+    return Port(RATE, (queue,) * QUEUES), Link(delay_s=1e-6, jitter_s=1e-7, loss=1e-4)
+
+
 def mixed_scenario(
     hosts: int, duration_s: float, *, is_full: bool = False, seed: int = 1
 ) -> Scenario:
@@ -94,9 +101,7 @@ def mixed_scenario(
     leaves, spines = SHAPES[hosts]
     port, link = Port(RATE, limit_packets=PLACES), Link(delay_s=1e-6)
     if is_full:
-        rising = Profile(20 * SIZE, 80 * SIZE, 0.5)
-        queue = Queue(average_weight=2, plain=rising, capable=rising)
-        port, link = Port(RATE, (queue,) * QUEUES), Link(delay_s=1e-6, jitter_s=1e-7, loss=1e-4)
+        port, link = all_features()
     topology = leaf_spine(host_names(hosts), leaves, spines, Materials(port, port, link))
     random = Random(seed)
     flows: list[Flow] = []

@@ -29,7 +29,7 @@ class CableCounts(msgspec.Struct, frozen=True):
     dropped_full: int
     """By a limit of the port or queue, or by a shared buffer."""
     lost: int
-    """On the link."""
+    """On the link, or past it, where switches knew no way on: behind a link that is down."""
 
 
 def cable_counts(topology: Topology, counts: NDArray[np.int64]) -> list[CableCounts]:

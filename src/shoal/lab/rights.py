@@ -24,9 +24,10 @@ def launcher() -> list[str]:
     obstacle = why_not()
     if obstacle is None:
         return []
-    if os.geteuid() == 0 or not _may_enter():
-        message = f"There can be no lab here. {obstacle}"
-        raise ResourceError(message)
+    refusal = "" if os.geteuid() == 0 else _refusal()
+    if refusal is not None:
+        message = f"There can be no lab here. {obstacle} {refusal}"
+        raise ResourceError(message.rstrip())
     return list(_ENTER)
 
 
@@ -42,8 +43,11 @@ def have_rights(arguments: Sequence[str]) -> None:
         os.execvp(prefix[0], [*prefix, sys.executable, "-P", "-m", "shoal.cli", *arguments])
 
 
-def _may_enter() -> bool:
+def _refusal() -> str | None:
+    """Return why no user namespace can be entered; None if one can."""
     if shutil.which(_ENTER[0]) is None:
-        return False
-    tried = subprocess.run([*_ENTER, "true"], capture_output=True, timeout=_SECONDS, check=False)
-    return tried.returncode == 0
+        return "There is no `unshare` here."
+    tried = subprocess.run(
+        [*_ENTER, "true"], capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    return None if tried.returncode == 0 else f"That shell cannot be had: {tried.stderr.strip()}."

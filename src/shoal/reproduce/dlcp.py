@@ -275,8 +275,8 @@ class Plan:
         return list(dict.fromkeys(trial for part in parts for trial in part))
 
 
-JOBS: Final = ("resnet50", "vgg16", "inception-v3")
-"""Of the papers' models end to end, those of pictures (docs/papers.md, 1.11)."""
+JOBS: Final = ("resnet50", "vgg16", "inception-v3", "transformer")
+"""The paper's models end to end (docs/papers.md, 1.11)."""
 SCALES: Final = ("16", "64", "144")
 GRAY_LOSSES: Final = (0.0, 0.0001, 0.001, 0.01)
 TESTBED: Final = "8"
@@ -318,7 +318,8 @@ def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
     own_clock = [
         replace(trial, share=MEASURED_SHARES[trial.job])
         for trial in (*ring, *served)
-        if trial.rival in (BEST_PRIOR[trial.sync], BEST_OWN[trial.sync])
+        if trial.job in MEASURED_SHARES
+        and trial.rival in (BEST_PRIOR[trial.sync], BEST_OWN[trial.sync])
     ]
     flows = [Trial(scale, "resnet50", rival) for scale in scales for rival in flow_rivals]
     steps = [Trial(scales[-1], "resnet50", rival) for rival in ABLATION]

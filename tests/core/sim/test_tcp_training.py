@@ -73,5 +73,4 @@ def test_a_way_that_stays_dead_is_said(dead: tuple[str, float | bool]) -> None:
 @pytest.mark.parametrize("control", list(ALL_CONTROLS))
 def test_the_benchmark_measures(control: str) -> None:
     speed = measure(control, message_bytes=2e5, rounds=1)
-    assert speed.figures.flows == 64 + 56
-    assert speed.figures.hops > 40_000
+    assert speed.hops_per_s[0] * speed.processor_s > 40_000

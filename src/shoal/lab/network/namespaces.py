@@ -123,8 +123,10 @@ def obstacle(commands: Sequence[str]) -> str | None:
         return f"Needs the command{'s' * (len(missing) > 1)} {' and '.join(missing)}."
     try:
         _in_thread(_try_out)
-    except ResourceError:
-        return "Needs root, or a shell made by `unshare --user --net --map-root-user`."
+    except ResourceError as error:
+        if os.geteuid() == 0:
+            return f"{error} Needs CAP_SYS_ADMIN, and user.max_net_namespaces above what is in use."
+        return f"{error} Needs root, or a shell made by `unshare --user --net --map-root-user`."
     return None
 
 
