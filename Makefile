@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-frameworks check format clean
+.PHONY: demo test test-frameworks test-switch-config check format clean
 
 demo: $(STAMP)
 	$(BIN)/shoal demo
@@ -24,6 +24,13 @@ test-frameworks:
 	$(PYTHON) -m venv $(VENV)-torch-libraries
 	$(VENV)-torch-libraries/bin/python -m pip install --quiet -c constraints.txt -e '.[torch]' lightning accelerate 'ray[train]' $(FRAMEWORK_TESTS)
 	$(VENV)-torch-libraries/bin/python -m pytest -q tests/frameworks
+
+# The same of switches' configurations: what their makers' generators and published schemas say of
+# them. With SONIC_YANG_MODELS (docs/switch-config.md) SONiC's, too.
+test-switch-config:
+	$(PYTHON) -m venv $(VENV)-switch-config
+	$(VENV)-switch-config/bin/python -m pip install --quiet -e . pyavd yangson pyang pyyaml $(FRAMEWORK_TESTS)
+	$(VENV)-switch-config/bin/python -m pytest -q tests/core/lab/switch_config
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

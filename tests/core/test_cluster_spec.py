@@ -26,7 +26,7 @@ from shoal.scenario.cluster_spec import (
 from shoal.scenario.spec_file import parse_spec, read_spec
 from shoal.scenario.toml_lines import lines_of
 from shoal.switching.settings import CLASS_SELECTORS, Link, Port, Profile, Queue
-from shoal.switching.topology import USUAL_PACKETS, Cable, Materials, Topology, names_of, star
+from shoal.switching.topology import Cable, Materials, Topology, names_of, star
 
 LABS = Path(__file__).parents[2] / "examples" / "labs"
 
@@ -324,9 +324,16 @@ def test_room_is_for_what_ports_hold_and_what_links_hold_at_any_time() -> None:
     spec = with_finite_ports(spec, 102_400)
     longer = LinkEvent(1.0, (0,), link=(("delay_s", 0.512),))
     faster = LinkEvent(2.0, (0,), rate=8 * 10**7)
-    waiting = USUAL_PACKETS + 2 * (100 + 200)
-    assert packets_inside(spec) == waiting
-    assert packets_inside(replace(spec, events=(longer,))) == waiting + 1_000
-    assert packets_inside(replace(spec, events=(longer, faster))) == waiting + 10_000
+    assert packets_inside(spec) == {"port_buffer": 600, "shared_buffer": 0, "delay": 0}
+    assert packets_inside(replace(spec, events=(longer,)))["delay"] == 1_000
+    assert packets_inside(replace(spec, events=(longer, faster)))["delay"] == 10_000
     small = Flow(0, 1, "udp", 10**6, packet_bytes=64)
-    assert packets_inside(replace(spec, events=(longer,), flows=(small,))) > waiting + 5_000
+    assert packets_inside(replace(spec, events=(longer,), flows=(small,)))["delay"] == 8_000
+
+
+@pytest.mark.parametrize("key", ["seed", "count", "leaves"])
+def test_numbers_beyond_64_bits_are_refused_with_their_line(key: str) -> None:
+    lines = [f"{key} = 1{'0' * 400}" if x.startswith(f"{key} =") else x for x in SPEC.splitlines()]
+    line = next(place for place, text in enumerate(lines, 1) if text.startswith(f"{key} ="))
+    with pytest.raises(UsageError, match=rf"line {line}: '{key}' is larger than any number here"):
+        parse_spec("\n".join(lines))

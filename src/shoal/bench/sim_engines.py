@@ -81,9 +81,7 @@ def measure(stand: Stand) -> list[Row]:
         case = f"all features, {carrier}"
         pairs = [(each, bare) for each in found]
         target = at_least(0.7)
-        rows.append(
-            comparison(NAME, case, _UNIT, "1/s", pairs, peer="bare ports", target=target)
-        )
+        rows.append(comparison(NAME, case, _UNIT, "1/s", pairs, peer="bare ports", target=target))
     stand.note("memory", turns + 1, turns + 2)
     most = at_most(1000.0)
     for case, memory_mb in (

@@ -131,16 +131,19 @@ def stats(
 
 @lab_app.command()
 def down(
-    lab: Annotated[str | None, typer.Argument(help="Which lab; the only one if not given.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Which lab; the only one if not given.")
+    ] = None,
+    lab: Name = None,
     every: Annotated[bool, typer.Option("--all", help="All labs of this user.")] = False,
 ) -> None:
     """End a lab: its commands are killed, its hosts removed."""
     from shoal.lab.resident.messages import names_of_labs
     from shoal.lab.resident.visit import chosen, take_down
 
-    for name in names_of_labs() if every else [chosen(lab)]:
-        take_down(name)
-        sys.stderr.write(f"{name} is gone\n")
+    for each in names_of_labs() if every else [chosen(name or lab)]:
+        take_down(each)
+        sys.stderr.write(f"{each} is gone\n")
 
 
 @lab_app.command("switch-config")

@@ -35,6 +35,7 @@ from shoal.scenario.cluster_spec import (
     rerouted,
     with_finite_ports,
 )
+from shoal.switching.topology import USUAL_PACKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -300,8 +301,11 @@ class Lab:
 
 def _packets(spec: ClusterSpec) -> int:
     """Return how many packets the fabric is to have room for; raise `ResourceError`."""
-    wanted = packets_inside(spec)
-    check_room(wanted * SLOT_BYTES, "This lab with its buffers and delays", "make them smaller")
+    inside = packets_inside(spec)
+    wanted = USUAL_PACKETS + sum(inside.values())
+    largest = max(inside, key=inside.__getitem__)
+    remedy = f"make them smaller, {largest!r} first"
+    check_room(wanted * SLOT_BYTES, "This lab with its buffers and delays", remedy)
     return wanted
 
 

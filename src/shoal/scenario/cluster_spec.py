@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from shoal.switching.settings import CLASS_SELECTORS
-from shoal.switching.topology import USUAL_PACKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,16 +109,20 @@ def with_finite_ports(spec: ClusterSpec, limit_bytes: int) -> ClusterSpec:
     return replace(spec, topology=replace(spec.topology, cables=cables))
 
 
-def packets_inside(spec: ClusterSpec) -> int:
-    """Return how many packets there has to be room for: what waits, and what is under way.
+def packets_inside(spec: ClusterSpec) -> dict[str, int]:
+    """Return how many packets there has to be room for, by the key of a spec that asks for it.
 
-    Every port has a limit (`with_finite_ports`).
+    What waits in ports and in buffers that they share, and what links hold at any time. Every port
+    has a limit (`with_finite_ports`).
     """
     usual = min([USUAL_BYTES, *(flow.packet_bytes for flow in spec.flows)])
     buffers = 0 if spec.shared_buffer is None else spec.shared_buffer * len(spec.topology.switches)
-    waiting = sum(_most_waiting(spec, cable, usual) for cable in spec.topology.cables)
-    under_way = max(map(_under_way, topologies(spec)))
-    return USUAL_PACKETS + round(waiting + (buffers + under_way) / usual)
+    cables = spec.topology.cables
+    return {
+        "port_buffer": round(sum(_most_waiting(spec, cable, usual) for cable in cables)),
+        "shared_buffer": round(buffers / usual),
+        "delay": round(max(map(_under_way, topologies(spec))) / usual),
+    }
 
 
 def _most_waiting(spec: ClusterSpec, cable: Cable, usual: int = USUAL_BYTES) -> float:

@@ -23,6 +23,10 @@ _MOST_LETTERS: Final = 63
 """Of a name: hosts are called by theirs, and the kernel and DNS take no longer ones."""
 
 
+_LARGEST_NUMBER: Final = (1 << 63) - 1
+"""As TOML has them; Python reads larger ones, too."""
+
+
 class Table:
     """A table of the text whose keys are taken one by one: what is left over is unknown."""
 
@@ -40,8 +44,11 @@ class Table:
             if default is None:
                 raise self.error(f"{key!r} is missing{self._where}.")
             return default
+        value = self._values[key]
+        if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+            raise self.error(f"{key!r} is larger than any number here: 64 bits.", key)
         with self.at(key):
-            return parse(self._values[key])
+            return parse(value)
 
     def take_or_none(self, key: str, parse: Callable[[object], T]) -> T | None:
         """Return the parsed value of `key`, None where there is none."""

@@ -42,7 +42,7 @@ def switch_config(settings: SwitchSettings, form: str) -> Configuration:
 
 
 def switch_configs(spec: ClusterSpec, form: str) -> dict[str, Configuration]:
-    """Return the configuration of every switch of a spec, by its name. Raises `UsageError`.
+    """Return the configuration of every switch with a port, by its name. Raises `UsageError`.
 
     Ports have the names that the format gives them in the order of the spec's cables; the first
     sentence of the notes says where each leads.
@@ -50,6 +50,7 @@ def switch_configs(spec: ClusterSpec, form: str) -> dict[str, Configuration]:
     return {
         name: switch_config(_settings_of(spec, place, _format(form)), form)
         for place, name in enumerate(spec.topology.switches)
+        if any(cable.source == -1 - place for cable in spec.topology.cables)
     }
 
 

@@ -75,3 +75,11 @@ def test_names_of_ports_are_those_of_the_device(form: str) -> None:
 def test_an_unknown_format_of_a_spec() -> None:
     with pytest.raises(UsageError, match="no format 'ios'"):
         switch_configs(parse_spec(SPEC), "ios")
+
+
+def test_a_switch_that_nothing_leaves_by_is_left_out() -> None:
+    spec = parse_spec(
+        '[hosts]\ncount = 2\n[topology]\nshape = "custom"\nswitches = ["a", "b"]\n'
+        'connections = [["host0", "a"], ["host1", "a"]]\n[access]\nrate = "1 Gbit/s"\n'
+    )
+    assert list(switch_configs(spec, "eos")) == ["a"]
