@@ -1,6 +1,6 @@
 """Runs ns-3 and SimGrid, and writes what they say into tests/core/sim/reference.
 
-PYTHONPATH=src python tools/record_references.py [--ns3 PYTHON] [--simgrid]
+PYTHONPATH=src python tools/record_references.py [--ns3 PYTHON [--only BEGINNING]] [--simgrid]
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from shoal.bench.reference_flows import PATTERNS, scenario_of
-from shoal.bench.reference_networks import cross_traffic, incast, lossy_path
+from shoal.bench.reference_networks import cross_traffic, incast, lossy_path, ring, with_colors
 from shoal.bench.reference_tools import run_ns3, run_simgrid
 
 REFERENCE = Path(__file__).parents[1] / "tests" / "core" / "sim" / "reference"
 MANY_SEEDS = tuple(range(1, 41))
 """Of what is random; ns-3's and Shoal's random numbers differ."""
+TEN_SEEDS = tuple(range(1, 11))
 FEW_SEEDS = tuple(range(1, 6))
 
 
@@ -35,6 +36,17 @@ def ns3_cases() -> list[dict[str, Any]]:
     for load in (0.9, 1.5):
         scenario = cross_traffic(load, 2_000_000, "bands")
         add(f"8 priorities, sprayed, load {load:g}", scenario, FEW_SEEDS)
+    scenario = cross_traffic(0.9, 2_000_000) | {"hashed": True, "limit_packets": 10_000}
+    add("hashed, load 0.9", scenario, FEW_SEEDS)
+    for load in (1.5, 2.0):
+        scenario = cross_traffic(load, 2_000_000, "bands", leaves=1)
+        add(f"colors, one switch, from 30 packets, load {load:g}", with_colors(scenario, 30, 30))
+        scenario = with_colors(cross_traffic(load, 2_000_000, "bands"), 20, 80, 0.5)
+        add(f"colors, sprayed, by chance, load {load:g}", scenario, TEN_SEEDS)
+    for hosts, leaves, packets in ((8, 1, 200), (16, 4, 100)):
+        scenario = ring(hosts, leaves, packets)
+        seeds = FEW_SEEDS if leaves > 1 else (1,)
+        add(f"ring, {hosts} hosts, {leaves} leaves, {packets} packets", scenario, seeds)
     for recovery in ("classic", "prr"):
         for hosts, leaves, group, packets in (
             (8, 1, 8, 1_000),
@@ -53,8 +65,12 @@ def ns3_cases() -> list[dict[str, Any]]:
     return cases
 
 
-def record_ns3(python: Path) -> None:
-    cases = ns3_cases()
+def record_ns3(python: Path, only: str) -> None:
+    """Record the cases whose names begin with `only`; the others stay as they are recorded."""
+    path = REFERENCE / "ns3.json"
+    known = {case["name"]: case for case in json.loads(path.read_text(encoding="utf-8"))["cases"]}
+    every = ns3_cases()
+    cases = [case for case in every if case["name"].startswith(only)]
     scenarios = [case["scenario"] | {"seed": seed} for case in cases for seed in case["seeds"]]
     results = iter(run_ns3(python, scenarios))
     tool = ""
@@ -65,7 +81,8 @@ def record_ns3(python: Path) -> None:
             tool = result.pop("version")
             del result["processor_s"]
             case["results"].append(result)
-    record(REFERENCE / "ns3.json", tool, cases)
+    known |= {case["name"]: case for case in cases}
+    record(path, tool, [known[case["name"]] for case in every if case["name"] in known])
 
 
 def simgrid_cases() -> list[dict[str, Any]]:
@@ -96,10 +113,11 @@ def record(path: Path, tool: str, cases: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ns3", type=Path, metavar="PYTHON", help="of an environment with ns-3")
+    parser.add_argument("--only", default="", help="the beginning of ns-3's cases to record")
     parser.add_argument("--simgrid", action="store_true")
     chosen = parser.parse_args()
     if chosen.ns3:
-        record_ns3(chosen.ns3)
+        record_ns3(chosen.ns3, chosen.only)
     if chosen.simgrid:
         record_simgrid()
 

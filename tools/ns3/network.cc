@@ -3,15 +3,17 @@
 // run.py hands this to ns-3's Python bindings, which compile it as it runs.
 //
 // Nodes are hosts, then leaves, then spines. What ns-3 lacks and is here: a route in constant time
-// that sprays packets over all spines, and a device queue of eight priorities.
+// that sprays packets over all spines or hashes flows, and device queues of eight priorities and of
+// two colors.
 
+#include <cstring>
 #include <ctime>
 #include <vector>
 
 namespace shoal_reference {
 using namespace ns3;
 
-enum Discipline { TAIL = 0, BANDS = 1, PRIORITY_RED = 2, MARK = 3 };
+enum Discipline { TAIL = 0, BANDS = 1, PRIORITY_RED = 2, MARK = 3, COLORS = 4 };
 
 struct Settings {
   int hosts = 0, leaves = 0, spines = 0;
@@ -24,7 +26,16 @@ struct Settings {
   double weight = 1, probability = 1;      // RED
   double loss = 0;                         // from leaf 0 to spine 0
   int seed = 1;
+  bool isHashed = false;                   // a flow keeps to a spine
 };
+
+// SplitMix64's finalizer: switches choose by it in Shoal.
+inline uint64_t Mixed(uint64_t word)
+{
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111ebULL;
+  return word ^ (word >> 31);
+}
 
 class Fabric : public Ipv4RoutingProtocol {
 public:
@@ -34,7 +45,8 @@ public:
     return tid;
   }
   static constexpr uint32_t FIRST = 0x0a000001;
-  int host = -1, leaf = -1, each = 1, spines = 0;
+  int host = -1, leaf = -1, each = 1, spines = 0, seed = 1;
+  bool isHashed = false;
   uint64_t random = 1;
   std::vector<Ptr<Ipv4Route>> routes;  // by what Add was called for, in order
   void Add(Ptr<NetDevice> device, Ipv4Address own)
@@ -64,7 +76,13 @@ public:
       way = target / each;
     else if (target / each == leaf)
       way = target % each;
-    else {
+    else if (isHashed) {
+      uint8_t head[16];  // UDP's header, then the flow's number
+      packet->CopyData(head, sizeof head);
+      uint64_t flow;
+      std::memcpy(&flow, head + 8, sizeof flow);
+      way = each + Mixed(flow + Mixed(static_cast<uint64_t>(seed) + leaf)) % spines;
+    } else {
       random ^= random << 13;
       random ^= random >> 7;
       random ^= random << 17;
@@ -135,6 +153,38 @@ private:
   }
 };
 
+// Of a device: one queue in which packets of the color 0 are dropped by a profile, the others at its
+// limit. The color is the lowest bit of what stands in the upper ones of the TOS byte.
+class Colors : public Queue<Packet> {
+public:
+  static TypeId GetTypeId()
+  {
+    static TypeId tid = TypeId("shoal_reference::Colors").SetParent<Queue<Packet>>();
+    return tid;
+  }
+  int limit = 100, least = 0, most = 0;
+  double probability = 1;
+  Ptr<UniformRandomVariable> random = CreateObject<UniformRandomVariable>();
+  bool Enqueue(Ptr<Packet> packet) override
+  {
+    uint8_t head[4];  // two bytes of PPP before the IP header
+    packet->CopyData(head, 4);
+    const int waiting = GetNPackets();
+    bool isTooMuch = waiting >= limit;
+    if (((head[3] >> 5) & 1) == 0 && waiting >= least)
+      isTooMuch |= waiting >= most ||
+                   random->GetValue() < probability * (waiting - least) / (most - least);
+    if (isTooMuch) {
+      DropBeforeEnqueue(packet);
+      return false;
+    }
+    return DoEnqueue(GetContainer().end(), packet);
+  }
+  Ptr<Packet> Dequeue() override { return DoDequeue(GetContainer().begin()); }
+  Ptr<Packet> Remove() override { return DoRemove(GetContainer().begin()); }
+  Ptr<const Packet> Peek() const override { return DoPeek(GetContainer().begin()); }
+};
+
 class ByTos : public Ipv4PacketFilter {
 public:
   static TypeId GetTypeId()
@@ -153,6 +203,7 @@ private:
 struct Counts {
   long long hops = 0, deviceDrops = 0, discDrops = 0, marks = 0, lost = 0;
   double processor = 0, simulated = 0;
+  std::vector<long long> uplinks;  // packets of leaves' links to spines, a leaf after the other
 };
 
 class Network {
@@ -180,6 +231,8 @@ public:
       fabric->leaf = k >= settings.hosts && k < settings.hosts + settings.leaves ? k - settings.hosts : -1;
       fabric->each = each;
       fabric->spines = settings.spines;
+      fabric->seed = settings.seed;
+      fabric->isHashed = settings.isHashed;
       fabric->random = 0x9e3779b97f4a7c15ULL * (settings.seed * 4096ULL + k + 1);
       nodes.Get(k)->GetObject<Ipv4>()->SetRoutingProtocol(fabric);
       fabrics.push_back(fabric);
@@ -209,6 +262,8 @@ public:
       counts.marks += disc->GetStats().nTotalMarkedPackets;
     }
     counts.lost = lost;
+    for (int k = 0; k < settings.leaves * settings.spines; k++)
+      counts.uplinks.push_back(devices[2 * (settings.hosts + k)]->GetQueue()->GetTotalReceivedPackets());
     return counts;
   }
 
@@ -248,6 +303,14 @@ private:
       bands->limit = limit;
       bands->SetMaxSize(QueueSize(QueueSizeUnit::PACKETS, 8 * limit));
       queue = bands;
+    } else if (settings.discipline == COLORS && !isHost) {
+      auto colors = CreateObject<Colors>();
+      colors->limit = limit;
+      colors->least = settings.leastPackets;
+      colors->most = settings.mostPackets;
+      colors->probability = settings.probability;
+      colors->SetMaxSize(QueueSize(QueueSizeUnit::PACKETS, limit));
+      queue = colors;
     } else {
       queue = CreateObject<DropTailQueue<Packet>>();
       queue->SetMaxSize(QueueSize(QueueSizeUnit::PACKETS, hasDisc ? 1 : limit));
@@ -366,6 +429,8 @@ struct Cbr {
 struct Message {
   int source, target;
   long long bytes, start;
+  int after;  // the number of the message that it waits for; -1: none
+  std::vector<Message*> followers;
   long long received = 0, end = -1;
   Ptr<Socket> listener, sender;
   void Send() { sender->Send(Create<Packet>(static_cast<uint32_t>(bytes))); }
@@ -380,6 +445,8 @@ struct Message {
       received += packet->GetSize();
     if (received == bytes && end < 0) {
       end = Simulator::Now().GetNanoSeconds();
+      for (auto each : followers)
+        each->Send();
       if (--*left == 0)
         Simulator::Stop();
     }
@@ -393,9 +460,9 @@ struct Tcp {
   int firstWindow = 10, mostWindow = 1024;
   double minTimeout = 0.2;
   int segmentBytes = 0;
-  void Add(int source, int target, long long bytes, long long start)
+  void Add(int source, int target, long long bytes, long long start, int after)
   {
-    messages.push_back(Message{source, target, bytes, start});
+    messages.push_back(Message{source, target, bytes, start, after, {}});
   }
   Counts Run(const Settings& settings, double begin, double limit)
   {
@@ -424,7 +491,10 @@ struct Tcp {
       each.sender = Socket::CreateSocket(network.nodes.Get(each.source), TcpSocketFactory::GetTypeId());
       each.sender->Bind();
       each.sender->Connect(InetSocketAddress(Ipv4Address(Fabric::FIRST + each.target), port));
-      Simulator::Schedule(Seconds(begin) + NanoSeconds(each.start), &Message::Send, &each);
+      if (each.after < 0)
+        Simulator::Schedule(Seconds(begin) + NanoSeconds(each.start), &Message::Send, &each);
+      else
+        messages[each.after].followers.push_back(&each);
     }
     auto counts = network.Run(begin + limit);
     for (auto& each : messages) {

@@ -13,7 +13,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-DISCIPLINES = ("tail", "bands", "priority-red", "mark")
+DISCIPLINES = ("tail", "bands", "priority-red", "mark", "colors")
 CONTROLS = {"dctcp": "ns3::TcpDctcp", "newreno": "ns3::TcpNewReno", "cubic": "ns3::TcpCubic"}
 RECOVERIES = {"classic": "ns3::TcpClassicRecovery", "prr": "ns3::TcpPrrRecovery"}
 BEGIN_S = 1.0
@@ -47,8 +47,8 @@ def run(reference, scenario: dict) -> dict:
         tcp.segmentBytes = SEGMENT_BYTES
         tcp.minTimeout = scenario["min_timeout_s"]
         for message in scenario["messages"]:
-            source, target, packets, start_ns = message
-            tcp.Add(source, target, packets * SEGMENT_BYTES, start_ns)
+            source, target, packets, start_ns, *after = message
+            tcp.Add(source, target, packets * SEGMENT_BYTES, start_ns, *(after or [-1]))
         counts = tcp.Run(settings, BEGIN_S, LIMIT_S)
         result = {"took_ns": [int(each.end) for each in tcp.messages]}
     else:
@@ -65,6 +65,7 @@ def run(reference, scenario: dict) -> dict:
         "dropped": int(counts.deviceDrops + counts.discDrops),
         "marked": int(counts.marks),
         "lost": int(counts.lost),
+        "uplinks": [int(each) for each in counts.uplinks],
         "processor_s": float(counts.processor),
         "version": f"ns-3 {version('ns3')}",
     }
@@ -94,6 +95,7 @@ def make_settings(reference, scenario: dict):
     settings.weight = scenario.get("average_weight", 1.0)
     settings.probability = scenario.get("probability", 1.0)
     settings.loss = scenario.get("loss", 0.0)
+    settings.isHashed = scenario.get("hashed", False)
     return settings
 
 

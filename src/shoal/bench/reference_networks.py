@@ -7,6 +7,7 @@ enough for JSON. Knows nothing of how ns-3 is run.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from random import Random
 from time import process_time
@@ -71,6 +72,44 @@ def with_averages(scenario: Scenario) -> Scenario:
     """Return `scenario`, which has bands, with queues that drop by a running average (RED)."""
     red = {"least_packets": 20, "most_packets": 80, "average_weight": 0.25, "probability": 0.5}
     return scenario | red | {"discipline": "priority-red"}
+
+
+def with_colors(scenario: Scenario, least: int, most: int, probability: float = 1.0) -> Scenario:
+    """Return `scenario`, which has bands, where switches drop the packets of even ones early.
+
+    From `least` waiting on, all of them from `most` on, and just below that with `probability`.
+    """
+    limits = {"least_packets": least, "most_packets": most, "probability": probability}
+    return scenario | limits | {"discipline": "colors"}
+
+
+def ring(hosts: int, leaves: int, packets: int) -> Scenario:
+    """Return an all-reduce around a ring: each host sends a part on once it has come."""
+    messages = [
+        [
+            host,
+            (host + 1) % hosts,
+            packets,
+            0,
+            (step - 1) * hosts + (host - 1) % hosts if step else -1,
+        ]
+        for step in range(2 * (hosts - 1))
+        for host in range(hosts)
+    ]
+    return (
+        FABRIC
+        | _shape(hosts, leaves)
+        | {
+            "limit_packets": UNLIMITED,
+            "discipline": "tail",
+            "control": "newreno",
+            "recovery": "classic",
+            "first_window": 10,
+            "most_window": 1024,
+            "min_timeout_s": 0.2,
+            "messages": messages,
+        }
+    )
 
 
 def incast(
@@ -141,9 +180,9 @@ def topology_of(scenario: Scenario) -> Topology:
     }
     full: Scenario = usual | scenario
     trunk_link = Link(full["trunk_delay_ns"] / 1e9)
-    is_marking = full["discipline"] == "mark"
+    is_plain = full["discipline"] in ("mark", "colors")
     materials = Materials(
-        Port(rate) if is_marking else _port(full, rate, full["host_limit_packets"]),
+        Port(rate) if is_plain else _port(full, rate, full["host_limit_packets"]),
         _port(full, rate, limit),
         Link(full["delay_ns"] / 1e9),
         _port(full, full["trunk_rate"], limit),
@@ -163,6 +202,9 @@ def _port(scenario: Scenario, rate: int, limit: int) -> Port:
     if discipline == "bands":
         return Port(rate, (Queue(limit_packets=limit),) * QUEUES)
     most = scenario["most_packets"] * FRAME
+    if discipline == "colors":
+        profile = Profile(scenario["least_packets"] * FRAME, most, scenario["probability"])
+        return Port(rate, (Queue(plain=profile),) * QUEUES, limit_packets=limit)
     if discipline == "mark":
         queue = Queue(capable=Profile(most, most))
         return Port(rate, (queue,) * QUEUES, limit_packets=limit)
@@ -176,8 +218,14 @@ def _port(scenario: Scenario, rate: int, limit: int) -> Port:
 
 
 def _run_flows(scenario: Scenario) -> Result:
+    has_colors = scenario["discipline"] == "colors"
     flows = [
-        Flow(source, target, size, packets, 1_000 * interval, 1_000 * start, band, key=number)
+        Flow(
+            *(source, target, size, packets, 1_000 * interval, 1_000 * start),
+            queue=0 if has_colors else band,
+            ecn=band % 2 if has_colors else 0,
+            key=number,
+        )
         for number, (source, target, size, packets, interval, start, band) in enumerate(
             scenario["flows"]
         )
@@ -188,13 +236,21 @@ def _run_flows(scenario: Scenario) -> Result:
         seed=scenario["seed"],
         packets=1 << 17,
         least_size=FRAME,
-        spray=True,
+        spray=not scenario.get("hashed", False),
     )
     began = process_time()
     simulation.finish()
     took_s = process_time() - began
-    totals = simulation.counts.sum(axis=(0, 1, 2))
+    by_port = simulation.counts.sum(axis=(1, 2))
+    totals = by_port.sum(axis=0)
+    cables = simulation.topology.cables
+    uplinks = [
+        k
+        for k, cable in enumerate(cables)
+        if cable.source < 0 and cable.target < 0 and -1 - cable.source < scenario["leaves"]
+    ]
     return {
+        "uplinks": [int(by_port[k, Count.SENT]) for k in uplinks],
         "delivered": simulation.flows["delivered"].tolist(),
         "delay_ns": (simulation.flows["delay"] / 1e3).tolist(),
         "hops": int(totals[Count.SENT]),
@@ -222,14 +278,30 @@ def _run_messages(scenario: Scenario) -> Result:
         seed=scenario["seed"],
     )
     began = process_time()
-    for source, target, packets, start_ns in scenario["messages"]:
-        network.start(1_000 * start_ns, [source], [target], [packets * FRAME])
-    while network.flows_ended < len(scenario["messages"]):
-        network.run(NEVER)
+    messages, started = scenario["messages"], list[int]()
+    followers = defaultdict[int, list[int]](list)
+    under_way: dict[int, int] = {}
+
+    def start(at: int, number: int) -> None:
+        source, target, packets = messages[number][:3]
+        started.append(number)
+        under_way[network.start(at, [source], [target], [packets * FRAME])] = number
+
+    for number, (_, _, _, start_ns, *after) in enumerate(messages):
+        if after and after[0] >= 0:
+            followers[after[0]].append(number)
+        else:
+            start(1_000 * start_ns, number)
+    while under_way:
+        for over in network.run(NEVER):
+            for number in followers[under_way.pop(over)]:
+                start(network.now, number)
     took_s = process_time() - began
+    ends = dict(zip(started, network.records["end"].tolist(), strict=True))
+    took = [(ends[k] - 1_000 * message[3]) / 1e3 for k, message in enumerate(messages)]
     figures, totals = network.figures(), network.state.counts.sum(axis=(0, 1, 2))
     return {
-        "took_ns": ((network.records["end"] - network.records["start"]) / 1e3).tolist(),
+        "took_ns": took,
         "hops": figures.hops,
         "dropped": figures.dropped,
         "marked": int(totals[Count.MARKED]),

@@ -84,6 +84,36 @@ def test_priorities_get_what_they_get_in_ns3(name: str) -> None:
         check_means(*means, accepted=DELAYS_DIFFER.get((name, band), 0.01))
 
 
+@pytest.mark.parametrize("name", named("hashed"))
+def test_flows_take_the_spines_that_they_take_in_ns3(name: str) -> None:
+    for mine, theirs in zip(ours(name), NS3[name]["results"], strict=True):
+        assert mine["dropped"] == theirs["dropped"] == 0
+        assert mine["uplinks"] == theirs["uplinks"]
+        assert mine["delivered"] == theirs["delivered"]
+        assert max(mine["uplinks"]) > 1.2 * min(mine["uplinks"])  # hashes are not even
+
+
+@pytest.mark.parametrize("name", named("colors"))
+def test_as_many_of_either_color_are_dropped_as_in_ns3(name: str) -> None:
+    flows = np.array(NS3[name]["scenario"]["flows"])
+    for color, accepted in ((0, 0.02 if "by chance" in name else 0.01), (1, 0.01)):
+        chosen = flows[:, 6] % 2 == color
+        sent = int(flows[chosen, 3].sum())
+        dropped = [
+            [float(sent - np.array(result["delivered"])[chosen].sum()) for result in results]
+            for results in (ours(name), NS3[name]["results"])
+        ]
+        check_means(*dropped, accepted=accepted)
+        if color == 0:
+            assert min(min(each) for each in dropped) > 0.05 * sent
+
+
+@pytest.mark.parametrize("name", named("ring"))
+def test_a_ring_takes_what_it_does_in_ns3(name: str) -> None:
+    mine, theirs = ours(name), NS3[name]["results"]
+    check_means(*([max(each["took_ns"]) for each in side] for side in (mine, theirs)), 0.02)
+
+
 @pytest.mark.parametrize("name", named("DCTCP"))
 def test_dctcp_ends_when_it_does_in_ns3(name: str) -> None:
     mine, theirs = (
