@@ -168,7 +168,8 @@ def results_of(cases: Sequence[Case], finished: Sequence[Finished[Learned]]) -> 
 
 def claims(results: Sequence[Result], learnt: Learnt) -> list[Ratios]:
     """Return the papers' claims beside what the comparison's results say."""
-    model = f"{learnt.model} on {data_words(learnt.dataset)} for VGG-16 on CIFAR-10"
+    data = data_words(learnt.dataset)
+    model = f"{learnt.model} on {data} to an accuracy for VGG-16 on CIFAR-10 to a loss"
     return [replace(each, differs=f"{each.differs}; {model}") for each in _ratios(results)]
 
 
