@@ -95,7 +95,8 @@ def test_claims_say_what_was_learnt_instead() -> None:
     results = paper.results_of(cases, [learned(1.0, 1.0)] * len(cases))
     differs = paper.claims(results, replace(paper.REAL, dataset="cifar10"))[0].differs
     assert differs == (
-        "a ring at flow level, no software; lenet:2 on CIFAR-10 to an accuracy for VGG-16 on CIFAR-10 to a loss"
+        "a ring at flow level, no software;"
+        " lenet:2 on CIFAR-10 to an accuracy for VGG-16 on CIFAR-10 to a loss"
     )
 
 
