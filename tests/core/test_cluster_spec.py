@@ -335,5 +335,5 @@ def test_room_is_for_what_ports_hold_and_what_links_hold_at_any_time() -> None:
 def test_numbers_beyond_64_bits_are_refused_with_their_line(key: str) -> None:
     lines = [f"{key} = 1{'0' * 400}" if x.startswith(f"{key} =") else x for x in SPEC.splitlines()]
     line = next(place for place, text in enumerate(lines, 1) if text.startswith(f"{key} ="))
-    with pytest.raises(UsageError, match=rf"line {line}: '{key}' is larger than any number here"):
+    with pytest.raises(UsageError, match=rf"line {line}: {key}: Larger than any number here"):
         parse_spec("\n".join(lines))

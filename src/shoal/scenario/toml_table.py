@@ -46,7 +46,7 @@ class Table:
             return default
         value = self._values[key]
         if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
-            raise self.error(f"{key!r} is larger than any number here: 64 bits.", key)
+            raise self.error("Larger than any number here: it has 64 bits.", key)
         with self.at(key):
             return parse(value)
 
