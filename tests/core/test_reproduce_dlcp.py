@@ -55,7 +55,9 @@ def test_a_clock_that_was_measured_is_that_of_the_result_file() -> None:
     rows = json.loads((RESULTS / "gpu-clock.json").read_text())["rows"]
     shares = {row["model"]: round(row["share_of_peak"], 2) for row in rows}
     clock = plan(quick=False, parts=("clock",)).trials
-    assert {trial.job: trial.share for trial in clock} == shares
+    assert {trial.job: trial.share for trial in clock} == {
+        job: shares[job] for job in JOBS if job in shares
+    }
     assumed = set(plan(quick=False, parts=("end-to-end",)).trials)
     assert {replace(trial, share=ASSUMED_SHARE) for trial in clock} < assumed
     trial = Trial("8", "vgg16", DLCP, "all-reduce")
