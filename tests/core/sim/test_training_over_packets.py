@@ -50,12 +50,15 @@ def run(strategy: StrategySpec, text: str = TEXT) -> Outcome:
     return simulate(scenario.cluster, training, strategy)
 
 
+@pytest.mark.parametrize("transport", ["newreno", "cubic", "dctcp", "shoal"])
 @pytest.mark.parametrize("sync", ["all-reduce", "local-sgd"])
-def test_transfers_much_longer_than_their_way_take_what_flows_take(sync: str) -> None:
-    """Within 5 % where nothing is lost and windows fill the way: 100 times its product and more."""
+def test_transfers_much_longer_than_their_way_take_what_flows_take(
+    sync: str, transport: str
+) -> None:
+    """Within 5 % where nothing is lost and windows grow: 100 times the way's product and more."""
     strategy = StrategySpec(sync, {"interval": 1} if sync == "local-sgd" else {})
     flows = run(strategy)
-    packets = run(replace(strategy, transport="lossless"))
+    packets = run(replace(strategy, transport=transport))
     assert packets.step_ms == pytest.approx(flows.step_ms, rel=0.05)
 
 
