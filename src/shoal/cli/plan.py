@@ -80,9 +80,11 @@ def plan(
     from shoal.plan import packets, ranking
     from shoal.sim.happenings import check_ways, loses, not_modelled
     from shoal.sim.training.real_size import of_real_size
+    from shoal.sim.training.simulation import check_job
 
     read = replaying(_with_job(read_scenario(cluster), cluster, model, compute, measured), measured)
-    check_ways(read.cluster)
+    check_ways(read.cluster, read.links)
+    check_job(read)
     job = read.training
     assert job is not None
     if job.dataset and job.model is not None:  # a stand-in learns, the job's model sets the clock
@@ -95,6 +97,7 @@ def plan(
     if job.level == "closed-form":
         message = f"{cluster}: a stand-in learns in a plan, and no formula does; leave level out."
         raise UsageError(message)
+    ranking.check(read)
     if is_carried:
         packets.check(read)
     for sentence in packets.NOTES if is_carried else not_modelled(read.cluster):

@@ -17,7 +17,7 @@ import torch
 from shoal.plan.candidates import TCP, Candidate, candidates
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.racks import racks_of
-from shoal.sim.training.replicas import Replicas
+from shoal.sim.training.replicas import Replicas, check_replicas
 from shoal.sim.training.simulation import simulate
 from shoal.sweeps import Run
 from shoal.workloads import default_recipe, load_dataset
@@ -44,6 +44,8 @@ _LOOKS: Final = 2
 _CLOSE: Final = 0.05
 """Times nearer to each other than this share are called the same."""
 _MANY: Final = 100
+_COPIES: Final = 2
+"""Of the models, which averages that hide behind computing take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,13 @@ class Plan:
     reason: str
     screened: tuple[Prediction, ...] = ()
     """All candidates as flows, where those that are ranked were chosen among them."""
+
+
+def check(scenario: Scenario) -> None:
+    """Raise `ResourceError` if memory has no room for the stand-ins of so many workers."""
+    workers = scenario.cluster.topology.hosts * scenario.cluster.workers
+    recipe = default_recipe(DATASET, MODEL)
+    check_replicas(load_dataset(DATASET), MODEL, recipe, workers, _COPIES)
 
 
 def runs_of(scenario: Scenario) -> list[Run]:
