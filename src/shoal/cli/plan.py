@@ -14,6 +14,7 @@ from rich.table import Table
 from shoal.cli.options import require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, Sweeping
+from shoal.diverged import text_of
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
@@ -176,7 +177,7 @@ def _table(found: Plan) -> Table:
             f"{each.wait_share:.0%}",
             f"{each.exchange_share:.0%}",
             "" if each.steps_behind is None else f"{each.steps_behind}",
-            f"{each.consensus_distance:.2f}",
+            text_of(each.consensus_distance, ".2f"),
             *([f"{each.lost_share:.1%}"] if is_carried else []),
         )
     return table

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import torch
 
+from shoal.diverged import Figure, restore
 from shoal.plan.candidates import TCP, Candidate, candidates
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.racks import racks_of
@@ -62,7 +63,7 @@ class Prediction:
     seconds_to_target: float | None
     """None: the stand-in did not meet its target."""
     steps_to_target: float | None
-    consensus_distance: float
+    consensus_distance: Figure
     """Of the stand-in's replicas when it met the target: what averaging leaves undone."""
     steps_behind: int | None
     """Staleness: from the fastest worker to the slowest when the target was met."""
@@ -75,6 +76,10 @@ class Prediction:
     """Share of a sum that may get lost."""
     is_rounded: bool = False
     """Whether a narrower type is sent than what is averaged."""
+
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "consensus_distance")
 
 
 @dataclass(frozen=True, slots=True)
