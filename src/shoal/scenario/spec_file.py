@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,6 +20,7 @@ from shoal.scenario.cluster_spec import (
     LinkEvent,
     changed,
 )
+from shoal.scenario.overriding import with_values
 from shoal.scenario.toml_lines import lines_of
 from shoal.scenario.toml_table import (
     MOST_NAMES,
@@ -98,17 +99,23 @@ def parse_spec(text: str, name: str = "spec") -> ClusterSpec:
     return parse_scenario(text, name).cluster
 
 
-def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> Scenario:
+def parse_scenario(
+    text: str,
+    name: str = "scenario",
+    folder: Path = Path(),
+    changes: Mapping[str, object] | None = None,
+) -> Scenario:
     """Return the scenario in a TOML text, which errors call `name`; raise `UsageError`.
 
-    Files that it names are looked for in `folder`.
+    Files that it names are looked for in `folder`. `changes` are values by their keys' dotted
+    paths (`overriding`) that count instead of the text's, or beside them.
     """
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         message = f"{name} is not TOML: {error}."
         raise UsageError(message) from error
-    top = Table(values, (), lines_of(text), name)
+    top = Table(with_values(values, changes or {}), (), lines_of(text), name)
     cluster, links = _cluster(top)
     training: TrainingSpec | None = None
     places: dict[str, str] = {}
