@@ -10,7 +10,7 @@ from scenario_texts import SMALL
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-from shoal.cli.setting import parse_settings
+from shoal.cli.setting import headings, parse_settings
 from shoal.cli.simulate import simulate
 from shoal.errors import UsageError
 from shoal.scenario.spec_file import parse_scenario
@@ -54,7 +54,7 @@ def test_every_combination_is_what_a_file_that_says_so_comes_to(tmp_path: Path) 
             key = ("access.delay", delay), ("training.strategy.2.interval", interval)
             assert found[key] == wanted
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert lines[0][:3] == ["strategy", "access.delay", "training.strategy.2.interval"]
+    assert lines[0][:3] == ["strategy", "delay", "interval"]
     assert lines[2][:3] == ["pairs", "10us", "1"]
     assert lines[7][:4] == ["all-reduce", "1", "ms", "3"]
 
@@ -119,6 +119,17 @@ def test_combinations_are_in_the_order_of_the_options_and_each_is_there_once() -
     many = ",".join(map(str, range(101)))
     with pytest.raises(UsageError, match="at most 10,000 combinations"):
         parse_settings([f"a={many}", f"b={many}"])
+
+
+def test_a_column_is_called_by_as_much_of_its_key_as_tells_it_from_others() -> None:
+    assert headings(["access.loss", "training.steps"]) == {
+        "access.loss": "loss",
+        "training.steps": "steps",
+    }
+    assert headings(["access.loss", "trunk.loss"]) == {
+        "access.loss": "access.loss",
+        "trunk.loss": "trunk.loss",
+    }
 
 
 def test_a_key_that_the_file_has_not_is_set_as_well() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -60,6 +61,13 @@ def parse_settings(texts: Sequence[str] | None) -> list[dict[str, str]]:
 def words(settings: Mapping[str, str]) -> str:
     """Return what has been set, as it is written on a command line."""
     return " ".join(f"{key}={value}" for key, value in settings.items())
+
+
+def headings(keys: Iterable[str]) -> dict[str, str]:
+    """Return what a table calls each key: its last word, or all of it where two end alike."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    often = Counter(last.values())
+    return {key: word if often[word] == 1 else key for key, word in last.items()}
 
 
 def changed(text: str, path: Path, settings: Mapping[str, str]) -> Scenario:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from shoal.cli.options import require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
-from shoal.cli.setting import SetOption, changed, parse_settings, words
+from shoal.cli.setting import SetOption, changed, headings, parse_settings, words
 from shoal.cli.sweeping import (
     JobsOption,
     RayOption,
@@ -186,8 +186,8 @@ def _rows(
 def _table(rows: Sequence[tuple[Mapping[str, str], Sequence[Outcome]]]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
-    for key in rows[0][0]:
-        table.add_column(Text(key), justify="right")
+    for heading in headings(rows[0][0]).values():
+        table.add_column(Text(heading), justify="right", overflow="fold")
     columns: dict[str, tuple[Callable[[Outcome], float], str]] = {
         "steps/s": (lambda each: each.steps / each.seconds, ".1f"),
         "ms/step": (lambda each: each.step_ms, ".1f"),
