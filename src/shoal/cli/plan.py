@@ -14,6 +14,7 @@ from rich.table import Table
 from shoal.cli.options import require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, Sweeping
+from shoal.diverged import text_of
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
@@ -80,9 +81,11 @@ def plan(
     from shoal.plan import packets, ranking
     from shoal.sim.happenings import check_ways, loses, not_modelled
     from shoal.sim.training.real_size import of_real_size
+    from shoal.sim.training.simulation import check_job
 
     read = replaying(_with_job(read_scenario(cluster), cluster, model, compute, measured), measured)
-    check_ways(read.cluster)
+    check_ways(read.cluster, read.links)
+    check_job(read)
     job = read.training
     assert job is not None
     if job.dataset and job.model is not None:  # a stand-in learns, the job's model sets the clock
@@ -95,6 +98,7 @@ def plan(
     if job.level == "closed-form":
         message = f"{cluster}: a stand-in learns in a plan, and no formula does; leave level out."
         raise UsageError(message)
+    ranking.check(read)
     if is_carried:
         packets.check(read)
     for sentence in packets.NOTES if is_carried else not_modelled(read.cluster):
@@ -173,7 +177,7 @@ def _table(found: Plan) -> Table:
             f"{each.wait_share:.0%}",
             f"{each.exchange_share:.0%}",
             "" if each.steps_behind is None else f"{each.steps_behind}",
-            f"{each.consensus_distance:.2f}",
+            text_of(each.consensus_distance, ".2f"),
             *([f"{each.lost_share:.1%}"] if is_carried else []),
         )
     return table

@@ -6,8 +6,8 @@ Owns the wording and the files; everything shown is computed in `sim`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from shoal.cli.options import require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
+from shoal.cli.setting import SetOption, changed, headings, parse_settings, words
 from shoal.cli.sweeping import (
     JobsOption,
     RayOption,
@@ -31,12 +32,13 @@ from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.report.terminal_table import output_console
-from shoal.scenario.spec_file import read_scenario
+from shoal.scenario.spec_file import parse_scenario, read_text
 from shoal.sim.training.outcome import Outcome
 from shoal.sweeps import Run, spread_of, with_interval
 
 if TYPE_CHECKING:
-    from shoal.scenario.training_spec import Scenario
+    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario.training_spec import Scenario, TrainingSpec
 
 
 class SimulationReport(msgspec.Struct, frozen=True):
@@ -48,7 +50,8 @@ class SimulationReport(msgspec.Struct, frozen=True):
     seeds: tuple[int, ...]
     environment: Environment
     outcomes: list[Outcome]
-    """Of every strategy with the first seed, then with the next."""
+    """Of every strategy with the first seed, then with the next; then the same with what `--set`
+    has set otherwise."""
 
     real_seconds: list[float]
     """How long each simulation took when it was made."""
@@ -56,84 +59,135 @@ class SimulationReport(msgspec.Struct, frozen=True):
     measured: str | None = None
     """The trace that `--measured` named."""
 
+    settings: list[dict[str, str]] = []
+    """What `--set` has set, by key, for each of the outcomes; none without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """The scenario with some of its values set otherwise."""
+
+    settings: Mapping[str, str]
+    cluster: ClusterSpec
+    training: TrainingSpec
+
 
 def simulate(
     scenario: Annotated[Path, typer.Argument(help="A cluster and a \\[training] table, in TOML.")],
     measured: MeasuredOption = None,
     seeds: SeedsOption = None,
+    sets: SetOption = None,
     jobs: JobsOption = None,
     ray: RayOption = False,
     runs: RunsOption = None,
     json: Annotated[Path | None, typer.Option(help="Write the outcomes here.")] = None,
 ) -> None:
     """Train in virtual time on a cluster that a file describes, under each of its strategies."""
-    read = replaying(read_scenario(scenario), measured)
-    if read.training is None or not read.training.strategies:
-        message = (
-            f"{scenario} says nothing of training; add a [training] table with parameters,"
-            " compute and at least one [[training.strategy]]."
-        )
-        raise UsageError(message)
-    from shoal.sim.training.simulation import check
-
-    check(read)
+    text = read_text(scenario)
+    read = parse_scenario(text, str(scenario), scenario.parent)
     repeats = parse_seeds(seeds, str(read.cluster.seed))
+    variants = [
+        _variant(changed(text, scenario, each) if each else read, scenario, measured, each)
+        for each in parse_settings(sets)
+    ]
     require_writable(json)
-    for sentence in _notes(read):
+    for sentence in _notes(variants):
         sys.stderr.write(f"note: {sentence}\n")
-    finished = Sweeping(jobs, ray, runs).make(_runs(read, repeats), Outcome)
+    finished = Sweeping(jobs, ray, runs).make(_runs(variants, repeats), Outcome)
     outcomes = [each.result for each in finished]
-    names = [each.name for each in read.training.strategies]
     if json is not None:
-        took = [each.seconds for each in finished]
-        trace = None if measured is None else measured.name
         report = SimulationReport(
-            scenario.name, repeats, describe_environment(), outcomes, took, trace
+            scenario=scenario.name,
+            seeds=repeats,
+            environment=describe_environment(),
+            outcomes=outcomes,
+            real_seconds=[each.seconds for each in finished],
+            measured=None if measured is None else measured.name,
+            settings=[
+                dict(each.settings)
+                for each in variants
+                if each.settings
+                for _ in range(len(repeats) * len(each.training.strategies))
+            ],
         )
         write_whole(json, indented_json(report))  # first, for the table's reader may have gone
     console = output_console()
-    console.print(_table([outcomes[place :: len(names)] for place in range(len(names))]))
+    console.print(_table(_rows(variants, outcomes, len(repeats))))
     if len(repeats) > 1:
         console.print(f"Mean over {len(repeats)} seeds, and half of its 95 % interval.")
 
 
-def _notes(scenario: Scenario) -> list[str]:
+def _variant(
+    read: Scenario, file: Path, measured: Path | None, settings: Mapping[str, str]
+) -> _Variant:
+    """Return what is to be simulated, once it is known that it can be."""
+    from shoal.sim.training.simulation import check, said_of
+
+    read = replaying(read, measured)
+    if read.training is None or not read.training.strategies:
+        message = (
+            f"{file} says nothing of training; add a [training] table with parameters,"
+            " compute and at least one [[training.strategy]]."
+        )
+        raise UsageError(message)
+    with said_of(f"--set {words(settings)}" if settings else None):
+        check(read)
+    return _Variant(settings, read.cluster, read.training)
+
+
+def _notes(variants: Sequence[_Variant]) -> list[str]:
     """Return what the levels of the strategies leave out, each sentence once."""
     from shoal.sim.happenings import not_modelled
     from shoal.sim.training.networks import level_of
 
-    assert scenario.training is not None
     found: list[str] = []
-    for each in scenario.training.strategies:
-        if level_of(scenario.training, each) != "packets":
-            carried = bool(each.transport or scenario.training.transport)
-            found += not_modelled(scenario.cluster, over_transports=carried)
+    for variant in variants:
+        for each in variant.training.strategies:
+            if level_of(variant.training, each) != "packets":
+                carried = bool(each.transport or variant.training.transport)
+                found += not_modelled(variant.cluster, over_transports=carried)
     return list(dict.fromkeys(found))
 
 
-def _runs(scenario: Scenario, seeds: Sequence[int]) -> list[Run]:
+def _runs(variants: Sequence[_Variant], seeds: Sequence[int]) -> list[Run]:
     from shoal.sim.training.simulation import simulate as work
 
-    assert scenario.training is not None
     return [
         Run(
-            f"{strategy.name}, seed {seed}",
+            ", ".join(filter(None, (strategy.name, words(variant.settings), f"seed {seed}"))),
             work,
             {
-                "cluster": replace(scenario.cluster, seed=seed),
+                "cluster": replace(variant.cluster, seed=seed),
                 # strategies that this run has not would make it another run
-                "training": replace(scenario.training, strategies=()),
+                "training": replace(variant.training, strategies=()),
                 "strategy": strategy,
             },
         )
+        for variant in variants
         for seed in seeds
-        for strategy in scenario.training.strategies
+        for strategy in variant.training.strategies
     ]
 
 
-def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
+def _rows(
+    variants: Sequence[_Variant], outcomes: Sequence[Outcome], seeds: int
+) -> list[tuple[Mapping[str, str], Sequence[Outcome]]]:
+    """Return, for every strategy of every variant, what is set and what each seed came to."""
+    rows: list[tuple[Mapping[str, str], Sequence[Outcome]]] = []
+    first = 0
+    for variant in variants:
+        count = len(variant.training.strategies)
+        made = outcomes[first : first + count * seeds]
+        rows += [(variant.settings, made[place::count]) for place in range(count)]
+        first += count * seeds
+    return rows
+
+
+def _table(rows: Sequence[tuple[Mapping[str, str], Sequence[Outcome]]]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
+    for heading in headings(rows[0][0]).values():
+        table.add_column(Text(heading), justify="right", overflow="fold")
     columns: dict[str, tuple[Callable[[Outcome], float], str]] = {
         "steps/s": (lambda each: each.steps / each.seconds, ".1f"),
         "ms/step": (lambda each: each.step_ms, ".1f"),
@@ -142,9 +196,10 @@ def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
         "exchange": (lambda each: each.exchange_share, ".0%"),
         "virtual s": (lambda each: each.seconds, ".1f"),
     }
-    if any(each.lost_share for outcomes in by_strategy for each in outcomes):
+    every = [each for _, outcomes in rows for each in outcomes]
+    if any(each.lost_share for each in every):
         columns["lost"] = (lambda each: each.lost_share, ".1%")
-    if all(each.curve for outcomes in by_strategy for each in outcomes):
+    if all(each.curve for each in every):
         columns |= {
             "metric": (lambda each: each.curve[-1].averaged, ".4f"),
             "rank 0's": (lambda each: each.curve[-1].rank0, ".4f"),
@@ -152,10 +207,10 @@ def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
         }
     for name in columns:
         table.add_column(name, justify="right")
-    for outcomes in by_strategy:
+    for settings, outcomes in rows:
         cells = [
             with_interval(spread_of([value(each) for each in outcomes]), form)
             for value, form in columns.values()
         ]
-        table.add_row(Text(outcomes[0].name), *cells)
+        table.add_row(Text(outcomes[0].name), *map(Text, settings.values()), *cells)
     return table

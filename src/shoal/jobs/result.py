@@ -1,7 +1,7 @@
 """What a training run leaves behind: the result schema that `--json`, reports and benchmarks share.
 
 Owns the structures and their reading and writing as JSON; computes nothing. A field that does not
-apply is null, never a made-up number.
+apply is null, never a made-up number, and so is one that is none since a training has diverged.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from shoal.diverged import Figure, restore
 from shoal.jobs.files import indented_json, read_json, write_whole
 from shoal.trace import Span
 
@@ -34,8 +36,12 @@ class CurvePoint(msgspec.Struct, frozen=True):
     rank0: float | None
     """Metric of rank 0's own model."""
 
-    consensus_distance: float
+    consensus_distance: Figure
     """Root mean square distance of the workers' parameters from their mean."""
+
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "consensus_distance", write=force_setattr)
 
 
 class WorkerResult(msgspec.Struct, frozen=True):
@@ -63,8 +69,12 @@ class WorkerResult(msgspec.Struct, frozen=True):
     step_ms: list[float]
     """Duration of every iteration, in milliseconds."""
 
-    last_loss: float
+    last_loss: Figure
     """Training loss of its last step."""
+
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "last_loss", write=force_setattr)
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -129,7 +139,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     final_rank0: float | None
     """Metric of rank 0's own model after its last step."""
 
-    consensus_distance: float
+    consensus_distance: Figure
     """Root mean square distance of the workers' parameters, each after its last step, from their
     mean."""
 
@@ -146,6 +156,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     stopped_early: str | None = None
     """Why the run ended before its last step, if it did."""
+
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "consensus_distance", write=force_setattr)
 
 
 class ResultFile(msgspec.Struct, frozen=True, kw_only=True):

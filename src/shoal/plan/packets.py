@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.plan.candidates import Candidate, candidates, carried
 from shoal.plan.ranking import Prediction, order
-from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.training.networks import check_transport
+from shoal.scenario.training_spec import SHOAL, StrategySpec
+from shoal.sim.training.networks import level_of
 from shoal.sim.training.racks import racks_of
-from shoal.sim.training.simulation import model_of, simulate
+from shoal.sim.training.simulation import (
+    check_carrier,
+    check_messages,
+    model_of,
+    said_of,
+    simulate,
+)
 from shoal.sweeps import Run
 
 if TYPE_CHECKING:
@@ -61,11 +67,22 @@ def runs_of(scenario: Scenario, ranked: Sequence[Prediction]) -> list[Run]:
 
 
 def check(scenario: Scenario) -> None:
-    """Raise `UsageError` if flows are to carry transports that are not calibrated for the job."""
-    assert scenario.training is not None
+    """Raise `UsageError` if what is to carry the candidates cannot, on this cluster or for the job.
+
+    And `ResourceError` if memory has no room for it. All of it is said of the job.
+    """
+    cluster, training = scenario.cluster, scenario.training
+    assert training is not None
+    job = scenario.place_of("training")
+    aside = replace(scenario, places={} if job is None else {"": job, "all-reduce": job})
     for each in carried(Candidate("all-reduce")):
         spec = StrategySpec(each.strategy, transport=each.transport, loss_bound=each.loss_bound)
-        check_transport(scenario.cluster, scenario.training, spec)
+        check_carrier(aside, spec)
+    for each in candidates(racks_of(cluster.topology, cluster.host_of)):
+        spec = StrategySpec(each.strategy, each.options, transport=SHOAL)
+        if level_of(training, spec) == "packets":
+            with said_of(job):
+                check_messages(cluster, training, spec)
 
 
 def worth_packets(ranked: Sequence[Prediction]) -> list[Prediction]:

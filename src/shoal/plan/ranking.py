@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import torch
 
+from shoal.diverged import Figure, restore
 from shoal.plan.candidates import TCP, Candidate, candidates
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.racks import racks_of
-from shoal.sim.training.replicas import Replicas
+from shoal.sim.training.replicas import Replicas, check_replicas
 from shoal.sim.training.simulation import simulate
 from shoal.sweeps import Run
 from shoal.workloads import default_recipe, load_dataset
@@ -44,6 +45,8 @@ _LOOKS: Final = 2
 _CLOSE: Final = 0.05
 """Times nearer to each other than this share are called the same."""
 _MANY: Final = 100
+_COPIES: Final = 2
+"""Of the models, which averages that hide behind computing take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Prediction:
     seconds_to_target: float | None
     """None: the stand-in did not meet its target."""
     steps_to_target: float | None
-    consensus_distance: float
+    consensus_distance: Figure
     """Of the stand-in's replicas when it met the target: what averaging leaves undone."""
     steps_behind: int | None
     """Staleness: from the fastest worker to the slowest when the target was met."""
@@ -74,6 +77,10 @@ class Prediction:
     is_rounded: bool = False
     """Whether a narrower type is sent than what is averaged."""
 
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "consensus_distance")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -86,6 +93,13 @@ class Plan:
     reason: str
     screened: tuple[Prediction, ...] = ()
     """All candidates as flows, where those that are ranked were chosen among them."""
+
+
+def check(scenario: Scenario) -> None:
+    """Raise `ResourceError` if memory has no room for the stand-ins of so many workers."""
+    workers = scenario.cluster.topology.hosts * scenario.cluster.workers
+    recipe = default_recipe(DATASET, MODEL)
+    check_replicas(load_dataset(DATASET), MODEL, recipe, workers, _COPIES)
 
 
 def runs_of(scenario: Scenario) -> list[Run]:

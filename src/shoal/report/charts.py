@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 from typing import Final
 
 from shoal.report.palette import STRATEGY_COLORS
@@ -23,6 +24,8 @@ NAME_WIDTH, VALUE_WIDTH = 164, 76
 ROW_HEIGHT: Final = 22
 LINES_HEIGHT: Final = 200
 LEGEND_HEIGHT: Final = 18
+_LETTER: Final = 7
+"""At most the width of a letter of the notes, on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +187,8 @@ def draw_charts(
             body = "".join(panel.draw())
             parts.append(f'<g transform="translate({PANEL_WIDTH * place} {y})">{body}</g>\n')
         y += max(panel.height for panel in row)
-    for note in notes:
-        y += LEGEND_HEIGHT
-        parts.append(f'<text class="small" x="{MARGIN}" y="{y}">{escape(note)}</text>\n')
     width = PANEL_WIDTH * max(len(row) for row in rows)
+    for line in (line for note in notes for line in wrap(note, (width - 2 * MARGIN) // _LETTER)):
+        y += LEGEND_HEIGHT
+        parts.append(f'<text class="small" x="{MARGIN}" y="{y}">{escape(line)}</text>\n')
     return drawing(width, y + MARGIN, description, "".join(parts))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias
 
+from shoal.diverged import DIVERGED
 from shoal.report.wording import (
     NOT_APPLICABLE,
     NOT_REACHED,
@@ -148,9 +150,9 @@ _STALENESS = Column(
 def _cells(column: Column, runs: Sequence[RunResult]) -> list[Cell]:
     """Write a column, marking all that read like the best unless every one does."""
     values = [column.value(run) for run in runs]
-    present = [value for value in values if value is not None]
+    present = [value for value in values if value is not None and isfinite(value)]
     texts = [
-        column.absent(run) if value is None else column.text(value)
+        column.absent(run) if value is None else column.text(value) if isfinite(value) else DIVERGED
         for run, value in zip(runs, values, strict=True)
     ]
     choose = max if column.is_higher_better else min

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from shoal.diverged import Figure, restore
 from shoal.errors import UsageError
 from shoal.sim.training.replicas import Replicas
 from shoal.sim.training.simulation import simulate
@@ -78,16 +79,20 @@ class Learned:
     """Until the mean of all models met the target; None: not within the steps."""
     steps_to_target: float | None
     """Mean steps of a worker until then."""
-    final: float
+    final: Figure
     """Metric of the mean of all models at the end, on all test samples."""
-    final_rank0: float
+    final_rank0: Figure
     """The same of rank 0's model."""
-    consensus_distance: float
+    consensus_distance: Figure
     """At the end: root mean square distance of the models from their mean."""
     wait_share: float
     exchange_share: float
     digest: str
     """Of every worker's times: the same scenario and seed give the same."""
+
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "final", "final_rank0", "consensus_distance")
 
 
 def learn(

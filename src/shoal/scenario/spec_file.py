@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,6 +20,7 @@ from shoal.scenario.cluster_spec import (
     LinkEvent,
     changed,
 )
+from shoal.scenario.overriding import with_values
 from shoal.scenario.toml_lines import lines_of
 from shoal.scenario.toml_table import (
     MOST_NAMES,
@@ -78,15 +79,19 @@ def read_scenario(path: Path) -> Scenario:
 
     Raises `DataError` if it cannot be read and `UsageError` for what it says, with its line.
     """
+    return parse_scenario(read_text(path), str(path), path.parent)
+
+
+def read_text(path: Path) -> str:
+    """Return the text in the file at `path`; raise `DataError` if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         message = f"Cannot read {path}: {error.strerror}."
         raise DataError(message) from error
     except UnicodeDecodeError as error:
         message = f"{path} is not text in UTF-8."
         raise DataError(message) from error
-    return parse_scenario(text, str(path), path.parent)
 
 
 def parse_spec(text: str, name: str = "spec") -> ClusterSpec:
@@ -94,18 +99,24 @@ def parse_spec(text: str, name: str = "spec") -> ClusterSpec:
     return parse_scenario(text, name).cluster
 
 
-def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> Scenario:
+def parse_scenario(
+    text: str,
+    name: str = "scenario",
+    folder: Path = Path(),
+    changes: Mapping[str, object] | None = None,
+) -> Scenario:
     """Return the scenario in a TOML text, which errors call `name`; raise `UsageError`.
 
-    Files that it names are looked for in `folder`.
+    Files that it names are looked for in `folder`. `changes` are values by their keys' dotted
+    paths (`overriding`) that count instead of the text's, or beside them.
     """
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         message = f"{name} is not TOML: {error}."
         raise UsageError(message) from error
-    top = Table(values, (), lines_of(text), name)
-    cluster = _cluster(top)
+    top = Table(with_values(values, changes or {}), (), lines_of(text), name)
+    cluster, links = _cluster(top)
     training: TrainingSpec | None = None
     places: dict[str, str] = {}
     if "training" in top:
@@ -115,10 +126,11 @@ def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> 
         places = dict(zip(names, (each.place for each in table.tables("strategy")), strict=True))
         places[""] = table.place
     top.end()
-    return Scenario(cluster, training, places)
+    return Scenario(cluster, training, places, top.places(), links)
 
 
-def _cluster(top: Table) -> ClusterSpec:
+def _cluster(top: Table) -> tuple[ClusterSpec, dict[int, str]]:
+    """Return the cluster, and where it is said what cables lose in the end."""
     seed = top.take("seed", lambda value: parse_whole(value, 0, 2**63 - 1), 1)
     hosts = top.table("hosts")
     names, workers = _hosts(hosts)
@@ -132,12 +144,20 @@ def _cluster(top: Table) -> ClusterSpec:
     topology = original = _topology(top.table("topology"), names, materials)
     if "trunk" in top and not any(c.source < 0 and c.target < 0 for c in topology.cables):
         raise top.error("Nothing is between switches here that [trunk] could describe.", "trunk")
-    links = top.tables("link")
-    for table in links:
+    places = _link_places(top, topology)
+    for table in top.tables("link"):
         cables = _cables(table, topology)
         change = _change(table, may_recover=False)
         topology = _checked_change(table, topology, LinkEvent(0, cables, *change), original)
-    return ClusterSpec(
+        places |= _places_of_loss(table, cables)
+    events = _events(top.tables("event"), topology)
+    at_first = dict(places)
+    for event, table in events:
+        if isinstance(event, LinkEvent):
+            if event.recover:
+                places |= {cable: at_first[cable] for cable in event.cables}
+            places |= _places_of_loss(table, event.cables)
+    spec = ClusterSpec(
         topology=topology,
         workers=workers,
         seed=seed,
@@ -145,9 +165,27 @@ def _cluster(top: Table) -> ClusterSpec:
         queues=dscps,
         shared_buffer=shared,
         reroute_s=None if reroute < 0 else reroute,
-        events=tuple(_events(top.tables("event"), topology)),
+        events=tuple(event for event, _ in events),
         flows=tuple(_flow(table, names) for table in top.tables("flow")),
     )
+    return spec, places
+
+
+def _link_places(top: Table, topology: Topology) -> dict[int, str]:
+    """Return, by cable, where the tables of all links say what it loses."""
+    numbers = range(len(topology.cables))
+    between = [k for k in numbers if max(topology.cables[k].source, topology.cables[k].target) < 0]
+    return {
+        **dict.fromkeys(numbers, top.place_of("access")),
+        **_places_of_loss(top.table("access"), numbers),
+        **_places_of_loss(top.table("trunk"), between),
+    }
+
+
+def _places_of_loss(table: Table, cables: Iterable[int]) -> dict[int, str]:
+    """Return where the table says that `cables` are down, or what they lose, if it does."""
+    key = next((key for key in ("down", "loss") if key in table), None)
+    return {} if key is None else dict.fromkeys(cables, table.place_of(key))
 
 
 def _hosts(table: Table) -> tuple[list[str], int]:
@@ -338,7 +376,9 @@ def _checked_change(
         return made
 
 
-def _events(tables: Sequence[Table], original: Topology) -> list[LinkEvent | HostEvent]:
+def _events(
+    tables: Sequence[Table], original: Topology
+) -> list[tuple[LinkEvent | HostEvent, Table]]:
     """Return events in the order of their times; each must be possible after those before."""
     found: list[tuple[LinkEvent | HostEvent, Table]] = []
     for table in tables:
@@ -359,7 +399,7 @@ def _events(tables: Sequence[Table], original: Topology) -> list[LinkEvent | Hos
     for event, table in found:
         if isinstance(event, LinkEvent):
             topology = _checked_change(table, topology, event, original)
-    return [event for event, _ in found]
+    return found
 
 
 def _flow(table: Table, names: list[str]) -> Flow:

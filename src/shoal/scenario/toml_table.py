@@ -102,6 +102,14 @@ class Table:
         """The text's name, and the line where this table begins."""
         return self._place(self._keys)
 
+    def place_of(self, key: str) -> str:
+        """Return the text's name, and the line of `key` or of what is around it."""
+        return self._place((*self._keys, key))
+
+    def places(self) -> dict[Keys, str]:
+        """Return where every key of the whole text stands, and the text itself."""
+        return {keys: self._place(keys) for keys in ((), *self._lines)}
+
     @property
     def _where(self) -> str:
         """In which table, if it is not there at all: its line says it otherwise."""

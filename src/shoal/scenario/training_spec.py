@@ -110,3 +110,13 @@ class Scenario:
     training: TrainingSpec | None = None
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Where strategies stand, such as "job.toml, line 12", by their names; "": the training."""
+    keys: Mapping[tuple[str | int, ...], str] = field(default_factory=dict, compare=False)
+    """Where keys stand, by their names from the top on; (): the text itself."""
+    links: Mapping[int, str] = field(default_factory=dict, compare=False)
+    """Where it is said last whether a cable is down or what it loses, by the cable's number."""
+
+    def place_of(self, *keys: str | int) -> str | None:
+        """Return where a key stands, or what is around it; None if there is no text."""
+        while keys and keys not in self.keys:
+            keys = keys[:-1]
+        return self.keys.get(keys)

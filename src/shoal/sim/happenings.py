@@ -31,10 +31,11 @@ from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import down_cables, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from shoal.scenario.cluster_spec import ClusterSpec, Flow
     from shoal.sim.virtual_time import Process, Signal, VirtualTime
+    from shoal.switching.topology import Topology
 
 _PIECE_S = 0.01
 """Of a flow without bursts, what is sent at once."""
@@ -128,27 +129,43 @@ def _datagrams(flow: Flow, queue: int, number: int) -> Datagrams:
     )
 
 
-def check_ways(cluster: ClusterSpec) -> None:
+def check_ways(
+    cluster: ClusterSpec, places: Mapping[int, str] | None = None, *, by_packets: bool = False
+) -> None:
     """Raise `UsageError` if a host is cut off from the beginning to the end.
 
-    Transfers would wait for ever. What happens later a job may be too short to meet.
+    By links that are down or, `by_packets`, lose each of them: transfers would wait for ever. What
+    happens later a job may be too short to meet. `places` says, by cable, where that is said.
     """
+    closed = _dead_cables if by_packets else down_cables
     topology = first = cluster.topology
     for event in cluster.events:
         if isinstance(event, LinkEvent):
             topology = changed(topology, event, cluster.topology)
             first = topology if event.at_s == 0 else first
     with suppress(UsageError):
-        check_paths(first, down_cables(first))
+        check_paths(first, closed(first))
         return
-    down = down_cables(topology)
+    dead, down = closed(topology), down_cables(topology)
     try:
-        check_paths(topology, down)
+        check_paths(topology, dead)
     except UsageError as error:
         names = names_of(topology)
-        links = ", ".join(names[number] for number in down)
-        message = f"{error} These links are down and stay so: {links}."
-        raise UsageError(message) from error
+        what = "are down" if dead == down else "are down or lose all packets"
+        links = ", ".join(names[number] for number in dead)
+        message = f"{error} These links {what} and stay so: {links}."
+        place = (places or {}).get(dead[0]) if dead else None
+        raise UsageError(message if place is None else f"{place}: {message}") from error
+
+
+def _dead_cables(topology: Topology) -> list[int]:
+    """Return the numbers of cables that no packet ever gets through."""
+    return [
+        number
+        for number, cable in enumerate(topology.cables)
+        if cable.link.down
+        or (cable.link.loss >= 1 and (cable.link.to_bad == 0 or cable.link.bad_loss >= 1))
+    ]
 
 
 def loses(cluster: ClusterSpec) -> bool:

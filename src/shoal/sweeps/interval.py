@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Final
 
+from shoal.diverged import text_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -32,8 +34,13 @@ class Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Return the spread of `values`, of which there is at least one."""
+    """Return the spread of `values`, of which there is at least one.
+
+    Of values that are not all finite the mean is not a number, and nothing more is known.
+    """
     count = len(values)
+    if not all(map(math.isfinite, values)):
+        return Spread(math.nan, None, None, count)
     if count == 1:
         return Spread(values[0], None, None, 1)
     deviation = stdev(values)
@@ -52,10 +59,10 @@ def with_interval(spread: Spread | None, form: str, missing: str = "not met") ->
     if spread is None:
         return missing
     width = "" if spread.half_width is None else f" ± {spread.half_width:{form}}"
-    return f"{spread.mean:{form}}{width}"
+    return text_of(spread.mean, form) + width
 
 
 def with_deviation(spread: Spread, form: str) -> str:
     """Return the mean and, in brackets, the deviation of one run."""
     deviation = "" if spread.deviation is None else f" ({spread.deviation:{form}})"
-    return f"{spread.mean:{form}}{deviation}"
+    return text_of(spread.mean, form) + deviation

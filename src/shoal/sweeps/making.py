@@ -14,6 +14,8 @@ from shoal.errors import ResourceError, ShoalError
 if TYPE_CHECKING:
     from shoal.sweeps.run import Run
 
+_OF_TORCH: Final = "can't allocate memory"
+"""What its allocator says in a `RuntimeError`, among much else."""
 _NO_MEMORY: Final = "This run needs more memory than there is: take fewer --jobs, or less to run."
 
 
@@ -33,7 +35,9 @@ def make(run: Run, tick: Callable[[float], None]) -> Made:
     try:
         try:
             result = msgspec.json.encode(run.work(**run.arguments, tick=tick))
-        except MemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and _OF_TORCH not in str(error):
+                raise
             raise ResourceError(_NO_MEMORY) from error
     except ShoalError as error:
         return Made(time.monotonic() - begin, failure=str(error), exit_code=error.exit_code)

@@ -72,6 +72,17 @@ def piece_length(
     return segments * segment_bytes // element
 
 
+def messages_of_sum(count: int, piece: int, members: int, *, ring: bool = False) -> int:
+    """Return how many messages a member sends the one that it sends most, of a sum over them all.
+
+    `count` elements are cut into a shard for each of `members`, and shards into messages of `piece`
+    elements. Directly a shard goes there to be added up, and its sum comes back; in a ring all but
+    one shard pass twice.
+    """
+    shard = -(-count // members)
+    return 2 * (members - 1 if ring else 1) * -(-shard // piece)
+
+
 def tables_of(
     graph: MessageGraph,
     ranks: Sequence[int],

@@ -29,6 +29,16 @@ MOST_MESSAGES: Final = 1 << 16
 """Of an operation between two ranks: packets bear a message's number in 16 bits."""
 
 
+def check_number(messages: int) -> None:
+    """Raise `UsageError` if an operation cannot have so many messages between two ranks."""
+    if messages > MOST_MESSAGES:
+        message = (
+            f"The transport moves at most {MOST_MESSAGES:,} messages between two ranks at once;"
+            f" this takes {messages:,}. Send the tensor in parts."
+        )
+        raise UsageError(message)
+
+
 @dataclass(frozen=True, slots=True)
 class Sending:
     """A message to rank `peer`: `count` elements from `start`, once `gate` opens (-1: none).
@@ -238,12 +248,8 @@ class MessageTables:
             raise UsageError("A message of the transport is too long; cut it into pieces.")
         starts = _starts(table["peer"], int(table["peer"].max()) + 1 if len(table) else 0)
         numbers = np.arange(len(table)) - starts[table["peer"]]
-        if len(table) and int(numbers.max()) >= MOST_MESSAGES:
-            message = (
-                f"The transport moves at most {MOST_MESSAGES:,} messages between two ranks at once;"
-                f" this takes {int(numbers.max()) + 1:,}. Send the tensor in parts."
-            )
-            raise UsageError(message)
+        if len(table):
+            check_number(int(numbers.max()) + 1)
         table["message"] = numbers
 
     def _fill_gates(self, gates: Sequence[Joining]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shoal.workloads.dataset import DATASETS, Dataset, Task, is_here, load_dataset
     from shoal.workloads.metrics import better, evaluate, loss_of, meets, metric_name
-    from shoal.workloads.models import MODELS, make_model
+    from shoal.workloads.models import MODELS, make_model, model_elements
     from shoal.workloads.recipes import (
         Recipe,
         default_model,
@@ -41,6 +41,7 @@ _HOME = {
     "make_model": "models",
     "make_optimizer": "recipes",
     "make_optimizer_of": "recipes",
+    "model_elements": "models",
     "metric_name": "metrics",
 }
 
@@ -64,6 +65,7 @@ __all__ = [
     "make_optimizer_of",
     "meets",
     "metric_name",
+    "model_elements",
 ]
 
 

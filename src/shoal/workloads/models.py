@@ -130,6 +130,20 @@ def make_model(name: str, dataset: Dataset, seed: int) -> nn.Module:
     return model
 
 
+def model_elements(name: str, dataset: Dataset) -> int:
+    """Return how many parameters and statistics (batch norm's) a model has, without making one.
+
+    Raises `UsageError` as `make_model` does. A pretrained one is made for it: none is large.
+    """
+    import torch
+
+    is_pretrained = MODELS[family_of(name)].reads is InputKind.TOKENS
+    with torch.device("cpu" if is_pretrained else "meta"):
+        model = make_model(name, dataset, 0)
+    statistics = (each for each in model.buffers() if each.is_floating_point())
+    return sum(each.numel() for each in (*model.parameters(), *statistics))
+
+
 def family_of(name: str) -> str:
     """Return the family of a model's name, vgg11 of vgg11:0.125. Raises `UsageError` if unknown."""
     family = name.partition(":")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from shoal.report.figures.figure import (
@@ -106,7 +107,8 @@ def _metric_ranges(scenarios: Sequence[Scenario]) -> dict[str, tuple[float, floa
     for scenario in scenarios:
         metric, target = scenario.metric, scenario.first.target
         points: chain[CurvePoint] = chain.from_iterable(e.run.curve for e in scenario.entries)
-        values = [v for p in points for v in (p.averaged, p.rank0) if v is not None]
+        known = [v for p in points for v in (p.averaged, p.rank0) if v is not None]
+        values = [v for v in known if isfinite(v)]
         values = [metric.scaled(v) for v in [*values, *([] if target is None else [target])]] or [0]
         low, high = ranges.get(metric.name, (values[0], values[0]))
         ranges[metric.name] = (min(low, *values), max(high, *values))

@@ -31,6 +31,11 @@ class ADPSGD(AbstractSimulatedStrategy):
         """Pairs exchange whole models, and need all of each."""
         return False
 
+    @property
+    def copies(self) -> int:
+        """What is averaged, and what that was before."""
+        return 2
+
     def prepare(self, world: World) -> None:
         """Say who is active."""
         self._world = world

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from shoal.diverged import Figure, restore
 from shoal.errors import ProtocolError
 from shoal.transport.forms import FLOAT32
 
@@ -27,11 +28,15 @@ class CurvePoint:
 
     seconds: float
     mean_step: float
-    averaged: float
+    averaged: Figure
     """Metric of the mean of all models."""
-    rank0: float
-    consensus_distance: float
+    rank0: Figure
+    consensus_distance: Figure
     """Root mean square distance of the models from their mean."""
+
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "averaged", "rank0", "consensus_distance")
 
 
 class AbstractLearner(ABC):

@@ -17,7 +17,7 @@ from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
 from shoal.sim.calibration.table import table_of
 from shoal.sim.flow.network import FlowNetwork
 from shoal.sim.happenings import datagrams
-from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
+from shoal.sim.transports.bounded_loss import ETHERNET_BYTES, FRAME_BYTES
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork
@@ -25,7 +25,7 @@ from shoal.sim.transports.settings import Transport
 from shoal.switching.tables import PICOSECONDS
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.tags import UNIMPORTANT_SHARE
-from shoal.transport.wire import segment_bytes_for
+from shoal.transport.wire import HEADER_BYTES, segment_bytes_for
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
@@ -47,9 +47,7 @@ _USUAL_TICK_S: Final = 1e-6
 def check_transport(cluster: ClusterSpec, training: TrainingSpec, strategy: StrategySpec) -> None:
     """Raise `UsageError` if there is no such transport, or no calibration of it for this job."""
     transport = strategy.transport or training.transport
-    if transport not in (FLOWS, *TRANSPORTS):
-        message = f"Unknown transport {transport!r}; choose one of {', '.join(TRANSPORTS)}."
-        raise UsageError(message)
+    check_name(transport)
     if transport == FLOWS or level_of(training, strategy) != "flows":
         return
     usual = training.mtu == MTU and training.min_timeout_s is None
@@ -61,6 +59,13 @@ def check_transport(cluster: ClusterSpec, training: TrainingSpec, strategy: Stra
         raise UsageError(message)
     bound = strategy.loss_bound if transport == SHOAL else 0.0
     check_reach(topologies(cluster), table_of(Carrier(transport, bound)))
+
+
+def check_name(transport: str) -> None:
+    """Raise `UsageError` if there is no such transport."""
+    if transport not in (FLOWS, *TRANSPORTS):
+        message = f"Unknown transport {transport!r}; choose one of {', '.join(TRANSPORTS)}."
+        raise UsageError(message)
 
 
 def level_of(training: TrainingSpec, strategy: StrategySpec) -> Level:
@@ -119,11 +124,7 @@ def make_network(
             shared_buffers=shared,
             queues=cluster.queues,
             tick_ps=round(training.tick_s * PICOSECONDS),
-            config=TransportConfig(
-                segment_bytes=segment_bytes_for(training.mtu),
-                layer_tags=strategy.tags,
-                importance_tags=strategy.tags,
-            ),
+            config=transport_config(training, strategy),
             carries_payload=carries_values,
             loss_bound=strategy.loss_bound,
             important=1 - UNIMPORTANT_SHARE if strategy.tags else 1.0,
@@ -133,7 +134,7 @@ def make_network(
         cluster.topology,
         Transport(
             transport,
-            frame_bytes=training.mtu + ETHERNET_BYTES,
+            frame_bytes=frame_bytes(training, transport),
             min_timeout_s=training.min_timeout_s,
         ),
         local_rate=training.local_rate,
@@ -142,6 +143,22 @@ def make_network(
         seed=cluster.seed,
         others=datagrams(cluster),
     )
+
+
+def transport_config(training: TrainingSpec, strategy: StrategySpec) -> TransportConfig:
+    """Return how Shoal's transport carries a strategy."""
+    return TransportConfig(
+        segment_bytes=segment_bytes_for(training.mtu),
+        layer_tags=strategy.tags,
+        importance_tags=strategy.tags,
+    )
+
+
+def frame_bytes(training: TrainingSpec, transport: str) -> int:
+    """Return how many bytes a link carries of a full packet of a transport."""
+    if transport == SHOAL:
+        return FRAME_BYTES + HEADER_BYTES + segment_bytes_for(training.mtu)
+    return training.mtu + ETHERNET_BYTES
 
 
 def _of_flows(cluster: ClusterSpec, training: TrainingSpec) -> dict[str, Any]:

@@ -45,6 +45,11 @@ class ParameterServer(AbstractSimulatedStrategy):
         """As given."""
         return self._pull_bound
 
+    @property
+    def copies(self) -> int:
+        """What has been set aside for a worker to pull."""
+        return 1
+
     def prepare(self, world: World) -> None:
         """Start the clock."""
         self._world = world

@@ -45,6 +45,11 @@ class AbstractPeriodicAveraging(AbstractSimulatedStrategy):
         """Copies may be, which are averaged while computing goes on."""
         return self._points.is_delayed
 
+    @property
+    def copies(self) -> int:
+        """What is averaged while computing goes on, and what that was before."""
+        return 2 if self._points.is_delayed else 0
+
     def prepare(self, world: World) -> None:
         """Begin with nothing spent."""
         self._world = world

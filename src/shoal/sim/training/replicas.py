@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
+from shoal.memory import check_room
 from shoal.sim.training.learning import AbstractLearner, CurvePoint
 from shoal.sim.training.model import Layer, ModelSize
 from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
-from shoal.workloads import batches, evaluate, loss_of, make_model, make_optimizer, meets
+from shoal.workloads import (
+    batches,
+    evaluate,
+    loss_of,
+    make_model,
+    make_optimizer,
+    meets,
+    model_elements,
+)
 from shoal.workloads.means import averaged_state
 
 if TYPE_CHECKING:
@@ -28,6 +37,9 @@ if TYPE_CHECKING:
     from shoal.workloads import Dataset, Recipe
 
 _PICOSECONDS = 1e12
+_ELEMENT_BYTES = 4
+_WHILE_LOOKING = 2
+"""Times the models: how far each is from the mean, and the squares of that."""
 _SENT_AS = {
     FLOAT32: torch.float32,
     FLOAT32_AS_BFLOAT16: torch.bfloat16,
@@ -42,7 +54,8 @@ class Replicas(AbstractLearner):
     The curve gets a point at the beginning and after every `look_s` seconds of virtual time, from
     the first `samples` test samples (None: all). `stop_at` is a value of the metric at which
     `met_at` notes the time. Without `judges_rank0` the curve does not say what rank 0's model comes
-    to by itself (NaN), and a look takes two thirds of the time.
+    to by itself (NaN), and a look takes two thirds of the time. Raises `ResourceError` if memory
+    has no room for so many.
     """
 
     def __init__(
@@ -58,6 +71,7 @@ class Replicas(AbstractLearner):
         stop_at: float | None = None,
         judges_rank0: bool = True,
     ) -> None:
+        check_replicas(dataset, model, recipe, workers)
         self._judges_rank0 = judges_rank0
         self._dataset, self._samples, self._stop_at = dataset, samples, stop_at
         self._workers = workers
@@ -287,6 +301,23 @@ class Replicas(AbstractLearner):
     def _evaluate(self, row: Tensor, samples: int | None) -> float:
         self._judge_row[0] = row
         return evaluate(self._judge, self._dataset, max_samples=samples)
+
+
+def check_replicas(
+    dataset: Dataset, model: str, recipe: Recipe, workers: int, copies: int = 0
+) -> None:
+    """Raise `ResourceError` if memory has no room for replicas of `model`, `copies` more of each.
+
+    Of a worker there are the model, its gradient and the optimizer's state, and two more while all
+    are looked at. Raises `UsageError` if the model cannot read the data set.
+    """
+    state = 2 if recipe.optimizer == "adam" else int(recipe.momentum > 0)
+    size = model_elements(model, dataset) * _ELEMENT_BYTES
+    check_room(
+        (workers + 1) * size * (2 + state + copies + _WHILE_LOOKING),
+        f"{workers:,} replicas of {model}, of {size / 1e6:,.1f} MB each, with what they learn by,",
+        "simulate fewer workers, or a smaller model",
+    )
 
 
 def _share_memory(models: Sequence[nn.Module]) -> Tensor:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from shoal.errors import UsageError
-from shoal.scenario.training_spec import StrategySpec
+from shoal.errors import ResourceError, UsageError
+from shoal.scenario.training_spec import SHOAL, StrategySpec
 from shoal.sim.closed_form.prediction import predict
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.happenings import check_ways, processes, slower_hosts
@@ -19,16 +19,28 @@ from shoal.sim.training.all_strategies import make_simulated
 from shoal.sim.training.architectures import architecture
 from shoal.sim.training.learning import AbstractLearner, NothingLearned
 from shoal.sim.training.model import ELEMENT_BYTES, ModelSize, even
-from shoal.sim.training.networks import as_simulated, check_transport, level_of, make_network
+from shoal.sim.training.networks import (
+    as_simulated,
+    check_name,
+    check_transport,
+    frame_bytes,
+    level_of,
+    make_network,
+    transport_config,
+)
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
 from shoal.sim.training.strategy import NO_CHOICE
 from shoal.sim.training.world import World
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
+from shoal.sim.transports.counting_network import CountingNetwork
+from shoal.sim.transports.endpoints import check_endpoints
 from shoal.sim.virtual_time import VirtualTime, check_countable
 from shoal.switching.tables import PICOSECONDS
 from shoal.transport.forms import FLOAT32, sum_form
+from shoal.transport.graph_tables import PIECE_BYTES
 from shoal.transport.holes import POLICIES, ZERO
+from shoal.transport.messages import MOST_MESSAGES
 from shoal.transport.renewals import check_pull_bound
 
 if TYPE_CHECKING:
@@ -41,27 +53,23 @@ if TYPE_CHECKING:
 def check(scenario: Scenario) -> None:
     """Raise `UsageError` for names, options, sizes, calibrations and ways that there are not.
 
-    For before anything runs.
+    And `ResourceError` for what memory has no room for. For before anything runs; errors say where
+    what is wrong stands.
     """
     cluster, training = scenario.cluster, scenario.training
     assert training is not None
-    check_ways(cluster)
-    if training.dataset and training.model is not None:
-        from shoal.workloads import default_model, default_recipe
-
-        with _said_of(scenario.places.get("")):
-            default_model(training.dataset)
-            default_recipe(training.dataset, training.model)
+    check_ways(cluster, scenario.links)
+    check_job(scenario)
     world = _world_to_try(cluster, training)
     for strategy in training.strategies:
-        with _said_of(scenario.places.get(strategy.name)):
+        check_carrier(scenario, strategy)
+        with said_of(scenario.places.get(strategy.name)):
             made = make_simulated(strategy.strategy, strategy.options)
             made.prepare(world)
             if strategy.loss_bound and not made.contributes:
                 raise UsageError(
                     "loss_bound: what this strategy sends has to arrive whole; leave it out."
                 )
-            check_transport(cluster, training, strategy)
             _check_holes(training, strategy, made)
             _check_pulls(training, strategy, made)
             _check_wire(training, strategy, made)
@@ -69,8 +77,108 @@ def check(scenario: Scenario) -> None:
                 _check_state(made)
             if level_of(training, strategy) == "closed-form":
                 predict(cluster, training, strategy, model_of(training))
-            else:  # what workers compute alone tells before hours have passed
-                check_countable(training.compute_s * training.steps * PICOSECONDS)
+                continue
+            # what workers compute alone tells before hours have passed
+            check_countable(training.compute_s * training.steps * PICOSECONDS)
+            if training.dataset:
+                _check_replicas(cluster, training, made)
+
+
+def check_job(scenario: Scenario) -> None:
+    """Raise `UsageError` for a data set, a model or a transport of the job that there is not."""
+    training = scenario.training
+    assert training is not None
+    if training.dataset and training.model is not None:
+        from shoal.workloads import default_model, default_recipe
+
+        with said_of(scenario.places.get("")):
+            default_model(training.dataset)
+            default_recipe(training.dataset, training.model)
+    elif training.model is not None:
+        with said_of(scenario.place_of("training", "model")):
+            architecture(training.model)
+    with said_of(scenario.place_of("training", "transport")):
+        check_name(training.transport)
+
+
+def _check_replicas(
+    cluster: ClusterSpec, training: TrainingSpec, made: AbstractSimulatedStrategy
+) -> None:
+    """Raise `ResourceError` if memory has no room for the models that learn."""
+    from shoal.sim.training.replicas import check_replicas
+    from shoal.workloads import default_recipe, load_dataset
+
+    dataset, model = training.dataset, training.model
+    assert model is not None
+    recipe, workers = default_recipe(dataset, model), cluster.topology.hosts * cluster.workers
+    check_replicas(load_dataset(dataset), model, recipe, workers, made.copies)
+
+
+def check_carrier(scenario: Scenario, strategy: StrategySpec) -> None:
+    """Raise `UsageError` if what is to carry a strategy cannot, on this cluster or for this job.
+
+    And `ResourceError` if memory has no room for its tables. The job's names have been checked.
+    """
+    cluster, training = scenario.cluster, scenario.training
+    assert training is not None
+    with said_of(scenario.places.get(strategy.name)):
+        check_transport(cluster, training, strategy)
+    if not (strategy.transport or training.transport):
+        return
+    if level_of(training, strategy) != "packets" or cluster.topology.hosts == 1:
+        return
+    check_ways(cluster, scenario.links, by_packets=True)
+    _check_buffers(scenario, strategy)
+    if (strategy.transport or training.transport) == SHOAL:
+        with said_of(scenario.places.get(strategy.name)):
+            check_endpoints(cluster.topology.hosts)
+            check_messages(cluster, training, strategy)
+
+
+def _check_buffers(scenario: Scenario, strategy: StrategySpec) -> None:
+    """Raise `UsageError` for a buffer that no full packet fits into.
+
+    A job whose messages may all be smaller than a packet is left to try.
+    """
+    cluster, training = scenario.cluster, scenario.training
+    assert training is not None
+    full = frame_bytes(training, strategy.transport or training.transport)
+    workers = cluster.topology.hosts * cluster.workers
+    if not training.dataset and model_of(training).bytes < full * workers:
+        return
+    cables = as_simulated(cluster, training, strategy).topology.cables
+    limits = [each.port.limit_bytes for each in cables if each.port.limit_bytes is not None]
+    held = {"port_buffer": min(limits, default=None), "shared_buffer": cluster.shared_buffer}
+    for key, limit in held.items():
+        if limit is not None and limit < full:
+            with said_of(scenario.place_of("switch", key)):
+                message = (
+                    f"{key}: {limit:,} B hold no full packet, of {full:,} B with its headers, so"
+                    " that none ever arrives: give ports room for some."
+                )
+                raise UsageError(message)
+
+
+_FEW_BYTES: Final = PIECE_BYTES * MOST_MESSAGES // 4
+"""A model of no more makes far fewer messages than there may be, whatever sends it."""
+_TRANSFERS: Final = 4
+"""That each worker makes, about, until what it sends at most is taken as known."""
+_BUCKETS: Final = 64
+
+
+def check_messages(cluster: ClusterSpec, training: TrainingSpec, strategy: StrategySpec) -> None:
+    """Raise `UsageError` if the first transfers make more messages than there may be."""
+    if training.dataset or model_of(training).bytes <= _FEW_BYTES:
+        return
+    most = _TRANSFERS * cluster.topology.hosts * cluster.workers + _BUCKETS
+    network = CountingNetwork(cluster.topology, transport_config(training, strategy), most)
+    world = make_world(cluster, training, strategy, network=network)
+    network.enough = world.time.stop
+    made = make_simulated(strategy.strategy, strategy.options)
+    made.prepare(world)
+    for rank in range(world.size):
+        world.time.begin(made.worker(rank), awaited=True)
+    world.time.run()
 
 
 def _check_holes(
@@ -125,13 +233,14 @@ def _world_to_try(cluster: ClusterSpec, training: TrainingSpec) -> World:
 
 
 @contextmanager
-def _said_of(place: str | None) -> Iterator[None]:
+def said_of(place: str | None) -> Iterator[None]:
     """Let what is wrong be said of something that stands at `place`, if it stands anywhere."""
     try:
         yield
-    except UsageError as error:
-        message = str(error) if place is None else f"{place}: {error}"
-        raise UsageError(message) from error
+    except (UsageError, ResourceError) as error:
+        if place is None:
+            raise
+        raise type(error)(f"{place}: {error}") from error
 
 
 _SAMPLES: Final = 1_000

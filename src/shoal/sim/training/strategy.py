@@ -44,6 +44,11 @@ class AbstractSimulatedStrategy(ABC):
         """Share of the parameters in a pull from a server that may get lost."""
         return 0.0
 
+    @property
+    def copies(self) -> int:
+        """How many more times a learner keeps each worker's parameters for it, at most."""
+        return 0
+
     def check_holes(self, policy: int) -> None:
         """Raise `UsageError` if lost parts of gradients cannot count as `policy` (`World.holes`).
 

@@ -18,15 +18,13 @@ import numpy as np
 from shoal.collectives import graphs
 from shoal.compiled import Arena
 from shoal.errors import UsageError
-from shoal.memory import check_room
-from shoal.sim.network import FEWER
 from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.simulation import check_flow, check_packets, flow_rows
 from shoal.sim.packet.sources import new_flows
 from shoal.sim.packet.tables import Problem, new_window
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
 from shoal.sim.transports.contributions import Contribution, Missing
-from shoal.sim.transports.endpoints import endpoint_bytes, new_endpoint_state, new_hosts
+from shoal.sim.transports.endpoints import check_endpoints, new_endpoint_state, new_hosts
 from shoal.sim.transports.standstill import SLICE, Standstill
 from shoal.sim.transports.transfer_tables import Flows, transfer_tables
 from shoal.sim.way_lengths import WayLengths, delay_of
@@ -36,8 +34,9 @@ from shoal.switching.topology import USUAL_PACKETS, down_cables, make_state
 from shoal.transport.bitmap import flags_at
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import ABSENT, FLOAT32, WIRE_BYTES
-from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
+from shoal.transport.graph_tables import GraphOptions, messages_of_sum, piece_length, tables_of
 from shoal.transport.holes import ERROR_FEEDBACK, ZERO
+from shoal.transport.messages import check_number
 from shoal.transport.tables import Counter
 from shoal.transport.tags import ImportanceTagger, tag_these
 from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
@@ -116,7 +115,7 @@ class BoundedLossNetwork:
         self.times: list[int] = []
         """How long each flow of every transfer took, picoseconds, if that `keeps_times`."""
         hosts = topology.hosts
-        check_room(hosts * endpoint_bytes(hosts), f"Shoal's transport on {hosts:,} hosts", FEWER)
+        check_endpoints(hosts)
         self._avoided: Collection[int] = down_cables(topology)
         self._lay_ways()
         room = packets or USUAL_PACKETS + hosts * (self.config.budget_packets + hosts)
@@ -417,6 +416,7 @@ class BoundedLossNetwork:
             shards=len(hosts),
             ring=algorithm == "ring",
         )
+        check_number(messages_of_sum(count, piece, len(hosts), ring=algorithm == "ring"))
         zeros = Arena().zeros
         return {
             host: tables_of(

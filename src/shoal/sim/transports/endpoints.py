@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from shoal.compiled import I4, I8, U8, Zeros, grid_at, inlined, rows_at, rows_of_zeros
+from shoal.memory import check_room
+from shoal.sim.network import FEWER
 from shoal.switching.tables import NEVER
 from shoal.transport import replay
 from shoal.transport.sending import LARGEST_BATCH, PIECE, PIECES, TRANSMIT
@@ -95,6 +97,11 @@ def endpoint_bytes(world_size: int) -> int:
     """Return how much memory the tables of one simulated endpoint take."""
     few, many = (sum(each.nbytes for each in new_endpoint_state(n)) for n in (64, 128))
     return few + (world_size - 64) * (many - few) // 64
+
+
+def check_endpoints(hosts: int) -> None:
+    """Raise `ResourceError` if memory has no room for the tables of so many hosts' endpoints."""
+    check_room(hosts * endpoint_bytes(hosts), f"Shoal's transport on {hosts:,} hosts", FEWER)
 
 
 def new_hosts(

@@ -13,7 +13,13 @@ import numpy as np
 from shoal.compiled import Arena
 from shoal.transport.forms import ABSENT
 from shoal.transport.graph_tables import piece_length
-from shoal.transport.messages import RECEIVING, SENDING, MessageTables
+from shoal.transport.messages import (
+    MOST_MESSAGES,
+    RECEIVING,
+    SENDING,
+    MessageTables,
+    check_number,
+)
 from shoal.transport.tables import WRITE
 
 if TYPE_CHECKING:
@@ -73,8 +79,13 @@ def transfer_tables(
     }
 
 
-def _pieces(flows: Flows, config: TransportConfig) -> NDArray[np.void]:
-    """Return the messages that flows are cut into, each one's in their order."""
+def message_lengths(
+    flows: Flows, config: TransportConfig
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many elements a message of each flow has at most, and how many messages it is.
+
+    Raises `UsageError` for more between two hosts than there may be.
+    """
     different, kinds = np.unique(flows.counts, return_inverse=True)
     lengths = [
         piece_length(count, flows.form, config.segment_bytes, config.largest_batch)
@@ -82,6 +93,15 @@ def _pieces(flows: Flows, config: TransportConfig) -> NDArray[np.void]:
     ]
     most = np.array(lengths, np.int64)[kinds]
     numbers = -(-flows.counts // most)
+    if int(numbers.sum()) > MOST_MESSAGES:
+        _, pairs = np.unique(np.stack([flows.sources, flows.targets]), axis=1, return_inverse=True)
+        check_number(int(np.bincount(pairs.ravel(), numbers).max()))
+    return most, numbers
+
+
+def _pieces(flows: Flows, config: TransportConfig) -> NDArray[np.void]:
+    """Return the messages that flows are cut into, each one's in their order."""
+    most, numbers = message_lengths(flows, config)
     of = np.repeat(np.arange(len(numbers)), numbers)
     begun = (np.arange(len(of)) - (np.cumsum(numbers) - numbers)[of]) * most[of]
     pieces = np.zeros(len(of), _PIECE)
