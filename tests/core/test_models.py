@@ -14,7 +14,7 @@ from data_samples import field_dataset, image_dataset, text_dataset
 from shoal.errors import UsageError
 from shoal.workloads.dataset import DATASETS, Dataset, InputKind, Task
 from shoal.workloads.metrics import better, evaluate, loss_of
-from shoal.workloads.models import MODELS, make_model
+from shoal.workloads.models import MODELS, make_model, model_elements
 from shoal.workloads.nets.deepfm import DeepFM
 from shoal.workloads.recipes import (
     Recipe,
@@ -55,6 +55,15 @@ def parameter_count(model: torch.nn.Module) -> int:
 )
 def test_picture_models_have_their_published_size(name: str, shape, count: int):
     assert parameter_count(make_model(name, image_dataset(shape, 10), 0)) == count
+
+
+@pytest.mark.parametrize("name", ["mlp:32x3", "lenet", "resnet8", "vgg11:0.125", "wrn:10-1"])
+def test_elements_are_counted_without_making_a_model(name: str):
+    data = image_dataset(CIFAR, 10)
+    model = make_model(name, data, 0)
+    statistics = sum(each.numel() for each in model.buffers() if each.is_floating_point())
+    assert model_elements(name, data) == parameter_count(model) + statistics
+    assert model_elements("mlp:900000000", data) > 2_700_000_000_000  # more than any memory holds
 
 
 def test_other_models_have_their_published_size():
