@@ -33,7 +33,7 @@ from shoal.jobs.result import Environment
 from shoal.report.terminal_table import output_console
 from shoal.scenario.spec_file import read_scenario
 from shoal.sim.training.outcome import Outcome
-from shoal.sweeps import Run, spread_of, with_interval
+from shoal.sweeps import Run, spread_of_all, with_interval
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
@@ -134,7 +134,7 @@ def _runs(scenario: Scenario, seeds: Sequence[int]) -> list[Run]:
 def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
-    columns: dict[str, tuple[Callable[[Outcome], float], str]] = {
+    columns: dict[str, tuple[Callable[[Outcome], float | None], str]] = {
         "steps/s": (lambda each: each.steps / each.seconds, ".1f"),
         "ms/step": (lambda each: each.step_ms, ".1f"),
         "compute": (lambda each: each.compute_share, ".0%"),
@@ -142,6 +142,8 @@ def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
         "exchange": (lambda each: each.exchange_share, ".0%"),
         "virtual s": (lambda each: each.seconds, ".1f"),
     }
+    if any(each.most_behind for outcomes in by_strategy for each in outcomes):
+        columns["behind"] = (lambda each: each.most_behind, ".1f")
     if any(each.lost_share for outcomes in by_strategy for each in outcomes):
         columns["lost"] = (lambda each: each.lost_share, ".1%")
     if all(each.curve for outcomes in by_strategy for each in outcomes):
@@ -154,7 +156,7 @@ def _table(by_strategy: Sequence[Sequence[Outcome]]) -> Table:
         table.add_column(name, justify="right")
     for outcomes in by_strategy:
         cells = [
-            with_interval(spread_of([value(each) for each in outcomes]), form)
+            with_interval(spread_of_all([value(each) for each in outcomes]), form, missing="")
             for value, form in columns.values()
         ]
         table.add_row(Text(outcomes[0].name), *cells)

@@ -32,6 +32,8 @@ class CurvePoint:
     rank0: float
     consensus_distance: float
     """Root mean square distance of the models from their mean."""
+    steps_behind: int
+    """Staleness: from the worker with the most updates to the one with the fewest."""
 
 
 class AbstractLearner(ABC):
