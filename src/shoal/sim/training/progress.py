@@ -12,6 +12,8 @@ from typing import final
 class Progress:
     """The steps of so many workers, told in the order of virtual time."""
 
+    __slots__ = ("_at", "_since", "_slowest", "most_behind")
+
     def __init__(self, workers: int) -> None:
         self._at = [workers]
         """By number of steps, how many workers have made exactly these."""
@@ -28,7 +30,9 @@ class Progress:
         at = self._at
         if now > self._since:
             self._since = now
-            self.most_behind = max(self.most_behind, len(at) - 1 - self._slowest)
+            behind = len(at) - 1 - self._slowest
+            if behind > self.most_behind:
+                self.most_behind = behind
         if made == len(at):
             at.append(0)
         at[made - 1] -= 1
