@@ -73,5 +73,7 @@ def test_a_lab_for_which_there_is_no_room_is_a_sentence_before_any_host_is_made(
     port = Port(10**9, limit_bytes=10**9)
     spec = ClusterSpec(star(host_names(2), Materials(port, port, Link(1e-4))))
     monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
-    with pytest.raises(ResourceError, match=r"^This lab .* 1,000 MB are free: make them smaller.$"):
+    with pytest.raises(
+        ResourceError, match=r"^This lab .* 1,000 MB are free: .* 'port_buffer' first.$"
+    ):
         Lab(spec)

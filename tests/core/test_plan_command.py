@@ -20,7 +20,7 @@ from shoal.cli.plan import _with_job, plan
 from shoal.errors import UsageError
 from shoal.groups import Host, Rack, Topology
 from shoal.plan import packets, ranking
-from shoal.plan.candidates import Candidate, candidates, carried
+from shoal.plan.candidates import Candidate, candidates, carried, other_sizes
 from shoal.scenario.measured import Measured
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import Scenario, TrainingSpec
@@ -200,9 +200,9 @@ def test_where_links_lose_transports_are_compared(
     kept = "--jobs", "1", "--runs", str(tmp_path / "runs.jsonl")
     result = command(str(tmp_path / "cluster.toml"), "--json", str(file), *kept)
     assert result.exit_code == 0, result.output
-    assert [f"note: {each}" for each in packets.NOTES] == [
-        line for line in result.stderr.splitlines() if line.startswith("note: ")
-    ]
+    *notes, left_out = [x for x in result.stderr.splitlines() if x.startswith("note: ")]
+    assert notes == [f"note: {each}" for each in packets.NOTES]
+    assert left_out.startswith("note: Not compared over transports: the transports newreno, ")
     found = json.loads(file.read_text())["plan"]
     assert {each["transport"] for each in found["screened"]} == {""}
     flows = {each["name"]: each for each in found["screened"]}
@@ -235,6 +235,85 @@ def test_the_best_form_of_the_best_strategies_is_worth_packets() -> None:
         forms = [one for one in made if one.name.split()[0] == each.name.split()[0]]
         if each.name != "all-reduce":
             assert each.seconds_to_target == min(one.seconds_to_target or 0.0 for one in forms)
+
+
+def test_what_no_transport_carries_is_said() -> None:
+    made = [prediction(each.name, 10.0 + n) for n, each in enumerate(candidates(IN_RACKS))]
+    scenario = parse_scenario(SMALL)
+    assert scenario.training is not None
+    said = packets.left_out(scenario, made)
+    worth = packets.worth_packets(made)
+    strategies = {each.name.split()[0] for each in made}
+    kept = {each.name.split()[0] for each in worth}
+    assert len(strategies) == 10
+    named = said.removeprefix("Not compared over transports: the strategies ").split(";")[0]
+    assert set(named.split(", ")) == strategies - kept
+    forms = sum(each.name.split()[0] in kept for each in made) - len(worth)
+    assert f"; of each strategy all forms but the best one as flows ({forms} forms); " in said
+    assert "; the transports newreno, " in said
+    assert "cubic" not in said
+    flows = replace(scenario, training=replace(scenario.training, level="flows"))
+    assert "the strategies" not in packets.left_out(flows, made)
+
+
+def test_calibrated_flows_carry_every_strategy_and_random_groups_of_other_sizes() -> None:
+    made = [prediction(each.name, 10.0 + n) for n, each in enumerate(candidates(IN_RACKS))]
+    found = packets.worth_packets(made, every_strategy=True)
+    assert {each.name.split()[0] for each in found} == {each.name.split()[0] for each in made}
+    text = SMALL[: SMALL.index("[[training.slow]]")].replace("workers = 2", "workers = 8")
+    scenario = parse_scenario(text.replace("steps = 12", 'steps = 12\nlevel = "flows"'))
+    usual, more = (ranking.runs_of(scenario, has_time=has) for has in (False, True))
+    names = [run.arguments["candidate"].name for run in more[len(usual) :: ranking.SEEDS]]
+    assert names == [
+        "ds-sync shuffle=random group_size=2",
+        "ripples-random group_size=2",
+        "ripples-random group_size=4",
+        "ds-sync shuffle=random group_size=2 interval=4",
+        "ripples-random group_size=2 interval=4",
+        "ripples-random group_size=4 interval=4",
+    ]
+    over = packets.runs_of(scenario, [prediction(names[0], 1.0)])
+    assert {run.arguments["candidate"].options["group_size"] for run in over} == {2}
+    assert packets.notes(scenario)[-1] == packets.SERVERS_OVER_TCP
+
+
+@pytest.mark.parametrize("where", CLUSTERS)
+def test_random_groups_of_other_sizes_can_be_drawn_and_chosen(where: Topology) -> None:
+    for each in other_sizes(where):
+        strategy = make_strategy(each.strategy, dict(each.options))
+        strategy.validate(where.world_size)
+        selected = make_strategy(chosen(each)["sync"])
+        assert selected.options() == strategy.options()
+
+
+def test_workers_that_learn_alone_are_not_at_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exchanges take seconds, steps 5 ms: all have learnt enough before the first one is over."""
+    few = [Candidate("ad-psgd"), Candidate("local-sgd", {"interval": 201})]
+    monkeypatch.setattr(ranking, "candidates", lambda _: few)
+    monkeypatch.setattr(ranking, "TARGET", 0.8)
+    monkeypatch.setattr(ranking, "_MOST_STEPS", 200)
+    text = SMALL[: SMALL.index("[[training.slow]]")].replace("workers = 2", "workers = 1")
+    text = text.replace("count = 2", "count = 4").replace("20 ms", "5 ms")
+    found = plan_of(parse_scenario(text.replace("100_000", "100_000_000")))
+    pairs, alone = found.ranked
+    assert (pairs.name, alone.name) == ("ad-psgd", "local-sgd interval=201")
+    assert not pairs.met_alone
+    assert pairs.seconds_to_target is not None
+    assert pairs.seconds_to_target > 2 * 3.2, "what a worker learnt alone is in its second one"
+    assert pairs.exchange_share > 0.5
+    assert alone.met_alone
+    assert alone.seconds_to_target is None
+    assert found.reason == (
+        "ad-psgd meets the target; local-sgd interval=201 does not, in 200 steps. Not counted as at"
+        " the target, since workers got there by themselves, before half of their steps had been"
+        " exchanged: local-sgd interval=201."
+    )
+
+
+def test_of_many_that_learn_alone_three_are_named() -> None:
+    made = [prediction("a", 1.0)]
+    made += [prediction(each, None, met_alone=True) for each in "bcdef"]
+    assert ranking.make_plan(made).reason.endswith("exchanged: b; c; d; 2 more.")
 
 
 def test_the_plan_is_ranked_by_time_and_says_why(

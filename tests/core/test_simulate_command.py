@@ -130,6 +130,29 @@ def test_what_sums_have_lost_is_a_column_where_something_got_lost(tmp_path: Path
     assert tables[1][2][-1] == f"{counters['lost_bytes'] / counters['lossy_bytes']:.1%}"
 
 
+def test_how_far_workers_were_apart_is_a_column_where_they_were(tmp_path: Path) -> None:
+    """A formula says nothing of it."""
+    together = SMALL[: SMALL.rindex("[[training.strategy]]")].replace("spread = 0.1\n", "")
+    formula = '[[training.strategy]]\nsync = "all-reduce"\nlevel = "closed-form"\nlabel = "said"\n'
+    apart = '[[training.strategy]]\nsync = "ps-asp"\n'
+    tables = []
+    for text in (together + formula, together + formula + apart):
+        (tmp_path / "job.toml").write_text(text)
+        result = simulate_once(tmp_path, "--json", str(tmp_path / "out.json"))
+        assert result.exit_code == 0, result.output
+        tables.append([line.split() for line in result.stdout.splitlines()])
+    found = [
+        each["most_behind"] for each in json.loads((tmp_path / "out.json").read_text())["outcomes"]
+    ]
+    assert found[:2] == [0, None]
+    assert found[2] > 1
+    assert "behind" not in tables[0][0]
+    assert tables[1][0][-1] == "behind"
+    assert tables[1][1][-1] == "0.0"
+    assert len(tables[1][2]) == len(tables[1][1]) - 1
+    assert tables[1][3][-1] == f"{found[2]:.1f}"
+
+
 def test_the_example_of_lossy_links_loses_something() -> None:
     examples = Path(__file__).parents[2] / "examples" / "simulations"
     read = read_scenario(examples / "lossy-links.toml")

@@ -101,12 +101,14 @@ def plan(
     ranking.check(read)
     if is_carried:
         packets.check(read)
-    for sentence in packets.NOTES if is_carried else not_modelled(read.cluster):
+    for sentence in packets.notes(read) if is_carried else not_modelled(read.cluster):
         sys.stderr.write(f"note: {sentence}\n")
     sweeping = Sweeping(jobs, ray, runs)
-    flows = [each.result for each in sweeping.make(ranking.runs_of(read), ranking.Prediction)]
+    screening = ranking.runs_of(read, has_time=is_carried and packets.is_calibrated(read))
+    flows = [each.result for each in sweeping.make(screening, ranking.Prediction)]
     found = ranking.make_plan(flows)
     if is_carried:
+        sys.stderr.write(f"note: {packets.left_out(read, found.ranked)}\n")
         again = sweeping.make(packets.runs_of(read, found.ranked), ranking.Prediction)
         found = ranking.make_plan([each.result for each in again], flows)
     if json is not None:

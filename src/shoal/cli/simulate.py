@@ -34,7 +34,7 @@ from shoal.jobs.result import Environment
 from shoal.report.terminal_table import output_console
 from shoal.scenario.spec_file import parse_scenario, read_text
 from shoal.sim.training.outcome import Outcome
-from shoal.sweeps import Run, spread_of, with_interval
+from shoal.sweeps import Run, spread_of_all, with_interval
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
@@ -188,7 +188,7 @@ def _table(rows: Sequence[tuple[Mapping[str, str], Sequence[Outcome]]]) -> Table
     table.add_column("strategy")
     for heading in headings(rows[0][0]).values():
         table.add_column(Text(heading), justify="right", overflow="fold")
-    columns: dict[str, tuple[Callable[[Outcome], float], str]] = {
+    columns: dict[str, tuple[Callable[[Outcome], float | None], str]] = {
         "steps/s": (lambda each: each.steps / each.seconds, ".1f"),
         "ms/step": (lambda each: each.step_ms, ".1f"),
         "compute": (lambda each: each.compute_share, ".0%"),
@@ -197,6 +197,8 @@ def _table(rows: Sequence[tuple[Mapping[str, str], Sequence[Outcome]]]) -> Table
         "virtual s": (lambda each: each.seconds, ".1f"),
     }
     every = [each for _, outcomes in rows for each in outcomes]
+    if any(each.most_behind for each in every):
+        columns["behind"] = (lambda each: each.most_behind, ".1f")
     if any(each.lost_share for each in every):
         columns["lost"] = (lambda each: each.lost_share, ".1%")
     if all(each.curve for each in every):
@@ -209,7 +211,7 @@ def _table(rows: Sequence[tuple[Mapping[str, str], Sequence[Outcome]]]) -> Table
         table.add_column(name, justify="right")
     for settings, outcomes in rows:
         cells = [
-            with_interval(spread_of([value(each) for each in outcomes]), form)
+            with_interval(spread_of_all([value(each) for each in outcomes]), form, missing="")
             for value, form in columns.values()
         ]
         table.add_row(Text(outcomes[0].name), *map(Text, settings.values()), *cells)

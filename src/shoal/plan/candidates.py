@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.groups import Topology
+from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
 from shoal.scenario.training_spec import SHOAL
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ _LOCAL_INTERVALS: Final = (2, 4, 8, 16)
 _OVERLAPPED: Final = {"overlap": "next-steps"}
 _OVERLAPPED_SIZES: Final = (2, 4)
 """Groups of Ripples that hide their averages: half of the sizes, to keep plans short."""
+_OTHER_SIZES: Final = (2, 4)
+"""Groups that are drawn at random, beside their usual size."""
 
 _CLASSES: Final = {
     "all-reduce": "AllReduce",
@@ -37,6 +41,9 @@ _CARRIERS: Final = ((SHOAL, 0.0), (SHOAL, 0.1), (TCP, 0.0))
 
 _WHOLE, _HALF = "float32", "float16"
 """What elements are sent as."""
+
+CARRIERS: Final = tuple(dict.fromkeys(transport for transport, _ in _CARRIERS))
+"""The transports that are tried."""
 
 _LOSES_NOTHING: Final = ("ad-psgd",)
 """What makes no sums, so that a bound allows nothing."""
@@ -141,6 +148,22 @@ def candidates(where: Topology) -> list[Candidate]:
         ]
     hidden = [each for each in found if _may_hide(each)]
     return found + [replace(each, options={**each.options, **_OVERLAPPED}) for each in hidden]
+
+
+def other_sizes(where: Topology) -> list[Candidate]:
+    """Return the random groups of other sizes than usual, for plans that have time for them."""
+    workers = where.world_size
+    drawn = (
+        (Candidate("ds-sync", {"shuffle": "random"}), math.ceil(math.sqrt(workers))),
+        (Candidate("ripples-random"), DEFAULT_GROUP_SIZE),
+    )
+    return [
+        replace(each, options={**each.options, "group_size": size, **every})
+        for every in ({} if interval == 1 else {"interval": interval} for interval in _INTERVALS)
+        for each, usual in drawn
+        for size in _OTHER_SIZES
+        if size != usual and size < workers
+    ]
 
 
 def _may_hide(candidate: Candidate) -> bool:

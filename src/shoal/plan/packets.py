@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from shoal.plan.candidates import Candidate, candidates, carried
+from shoal.plan.candidates import CARRIERS, Candidate, candidates, carried, other_sizes
 from shoal.plan.ranking import Prediction, order
 from shoal.scenario.training_spec import SHOAL, StrategySpec
-from shoal.sim.training.networks import level_of
+from shoal.sim.happenings import not_modelled
+from shoal.sim.training.networks import TRANSPORTS, level_of
 from shoal.sim.training.racks import racks_of
 from shoal.sim.training.simulation import (
     check_carrier,
@@ -34,9 +35,15 @@ NOTES: Final = (
     "Steps to the target are those of flows: what loss and rounding do to learning is left out.",
     "Transports carry a few steps each: what happens later on is left out.",
 )
+SERVERS_OVER_TCP: Final = (
+    "Calibrated flows are too fast for parameter servers over TCP: where every push meets at a host"
+    " packets may take twice as long."
+)
+"""What is to be said beside those where flows are calibrated."""
 
 _STRATEGIES: Final = 6
-"""That are worth packets, in their best form each; all-reduce is always among them."""
+"""That are worth packets, in their best form each; all-reduce is always among them. Where flows
+are calibrated all are."""
 _PACKETS: Final = 1_000_000
 """To be sent in a run, about."""
 _PAYLOAD_BYTES: Final = 1_400
@@ -48,7 +55,7 @@ def runs_of(scenario: Scenario, ranked: Sequence[Prediction]) -> list[Run]:
     """Return the packet runs of the best of `ranked`; each comes to a `Prediction`."""
     assert scenario.training is not None
     where = racks_of(scenario.cluster.topology, scenario.cluster.host_of)
-    by_name = {each.name: each for each in candidates(where)}
+    by_name = {each.name: each for each in (*candidates(where), *other_sizes(where))}
     training = replace(scenario.training, strategies=())
     return [
         Run(
@@ -61,7 +68,7 @@ def runs_of(scenario: Scenario, ranked: Sequence[Prediction]) -> list[Run]:
                 "flows": prediction,
             },
         )
-        for prediction in worth_packets(ranked)
+        for prediction in worth_packets(ranked, every_strategy=is_calibrated(scenario))
         for each in carried(by_name[prediction.name])
     ]
 
@@ -85,14 +92,53 @@ def check(scenario: Scenario) -> None:
                 check_messages(cluster, training, spec)
 
 
-def worth_packets(ranked: Sequence[Prediction]) -> list[Prediction]:
-    """Return the best form of the best strategies, and all-reduce as it is unasked."""
+def is_calibrated(scenario: Scenario) -> bool:
+    """Return whether flows carry the transports, as calibrated: next to no time, as runs go."""
+    assert scenario.training is not None
+    return scenario.training.level == "flows"
+
+
+def notes(scenario: Scenario) -> list[str]:
+    """Return a sentence for everything that a plan with transports knows nothing of."""
+    if not is_calibrated(scenario):
+        return [*NOTES]
+    return [*NOTES, *not_modelled(scenario.cluster, over_transports=True), SERVERS_OVER_TCP]
+
+
+def left_out(scenario: Scenario, ranked: Sequence[Prediction]) -> str:
+    """Say which strategies and forms, of those that were `ranked` as flows, no transport carries.
+
+    And which transports and what they may do is not tried.
+    """
+    worth = worth_packets(ranked, every_strategy=is_calibrated(scenario))
+    strategies = {_strategy(each) for each in worth}
+    others = dict.fromkeys(_strategy(e) for e in ranked if _strategy(e) not in strategies)
+    forms = len({e.name for e in ranked if _strategy(e) in strategies}) - len(worth)
+    parts = [f"the strategies {', '.join(others)}"] if others else []
+    if forms:
+        parts.append(f"of each strategy all forms but the best one as flows ({forms} forms)")
+    unused = ", ".join(each for each in TRANSPORTS if each not in CARRIERS)
+    parts.append(
+        f"the transports {unused}, other loss bounds, and elements rounded in sums of gradients"
+    )
+    return f"Not compared over transports: {'; '.join(parts)}. --json has all that ran as flows."
+
+
+def worth_packets(
+    ranked: Sequence[Prediction], *, every_strategy: bool = False
+) -> list[Prediction]:
+    """Return the best form of the best strategies, or of all, and all-reduce as it is unasked."""
     best: dict[str, Prediction] = {}
     for each in sorted(ranked, key=order):
-        best.setdefault(each.name.split()[0], each)
-    found = list(best.values())[:_STRATEGIES]
+        best.setdefault(_strategy(each), each)
+    most = len(best) + 1 if every_strategy else _STRATEGIES
+    found = list(best.values())[:most]
     usual = next((each for each in ranked if each.name == "all-reduce"), None)
-    return found if usual is None or usual in found else [*found[:-1], usual]
+    return found if usual is None or usual in found else [*found[: most - 1], usual]
+
+
+def _strategy(each: Prediction) -> str:
+    return each.name.split()[0]
 
 
 def predict_over(

@@ -3,7 +3,9 @@
 The cluster and the job's size set the clock; how many steps a strategy needs is learnt from a
 stand-in model on real data, under the same staleness and the same groups. So times to the target
 compare strategies; they are no forecast of a model that nobody has trained here. One run's number
-of steps is partly luck, so the middle one of several counts.
+of steps is partly luck, so the middle one of several counts. The mean of models that have exchanged
+next to nothing may be at the target, too, when each of them has learnt enough alone: that counts
+only when at least half of every worker's steps were in exchanges that are over.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 
 from shoal.diverged import Figure, restore
-from shoal.plan.candidates import TCP, Candidate, candidates
+from shoal.plan.candidates import TCP, Candidate, candidates, other_sizes
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.racks import racks_of
 from shoal.sim.training.replicas import Replicas, check_replicas
@@ -47,6 +49,8 @@ _CLOSE: Final = 0.05
 _MANY: Final = 100
 _COPIES: Final = 2
 """Of the models, which averages that hide behind computing take."""
+_NAMED: Final = 3
+"""Candidates that a sentence names, if there are more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Prediction:
     """Time to the target over the steps that workers made until then, on average; where it was not
     met, the mean over workers."""
     seconds_to_target: float | None
-    """None: the stand-in did not meet its target."""
+    """None: the stand-in did not meet its target, or alone."""
     steps_to_target: float | None
     consensus_distance: Figure
     """Of the stand-in's replicas when it met the target: what averaging leaves undone."""
@@ -76,6 +80,8 @@ class Prediction:
     """Share of a sum that may get lost."""
     is_rounded: bool = False
     """Whether a narrower type is sent than what is averaged."""
+    met_alone: bool = False
+    """Whether the target was met only before half of each worker's steps had been exchanged."""
 
     def __post_init__(self) -> None:
         """Read null as what was written so."""
@@ -102,9 +108,14 @@ def check(scenario: Scenario) -> None:
     check_replicas(load_dataset(DATASET), MODEL, recipe, workers, _COPIES)
 
 
-def runs_of(scenario: Scenario) -> list[Run]:
-    """Return the simulations of every candidate as flows; each comes to a `Prediction`."""
+def runs_of(scenario: Scenario, *, has_time: bool = False) -> list[Run]:
+    """Return the simulations of every candidate as flows; each comes to a `Prediction`.
+
+    More of them are tried if the plan `has_time`.
+    """
     assert scenario.training is not None
+    where = racks_of(scenario.cluster.topology, scenario.cluster.host_of)
+    found = [*candidates(where), *(other_sizes(where) if has_time else ())]
     training = replace(
         scenario.training, steps=_MOST_STEPS, strategies=(), transport="", level="flows"
     )
@@ -120,7 +131,7 @@ def runs_of(scenario: Scenario) -> list[Run]:
                 "target": TARGET,
             },
         )
-        for each in candidates(racks_of(scenario.cluster.topology, scenario.cluster.host_of))
+        for each in found
         for seed in range(first, first + SEEDS)
     ]
 
@@ -178,6 +189,7 @@ def predict(
         seed=cluster.seed,
         look_s=training.compute_s / _LOOKS,
         stop_at=target,
+        until_shared=True,
         judges_rank0=False,
     )
     outcome = simulate(
@@ -187,7 +199,7 @@ def predict(
         learner=replicas,
         tick=tick,
     )
-    last, met, steps = replicas.curve[-1], replicas.met_at, outcome.steps_by_rank
+    last, met = replicas.curve[-1], replicas.met_at
     return Prediction(
         name=candidate.name,
         line=candidate.line,
@@ -196,11 +208,12 @@ def predict(
         seconds_to_target=met,
         steps_to_target=None if met is None else last.mean_step,
         consensus_distance=last.consensus_distance,
-        steps_behind=None if met is None else max(steps) - min(steps),
+        steps_behind=None if met is None else last.steps_behind,
         lost_share=0.0,
         compute_share=outcome.compute_share,
         wait_share=outcome.wait_share,
         exchange_share=outcome.exchange_share,
+        met_alone=met is None and replicas.met_alone_at is not None,
     )
 
 
@@ -211,6 +224,18 @@ def order(each: Prediction) -> tuple[bool, float, float]:
 
 
 def _reason(ranked: Sequence[Prediction]) -> str:
+    """Say why the first one is first, and which do not count though they are at the target."""
+    alone = list(dict.fromkeys(each.name for each in ranked if each.met_alone))
+    if not alone:
+        return _why_first(ranked)
+    more = f"; {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
+    return (
+        f"{_why_first(ranked)} Not counted as at the target, since workers got there by themselves,"
+        f" before half of their steps had been exchanged: {'; '.join(alone[:_NAMED])}{more}."
+    )
+
+
+def _why_first(ranked: Sequence[Prediction]) -> str:
     """Say why the first one is first, beside all-reduce or, if it is that, beside the second."""
     best = ranked[0]
     if best.seconds_to_target is None:

@@ -143,3 +143,76 @@ def test_the_curve_has_a_point_for_every_look_and_the_target_its_time() -> None:
     assert replicas.curve[-1].mean_step == 5 / WORKERS
     unmet = make(stop_at=1.1)
     assert not unmet.is_satisfied
+
+
+SECOND = 10**12
+
+
+def alone(**about: object) -> Replicas:
+    """Return replicas that are at their target from the beginning, if that counted."""
+    replicas = make(stop_at=0.0, until_shared=True, **about)  # type: ignore[arg-type]
+    assert not replicas.is_satisfied
+    assert replicas.met_alone_at == 0.0
+    return replicas
+
+
+def test_a_target_counts_once_every_worker_has_exchanged() -> None:
+    replicas = alone()
+    for rank in range(WORKERS):
+        replicas.update(rank)
+    replicas.average([0, 1], [0.5, 0.5])
+    replicas.note_step(0, SECOND)
+    assert not replicas.is_satisfied, "worker 2 has not"
+    replicas.average([2], [1.0])
+    replicas.note_step(0, 2 * SECOND)
+    assert not replicas.is_satisfied, "with itself"
+    replicas.average([1, 2], [0.5, 0.5])
+    replicas.note_step(0, 3 * SECOND)
+    assert replicas.met_at == 3.0
+    assert replicas.met_alone_at == 0.0
+
+
+def test_of_a_copy_counts_what_was_in_it() -> None:
+    """Averages take long: what has been learnt since a copy was taken nobody else has."""
+    replicas = alone()
+    for rank in range(WORKERS):
+        replicas.update(rank)
+        replicas.copy(rank)
+    for _ in range(2):
+        replicas.update(1)
+    replicas.average(range(WORKERS), [1 / WORKERS] * WORKERS, copies=True)
+    replicas.note_step(0, SECOND)
+    assert not replicas.is_satisfied, "one of three updates"
+    replicas.copy(1)
+    replicas.average([0, 1], [0.5, 0.5], copies=True)
+    replicas.note_step(0, 2 * SECOND)
+    assert replicas.met_at == 2.0
+
+
+def test_sums_of_gradients_and_pulls_are_exchanges_too() -> None:
+    summed = alone()
+    for rank in range(WORKERS):
+        summed.compute_gradient(rank)
+    summed.update_by_mean(range(WORKERS))
+    summed.note_step(0, SECOND)
+    assert summed.met_at == 1.0
+    served = alone()
+    for rank in range(WORKERS):
+        served.compute_gradient(rank)
+        served.push([rank], 1 / WORKERS)
+        served.serve(rank)
+    for rank in range(WORKERS):
+        served.note_step(rank, (rank + 1) * SECOND)
+        assert not served.is_satisfied
+        served.pull(rank)
+    served.note_step(0, 4 * SECOND)
+    assert served.met_at == 4.0
+
+
+def test_a_point_of_the_curve_says_how_far_the_slowest_is_behind() -> None:
+    replicas = make()
+    for _ in range(3):
+        replicas.update(1)
+    replicas.update(0)
+    replicas.note_step(1, SECOND)
+    assert [each.steps_behind for each in replicas.curve] == [0, 3]

@@ -56,6 +56,16 @@ def test_a_worker_may_have_made_no_step_when_the_target_is_met(
     assert out.compute_share + out.wait_share + out.exchange_share == pytest.approx(1, abs=2e-3)
 
 
+def test_an_exchange_that_is_still_open_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs exchange for seconds, steps take 20 ms: two of four workers can only wait for it."""
+    stop_after(60, monkeypatch)
+    large = replace(job(slow=1.0), parameters=100_000_000)
+    out = simulate(CLUSTER, large, StrategySpec("ad-psgd"))
+    assert "exchanges" not in out.counters
+    assert out.exchange_share == pytest.approx(0.5 * (1 - 2 * 0.02 / out.seconds), rel=1e-2)
+    assert out.compute_share + out.exchange_share == pytest.approx(1)
+
+
 @pytest.mark.parametrize("name", [*SIMULATED, *BASELINES])
 def test_what_takes_longer_than_time_can_count_is_said(name: str) -> None:
     """It ended before the last step as if it had been the last."""

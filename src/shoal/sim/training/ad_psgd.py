@@ -53,9 +53,9 @@ class ADPSGD(AbstractSimulatedStrategy):
             world.learner.compute_gradient(rank)
             yield world.computes(rank, step)
             if exchange is not None:
-                begin = world.time.now
+                times.begin_exchange(world.time.now)
                 yield exchange
-                times.exchange += world.time.now - begin
+                times.end_exchange(world.time.now)
             world.learner.update_by_mean([rank])
             if self._pairs.is_active(rank):
                 exchange = Signal()

@@ -41,22 +41,23 @@ class Generated(AbstractPeriodicAveraging):
         for rank, host in enumerate(world.host_of):
             self._generator.join(rank, host)
         self._over = [Signal() for _ in range(world.size)]
+        self._asked = [0] * world.size
+        """When each worker began to wait for a group."""
 
     def _average(self, rank: int, round_index: int) -> Process:
         """Average within the groups that the generator hands out."""
-        world, times = self._world, self._times[rank]
-        begin, delay = world.time.now - self._lead, world.control_delay - self._lead
+        world = self._world
+        asked, delay = world.time.now - self._lead, world.control_delay - self._lead
         while True:
+            self._asked[rank] = asked
             if delay:
                 yield delay
             over = self._over[rank] = Signal()
             self._begin(self._generator.request(rank, world.time.now // 1_000))
-            assignment, started = yield over
-            times.wait += started - begin
-            times.exchange += world.time.now - started
+            assignment = yield over
             if rank not in assignment.more:
                 return
-            begin, delay = world.time.now, world.control_delay  # another group comes first
+            asked, delay = world.time.now, world.control_delay  # another group comes first
 
     def _leave(self, rank: int) -> None:
         self._begin(self._generator.leave(rank, self._world.time.now // 1_000))
@@ -66,12 +67,16 @@ class Generated(AbstractPeriodicAveraging):
             self._world.time.begin(self._exchange(each))
 
     def _exchange(self, assignment: Assignment) -> Process:
-        world, members = self._world, assignment.members
-        started = world.time.now
+        world, members, times = self._world, assignment.members, self._times
+        now = world.time.now
+        for member in members:
+            times[member].wait += now - self._asked[member]
+            times[member].begin_exchange(now)
         if len(members) > 1:
             yield from self._mean(members)
         for member in members:
-            world.time.give(self._over[member], (assignment, started))
+            times[member].end_exchange(world.time.now)
+            world.time.give(self._over[member], assignment)
 
     def finish(self, world: World) -> None:
         """Note what the generator has counted."""

@@ -33,6 +33,8 @@ class CurvePoint:
     rank0: Figure
     consensus_distance: Figure
     """Root mean square distance of the models from their mean."""
+    steps_behind: int
+    """Staleness: from the worker with the most updates to the one with the fewest."""
 
     def __post_init__(self) -> None:
         """Read null as what was written so."""

@@ -22,7 +22,8 @@ class Outcome:
     compute_share: float
     wait_share: float
     exchange_share: float
-    """Of the workers' time until each had made its last step."""
+    """Of the workers' time until each had made its last step, or until the run was stopped if an
+    exchange held it then."""
     steps_by_rank: tuple[int, ...]
     counters: dict[str, float]
     flows: int
@@ -31,6 +32,9 @@ class Outcome:
     """Of every worker's times: the same scenario and seed give the same."""
     curve: tuple[CurvePoint, ...] = ()
     """What the workers' models knew when, if they learnt; the last point is the end's."""
+    most_behind: int | None = None
+    """Staleness: the most steps that the slowest worker was behind the fastest, at any time; None:
+    not known, of a formula."""
 
     @property
     def lost_share(self) -> float:

@@ -71,21 +71,21 @@ class ParameterServer(AbstractSimulatedStrategy):
         for step in range(world.steps):
             world.learner.compute_gradient(rank)
             yield world.computes(rank, step)
-            begin = world.time.now
+            times.begin_exchange(world.time.now)
             if others and world.carries_values:
                 yield from self._push_values(rank, others)
             elif others:
                 yield world.push(rank, others, parts)
             if software:
                 yield software
-            times.exchange += world.time.now - begin
+            times.end_exchange(world.time.now)
             self._push(rank)
             begin = world.time.now
             self._grants[rank] = Signal()
             if not clock.pull(rank):
                 yield self._grants[rank]
             times.wait += world.time.now - begin
-            begin = world.time.now
+            times.begin_exchange(world.time.now)
             world.learner.serve(rank)  # others' updates go on while it is being sent
             if others and self._pull_bound and world.carries_values:
                 yield from self._pull_values(rank, others)
@@ -95,7 +95,7 @@ class ParameterServer(AbstractSimulatedStrategy):
                 world.learner.pull(rank)
             if software:
                 yield software
-            times.exchange += world.time.now - begin
+            times.end_exchange(world.time.now)
             world.stepped(rank)
         self._release(clock.leave(rank).released)
 
@@ -144,6 +144,8 @@ class ParameterServer(AbstractSimulatedStrategy):
             self._world.time.give(self._grants[rank])
 
     def finish(self, world: World) -> None:
-        """Note how stale reads were."""
-        for behind, count in sorted(self._clock.staleness_counts.items()):
-            world.count(f"staleness.{behind}", count)
+        """Note how stale reads were, as real servers do: a pull reads a shard of each."""
+        reads = self._clock.staleness_counts
+        world.count("shard_reads", world.size * sum(reads.values()))
+        world.count("staleness", world.size * sum(behind * n for behind, n in reads.items()))
+        world.count("max.staleness", max(reads))

@@ -115,8 +115,9 @@ class DelayedAverage:
         """
         if self._over is None or not (wait or self._over.given):
             return
-        begin = self._world.time.now
+        world, times = self._world, self._world.times[self._rank]
+        times.begin_exchange(world.time.now)
         yield self._over
-        self._world.times[self._rank].exchange += self._world.time.now - begin
-        self._world.learner.add_changes(self._rank)
+        times.end_exchange(world.time.now)
+        world.learner.add_changes(self._rank)
         self._over = None

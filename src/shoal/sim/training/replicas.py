@@ -53,9 +53,10 @@ class Replicas(AbstractLearner):
 
     The curve gets a point at the beginning and after every `look_s` seconds of virtual time, from
     the first `samples` test samples (None: all). `stop_at` is a value of the metric at which
-    `met_at` notes the time. Without `judges_rank0` the curve does not say what rank 0's model comes
-    to by itself (NaN), and a look takes two thirds of the time. Raises `ResourceError` if memory
-    has no room for so many.
+    `met_at` notes the time; with `until_shared` only when at least half of every worker's updates
+    were in an exchange that is over, since models that learn alone meet it too. Without
+    `judges_rank0` the curve does not say what rank 0's model comes to by itself (NaN), and a look
+    takes two thirds of the time. Raises `ResourceError` if memory has no room for so many.
     """
 
     def __init__(
@@ -69,10 +70,11 @@ class Replicas(AbstractLearner):
         look_s: float,
         samples: int | None = None,
         stop_at: float | None = None,
+        until_shared: bool = False,
         judges_rank0: bool = True,
     ) -> None:
         check_replicas(dataset, model, recipe, workers)
-        self._judges_rank0 = judges_rank0
+        self._judges_rank0, self._until_shared = judges_rank0, until_shared
         self._dataset, self._samples, self._stop_at = dataset, samples, stop_at
         self._workers = workers
         self._models = [make_model(model, dataset, seed) for _ in range(workers + 1)]
@@ -93,18 +95,32 @@ class Replicas(AbstractLearner):
         self._judge = make_model(model, dataset, seed)
         self._judge_row = _share_memory([self._judge])
         self._steps = [0] * workers
+        self._updates = [0] * workers
+        """By worker, how many gradients of its own have changed a model or the server's."""
+        self._shared = [0] * workers
+        """Those of them that were in the latest exchange with others that is over."""
+        self._copied_at = [0] * workers
+        """Those that are in its copy."""
         self._look_every, self._next_look = round(look_s * _PICOSECONDS), 0
         self._curve: list[CurvePoint] = []
         self.met_at: float | None = None
         """Virtual seconds at which the mean of all models met `stop_at`."""
+        self.met_alone_at: float | None = None
+        """The same, when too little had been exchanged for that to count."""
         self.last_loss = [0.0] * workers
         """Of each worker's latest batch, before the step."""
         self._look(0)
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the mean of all models has met `stop_at`."""
+        """Whether the mean of all models has met `stop_at`, and that counts."""
         return self.met_at is not None
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether all have learnt, and none of them more since its latest exchange than before."""
+        pairs = zip(self._updates, self._shared, strict=True)
+        return self._workers < 2 or all(0 < made <= 2 * shared for made, shared in pairs)
 
     @property
     def num_parameters(self) -> int:
@@ -133,6 +149,7 @@ class Replicas(AbstractLearner):
         """Compute a gradient and make a local step."""
         self.compute_gradient(rank)
         self._optimizers[rank].step()
+        self._updates[rank] += 1
 
     def compute_gradient(self, rank: int) -> None:
         """Compute a gradient of the parameters as they are."""
@@ -149,6 +166,12 @@ class Replicas(AbstractLearner):
         rows = self._rows_of(copies=copies)
         mine = rows[list(members)]
         rows[list(members)] = torch.tensor(shares).to(mine.dtype) @ mine
+        if len(members) > 1:
+            self._note_shared(members, self._copied_at if copies else self._updates)
+
+    def _note_shared(self, members: Sequence[int], updates: Sequence[int]) -> None:
+        for rank in members:
+            self._shared[rank] = updates[rank]
 
     @property
     def state_per_parameter(self) -> float:
@@ -179,6 +202,7 @@ class Replicas(AbstractLearner):
         if self._copies is None:
             self._copies, self._copied = (self._rows[: self._workers].clone() for _ in range(2))
         self._copies[rank] = self._copied[rank] = self._rows[rank].to(_SENT_AS[wire])
+        self._copied_at[rank] = self._updates[rank]
 
     def add_changes(self, rank: int) -> None:
         """Add to a worker's parameters what averaging has changed in its copy."""
@@ -228,6 +252,9 @@ class Replicas(AbstractLearner):
                     parameter.grad = mean
         for rank in members:
             self._optimizers[rank].step()
+            self._updates[rank] += 1
+        if len(members) > 1:
+            self._note_shared(members, self._updates)
         statistics = self._rows[list(members), self._trained :]
         self._rows[list(members), self._trained :] = statistics.mean(dim=0)
 
@@ -240,6 +267,8 @@ class Replicas(AbstractLearner):
         for group, rate in zip(self._optimizers[-1].param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
         self._optimizers[-1].step()
+        for rank in ranks:
+            self._updates[rank] += 1
         statistics = self._rows[list(ranks), self._trained :].mean(dim=0)
         self._rows[-1, self._trained :].lerp_(statistics, scale)
 
@@ -252,6 +281,7 @@ class Replicas(AbstractLearner):
     def pull(self, rank: int) -> None:
         """Copy what has been set aside."""
         self._rows[rank] = self._served_to(rank)
+        self._note_shared([rank], self._updates)
 
     def served(self, rank: int) -> NDArray[np.float32]:
         """Return the trained parameters that have been set aside, as an array of its own."""
@@ -286,6 +316,7 @@ class Replicas(AbstractLearner):
             averaged=self._evaluate(mean, samples),
             rank0=self._evaluate(rows[0], samples) if self._judges_rank0 else math.nan,
             consensus_distance=float((rows - mean).square().sum(dim=1).mean().sqrt()),
+            steps_behind=max(self._updates) - min(self._updates),
         )
 
     def _look(self, now: int) -> None:
@@ -295,8 +326,12 @@ class Replicas(AbstractLearner):
         target = self._stop_at
         if target is None or self.met_at is not None:
             return
-        if meets(self._dataset.task, point.averaged, target):
+        if not meets(self._dataset.task, point.averaged, target):
+            return
+        if self._is_shared or not self._until_shared:
             self.met_at = point.seconds
+        elif self.met_alone_at is None:
+            self.met_alone_at = point.seconds
 
     def _evaluate(self, row: Tensor, samples: int | None) -> float:
         self._judge_row[0] = row

@@ -393,8 +393,10 @@ def model_of(training: TrainingSpec) -> ModelSize:
 
 def _outcome(name: str, world: World) -> Outcome:
     times = world.times
-    total = sum(each.ended for each in times) or 1
-    compute, wait, exchange = (sum(each.of_steps[part] for each in times) for part in range(3))
+    end = max(each.ended for each in times)
+    spent = [each.until(end) for each in times]
+    total, compute, wait, exchange = (sum(part) for part in zip(*spent, strict=True))
+    total = total or 1
     digest = hashlib.blake2b(digest_size=8)
     for each in times:
         digest.update(repr((*each.of_steps, each.ended)).encode())
@@ -402,7 +404,7 @@ def _outcome(name: str, world: World) -> Outcome:
         name=name,
         workers=world.size,
         steps=sum(each.steps for each in times),
-        seconds=max(each.ended for each in times) / PICOSECONDS,
+        seconds=end / PICOSECONDS,
         # a target may be met before a slow worker has made a step
         step_ms=fmean(t.ended / t.steps for t in times if t.steps) / PICOSECONDS * 1e3,
         compute_share=compute / total,
@@ -413,4 +415,5 @@ def _outcome(name: str, world: World) -> Outcome:
         flows=world.time.network.flows_ended,
         digest=digest.hexdigest(),
         curve=tuple(world.learner.curve),
+        most_behind=world.progress.most_behind,
     )

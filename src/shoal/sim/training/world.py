@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from shoal.sim.network import SummingNetwork
 from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
+from shoal.sim.training.progress import Progress
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
@@ -41,6 +42,27 @@ class Times:
     """When the last of its steps was made."""
     of_steps: tuple[int, int, int] = (0, 0, 0)
     """The above three when its last step was made: of a step under way nothing is in them."""
+    exchanges_since: int | None = None
+    """When the exchange began that holds the worker now, if one does."""
+
+    def begin_exchange(self, now: int) -> None:
+        """Note that the worker can do nothing else until an exchange is over."""
+        self.exchanges_since = now
+
+    def end_exchange(self, now: int) -> None:
+        """Note that it is over."""
+        assert self.exchanges_since is not None
+        self.exchange += now - self.exchanges_since
+        self.exchanges_since = None
+
+    def until(self, now: int) -> tuple[int, int, int, int]:
+        """Return the time until its last step, and what of it was computing, waiting, exchanging.
+
+        If the run ends at `now` and an exchange holds the worker then, it is the time until `now`.
+        """
+        if self.exchanges_since is None:
+            return self.ended, *self.of_steps
+        return now, self.compute, self.wait, self.exchange + now - self.exchanges_since
 
 
 @dataclass
@@ -66,6 +88,7 @@ class World:
     """What of an element is sent where it may be rounded: one of `transport.forms.IN_FLOAT32`."""
     counters: dict[str, float] = field(default_factory=dict)
     times: list[Times] = field(init=False)
+    progress: Progress = field(init=False)
     summing: SummingNetwork | None = field(init=False)
     """The network, if its transport makes sums itself."""
     loses_values: bool = field(init=False)
@@ -74,6 +97,7 @@ class World:
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
         self.times = [Times() for _ in self.host_of]
+        self.progress = Progress(self.size)
         network = self.time.network
         self.summing = network if isinstance(network, SummingNetwork) else None
         is_bounded = isinstance(network, BoundedLossNetwork) and network.loss_bound > 0
@@ -121,6 +145,7 @@ class World:
         mine.steps += 1
         mine.ended = self.time.now
         mine.of_steps = mine.compute, mine.wait, mine.exchange
+        self.progress.step(mine.steps, mine.ended)
         self.learner.note_step(rank, self.time.now)
         if self.learner.is_satisfied:
             self.time.stop()
@@ -329,7 +354,8 @@ class Meeting:
             return
         for member, since in self._arrived.items():
             self._times[member].wait += now - since
+            self._times[member].begin_exchange(now)
         yield from exchange
         for member in self._members:
-            self._times[member].exchange += world.time.now - now
+            self._times[member].end_exchange(world.time.now)
         world.time.give(self._over)
