@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -337,3 +338,25 @@ def test_a_file_of_two_machines_says_which_job_ran_on_which() -> None:
     file = file.with_outcome(there, outcome("peer", 2.0))
     found = {each.key.contender: each.processor for each in file.outcomes}
     assert found == {"ours": "this one", "peer": "the other"}
+
+
+def test_a_training_that_diverged_can_be_read_again(tmp_path: Path) -> None:
+    made = outcome(OURS.name, 1.0)
+    assert made.figures is not None
+    lost = msgspec.structs.replace(
+        made.figures,
+        seconds_to_target=None,
+        final_loss=math.nan,
+        consensus_distance=math.inf,
+        curve=[(0.0, 3.0), (1.0, math.nan)],
+    )
+    diverged = msgspec.structs.replace(made, figures=lost)
+    file = with_rows(ClusterFile(environment=describe_environment(), outcomes=[diverged]))
+    path = tmp_path / "cluster.json"
+    write_cluster_file(path, file)
+    found = read_cluster_file(path).outcomes[0].figures
+    assert found is not None
+    assert math.isnan(found.final_loss)
+    assert math.isnan(found.consensus_distance)
+    assert found.curve[0] == (0.0, 3.0)
+    assert math.isnan(found.curve[1][1])

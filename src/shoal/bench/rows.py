@@ -6,10 +6,14 @@ against. What does not apply is null; `met` is set only where there is a target.
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import force_setattr
+
+from shoal.diverged import Figure, restore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +28,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     case: str
     metric: str
     unit: str
-    value: float
+    value: Figure
     """Median over the repeats (mean over the seeds for an accuracy)."""
 
     peer: str | None = None
@@ -36,7 +40,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Bound of `ratio` where there is one, else of `value`."""
 
     met: bool | None = None
-    spread: list[float] = []
+    spread: list[Figure] = []
     """Smallest and largest of what `value` (or `ratio`, where there is one) is the median of."""
 
     deviation: float | None = None
@@ -44,6 +48,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     quick: bool = False
     """Whether the counts were cut down by --quick: an indication, not a measurement."""
+
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "value", write=force_setattr)
+        spread = [math.nan if each is None else each for each in self.spread]
+        force_setattr(self, "spread", spread)
 
 
 class Target(msgspec.Struct, frozen=True):

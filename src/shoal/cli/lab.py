@@ -141,6 +141,8 @@ def down(
     from shoal.lab.resident.messages import names_of_labs
     from shoal.lab.resident.visit import chosen, take_down
 
+    if sum((name is not None, lab is not None, every)) > 1:
+        raise UsageError("Name one lab, by --lab or without, or say --all.")
     for each in names_of_labs() if every else [chosen(name or lab)]:
         take_down(each)
         sys.stderr.write(f"{each} is gone\n")

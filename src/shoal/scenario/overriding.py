@@ -18,7 +18,7 @@ def value_of(text: str) -> object:
     """Return what `text` means in TOML, or the text itself: of words quotes may be left out."""
     try:
         found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return text
     return found["value"] if len(found) == 1 else text
 

@@ -112,7 +112,7 @@ def parse_scenario(
     """
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # of TOML, or of a number of thousands of digits
         message = f"{name} is not TOML: {error}."
         raise UsageError(message) from error
     top = Table(with_values(values, changes or {}), (), lines_of(text), name)

@@ -58,9 +58,10 @@ def slower_hosts(cluster: ClusterSpec) -> list[tuple[int, int, float]]:
 
 def processes(cluster: ClusterSpec, time: VirtualTime) -> Iterator[Process]:
     """Yield what has to run beside the workers."""
+    others = _Others(time, is_cut_off=_is_cut_off(cluster.topology))
     if any(isinstance(each, LinkEvent) for each in cluster.events):
-        yield _change_links(cluster, time)
-    others = _Others(time)
+        others.is_cut_off = False  # as long as something may change
+        yield _change_links(cluster, time, others)
     for flow in cluster.flows:
         if flow.protocol == "tcp" or not time.network.sends_datagrams:
             sending = _send(flow, time, others)
@@ -69,10 +70,13 @@ def processes(cluster: ClusterSpec, time: VirtualTime) -> Iterator[Process]:
 
 
 class _Others:
-    """The background flows: they must not keep time going when nothing else ever happens again."""
+    """The background flows: they must not keep time going when nothing else ever happens again.
 
-    def __init__(self, time: VirtualTime) -> None:
-        self._time = time
+    That is when a host stays cut off (`is_cut_off`) and others have come to wait for it.
+    """
+
+    def __init__(self, time: VirtualTime, *, is_cut_off: bool) -> None:
+        self._time, self.is_cut_off = time, is_cut_off
         self.processes: set[Process] = set()
         self.transfers_begun = 0
         self._known, self._since = -1, 0
@@ -83,7 +87,9 @@ class _Others:
         return self._time.transfer([flow.source], [flow.target], [size], most=rate)
 
     def go_on(self) -> bool:
-        """Return False when the workers have long done nothing but wait for transfers."""
+        """Return False when the workers have long done nothing but wait for who is cut off."""
+        if not self.is_cut_off:
+            return True
         begun = self._time.transfers_begun - self.transfers_begun
         if begun != self._known or self._time.is_anyone_asleep(but=self.processes):
             self._known, self._since = begun, self._time.now
@@ -197,7 +203,16 @@ def not_modelled(cluster: ClusterSpec, *, over_transports: bool = False) -> list
     return found
 
 
-def _change_links(cluster: ClusterSpec, time: VirtualTime) -> Process:
+def _is_cut_off(topology: Topology) -> bool:
+    """Return whether a host cannot reach another."""
+    try:
+        check_paths(topology, down_cables(topology))
+    except UsageError:
+        return True
+    return False
+
+
+def _change_links(cluster: ClusterSpec, time: VirtualTime, others: _Others) -> Process:
     """Change cables when events say so, and routes when switches have noticed."""
     agenda: list[tuple[float, int, LinkEvent | None]] = []
     for order, event in enumerate(cluster.events):
@@ -216,6 +231,7 @@ def _change_links(cluster: ClusterSpec, time: VirtualTime) -> Process:
         topology = changed(topology, change, cluster.topology)
         for number in change.cables:
             time.network.alter(time.now, number, topology.cables[number])
+    others.is_cut_off = _is_cut_off(topology)
 
 
 def _send(flow: Flow, time: VirtualTime, others: _Others) -> Process:

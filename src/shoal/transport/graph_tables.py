@@ -73,11 +73,11 @@ def piece_length(
 
 
 def messages_of_sum(count: int, piece: int, members: int, *, ring: bool = False) -> int:
-    """Return how many messages a member sends the one that it sends most, of a sum over them all.
+    """Return at most how many messages a member sends to one other, of a sum over them all.
 
-    `count` elements are cut into a shard for each of `members`, and shards into messages of `piece`
-    elements. Directly a shard goes there to be added up, and its sum comes back; in a ring all but
-    one shard pass twice.
+    Shards that are not all alike may make a few less. `count` elements are cut into a shard for
+    each of `members`, and shards into messages of `piece` elements. Directly a shard goes there to
+    be added up, and its sum comes back; in a ring all but one shard pass twice.
     """
     shard = -(-count // members)
     return 2 * (members - 1 if ring else 1) * -(-shard // piece)

@@ -140,6 +140,17 @@ def test_workers_stand_still_though_background_flows_go_on(transport: str, proto
         simulate(cluster, job, StrategySpec("all-reduce"))
 
 
+def test_background_flows_go_on_beside_transfers_that_take_minutes() -> None:
+    """Half of a link is theirs all the time: an average of 100 s alone takes twice as long."""
+    flow = Flow(0, 1, "tcp", None)
+    slow = star(host_names(2), Materials(Port(10**6), Port(10**6), Link()))
+    cluster = replace(CLUSTER, topology=slow, flows=(flow,))
+    job = replace(JOB, parameters=3_000_000, steps=2)
+    alone = 1.2e7 * TCP_HEADERS * 8 / 10**6
+    took = simulate(cluster, job, StrategySpec("all-reduce")).seconds
+    assert took == pytest.approx(2 * (0.1 + 2 * alone), rel=1e-3)
+
+
 def test_waiting_long_for_a_link_that_recovers_is_no_standstill() -> None:
     down = LinkEvent(0.25, cables=(1,), link=(("down", True),))
     back = LinkEvent(400.0, cables=(1,), recover=True)

@@ -6,12 +6,15 @@ promises to train. A target is met at the first look at which that model's loss 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 
 from shoal.bench.cluster.task import Task
+from shoal.diverged import Figure, restore
 from shoal.jobs.evaluation import consensus_distance
 
 if TYPE_CHECKING:
@@ -36,11 +39,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     seconds_to_target: float | None
     """Null if the averaged model did not get there in the job's time."""
 
-    final_loss: float
+    final_loss: Figure
     """Of the averaged model, at the end of the job's time."""
 
     final_accuracy: float
-    consensus_distance: float
+    consensus_distance: Figure
     """Root mean square distance of the workers' models from their mean, at the end."""
 
     steps: list[int]
@@ -62,11 +65,17 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     switch_late_ms: float
     """The most by which the switch did something after its time."""
 
-    curve: list[tuple[float, float]]
+    curve: list[tuple[float, Figure]]
     """Seconds, and the averaged model's loss then."""
 
     says: list[str]
     """By rank: what the library says about slow workers and links."""
+
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "final_loss", "consensus_distance", write=force_setattr)
+        curve = [(at, math.nan if loss is None else loss) for at, loss in self.curve]
+        force_setattr(self, "curve", curve)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,6 +82,8 @@ class FlowNetwork:
         self._seed, self._transfers = first_key(seed), 0
         self._now, self._next_event = 0, NEVER
         self._delays = ways.delays
+        self._has_other_delays = False
+        """Whether ways are to be laid anew before the next flow begins."""
 
     @property
     def header_factor(self) -> float:
@@ -105,6 +107,8 @@ class FlowNetwork:
 
     def delay(self, source: int, target: int) -> int:
         """Return how long a bit takes from host to host, picoseconds."""
+        if self._has_other_delays:
+            self._lay(self._avoided)
         return self._delays.between(source, target)
 
     def start(
@@ -122,6 +126,8 @@ class FlowNetwork:
         transfers that are over are used again. Raises `ResourceError` if more flows are under way
         than memory has room for.
         """
+        if self._has_other_delays:
+            self._lay(self._avoided)
         self._transfers += 1
         key, count = self._seed + (self._transfers << 12), len(sizes)
         if count > len(self._state.flows):
@@ -169,8 +175,7 @@ class FlowNetwork:
         self.set_rate(at, number, _carried_by(cable))
         before = self.topology.cables[number]
         self.topology = self.topology.with_cable(number, cable)
-        if delay_of(cable) != delay_of(before):
-            self._lay(self._avoided)
+        self._has_other_delays |= delay_of(cable) != delay_of(before)
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Let flows take the shortest ways without these cables from `at` on.
@@ -190,6 +195,7 @@ class FlowNetwork:
 
     def _lay(self, without: Collection[int]) -> None:
         """Lay the ways of flows that begin from now on."""
+        self._has_other_delays = False
         ways = _Layout(self.topology, without, spray=self._spray)
         self._state = with_hops(self._state, ways.longest + 2)
         self._ways = ways.tables()

@@ -237,8 +237,10 @@ class PacketNetwork:
     def alter(self, at: int, number: int, cable: Cable) -> None:
         """Let the cable of this number be like `cable` from `at` on."""
         self.change(at, like(number, cable))
+        before = self.topology.cables[number]
         self.topology = self.topology.with_cable(number, cable)
-        self._lay_ways()
+        if delay_of(cable) != delay_of(before) or cable.port.rate != before.port.rate:
+            self._lay_ways()
 
     def avoid(self, at: int, cables: Collection[int]) -> None:
         """Send by shortest paths without these cables from `at` on."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 
 from shoal.bench.cluster.trials.traffic import Passed, Sent
 from shoal.bench.cluster.trials.work import Work
+from shoal.diverged import Figure, restore
 
 
 class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +39,7 @@ class TrialFigures(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float
     """Of the mean of all workers' models after the last step, in percent."""
 
-    consensus_distance: float
+    consensus_distance: Figure
     """Root mean square distance of the workers' models from their mean then."""
 
     processors_busy: float
@@ -54,6 +56,10 @@ class TrialFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     to_spines: list[list[Passed]] = []
     """At the leaves' ports to each spine; none on a star."""
+
+    def __post_init__(self) -> None:
+        """Read null as what was written so."""
+        restore(self, "consensus_distance", write=force_setattr)
 
     @property
     def p99_ms(self) -> float:
