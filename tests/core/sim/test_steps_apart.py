@@ -18,19 +18,26 @@ SLOW = TrainingSpec(
 )
 
 
+def told(*happened: tuple[int, int]) -> Progress:
+    """Return the progress of three workers, of which each of these makes a step at a time."""
+    steps = [0, 0, 0]
+    progress = Progress(lambda: min(steps))
+    for worker, now in happened:
+        if progress.leads_since < now:
+            progress.settle()
+        steps[worker] += 1
+        if steps[worker] > progress.fastest:
+            progress.lead(steps[worker], now)
+    return progress
+
+
 def test_the_most_that_the_slowest_was_behind_is_kept() -> None:
-    progress = Progress(3)
-    for made, now in ((1, 5), (2, 6), (1, 7), (3, 8), (1, 9), (2, 10), (2, 11), (3, 12), (3, 13)):
-        progress.step(made, now)
-    assert progress.most_behind == 3
+    order = ((0, 5), (0, 6), (1, 7), (0, 8), (2, 9), (1, 10), (2, 11), (1, 12), (2, 13))
+    assert told(*order).most_behind == 3
 
 
 def test_steps_that_end_together_are_not_apart() -> None:
-    progress = Progress(3)
-    for step in (1, 2, 3):
-        for _ in range(3):
-            progress.step(step, step)
-    assert progress.most_behind == 0
+    assert told(*((worker, step) for step in (1, 2, 3) for worker in range(3))).most_behind == 0
 
 
 @pytest.mark.parametrize("name", ["all-reduce", "ps-bsp"])

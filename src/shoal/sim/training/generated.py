@@ -43,10 +43,12 @@ class Generated(AbstractPeriodicAveraging):
         self._over = [Signal() for _ in range(world.size)]
         self._asked = [0] * world.size
         """When each worker began to wait for a group."""
+        self._open: dict[int, tuple[Assignment, int]] = {}
+        """Groups that are averaging and since when, by their first members."""
 
     def _average(self, rank: int, round_index: int) -> Process:
         """Average within the groups that the generator hands out."""
-        world = self._world
+        world, times = self._world, self._times[rank]
         asked, delay = world.time.now - self._lead, world.control_delay - self._lead
         while True:
             self._asked[rank] = asked
@@ -54,7 +56,9 @@ class Generated(AbstractPeriodicAveraging):
                 yield delay
             over = self._over[rank] = Signal()
             self._begin(self._generator.request(rank, world.time.now // 1_000))
-            assignment = yield over
+            assignment, started = yield over
+            times.wait += started - asked
+            times.exchange += world.time.now - started
             if rank not in assignment.more:
                 return
             asked, delay = world.time.now, world.control_delay  # another group comes first
@@ -67,19 +71,21 @@ class Generated(AbstractPeriodicAveraging):
             self._world.time.begin(self._exchange(each))
 
     def _exchange(self, assignment: Assignment) -> Process:
-        world, members, times = self._world, assignment.members, self._times
-        now = world.time.now
-        for member in members:
-            times[member].wait += now - self._asked[member]
-            times[member].begin_exchange(now)
+        world, members = self._world, assignment.members
+        started = world.time.now
         if len(members) > 1:
+            self._open[members[0]] = assignment, started
             yield from self._mean(members)
+            del self._open[members[0]]
         for member in members:
-            times[member].end_exchange(world.time.now)
-            world.time.give(self._over[member], assignment)
+            world.time.give(self._over[member], (assignment, started))
 
     def finish(self, world: World) -> None:
-        """Note what the generator has counted."""
+        """Note what the generator has counted, and whom exchanges hold that are not over."""
+        for assignment, started in self._open.values():
+            for member in assignment.members:
+                self._times[member].wait += started - self._asked[member]
+                self._times[member].begin_exchange(started)
         counters = self._generator.counters
         for name in ("requests", "buffer_hits", "groups_started", "conflicts", "serializations"):
             world.count(name, getattr(counters, name))

@@ -97,7 +97,7 @@ class World:
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
         self.times = [Times() for _ in self.host_of]
-        self.progress = Progress(self.size)
+        self.progress = Progress(lambda: min(each.steps for each in self.times))
         network = self.time.network
         self.summing = network if isinstance(network, SummingNetwork) else None
         is_bounded = isinstance(network, BoundedLossNetwork) and network.loss_bound > 0
@@ -141,12 +141,15 @@ class World:
 
     def stepped(self, rank: int) -> None:
         """Note that a worker has made a step."""
-        mine = self.times[rank]
+        mine, progress, now = self.times[rank], self.progress, self.time.now
+        if progress.leads_since < now:
+            progress.settle()
         mine.steps += 1
-        mine.ended = self.time.now
+        mine.ended = now
         mine.of_steps = mine.compute, mine.wait, mine.exchange
-        self.progress.step(mine.steps, mine.ended)
-        self.learner.note_step(rank, self.time.now)
+        if mine.steps > progress.fastest:
+            progress.lead(mine.steps, now)
+        self.learner.note_step(rank, now)
         if self.learner.is_satisfied:
             self.time.stop()
 
