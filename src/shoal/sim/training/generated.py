@@ -41,8 +41,6 @@ class Generated(AbstractPeriodicAveraging):
         for rank, host in enumerate(world.host_of):
             self._generator.join(rank, host)
         self._over = [Signal() for _ in range(world.size)]
-        self._asked = [0] * world.size
-        """When each worker began to wait for a group."""
         self._open: dict[int, tuple[Assignment, int]] = {}
         """Groups that are averaging and since when, by their first members."""
 
@@ -51,7 +49,6 @@ class Generated(AbstractPeriodicAveraging):
         world, times = self._world, self._times[rank]
         asked, delay = world.time.now - self._lead, world.control_delay - self._lead
         while True:
-            self._asked[rank] = asked
             if delay:
                 yield delay
             over = self._over[rank] = Signal()
@@ -84,7 +81,6 @@ class Generated(AbstractPeriodicAveraging):
         """Note what the generator has counted, and whom exchanges hold that are not over."""
         for assignment, started in self._open.values():
             for member in assignment.members:
-                self._times[member].wait += started - self._asked[member]
                 self._times[member].begin_exchange(started)
         counters = self._generator.counters
         for name in ("requests", "buffer_hits", "groups_started", "conflicts", "serializations"):
