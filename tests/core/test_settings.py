@@ -76,7 +76,7 @@ def test_what_has_been_made_is_not_made_again(tmp_path: Path) -> None:
     ("given", "sentence"),
     [
         ("access.lozz=1", "line 7: lozz: 'lozz' is not known here; known: "),
-        ("acess.loss=1%", "'acess' is not known here; known: "),
+        ("axess.loss=1%", "'axess' is not known here; known: "),
         ("access.loss=5 ms", "line 7: loss: It takes a share such as '0.1 %' or 0.001"),
         ("access.loss=0.1%,5", "line 7: loss: It takes a share such as '0.1 %' or 0.001"),
         ("training.compute=20", "line 13: compute: It takes a time such as '20 us'"),
