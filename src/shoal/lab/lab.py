@@ -26,8 +26,7 @@ from shoal.lab.network.switch_loop import SLOT_BYTES
 from shoal.lab.open_files import raise_limit, refused_as
 from shoal.memory import check_room
 from shoal.scenario.cluster_spec import (
-    HOST_QUEUE_PACKETS,
-    LARGEST_PACKET,
+    USUAL_QUEUE_BYTES,
     HostEvent,
     LinkEvent,
     changed,
@@ -64,7 +63,7 @@ class Lab:
 
     def __init__(self, spec: ClusterSpec) -> None:
         # memory ends somewhere, and a port that took all of it would stop the others
-        self.spec = spec = with_finite_ports(spec, HOST_QUEUE_PACKETS * LARGEST_PACKET)
+        self.spec = spec = with_finite_ports(spec, USUAL_QUEUE_BYTES)
         self._open = contextlib.ExitStack()
         self._processes: list[tuple[int, HostProcess]] = []
         self._slower: dict[int, float] = {}

@@ -29,6 +29,9 @@ HOST_QUEUE_PACKETS: Final = 1000
 LARGEST_PACKET: Final = 1500
 """Bytes, without Ethernet's header."""
 
+USUAL_QUEUE_BYTES: Final = HOST_QUEUE_PACKETS * LARGEST_PACKET
+"""What such a queue holds, Ethernet's headers left out."""
+
 Protocol = Literal["udp", "tcp"]
 
 

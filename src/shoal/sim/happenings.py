@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import (
-    HOST_QUEUE_PACKETS,
-    LARGEST_PACKET,
+    USUAL_QUEUE_BYTES,
     HostEvent,
     LinkEvent,
     changed,
@@ -58,10 +57,11 @@ def slower_hosts(cluster: ClusterSpec) -> list[tuple[int, int, float]]:
 
 def processes(cluster: ClusterSpec, time: VirtualTime) -> Iterator[Process]:
     """Yield what has to run beside the workers."""
-    others = _Others(time, is_cut_off=_is_cut_off(cluster.topology))
+    others = _Others(time)
     if any(isinstance(each, LinkEvent) for each in cluster.events):
-        others.is_cut_off = False  # as long as something may change
         yield _change_links(cluster, time, others)
+    elif cluster.flows:
+        others.is_cut_off = _is_cut_off(cluster.topology)
     for flow in cluster.flows:
         if flow.protocol == "tcp" or not time.network.sends_datagrams:
             sending = _send(flow, time, others)
@@ -75,8 +75,9 @@ class _Others:
     That is when a host stays cut off (`is_cut_off`) and others have come to wait for it.
     """
 
-    def __init__(self, time: VirtualTime, *, is_cut_off: bool) -> None:
-        self._time, self.is_cut_off = time, is_cut_off
+    def __init__(self, time: VirtualTime) -> None:
+        self._time = time
+        self.is_cut_off = False
         self.processes: set[Process] = set()
         self.transfers_begun = 0
         self._known, self._since = -1, 0
@@ -131,7 +132,7 @@ def _datagrams(flow: Flow, queue: int, number: int) -> Datagrams:
         key=number,
         burst=burst,
         pause_ps=pause_ps,
-        room=HOST_QUEUE_PACKETS * LARGEST_PACKET,
+        room=USUAL_QUEUE_BYTES,
     )
 
 
@@ -225,13 +226,12 @@ def _change_links(cluster: ClusterSpec, time: VirtualTime, others: _Others) -> P
     for at_s, _, change in sorted(agenda, key=itemgetter(0, 1)):
         yield max(0, round(at_s * PICOSECONDS) - time.now)
         if change is None:
-            down = [k for k, cable in enumerate(topology.cables) if cable.link.down]
-            time.network.avoid(time.now, down)
+            time.network.avoid(time.now, down_cables(topology))
             continue
         topology = changed(topology, change, cluster.topology)
         for number in change.cables:
             time.network.alter(time.now, number, topology.cables[number])
-    others.is_cut_off = _is_cut_off(topology)
+    others.is_cut_off = bool(cluster.flows) and _is_cut_off(topology)
 
 
 def _send(flow: Flow, time: VirtualTime, others: _Others) -> Process:
