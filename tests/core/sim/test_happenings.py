@@ -271,12 +271,12 @@ def test_a_source_leaves_out_what_its_queue_has_no_room_for() -> None:
 
 def test_pfabric_has_ports_that_drop_though_the_file_gives_no_limit() -> None:
     """With endless ones its timers, as short as the path, find all that waits to be lost."""
-    far = Materials(Port(RATE), Port(RATE), Link(delay_s=1e-5))
-    cluster = replace(CLUSTER, topology=star(host_names(8), far))
+    near = Materials(Port(RATE), Port(RATE), Link())
+    cluster = replace(CLUSTER, topology=star(host_names(8), near))
     job = replace(JOB, parameters=3_000_000, steps=2)
     flows = simulate(cluster, job, StrategySpec("ps-bsp")).seconds
     job = replace(job, transport="pfabric", level="packets")
-    assert simulate(cluster, job, StrategySpec("ps-bsp")).seconds < 2 * flows
+    assert simulate(cluster, job, StrategySpec("ps-bsp")).seconds < 3 * flows
 
 
 @pytest.mark.parametrize("transport", ["", "cubic", "shoal"])
