@@ -264,11 +264,12 @@ class GroupGenerator:
         size = len(members)
         counters.group_sizes[size] = counters.group_sizes.get(size, 0) + 1
         counters.groups_started += 1
-        says_why = group.reason in (AssignmentReason.ALONE, AssignmentReason.PARTED)
-        reason = AssignmentReason.SHRUNK if size == 1 and not says_why else group.reason
+        reason = group.reason
         ranks = sorted([worker.rank for worker in members])
         if size > 1:
             self._count_staleness(ranks)
+        elif reason not in (AssignmentReason.ALONE, AssignmentReason.PARTED):
+            reason = AssignmentReason.SHRUNK
         return Assignment(
             group.group_id, tuple(ranks), group.requested_by, reason, tuple(sorted(more))
         )

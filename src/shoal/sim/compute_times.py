@@ -7,7 +7,6 @@ or on the order in which they are asked for. Times are picoseconds.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -52,7 +51,7 @@ class ComputeTimes:
             )
             raise UsageError(message)
         self._slowness = Slowness(self.slow, self.slow_probability, self.seed)
-        self._blocks: dict[int, tuple[int, array[float]]] = {}
+        self._blocks: dict[int, tuple[int, list[float]]] = {}
 
     def time(self, rank: int, step: int, now: int) -> int:
         """Return how long `rank` computes in its step number `step`, which begins at `now`."""
@@ -77,8 +76,8 @@ class ComputeTimes:
                 latest = factor
         return latest
 
-    def _draw(self, rank: int, block: int) -> array[float]:
+    def _draw(self, rank: int, block: int) -> list[float]:
         bits = np.random.Philox(key=self.seed, counter=[0, 0, rank, block])
         normal = np.random.Generator(bits).standard_normal(_BLOCK)
         centre = math.log(self.mean) - self.spread**2 / 2
-        return array("d", np.exp(centre + self.spread * normal).tobytes())
+        return np.exp(centre + self.spread * normal).tolist()

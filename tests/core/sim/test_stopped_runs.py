@@ -12,6 +12,7 @@ from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import Scenario, StrategySpec, TrainingSpec
 from shoal.sim.training.all_strategies import BASELINES, SIMULATED
 from shoal.sim.training.learning import NothingLearned
+from shoal.sim.training.model import FORWARD
 from shoal.sim.training.simulation import check, simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
@@ -64,6 +65,33 @@ def test_an_exchange_that_is_still_open_counts(monkeypatch: pytest.MonkeyPatch) 
     assert "exchanges" not in out.counters
     assert out.exchange_share == pytest.approx(0.5 * (1 - 2 * 0.02 / out.seconds), rel=1e-2)
     assert out.compute_share + out.exchange_share == pytest.approx(1)
+
+
+def test_whom_the_last_sum_holds_counts_like_who_is_through_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All come out of an exchange of seconds at once; the first one to say so ends the run."""
+    stop_after(1, monkeypatch)
+    large = replace(job(slow=3.0), parameters=100_000_000)
+    out = simulate(CLUSTER, large, StrategySpec("all-reduce"))
+    assert out.compute_share * out.seconds == pytest.approx(0.02 * (3 + 1 + 1 + 1) / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "layers"),
+    [(StrategySpec("all-reduce", {"overlap": "next-forward"}), 3), (StrategySpec("ps-layers"), 4)],
+    ids=["next-forward", "ps-layers"],
+)
+def test_who_awaits_layers_of_the_slowest_counts(
+    asked: StrategySpec, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has made a step when it is forward through so many of four `layers`; the others wait."""
+    stop_after(4, monkeypatch)
+    large = replace(job(slow=20.0), parameters=20_000_000)
+    out = simulate(CLUSTER, large, asked)
+    assert out.steps_by_rank == (1, 1, 1, 1)
+    computed = 0.02 * (20 * (1 + FORWARD * layers / 4) + 3 * 2)
+    assert out.compute_share * 4 * out.seconds == pytest.approx(computed, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", [*SIMULATED, *BASELINES])

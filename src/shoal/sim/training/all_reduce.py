@@ -95,6 +95,8 @@ class AllReduce(AbstractSimulatedStrategy):
         self._classes = world.model.bucket_classes()
         self._parts = _parts([int(size) // ELEMENT_BYTES for _, size in self._buckets])
         self._iterations: dict[int, _Iteration] = {}
+        self._awaiting: dict[int, tuple[_Iteration, int]] = {}
+        """By rank, which step's sums hold it, and since when."""
 
     def worker(self, rank: int) -> Process:
         """Forward, backward bucket by bucket, and wait for the sums, then or layer by layer."""
@@ -140,11 +142,24 @@ class AllReduce(AbstractSimulatedStrategy):
 
     def _await(self, rank: int, iteration: _Iteration, what: Signal) -> Process:
         """Wait for others that still compute, and for what is exchanged after that."""
-        world, begin = self._world, self._world.time.now
+        world = self._world
+        self._awaiting[rank] = iteration, world.time.now
         yield what
-        waited = max(0, min(iteration.all_computed, world.time.now) - begin)
-        world.times[rank].wait += waited
-        world.times[rank].exchange += world.time.now - begin - waited
+        self._begin_exchange(rank)
+        world.times[rank].end_exchange(world.time.now)
+
+    def _begin_exchange(self, rank: int) -> None:
+        """Account for what a worker has waited for others; an exchange holds it since."""
+        iteration, begin = self._awaiting.pop(rank)
+        until = iteration.all_computed or self._world.time.now
+        since = max(begin, until)
+        self._world.times[rank].wait += since - begin
+        self._world.times[rank].begin_exchange(since)
+
+    def finish(self, world: World) -> None:  # noqa: ARG002 - it is the one that was prepared
+        """Note whom sums hold that are not over."""
+        for rank in list(self._awaiting):
+            self._begin_exchange(rank)
 
     def _iteration(self, step: int) -> _Iteration:
         if step not in self._iterations:

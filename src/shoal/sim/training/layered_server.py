@@ -112,9 +112,9 @@ class LayeredServer(AbstractSimulatedStrategy):
             step = self._step(number)
             for place, layer in enumerate(layers):
                 if number > 0:
-                    begin = world.time.now
+                    mine.begin_exchange(world.time.now)
                     yield self._step(number - 1).there[place]
-                    mine.exchange += world.time.now - begin
+                    mine.end_exchange(world.time.now)
                 yield world.computes(rank, number, FORWARD * layer.share)
             if number > 0:
                 world.stepped(rank)
@@ -126,9 +126,9 @@ class LayeredServer(AbstractSimulatedStrategy):
                 if step.computed[place] == world.size:
                     for part in self._parts[place]:
                         self._issue(self._pushes, number, part)
-        begin = world.time.now
+        mine.begin_exchange(world.time.now)
         yield from self._step(world.steps - 1).there
-        mine.exchange += world.time.now - begin
+        mine.end_exchange(world.time.now)
         world.stepped(rank)
 
     def _cut(self, layer: int, servers: tuple[int, ...], elements: range) -> list[_Part]:

@@ -77,11 +77,14 @@ class AbstractLearner(ABC):
     def average(
         self, members: Sequence[int], shares: Sequence[float], *, copies: bool = False
     ) -> None:
-        """Replace the members' parameters, or their `copies`, by their mean with these weights."""
+        """Replace the members' parameters, or their `copies`, by their mean with these weights.
+
+        No `shares` are equal ones.
+        """
 
     @abstractmethod
     def average_state(self, members: Sequence[int], shares: Sequence[float]) -> None:
-        """Replace the state of the members' optimizers by its mean with these weights."""
+        """Replace the state of the members' optimizers by its mean, weighted as in `average`."""
 
     @abstractmethod
     def copy(self, rank: int, wire: int = FLOAT32) -> None:

@@ -165,7 +165,7 @@ class Replicas(AbstractLearner):
         """Replace the members' parameters, statistics included, by their weighted mean."""
         rows = self._rows_of(copies=copies)
         mine = rows[list(members)]
-        rows[list(members)] = torch.tensor(shares).to(mine.dtype) @ mine
+        rows[list(members)] = _weights(members, shares).to(mine.dtype) @ mine
         if len(members) > 1:
             self._note_shared(members, self._copied_at if copies else self._updates)
 
@@ -185,6 +185,7 @@ class Replicas(AbstractLearner):
 
     def average_state(self, members: Sequence[int], shares: Sequence[float]) -> None:
         """Replace the state of the members' optimizers by its weighted mean, name by name."""
+        weights = _weights(members, shares)
         columns = zip(*(self._models[rank].parameters() for rank in members), strict=True)
         for parameters in columns:
             kept = [
@@ -193,7 +194,7 @@ class Replicas(AbstractLearner):
             ]
             for name in kept[0]:
                 values = torch.stack([each[name] for each in kept])
-                mean = torch.einsum("m,m...->...", torch.tensor(shares).to(values.dtype), values)
+                mean = torch.einsum("m,m...->...", weights.to(values.dtype), values)
                 for each in kept:
                     each[name].copy_(mean)
 
@@ -377,3 +378,8 @@ def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
     if not there:
         return None
     return torch.stack(there).sum(dim=0) / len(gradients)
+
+
+def _weights(members: Sequence[int], shares: Sequence[float]) -> Tensor:
+    """Return what each member weighs in a mean; alike where no shares are given."""
+    return torch.tensor(list(shares) or [1 / len(members)] * len(members))

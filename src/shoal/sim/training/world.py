@@ -199,7 +199,6 @@ class World:
         and nothing may get lost of a weighted one, as in real training.
         """
         learner, summand = self.learner, self._copies if copies else self._whole
-        weights = list(shares) or [1 / len(members)] * len(members)
         if state:
             summand = replace(summand, size=summand.size * (1 + learner.state_per_parameter))
         if shares:
@@ -208,9 +207,9 @@ class World:
             values = [learner.parameters(rank, copies=copies) for rank in members]
             summand = replace(summand, values=values)
         yield from self.mean(members, summand)
-        learner.average(members, weights, copies=copies)
+        learner.average(members, shares, copies=copies)
         if state:
-            learner.average_state(members, weights)
+            learner.average_state(members, shares)
         for rank, mean in zip(members, summand.values, strict=False):
             learner.replace_parameters(rank, mean, copies=copies)
 
