@@ -156,7 +156,7 @@ class AllReduce(AbstractSimulatedStrategy):
         self._world.times[rank].wait += since - begin
         self._world.times[rank].begin_exchange(since)
 
-    def finish(self, world: World) -> None:  # noqa: ARG002 - it is the one that was prepared
+    def finish(self, world: World) -> None:
         """Note whom sums hold that are not over."""
         for rank in list(self._awaiting):
             self._begin_exchange(rank)
