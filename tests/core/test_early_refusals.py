@@ -103,6 +103,14 @@ def test_a_buffer_that_holds_no_packet_is_said_of_the_buffer(
     assert "hold no full packet" in found
     shared = ('port_buffer = "64 kB"', f'shared_buffer = "{size}"')
     assert refusal(text_of(shared, *carrier)).startswith("job.toml, line 5: shared_buffer: ")
+    queues = ('port_buffer = "64 kB"', f'[[switch.queue]]\nlimit = "{size}"')
+    assert refusal(text_of(queues, *carrier)).startswith("job.toml, line 6: limit: ")
+
+
+def test_a_queue_that_nothing_fits_into_may_stand_beside_others() -> None:
+    """Who tags packets for it wants them dropped."""
+    small = ('port_buffer = "64 kB"', '[[switch.queue]]\nqueues = [6, 7]\nlimit = "100 B"')
+    check(parse_scenario(text_of(small)))
 
 
 def test_a_buffer_is_as_good_as_the_packets_are_small() -> None:

@@ -136,7 +136,7 @@ def check_carrier(scenario: Scenario, strategy: StrategySpec) -> None:
 
 
 def _check_buffers(scenario: Scenario, strategy: StrategySpec) -> None:
-    """Raise `UsageError` for a buffer that no full packet fits into.
+    """Raise `UsageError` for a buffer, or queues all of them, that no full packet fits into.
 
     A job whose messages may all be smaller than a packet is left to try.
     """
@@ -146,15 +146,19 @@ def _check_buffers(scenario: Scenario, strategy: StrategySpec) -> None:
     workers = cluster.topology.hosts * cluster.workers
     if not training.dataset and model_of(training).bytes < full * workers:
         return
-    cables = as_simulated(cluster, training, strategy).topology.cables
-    limits = [each.port.limit_bytes for each in cables if each.port.limit_bytes is not None]
-    held = {"port_buffer": min(limits, default=None), "shared_buffer": cluster.shared_buffer}
-    for key, limit in held.items():
-        if limit is not None and limit < full:
-            with said_of(scenario.place_of("switch", key)):
+    ports = [each.port for each in as_simulated(cluster, training, strategy).topology.cables]
+    largest_queues = [max(q.limit_bytes or full for q in each.queues) for each in ports]
+    held = {
+        ("port_buffer",): min((p.limit_bytes for p in ports if p.limit_bytes), default=full),
+        ("queue", 0, "limit"): min(largest_queues, default=full),
+        ("shared_buffer",): cluster.shared_buffer or full,
+    }
+    for keys, limit in held.items():
+        if limit < full:
+            with said_of(scenario.place_of("switch", *keys)):
                 message = (
-                    f"{key}: {limit:,} B hold no full packet, of {full:,} B with its headers, so"
-                    " that none ever arrives: give ports room for some."
+                    f"{keys[-1]}: {limit:,} B hold no full packet, of {full:,} B with its headers,"
+                    " so that none ever arrives: give ports room for some."
                 )
                 raise UsageError(message)
 
