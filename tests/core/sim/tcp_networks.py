@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shoal.sim.transports.packet_network import PacketNetwork
@@ -59,6 +60,14 @@ def network_of(topology: Topology, control: str = "newreno", **options: Any) -> 
     how = {name: options.pop(name) for name in names if name in options}
     transport = Transport(control, **{"frame_bytes": FRAME, "ack_bytes": ACK, **options})
     return PacketNetwork(topology, transport, local_rate=LOCAL_RATE, **how)
+
+
+def set_rate(network: PacketNetwork, at: int, cable: int, rate: int) -> None:
+    """Let a cable carry `rate` bits per second from `at` on; 0: it is down."""
+    now = network.topology.cables[cable]
+    link = replace(now.link, down=rate == 0)
+    port = replace(now.port, rate=rate or now.port.rate)
+    network.alter(at, cable, replace(now, port=port, link=link))
 
 
 def send(network: PacketNetwork, source: int, target: int, packets: float, at: int = 0) -> int:

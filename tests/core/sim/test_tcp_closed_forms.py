@@ -18,6 +18,7 @@ from tcp_networks import (
     network_of,
     port,
     send,
+    set_rate,
     star_with,
 )
 
@@ -60,7 +61,7 @@ def test_slow_start_doubles_every_round_trip(first: int, packets: int) -> None:
 
 def test_timeouts_come_twice_as_late_each_time() -> None:
     network = network_of(star_with(2, port()), min_timeout_s=0.01, max_timeout_s=0.1)
-    network.set_rate(0, 0, 0.0)
+    set_rate(network, 0, 0, 0)
     send(network, 0, 1, 3)
     at = 0
     for number, wait in enumerate((10, 20, 40, 80, 100, 100)):
@@ -69,7 +70,7 @@ def test_timeouts_come_twice_as_late_each_time() -> None:
         assert network.figures().timeouts == number
         network.run(at)
         assert network.figures().timeouts == number + 1
-    network.set_rate(at, 0, float(GIGABIT))
+    set_rate(network, at, 0, GIGABIT)
     finish(network, [0])
     # one packet, when the timer runs out again, and two when it is acknowledged
     trip = network.idle_round_trip(0, 1)
@@ -79,7 +80,7 @@ def test_timeouts_come_twice_as_late_each_time() -> None:
 def test_a_first_timeout_follows_from_the_path() -> None:
     """RFC 6298 after one sample: three round trips, where the least is less."""
     network = network_of(long_way(port(), 0.05), min_timeout_s=0.001)
-    network.set_rate(0, 0, 0.0)
+    set_rate(network, 0, 0, 0)
     send(network, 0, 1, 1)
     trip = network.idle_round_trip(0, 1)
     network.run(3 * trip - 2)

@@ -20,6 +20,7 @@ from tcp_networks import (
     network_of,
     port,
     send,
+    set_rate,
     star_with,
 )
 
@@ -82,8 +83,8 @@ def test_cubic_follows_its_curve() -> None:
     flow = network.flows[0]
     assert flow["window"] == 2_048
     trunk = 4
-    network.set_rate(410 * MS, trunk, 0.0)
-    network.set_rate(410 * MS + 60 * US, trunk, float(GIGABIT))
+    set_rate(network, 410 * MS, trunk, 0)
+    set_rate(network, 410 * MS + 60 * US, trunk, GIGABIT)
     network.run(1_000 * MS)
     assert network.figures().lost > 0
     assert (network.figures().recoveries, network.figures().timeouts) == (1, 0)

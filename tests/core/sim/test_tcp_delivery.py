@@ -24,6 +24,7 @@ from tcp_networks import (
     network_of,
     port,
     send,
+    set_rate,
     star_with,
 )
 
@@ -191,9 +192,9 @@ def test_a_link_that_is_down_holds_a_message_up_until_it_recovers() -> None:
     network = network_of(star_with(2, port()), min_timeout_s=1e-3)
     number = send(network, 0, 1, 1_000)
     assert network.run(2 * MS) == []
-    network.set_rate(2 * MS, 1, 0.0)
+    set_rate(network, 2 * MS, 1, 0)
     assert network.run(50 * MS) == []
-    network.set_rate(50 * MS, 1, GIGABIT / 10)
+    set_rate(network, 50 * MS, 1, GIGABIT // 10)
     assert finish(network, [number])[number] > 50 * MS
     figures = network.figures()
     assert figures.timeouts > 3
@@ -203,15 +204,15 @@ def test_a_link_that_is_down_holds_a_message_up_until_it_recovers() -> None:
 
 def test_a_sender_gives_up_and_what_comes_later_is_thrown_away() -> None:
     network = network_of(star_with(2, port()), min_timeout_s=1e-3, give_up_s=0.05)
-    network.set_rate(0, 3, 0.0)  # answers get lost, messages arrive
-    network.set_rate(0, 1, 0.0)
+    set_rate(network, 0, 3, 0)  # answers get lost, messages arrive
+    set_rate(network, 0, 1, 0)
     send(network, 0, 1, 5)
     assert network.run(NEVER) == []
     assert network.figures().given_up == 1
     assert network.records["end"].tolist() == [-1]
     check_idle(network)
     for cable in (1, 3):
-        network.set_rate(network.now, cable, float(GIGABIT))
+        set_rate(network, network.now, cable, GIGABIT)
     assert len(finish(network, [send(network, 0, 1, 5, network.now)])) == 1
 
 

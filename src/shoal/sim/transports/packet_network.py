@@ -224,16 +224,6 @@ class PacketNetwork:
         self._over.clear()
         return over
 
-    def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
-        """Let the cable of this number carry so much from `at` on; 0: it is down."""
-
-        def write(state: State) -> None:
-            state.links[cable]["down"] = bits_per_second <= 0
-            if bits_per_second > 0:
-                state.ports[cable]["rate"] = round(bits_per_second)
-
-        self.change(at, write)
-
     def alter(self, at: int, number: int, cable: Cable) -> None:
         """Let the cable of this number be like `cable` from `at` on."""
         self.change(at, like(number, cable))
