@@ -57,7 +57,8 @@ def ns3_cases() -> list[dict[str, Any]]:
             (16, 4, 8, 100),
         ):
             name = f"DCTCP {group - 1}:1, {hosts} hosts, {leaves} leaves, {packets} packets"
-            add(f"{name}, {recovery}", incast(hosts, leaves, group, packets, recovery))
+            scenario = incast(hosts, leaves, group, packets, recovery) | {"sample_ns": 10_000}
+            add(f"{name}, {recovery}", scenario, FEW_SEEDS if leaves > 1 else (1,))
     for control in ("newreno", "cubic"):
         for loss in (0.001, 0.01):
             scenario = lossy_path(control, loss, 10_000)

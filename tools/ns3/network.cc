@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <ctime>
+#include <set>
 #include <vector>
 
 namespace shoal_reference {
@@ -212,6 +213,7 @@ public:
   NodeContainer nodes;
   std::vector<Ptr<PointToPointNetDevice>> devices;
   std::vector<Ptr<QueueDisc>> discs;
+  std::vector<Ptr<QueueDisc>> discOf;  // by device; null where there is none
   std::vector<Ptr<Fabric>> fabrics;
   long long lost = 0;
 
@@ -242,6 +244,14 @@ public:
     for (int l = 0; l < settings.leaves; l++)
       for (int s = 0; s < settings.spines; s++)
         Join(settings.hosts + l, settings.hosts + settings.leaves + s, settings.trunkRate, settings.trunkDelay);
+  }
+
+  // Packets that wait at the switch's port to a host, beside the one on the link.
+  double WaitingFor(int host) const
+  {
+    const std::size_t port = 2 * host + 1;
+    const double inDisc = discOf[port] ? discOf[port]->GetNPackets() : 0;
+    return inDisc + devices[port]->GetQueue()->GetNPackets();
   }
 
   Counts Run(double limit)
@@ -324,12 +334,14 @@ private:
     ipv4->AddAddress(interface, Ipv4InterfaceAddress(own, Ipv4Mask("255.255.255.255")));
     ipv4->SetUp(interface);
     fabrics[number]->Add(device, own);
+    discOf.push_back(nullptr);
     if (hasDisc) {
       auto interfaces = CreateObject<NetDeviceQueueInterface>();
       interfaces->GetTxQueue(0)->ConnectQueueTraces(queue);
       device->AggregateObject(interfaces);
       TrafficControlHelper helper = Helper();
       discs.push_back(helper.Install(device).Get(0));
+      discOf.back() = discs.back();
       if (settings.discipline == PRIORITY_RED)
         discs.back()->AddPacketFilter(CreateObject<ByTos>());
     }
@@ -460,9 +472,22 @@ struct Tcp {
   int firstWindow = 10, mostWindow = 1024;
   double minTimeout = 0.2;
   int segmentBytes = 0;
+  long long sampleEvery = 0;  // nanoseconds; 0: never
+  long long samples = 0;
+  double waiting = 0;  // at the ports to hosts that are sent to, over all samples
+  std::set<int> targets;
   void Add(int source, int target, long long bytes, long long start, int after)
   {
     messages.push_back(Message{source, target, bytes, start, after, {}});
+    targets.insert(target);
+  }
+  double MeanQueue() const { return waiting / (samples * targets.size()); }
+  void Sample(Network* network)
+  {
+    samples++;
+    for (int target : targets)
+      waiting += network->WaitingFor(target);
+    Simulator::Schedule(NanoSeconds(sampleEvery), &Tcp::Sample, this, network);
   }
   Counts Run(const Settings& settings, double begin, double limit)
   {
@@ -496,6 +521,8 @@ struct Tcp {
       else
         messages[each.after].followers.push_back(&each);
     }
+    if (sampleEvery > 0)
+      Simulator::Schedule(Seconds(begin) + NanoSeconds(sampleEvery), &Tcp::Sample, this, &network);
     auto counts = network.Run(begin + limit);
     for (auto& each : messages) {
       each.listener = each.sender = nullptr;

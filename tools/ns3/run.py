@@ -49,8 +49,11 @@ def run(reference, scenario: dict) -> dict:
         for message in scenario["messages"]:
             source, target, packets, start_ns, *after = message
             tcp.Add(source, target, packets * SEGMENT_BYTES, start_ns, *(after or [-1]))
+        tcp.sampleEvery = scenario.get("sample_ns", 0)
         counts = tcp.Run(settings, BEGIN_S, LIMIT_S)
         result = {"took_ns": [int(each.end) for each in tcp.messages]}
+        if tcp.sampleEvery > 0:
+            result["queue_packets"] = float(tcp.MeanQueue())
     else:
         cbr = reference.Cbr()
         for flow in scenario["flows"]:

@@ -292,8 +292,13 @@ def _run_messages(scenario: Scenario) -> Result:
             followers[after[0]].append(number)
         else:
             start(1_000 * start_ns, number)
+    queues = _Queues(network, scenario)
     while under_way:
-        for over in network.run(NEVER):
+        ended = network.run(queues.next_look)
+        if not ended:
+            assert queues.next_look < NEVER, "A sender has given up."
+            queues.look()
+        for over in ended:
             for number in followers[under_way.pop(over)]:
                 start(network.now, number)
     took_s = process_time() - began
@@ -307,4 +312,27 @@ def _run_messages(scenario: Scenario) -> Result:
         "marked": int(totals[Count.MARKED]),
         "lost": figures.lost,
         "processor_s": took_s,
+        "queue_packets": queues.mean(),
     }
+
+
+class _Queues:
+    """What waits at the ports to those that messages go to, looked at every `sample_ns`."""
+
+    def __init__(self, network: PacketNetwork, scenario: Scenario) -> None:
+        targets = {message[1] for message in scenario["messages"]}
+        cables = network.topology.cables
+        self._ports = [k for k, cable in enumerate(cables) if cable.target in targets]
+        self._network = network
+        self._every = 1_000 * scenario.get("sample_ns", 0)
+        self.next_look = self._every or NEVER
+        self._seen: list[float] = []
+
+    def look(self) -> None:
+        """Note what waits now."""
+        self._seen.append(float(self._network.state.ports["packets"][self._ports].mean()))
+        self.next_look += self._every
+
+    def mean(self) -> float | None:
+        """Return how many packets have waited at a port, if anybody has looked."""
+        return float(np.mean(self._seen)) if self._seen else None
