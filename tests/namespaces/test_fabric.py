@@ -29,7 +29,7 @@ from shoal.lab.network.interfaces import (
     offloads,
 )
 from shoal.lab.network.namespaces import inside
-from shoal.switching.settings import Link, Port, Profile, Queue, set_link
+from shoal.switching.settings import Link, Port, Profile, Queue, set_link, set_rate
 from shoal.switching.tables import CAPABLE, PLAIN, QUEUES, Count, State
 from shoal.switching.topology import Materials, host_names, leaf_spine, names_of, star
 
@@ -229,7 +229,7 @@ def test_urgent_packets_overtake_in_the_switch() -> None:
         port = names_of(fabric.topology).index("switch-host1")
         while fabric.counts()[port, ..., Count.ARRIVED].sum() < 30:
             time.sleep(0.002)  # bounded by the test's time limit
-        fabric.change(lambda state: state.ports["rate"].__setitem__(port, GIGABIT))
+        fabric.change(lambda state: set_rate(state, port, GIGABIT))
         order = [receiver.recv(2_000)[0] for _ in range(30)]
     first = order.index(7)
     assert first <= 3

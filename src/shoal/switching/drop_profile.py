@@ -18,7 +18,8 @@ from shoal.switching.tables import ONE, PICOSECONDS
 if TYPE_CHECKING:
     from shoal.switching.tables import Row
 
-AVERAGE_ONE: Final = 1 << 16
+AVERAGE_BITS: Final = 16
+AVERAGE_ONE: Final = 1 << AVERAGE_BITS
 """A byte, in the fixed point of averages."""
 
 TYPICAL_BYTES: Final = 1_500
@@ -40,19 +41,23 @@ def is_too_long(profile: Row, waiting: int, random: int) -> bool:
 
 
 @inlined
-def note_arrival(queue: Row, rate: int, now: int) -> int:
-    """Return how many bytes an arriving packet finds waiting, as the queue's profiles see it.
+def note_arrival(port: Row, queue: Row, now: int) -> int:
+    """Return how many bytes an arriving packet finds waiting, as the profiles of the queue see it.
 
-    Of a link of `rate` bits per second. An average moves with every arrival, and while the queue
-    was empty as if packets had found it so.
+    An average moves with every arrival, and while the queue was empty as if packets had found it
+    so.
     """
     if queue.weight == 0:
         return int(queue.bytes)
     if queue.packets == 0 and queue.average > 0:
-        idle = (now - queue.empty_since) // (TYPICAL_BYTES * 8 * PICOSECONDS // rate)
-        queue.average = decayed(queue.average, queue.weight, idle)
+        takes = TYPICAL_BYTES * port.byte_time
+        if takes == 0:
+            takes = TYPICAL_BYTES * 8 * PICOSECONDS // port.rate
+        idle = now - queue.empty_since
+        if idle >= takes:
+            queue.average = decayed(queue.average, queue.weight, idle // takes)
     queue.average += (queue.bytes * AVERAGE_ONE - queue.average) >> queue.weight
-    return int(queue.average // AVERAGE_ONE)
+    return int(queue.average >> AVERAGE_BITS)
 
 
 @compiled

@@ -86,7 +86,7 @@ def _admit(state: State, number: int, packet_row: int, now: int) -> bool:
     counts = state.counts[number, packet.queue, color]
     counts[ARRIVED] += 1
     counts[ARRIVED_BYTES] += packet.size
-    waiting = note_arrival(queue, port.rate, now)
+    waiting = note_arrival(port, queue, now)
     refusal = limit_reached(state, port, queue, packet.size)
     if refusal != 0:
         counts[refusal] += 1
@@ -178,7 +178,10 @@ def serve(state: State, number: int, start: int) -> int:
 def _occupy(state: State, number: int, packet_row: int, start: int) -> None:
     """Let the link of port `number` be busy with a packet from `start` on, and count it as sent."""
     port, packet = state.ports[number], state.packets[packet_row]
-    port.free_at = start + transmission_time(packet.size, port.rate)
+    if port.byte_time > 0:  # most rates: a division takes ten times as long
+        port.free_at = start + packet.size * port.byte_time
+    else:
+        port.free_at = start + transmission_time(packet.size, port.rate)
     counts = state.counts[number, packet.queue, color_of(packet.ecn)]
     counts[SENT] += 1
     counts[SENT_BYTES] += packet.size

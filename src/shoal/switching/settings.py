@@ -19,6 +19,8 @@ LARGEST_SHARE = 16.0
 LARGEST_WEIGHT = 15
 SLOWEST_RATE = 1_000
 """Bits per second; a packet then takes minutes."""
+_LONGEST_BYTE = 2**32 - 1
+"""Picoseconds of a byte that a port's row has room for."""
 LONGEST_DELAY_S = 60.0
 DSCPS = 64
 
@@ -117,7 +119,8 @@ class Link:
 def set_port(state: State, number: int, port: Port, buffer: int = -1) -> None:
     """Let port `number` be as `port` says; `buffer` is the row of what it shares, -1: nothing."""
     row = state.ports[number]
-    row["rate"], row["buffer"] = port.rate, buffer
+    row["buffer"] = buffer
+    set_rate(state, number, port.rate)
     _set_limits(row, port.limit_bytes, port.limit_packets)
     for index, queue in enumerate(port.queues, start=number * QUEUES):
         _set_limits(state.queues[index], queue.limit_bytes, queue.limit_packets)
@@ -125,6 +128,14 @@ def set_port(state: State, number: int, port: Port, buffer: int = -1) -> None:
         state.queues[index]["weight"] = queue.average_weight
         for color, profile in ((PLAIN, queue.plain), (CAPABLE, queue.capable)):
             _set_profile(state.profiles[index * COLORS + color], profile)
+
+
+def set_rate(state: State, number: int, rate: int) -> None:
+    """Let port `number` send `rate` bits per second."""
+    byte_time, more = divmod(8 * PICOSECONDS, rate)
+    is_whole = more == 0 and byte_time <= _LONGEST_BYTE
+    state.ports[number]["rate"] = rate
+    state.ports[number]["byte_time"] = byte_time if is_whole else 0
 
 
 def set_link(state: State, number: int, link: Link) -> None:

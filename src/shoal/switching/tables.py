@@ -61,7 +61,7 @@ networks, time goes by the lines that a packet touches."""
 
 PORT: Final = np.dtype(
     [
-        ("rate", "<i8"),  # bits per second
+        ("rate", "<i8"),  # bits per second; see `settings.set_rate`
         ("free_at", "<i8"),  # when the link can take the next packet
         ("bytes", "<i8"),  # waiting, in all queues
         ("packets", "<i8"),
@@ -70,7 +70,9 @@ PORT: Final = np.dtype(
         ("buffer", "<i4"),  # row of the buffer that the switch's ports share; -1: its own
         ("busy", "u1"),  # a bit for every queue with something in it
         ("scheduled", "u1"),  # whether an event will say when the link is free
-        ("pad", "u1", (10,)),
+        ("pad", "u1", (2,)),
+        ("byte_time", "<u4"),  # picoseconds that a byte takes, if they are whole; else 0
+        ("line", "u1", (4,)),
     ],
     align=True,
 )
@@ -228,6 +230,11 @@ def new_state(
     state.queues["share"] = ONE
     state.profiles["least"] = state.profiles["most"] = NEVER
     return state
+
+
+def packet_bytes(state: State) -> int:
+    """Return how much memory the tables take for every packet that may be inside."""
+    return sum(each.dtype.itemsize for each in (state.packets, state.heap, state.delivered))
 
 
 def with_packets(state: State, packets: int) -> State:

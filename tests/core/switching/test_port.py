@@ -31,7 +31,7 @@ some_queue = st.builds(
 )
 some_port = st.builds(
     Port,
-    rate=st.sampled_from([10_000_000, GIGABIT, 1_300_000_001, 100 * GIGABIT]),
+    rate=st.sampled_from([1_000, 10_000_000, GIGABIT, 1_300_000_001, 100 * GIGABIT]),
     queues=st.lists(some_queue, min_size=QUEUES, max_size=QUEUES).map(tuple),
     limit_bytes=some_limit,
     limit_packets=st.none() | st.integers(1, 30),

@@ -50,6 +50,7 @@ from shoal.lab.check.ways import (
     ways_over_all,
 )
 from shoal.lab.lab import Lab
+from shoal.switching.settings import set_rate
 from shoal.switching.tables import Count
 from shoal.switching.topology import down_cables
 
@@ -322,7 +323,7 @@ class Checker:
                 tos = dscps[packet.queue] << 2 | (_ECT if packet.capable else 0)
                 probe.send(range(first, first + packets), packet.size, tos=tos, gap_s=0)
             self._wait_for_arrivals(cable, before + len(burst), hold_s)
-            fabric.change(lambda state: state.ports["rate"].__setitem__(cable, _DRAIN_RATE))
+            fabric.change(lambda state: set_rate(state, cable, _DRAIN_RATE))
             wait_until_empty(fabric, hold_s + _PATIENCE_S)
             time.sleep(_SETTLE_S)
         return probe.heard
