@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shoal.errors import ProtocolError, UsageError
-from shoal.groups.server_clock import ClockAdvance, ServerClock, Update
+from shoal.groups.server_clock import ClockAdvance, ServerClock, Update, UpdateRule
 
 
 def finish_iteration(clock: ServerClock, rank: int) -> ClockAdvance:
@@ -25,6 +25,16 @@ def test_bsp_applies_an_iteration_at_once_and_releases_everyone() -> None:
     last = finish_iteration(clock, 1)
     assert last.apply == (Update(0, 0), Update(1, 0), Update(2, 0))
     assert last.released == (0, 2)
+
+
+def test_updates_of_all_come_to_one_of_bsp() -> None:
+    for staleness in (None, 3):
+        assert UpdateRule(staleness).rate_divisor(8) == 8
+        assert UpdateRule(staleness, scale_updates=False).rate_divisor(8) == 1
+        for scaled in (True, False):  # a rate is no measure of statistics
+            assert UpdateRule(staleness, scaled).buffer_share(8) == 1 / 8
+    for scaled in (True, False):
+        assert UpdateRule(0, scaled).rate_divisor(8) == UpdateRule(0, scaled).buffer_share(8) == 1
 
 
 def test_ssp_applies_at_once_and_lets_the_fastest_run_ahead_by_its_staleness() -> None:

@@ -24,7 +24,7 @@ from shoal.groups.schedule import ScheduleOptions as ScheduleOptions
 from shoal.groups.server_clock import ClockAdvance as ClockAdvance
 from shoal.groups.server_clock import ServerClock as ServerClock
 from shoal.groups.server_clock import Update as Update
-from shoal.groups.server_clock import updates_per_round as updates_per_round
+from shoal.groups.server_clock import UpdateRule as UpdateRule
 from shoal.groups.topology import Host as Host
 from shoal.groups.topology import Link as Link
 from shoal.groups.topology import LinkKind as LinkKind

@@ -42,12 +42,28 @@ class ClockAdvance:
     """Ranks whose waiting reads are granted now, ascending."""
 
 
-def updates_per_round(staleness: int | None, workers: int) -> int:
-    """Return how many updates of a server it takes until every worker has contributed one.
+@dataclass(frozen=True, slots=True)
+class UpdateRule:
+    """How far updates go: under BSP one with the mean of all pushes, otherwise one for each."""
 
-    Under BSP one, with the mean of all; otherwise every push is an update by itself.
-    """
-    return 1 if staleness == 0 else workers
+    staleness: int | None
+    """0: bulk-synchronous (BSP). Otherwise every push at once: n: no worker gets more than n steps
+    ahead (SSP); None: no bound (ASP)."""
+
+    scale_updates: bool = True
+    """Without BSP, make every update so small that one push of each worker moves the weights as far
+    as one BSP update, and the same learning rate works."""
+
+    def rate_divisor(self, workers: int) -> int:
+        """Return by what an update's learning rate is divided."""
+        return workers if self.scale_updates and self.staleness != 0 else 1
+
+    def buffer_share(self, workers: int) -> float:
+        """Return how far an update moves averaged buffers (batch norm) towards those pushed.
+
+        A rate is no measure of them: after one push of each worker they are about their mean.
+        """
+        return 1.0 if self.staleness == 0 else 1 / workers
 
 
 def ssp_staleness(staleness: object) -> int:

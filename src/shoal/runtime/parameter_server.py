@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.groups.server_clock import ServerClock, updates_per_round
+from shoal.groups.server_clock import ServerClock
 from shoal.runtime.background import BackgroundThread, Progress
 from shoal.runtime.host_copy import HOST
 from shoal.runtime.hyperparameters import spread_over
@@ -33,27 +33,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shoal.comm import Communicator, Work
-    from shoal.groups.server_clock import Update
+    from shoal.groups.server_clock import Update, UpdateRule
     from shoal.runtime.hyperparameters import ParamGroups
     from shoal.runtime.parameter_shard import ParameterShard
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateRule:
-    """How pushes become updates."""
-
-    staleness: int | None
-    """0: one update with the mean of all (BSP). Otherwise every push at once: n: no worker gets
-    more than n steps ahead (SSP); None: no bound (ASP)."""
-
-    scale_updates: bool
-    """Without BSP, make every update so small that one push of each worker moves the weights as far
-    as one BSP update, and the same learning rate works."""
-
-    def options_for(self, groups: ParamGroups, world_size: int) -> ParamGroups:
-        """Return the options that an update uses, from those of the user's optimizer."""
-        updates = updates_per_round(self.staleness, world_size) if self.scale_updates else 1
-        return groups if updates == 1 else spread_over(groups, updates)
+def options_for(rule: UpdateRule, groups: ParamGroups, world_size: int) -> ParamGroups:
+    """Return the options that an update uses, from those of the user's optimizer."""
+    updates = rule.rate_divisor(world_size)
+    return groups if updates == 1 else spread_over(groups, updates)
 
 
 @dataclass(slots=True)
@@ -247,14 +235,13 @@ class ShardServer:
         if self._rule.staleness == 0:
             self._add_in_order()
             divisor = float(self._shard.num_contributions)
-            share = 1.0
         else:
             for update in updates:
                 self._add(update.rank)
                 self._note_delay(update.rank)
-            share = 1 / self._communicator.world_size
             divisor = 1.0  # the options make the update as small as it has to be
         if updates and self._shard.num_contributions:
+            share = self._rule.buffer_share(self._communicator.world_size)
             self._shard.apply(self._options, divisor=divisor, share=share)
             self.version += 1
         if updates:

@@ -17,13 +17,13 @@ import torch
 
 from shoal.arguments import flag, share, whole_number
 from shoal.errors import UsageError
-from shoal.groups.server_clock import ssp_staleness
+from shoal.groups.server_clock import UpdateRule, ssp_staleness
 from shoal.runtime.channels import reserve_channels
 from shoal.runtime.host_copy import HOST
 from shoal.runtime.hyperparameters import Hyperparameters, check_fresh
 from shoal.runtime.parameter_client import ParameterClient
 from shoal.runtime.parameter_protocol import Channels, Kind, Request
-from shoal.runtime.parameter_server import ShardServer, UpdateRule
+from shoal.runtime.parameter_server import ShardServer, options_for
 from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSpan
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import buffer_ranges, place_of
@@ -161,7 +161,7 @@ class ParameterServer(AbstractStrategy):
 
     def _options(self) -> ParamGroups:
         world_size = self._replica.communicator.world_size
-        return self._rule.options_for(self._replica.optimizer.param_groups, world_size)
+        return options_for(self._rule, self._replica.optimizer.param_groups, world_size)
 
     def _empty_request(self) -> Request:
         return Request.allocate(len(self._parameters), len(self._hyperparameters))

@@ -19,10 +19,10 @@ WORKERS = 3
 PLAIN = replace(default_recipe("digits", "mlp"), momentum=0.0, weight_decay=0.0)
 
 
-def make(momentum: float = 0.0, **changes: object) -> Replicas:
+def make(momentum: float = 0.0, model: str = "mlp", **changes: object) -> Replicas:
     about: dict[str, object] = {"seed": 1, "look_s": 1.0, "samples": 50, **changes}
     recipe = replace(PLAIN, momentum=momentum)
-    return Replicas(load_dataset("digits"), "mlp", recipe, WORKERS, **about)  # type: ignore[arg-type]
+    return Replicas(load_dataset("digits"), model, recipe, WORKERS, **about)  # type: ignore[arg-type]
 
 
 def test_all_begin_alike_and_only_who_updates_moves() -> None:
@@ -115,20 +115,32 @@ def test_pushes_at_a_part_of_the_rate_move_as_far_as_one_of_their_mean() -> None
     for rank in range(WORKERS):
         together.compute_gradient(rank)
         apart.compute_gradient(rank)
-    together.push(range(WORKERS), 1.0)
+    together.push(range(WORKERS), 1.0, 1.0)
     for rank in range(WORKERS):
-        apart.push([rank], 1 / WORKERS)
+        apart.push([rank], 1 / WORKERS, 1 / WORKERS)
     torch.testing.assert_close(apart._rows[-1], together._rows[-1])
     assert (together._rows[-1] != together._rows[0]).any()
+
+
+def test_a_push_moves_statistics_by_their_own_share() -> None:
+    """Whatever the rate: `scale_updates = false` made each push replace them."""
+    replicas = make(model="resnet8")
+    before = replicas._rows[-1, replicas._trained :].clone()
+    replicas.compute_gradient(0)
+    pushed = replicas._rows[0, replicas._trained :].clone()
+    replicas.push([0], 1.0, 0.25)
+    found = replicas._rows[-1, replicas._trained :]
+    assert (pushed != before).any()
+    torch.testing.assert_close(found, 0.75 * before + 0.25 * pushed)
 
 
 def test_a_pull_brings_what_was_there_when_it_was_answered() -> None:
     replicas = make()
     replicas.compute_gradient(0)
-    replicas.push([0], 1.0)
+    replicas.push([0], 1.0, 1.0)
     answered = replicas._rows[-1].clone()
     replicas.serve(1)
-    replicas.push([0], 1.0)
+    replicas.push([0], 1.0, 1.0)
     replicas.pull(1)
     assert (replicas._rows[1] == answered).all()
     assert (replicas._rows[-1] != answered).any()
@@ -202,7 +214,7 @@ def test_sums_of_gradients_and_pulls_are_exchanges_too() -> None:
     served = alone()
     for rank in range(WORKERS):
         served.compute_gradient(rank)
-        served.push([rank], 1 / WORKERS)
+        served.push([rank], 1 / WORKERS, 1 / WORKERS)
         served.serve(rank)
     for rank in range(WORKERS):
         served.note_step(rank, (rank + 1) * SECOND)

@@ -145,8 +145,11 @@ class AbstractLearner(ABC):
         """
 
     @abstractmethod
-    def push(self, ranks: Sequence[int], scale: float) -> None:
-        """Update the server's parameters by the mean gradient of `ranks`, times `scale`."""
+    def push(self, ranks: Sequence[int], scale: float, share: float) -> None:
+        """Update the server's parameters by the mean gradient of `ranks`, times `scale`.
+
+        Its averaged buffers move by `share` of the way to theirs.
+        """
 
     @abstractmethod
     def serve(self, rank: int) -> None:
@@ -201,7 +204,7 @@ class NothingLearned(AbstractLearner):
     ) -> None:
         """Do nothing."""
 
-    def push(self, ranks: Sequence[int], scale: float) -> None:
+    def push(self, ranks: Sequence[int], scale: float, share: float) -> None:
         """Do nothing."""
 
     def serve(self, rank: int) -> None:

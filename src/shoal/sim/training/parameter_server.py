@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.arguments import share
 from shoal.collectives.sharding import split_evenly
-from shoal.groups.server_clock import ServerClock, updates_per_round
+from shoal.groups.server_clock import ServerClock, UpdateRule
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.transports.contributions import Contribution
 from shoal.sim.virtual_time import Signal
@@ -37,7 +37,7 @@ class ParameterServer(AbstractSimulatedStrategy):
     def __init__(
         self, staleness: int | None, *, scale_updates: bool = True, pull_bound: float = 0.0
     ) -> None:
-        self._staleness, self._scale_updates = staleness, scale_updates
+        self._rule = UpdateRule(staleness, scale_updates)
         self._pull_bound = share(pull_bound, "A pull's bound")
 
     @property
@@ -53,7 +53,7 @@ class ParameterServer(AbstractSimulatedStrategy):
     def prepare(self, world: World) -> None:
         """Start the clock."""
         self._world = world
-        self._clock = ServerClock(range(world.size), self._staleness)
+        self._clock = ServerClock(range(world.size), self._rule.staleness)
         self._grants = [Signal() for _ in range(world.size)]
 
     def check_holes(self, policy: int) -> None:
@@ -130,13 +130,12 @@ class ParameterServer(AbstractSimulatedStrategy):
     def _push(self, rank: int) -> None:
         world = self._world
         advance = self._clock.push(rank)
-        if self._staleness == 0:
-            if advance.apply:
-                world.learner.push([each.rank for each in advance.apply], 1.0)
-        else:
-            updates = updates_per_round(self._staleness, world.size) if self._scale_updates else 1
-            for update in advance.apply:
-                world.learner.push([update.rank], 1 / updates)
+        together = [each.rank for each in advance.apply]
+        scale = 1 / self._rule.rate_divisor(world.size)
+        share = self._rule.buffer_share(world.size)
+        for ranks in [together] if self._rule.staleness == 0 else [[each] for each in together]:
+            if ranks:
+                world.learner.push(ranks, scale, share)
         self._release(advance.released)
 
     def _release(self, ranks: tuple[int, ...]) -> None:

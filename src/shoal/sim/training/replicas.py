@@ -101,7 +101,7 @@ class Replicas(AbstractLearner):
         """Those of them that were in the latest exchange with others that is over."""
         self._copied_at = [0] * workers
         """Those that are in its copy."""
-        self._look_every, self._next_look = round(look_s * _PICOSECONDS), 0
+        self._look_every, self._next_look = max(1, round(look_s * _PICOSECONDS)), 0
         self._curve: list[CurvePoint] = []
         self.met_at: float | None = None
         """Virtual seconds at which the mean of all models met `stop_at`."""
@@ -259,8 +259,11 @@ class Replicas(AbstractLearner):
         statistics = self._rows[list(members), self._trained :]
         self._rows[list(members), self._trained :] = statistics.mean(dim=0)
 
-    def push(self, ranks: Sequence[int], scale: float) -> None:
-        """Let the server step by the mean of the gradients of `ranks`, at `scale` of its rate."""
+    def push(self, ranks: Sequence[int], scale: float, share: float) -> None:
+        """Let the server step by the mean of the gradients of `ranks`, at `scale` of its rate.
+
+        Its statistics move by `share` of the way to the mean of theirs.
+        """
         server = self._models[-1]
         means = self._mean_gradients(ranks)
         for parameter, mean in zip(server.parameters(), means, strict=True):
@@ -271,7 +274,7 @@ class Replicas(AbstractLearner):
         for rank in ranks:
             self._updates[rank] += 1
         statistics = self._rows[list(ranks), self._trained :].mean(dim=0)
-        self._rows[-1, self._trained :].lerp_(statistics, scale)
+        self._rows[-1, self._trained :].lerp_(statistics, share)
 
     def serve(self, rank: int) -> None:
         """Set the server's parameters aside, statistics included."""
