@@ -121,9 +121,11 @@ def test_the_generators_answer_is_what_the_last_to_ask_waits_for(tmp_path: Path)
     assert measured.answer_s == pytest.approx(0.002)
     replayed = parse_scenario(SMALL).training
     assert replayed is not None
-    assert replayed.replaying(measured).control_delay_s == measured.answer_s
+    assert replayed.replaying(measured).answer_s == measured.answer_s
+    said = replace(replayed, control_delay_s=0.5)
+    assert said.replaying(measured).answer_s == 0.5
     write_trace(path, found, header=TraceHeader("ds-sync", 2, PARAMETERS))
-    assert replayed.replaying(read_measured(path, 2)).control_delay_s == 100e-6
+    assert replayed.replaying(read_measured(path, 2)).answer_s == 100e-6
 
 
 @pytest.mark.parametrize("strategy", ["ds-sync", "ripples", "all-reduce", "ps-bsp", "ps-asp"])

@@ -100,6 +100,19 @@ def test_what_only_shoals_transport_knows_may_be_said_where_it_carries() -> None
             "line 27: loss_bound: Only the transport 'shoal' knows it: name that one, or leave it",
         ),
         ('label = "pairs"', 'label = "all-reduce"', "Two strategies are called 'all-reduce'"),
+        ("steps = 12", "steps = 12\nlooks = 5", "line 16: looks: Looks are at what is learnt"),
+        ("steps = 12", "steps = 12\nmtu = 9000", "line 16: mtu: It is for packets"),
+        ("steps = 12", 'steps = 12\ntick = "1 us"', "line 16: tick: Only the transport 'shoal'"),
+        (
+            "steps = 12",
+            'steps = 12\nmin_timeout = "1 ms"\ntransport = "shoal"',
+            "line 16: min_timeout: It is not for transport 'shoal'",
+        ),
+        (
+            "parameters = 100_000",
+            'model = "vgg16"\nlayers = 4',
+            "line 13: layers: A model has its own layers",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(old: str, new: str, wanted: str) -> None:

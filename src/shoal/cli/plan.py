@@ -81,7 +81,7 @@ def plan(
     from shoal.plan import packets, ranking
     from shoal.sim.happenings import check_ways, loses, not_modelled
     from shoal.sim.training.real_size import of_real_size
-    from shoal.sim.training.simulation import check_job
+    from shoal.sim.training.simulation import check_job, said_of
 
     read = replaying(_with_job(read_scenario(cluster), cluster, model, compute, measured), measured)
     check_ways(read.cluster, read.links)
@@ -96,8 +96,8 @@ def plan(
         named = job.transport or any(each.transport for each in job.strategies)
         is_carried = loses(read.cluster) or bool(named)
     if job.level == "closed-form":
-        message = f"{cluster}: a stand-in learns in a plan, and no formula does; leave level out."
-        raise UsageError(message)
+        with said_of(read.place_of("training", "level") or str(cluster)):
+            raise UsageError("A stand-in learns in a plan, and no formula does: leave level out.")
     ranking.check(read)
     if is_carried:
         packets.check(read)

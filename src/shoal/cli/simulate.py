@@ -137,13 +137,15 @@ def _variant(
 
 def _notes(variants: Sequence[_Variant]) -> list[str]:
     """Return what the levels of the strategies leave out, each sentence once."""
-    from shoal.sim.happenings import not_modelled
+    from shoal.sim.happenings import left_out_of_packets, not_modelled
     from shoal.sim.training.networks import level_of
 
     found: list[str] = []
     for variant in variants:
         for each in variant.training.strategies:
-            if level_of(variant.training, each) != "packets":
+            if level_of(variant.training, each) == "packets":
+                found += left_out_of_packets(variant.cluster)
+            else:
                 carried = bool(each.transport or variant.training.transport)
                 found += not_modelled(variant.cluster, over_transports=carried)
     return list(dict.fromkeys(found))

@@ -97,8 +97,6 @@ class Trial:
     loss: float = 0.0
     """On the first host's link, either way: a gray failure."""
     steps: int = 1
-    mtu: int = 1_500
-    """Bytes of a packet without Ethernet's header."""
     share: float = ASSUMED_SHARE
     """Of the card's float32 rate at which the model is computed."""
 
@@ -149,7 +147,7 @@ def measure_trial(
     if trial.loss:
         cluster = losing(cluster, trial.loss, lambda cable: 0 in (cable.source, cable.target))
     compute_s = scenario.training.compute_s * ASSUMED_SHARE / trial.share
-    training = replace(scenario.training, steps=trial.steps, mtu=trial.mtu, compute_s=compute_s)
+    training = replace(scenario.training, steps=trial.steps, compute_s=compute_s)
     options: dict[str, int | str] = {}
     if trial.sync == "ps-layers":
         options = {"servers": trial.servers, "order": trial.rival.order}

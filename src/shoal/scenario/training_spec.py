@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Level = Literal["", "packets", "flows", "closed-form"]
 """How finely a job is simulated; "": packets under a transport, else flows."""
 LEVELS: Final = ("packets", "flows", "closed-form")
+_USUAL_ANSWER_S: Final = 100e-6
 SHOAL: Final = "shoal"
 """The transport that tags packets, and may let a share of a sum go missing."""
 
@@ -69,8 +70,8 @@ class TrainingSpec:
     """By rank: the share of its steps, drawn at random, in which it does; others: all of them."""
     local_rate: int = 80_000_000_000
     """Bits per second between workers of one host."""
-    control_delay_s: float = 100e-6
-    """From asking the group generator to its answer, however soon it knows it."""
+    control_delay_s: float | None = None
+    """What `answer_s` is to be; None: as measured, or 100 us."""
     transport: str = ""
     """What carries strategies that name none; "": flows that share links and lose nothing."""
     level: Level = ""
@@ -88,9 +89,16 @@ class TrainingSpec:
     server_cost_s: float | None = None
     """Software, for a push and a pull; None: as measured, or what that many messages cost."""
 
+    @property
+    def answer_s(self) -> float:
+        """Seconds from asking the group generator to its answer, however soon it knows it."""
+        if self.control_delay_s is not None:
+            return self.control_delay_s
+        measured_s = None if self.measured is None else self.measured.answer_s
+        return _USUAL_ANSWER_S if measured_s is None else measured_s
+
     def replaying(self, measured: Measured) -> TrainingSpec:
         """Return the job with the times of a traced run instead of its own."""
-        answer_s = measured.answer_s
         return replace(
             self,
             measured=measured,
@@ -98,7 +106,6 @@ class TrainingSpec:
             spread=0.0,
             slow={},
             slow_probability={},
-            control_delay_s=self.control_delay_s if answer_s is None else answer_s,
         )
 
 

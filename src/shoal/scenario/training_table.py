@@ -55,7 +55,7 @@ def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
         slow=slow,
         slow_probability=slow_probability,
         local_rate=table.take("local_rate", parse_rate, 80_000_000_000),
-        control_delay_s=table.take("control_delay", parse_duration, 100e-6),
+        control_delay_s=table.take_or_none("control_delay", parse_duration),
         transport=transport,
         level=level,
         tick_s=table.take("tick", _tick, 1e-6),
@@ -65,6 +65,7 @@ def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
         server_cost_s=table.take_or_none("server_cost", _cost),
         strategies=tuple(_strategy(each, level, transport) for each in table.tables("strategy")),
     )
+    _check_heeded(spec, table)
     spec = _replaying(spec, table, workers, folder)
     names = [each.name for each in spec.strategies]
     for name in names:
@@ -72,6 +73,28 @@ def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
             raise table.error(f"Two strategies are called {name!r}; give one of them a label.")
     table.end()
     return spec
+
+
+def _check_heeded(spec: TrainingSpec, table: Table) -> None:
+    """Raise `UsageError` for a key that nothing in the job heeds."""
+    if "layers" in table and spec.model is not None:
+        raise table.error("A model has its own layers: leave them out.", "layers")
+    if "looks" in table and not spec.dataset:
+        raise table.error("Looks are at what is learnt: name a dataset, or leave it out.", "looks")
+    carriers = {each.transport or spec.transport for each in spec.strategies} - {""}
+    if not spec.strategies:  # they are chosen elsewhere
+        return
+    for key, heeding, sentence in (
+        ("mtu", carriers, "It is for packets: name a transport, or leave it out."),
+        ("tick", carriers & {SHOAL}, f"Only the transport {SHOAL!r} has ticks: leave them out."),
+        (
+            "min_timeout",
+            carriers - {SHOAL},
+            f"It is not for transport {SHOAL!r}: leave it out.",
+        ),
+    ):
+        if key in table and not heeding:
+            raise table.error(sentence, key)
 
 
 def _replaying(spec: TrainingSpec, table: Table, workers: int, folder: Path) -> TrainingSpec:

@@ -193,15 +193,32 @@ def not_modelled(cluster: ClusterSpec, *, over_transports: bool = False) -> list
     events = [each for each in cluster.events if isinstance(each, LinkEvent)]
     settings = {name for event in events for name, _ in event.link}
     found = []
-    if over_transports:
+    if over_transports or _has_limits(cluster):
         found.append("Flows know no queues: what ports hold, mark and drop is left out.")
-    elif loses(cluster):
+    if not over_transports and loses(cluster):
         found.append("Flows lose nothing: the links' loss is left out.")
     if any(link.jitter_s or link.reorder for link in links) or settings & {"jitter_s", "reorder"}:
         found.append("Flows keep their order: the links' jitter and reordering are left out.")
     if cluster.flows:
         found.append("Background flows take no more than their fair share, those of UDP included.")
     return found
+
+
+def left_out_of_packets(cluster: ClusterSpec) -> list[str]:
+    """Return the same of what the packets of transports that are like TCP know nothing of."""
+    usual = cluster.queues[0]
+    if any(each.protocol == "tcp" and cluster.queues[each.dscp] != usual for each in cluster.flows):
+        return ["Background flows of TCP are in the queue of DSCP 0: theirs is left out."]
+    return []
+
+
+def _has_limits(cluster: ClusterSpec) -> bool:
+    """Return whether a port drops or marks, or shares a buffer."""
+    ports = {each.port for each in cluster.topology.cables}
+    queues = {each for port in ports for each in port.queues}
+    has_profiles = any(each.plain or each.capable for each in queues)
+    is_limited = any(each.limit_bytes or each.limit_packets for each in ports | queues)
+    return cluster.shared_buffer is not None or has_profiles or is_limited
 
 
 def _is_cut_off(topology: Topology) -> bool:

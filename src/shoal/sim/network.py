@@ -15,10 +15,19 @@ if TYPE_CHECKING:
 FEWER: Final = "simulate fewer workers, or smaller groups"
 """What helps where a network does not fit into memory."""
 
-TCP_HEADERS: Final = 1514 / 1448
-"""What links carry for a byte of payload: full packets of TCP over Ethernet, with timestamps."""
+_TCP_HEADER_BYTES: Final = 66
+"""Ethernet, IPv4, and TCP with timestamps."""
 
-_SEED_BITS: Final = 31
+
+def tcp_headers(frame_bytes: int) -> float:
+    """Return what links carry for a byte of payload, in full packets of so many bytes."""
+    return frame_bytes / (frame_bytes - _TCP_HEADER_BYTES)
+
+
+TCP_HEADERS: Final = tcp_headers(1514)
+"""Of an MTU of 1,500 bytes."""
+
+_SEED_BITS: Final = 30
 
 
 def first_key(seed: int) -> int:

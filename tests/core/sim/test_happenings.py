@@ -11,7 +11,7 @@ from shoal.lab.hosts.background import due_bytes
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, HostEvent, LinkEvent
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.flow.network import FlowNetwork
-from shoal.sim.happenings import datagrams, not_modelled, processes
+from shoal.sim.happenings import datagrams, left_out_of_packets, not_modelled, processes
 from shoal.sim.network import TCP_HEADERS, first_key
 from shoal.sim.packet.simulation import Flow as Source
 from shoal.sim.packet.simulation import Simulation
@@ -20,8 +20,8 @@ from shoal.sim.training.simulation import simulate
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sim.virtual_time import VirtualTime
-from shoal.switching.settings import Link, Port
-from shoal.switching.tables import PICOSECONDS
+from shoal.switching.settings import Link, Port, Profile, Queue
+from shoal.switching.tables import PICOSECONDS, QUEUES
 from shoal.switching.topology import Materials, host_names, star
 
 RATE = 1_000_000_000
@@ -170,10 +170,11 @@ def test_seeds_may_be_large(seed: int, transport: str) -> None:
 
 
 def test_keys_of_small_seeds_are_as_they_were_and_of_large_ones_fit() -> None:
-    assert [first_key(seed) for seed in (0, 7, 2**31 - 1)] == [0, 7 << 32, (2**31 - 1) << 32]
-    large = [first_key(2**31 + k) for k in range(1000)]
+    assert [first_key(seed) for seed in (0, 7, 2**30 - 1)] == [0, 7 << 32, (2**30 - 1) << 32]
+    large = [first_key(2**30 + k) for k in range(1000)]
     assert len(set(large)) == 1000
-    assert all(0 <= key < 2**63 for key in [*large, first_key(2**63 - 1)])
+    many = 2**49 << 12  # transfers that are counted from there
+    assert all(0 <= key < 2**63 - many for key in [*large, first_key(2**63 - 1)])
 
 
 def test_a_flow_in_bursts_takes_its_share_only_then() -> None:
@@ -187,6 +188,18 @@ def test_what_flows_know_nothing_of_is_said() -> None:
     lossy = replace(CLUSTER, events=(LinkEvent(1.0, (0,), link=(("loss", 0.01),)),))
     assert not_modelled(CLUSTER) == []
     assert not_modelled(lossy) == ["Flows lose nothing: the links' loss is left out."]
+    queues = "Flows know no queues: what ports hold, mark and drop is left out."
+    marking = Port(RATE, (Queue(capable=Profile(30_000, 30_000)),) * QUEUES)
+    for port in (Port(RATE, limit_bytes=64_000), marking):
+        limited = star(host_names(2), Materials(Port(RATE), port, Link()))
+        assert not_modelled(replace(CLUSTER, topology=limited)) == [queues]
+    assert not_modelled(replace(lossy, shared_buffer=1_000_000)) == [queues, *not_modelled(lossy)]
+
+
+def test_whose_dscp_packets_of_tcp_do_not_have_is_said() -> None:
+    for dscp, protocol, count in ((0, "tcp", 0), (8, "tcp", 1), (8, "udp", 0)):
+        other = Flow(0, 1, protocol, RATE // 2, dscp=dscp)
+        assert len(left_out_of_packets(replace(CLUSTER, flows=(other,)))) == count
 
 
 def test_background_flows_of_udp_are_sources_of_packets() -> None:

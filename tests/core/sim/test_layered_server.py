@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shoal.errors import UsageError
@@ -44,6 +46,12 @@ def test_one_layer_hides_nothing(hosts: int) -> None:
     """Every host sends and gets all shards but its own, first gradients, then parameters."""
     moved = 2 * (hosts - 1) / hosts * BYTES * TCP_HEADERS * 8 / RATE
     assert step_s(hosts, job(1)) == pytest.approx(0.03 + moved, rel=1e-3)
+
+
+def test_software_takes_what_it_does_of_other_servers() -> None:
+    moved = BYTES * TCP_HEADERS * 8 / RATE
+    slow = replace(job(1), server_cost_s=0.02)
+    assert step_s(2, slow) == pytest.approx(0.03 + moved + 0.02, rel=1e-3)
 
 
 def test_a_single_server_is_a_bottleneck() -> None:

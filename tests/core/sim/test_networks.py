@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.scenario.spec_file import parse_scenario
@@ -11,6 +12,7 @@ from shoal.sim.training.simulation import simulate
 from shoal.sim.training.world import World
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork
+from shoal.switching.tables import Count
 from shoal.transport.tables import CLASSES, SENT_BY_TAG
 from shoal.transport.tags import UNIMPORTANT_SHARE
 from shoal.transport.wire import segment_bytes_for
@@ -101,6 +103,7 @@ def test_other_transports_are_as_the_file_says() -> None:
     network = network_of("tcp")
     assert isinstance(network, PacketNetwork)
     assert network.transport.frame_bytes == 4014
+    assert network.header_factor == 4014 / 3948
     assert network.transport.min_timeout_s == 0.003
     assert network.transport.control == "cubic"
     assert all(cable.port.limit_bytes is None for cable in network.topology.cables[::2])
@@ -108,6 +111,18 @@ def test_other_transports_are_as_the_file_says() -> None:
     assert isinstance(shallow, PacketNetwork)
     assert all(cable.port.limit_bytes == 64_000 for cable in shallow.topology.cables)
     assert isinstance(network_of("flows"), FlowNetwork)
+
+
+def test_packets_without_a_dscp_are_in_its_queue() -> None:
+    read, strategies = scenario()
+    assert read.training is not None
+    for queues in (read.cluster.queues, (3, *read.cluster.queues[1:])):
+        cluster = replace(read.cluster, queues=queues)
+        network = make_network(cluster, read.training, strategies["tcp"])
+        simulate(cluster, read.training, strategies["tcp"], network=network)
+        assert isinstance(network, PacketNetwork)
+        used = network.state.counts[..., Count.SENT].sum(axis=(0, 2)) > 0
+        assert used.nonzero()[0].tolist() == [queues[0]]
 
 
 def test_layers_go_in_their_classes_unless_tags_are_off() -> None:

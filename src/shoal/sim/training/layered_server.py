@@ -170,13 +170,21 @@ class LayeredServer(AbstractSimulatedStrategy):
                 yield world.push_values(workers, servers, contribution, layer_class=urgency)
             else:
                 yield world.pushes(workers, servers, sizes, layer_class=urgency)
+            yield from self._software(part)
             self._issue(self._pulls, step, part)
         else:
             yield world.sends(servers, workers, sizes, layer_class=urgency)
+            yield from self._software(part)
             self._arrived(step, part)
         if self._order == "priority":
             line.under_way -= part.size
             self._go_on(line, step)
+
+    def _software(self, part: _Part) -> Process:
+        """Take a part's share of what software takes: half of it pushes, half of it pulls."""
+        took = round(self._world.server_cost / 2 * part.size / self._world.model.bytes)
+        if took:
+            yield took
 
     def _contribution(self, number: int, part: _Part) -> Contribution:
         """Return what every worker has of a part, for each server in turn."""

@@ -135,6 +135,7 @@ def make_network(
         Transport(
             transport,
             frame_bytes=frame_bytes(training, transport),
+            queue=cluster.queues[0],
             min_timeout_s=training.min_timeout_s,
         ),
         local_rate=training.local_rate,

@@ -352,7 +352,7 @@ def make_world(
         learner=learner,
         steps=training.steps,
         seed=cluster.seed,
-        control_delay=round(training.control_delay_s * PICOSECONDS),
+        control_delay=round(training.answer_s * PICOSECONDS),
         message_cost=round(cost.message_s * PICOSECONDS),
         server_cost=round(cost.server_s * PICOSECONDS),
         holes=POLICIES[strategy.holes],

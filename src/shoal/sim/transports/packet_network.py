@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.sim.network import TCP_HEADERS, first_key
+from shoal.memory import check_room
+from shoal.sim.network import FEWER, first_key, tcp_headers
 from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.simulation import DROPPED, check_flow, check_packets, flow_rows
 from shoal.sim.packet.sources import arm, new_flows
@@ -25,7 +26,7 @@ from shoal.sim.transports.standstill import SLICE, Standstill
 from shoal.sim.transports.tables import SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.port import transmission_time
-from shoal.switching.tables import PICOSECONDS, Count, with_packets
+from shoal.switching.tables import PICOSECONDS, Count, packet_bytes, with_packets
 from shoal.switching.topology import USUAL_PACKETS, down_cables, make_state
 
 if TYPE_CHECKING:
@@ -112,12 +113,12 @@ class PacketNetwork:
         self._avoided: Collection[int] = down_cables(topology)
         self._lay_ways()
         self._over: deque[int] = deque()
-        self._standstill = Standstill(lambda: int(self.records["received"].sum()))
+        self._standstill = Standstill(lambda: int(self._ends.records["received"].sum()))
 
     @property
     def header_factor(self) -> float:
         """What payload must be multiplied by: sizes are what links carry."""
-        return TCP_HEADERS
+        return tcp_headers(self.transport.frame_bytes)
 
     @property
     def sends_datagrams(self) -> bool:
@@ -314,7 +315,9 @@ class PacketNetwork:
 
     def _grow(self) -> None:
         """Make room for twice as many packets and timers."""
-        self._state = with_packets(self._state, 2 * len(self._state.packets))
+        room = 2 * len(self._state.packets)
+        check_room(room * packet_bytes(self._state), f"A network of {room:,} packets", FEWER)
+        self._state = with_packets(self._state, room)
         due = np.zeros(len(self._state.packets), self._window.due.dtype)
         due[: len(self._window.due)] = self._window.due
         self._window = self._window._replace(due=due)

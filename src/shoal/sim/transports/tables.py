@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from shoal.memory import check_room
+from shoal.sim.network import FEWER
 from shoal.switching.tables import NEVER, PACKET
 
 if TYPE_CHECKING:
@@ -221,17 +223,24 @@ def new_ends(packets: NDArray[np.void], *, flows: int, hosts: int, most_window: 
 
 
 def with_room(ends: Ends, flows: int) -> Ends:
-    """Return `ends` with room for so many more flows, and for their records."""
+    """Return `ends` with room for so many more flows, and for their records.
+
+    Raises `ResourceError` if memory has none.
+    """
     core = ends.core[0]
     needed = int(core["started"]) + flows
     if needed > len(ends.records):
-        records = np.zeros(max(needed, 2 * len(ends.records)), RECORD)
+        room = max(needed, 2 * len(ends.records))
+        check_room(room * RECORD.itemsize, f"What becomes of {room:,} flows", FEWER)
+        records = np.zeros(room, RECORD)
         records[: len(ends.records)] = ends.records
         ends = ends._replace(records=records)
     needed, had = int(core["flows"]) + flows, len(ends.flows)
     if needed <= had:
         return ends
     room = max(needed, 2 * had)
+    each = sum(getattr(ends, name)[0].nbytes for name in _BY_FLOW)
+    check_room(room * each, f"A network of {room:,} flows at once", FEWER)
     hosts, words = len(ends.local_free_at), ends.arrived.shape[1]
     grown = new_ends(ends.segments, flows=room, hosts=hosts, most_window=64 * words)
     tables = {name: getattr(grown, name) for name in _BY_FLOW}
