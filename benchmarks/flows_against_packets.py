@@ -13,6 +13,9 @@ import itertools
 import json
 from pathlib import Path
 
+import msgspec
+
+from shoal.jobs.environment import describe_environment
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.calibration.carriers import CARRIERS
@@ -80,7 +83,9 @@ def main() -> None:
         )
         print(rows[-1], flush=True)
     if options.json is not None:
-        text = json.dumps({"scenario": TEXT, "seeds": list(SEEDS), "rows": rows}, indent=1)
+        environment = msgspec.to_builtins(describe_environment())
+        found = {"environment": environment, "scenario": TEXT, "seeds": list(SEEDS), "rows": rows}
+        text = json.dumps(found, indent=1)
         options.json.write_text(text + "\n", encoding="utf-8")
 
 

@@ -110,7 +110,7 @@ def main() -> None:
             "three_traces": replace(
                 one, server_cost_s=server_s, control_delay_s=generator.answer_s
             ),
-            "own_trace": plain.replaying(_traced(outcome)),
+            "own_trace": replace(plain.replaying(_traced(outcome)), control_delay_s=None),
         }
         row: dict[str, Any] = {
             "strategy": case.name,

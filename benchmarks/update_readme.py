@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shoal.bench.cluster.cluster_file import ClusterFile
     from shoal.bench.loss.profile_file import LossProfile
     from shoal.bench.rows import Row
+    from shoal.jobs.result import Environment
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -61,8 +62,13 @@ def _origin(file: BenchFile | ClusterFile, command: str, processors: str = "") -
     where = file.environment
     return (
         f"`{command}` on {processors or where.processor}, {where.cores} cores, torch {where.torch},"
-        f" {where.taken_at[:10]}"
+        f" {_moment(where)}"
     )
+
+
+def _moment(where: Environment) -> str:
+    """Return when a file was made, to the minute: code changes within a day."""
+    return f"{where.taken_at[:16].replace('T', ' ')} UTC"
 
 
 def _is_peers(row: Row) -> bool:
@@ -236,7 +242,7 @@ def render_speed(own: BenchFile, peers: BenchFile) -> str:
     """Return the Markdown of the simulator's speed, where it has a target."""
     lines = [
         f"{_origin(own, 'shoal bench sim')}; beside ns-3 and SimGrid (`--ns3 PYTHON`) on",
-        f"{peers.environment.processor}, {peers.environment.taken_at[:10]}:",
+        f"{peers.environment.processor}, {_moment(peers.environment)}:",
         "",
         "| beside | what | case | measured | target | met |",
         "| --- | --- | --- | ---: | ---: | --- |",
@@ -260,7 +266,7 @@ def _section(profile: LossProfile) -> str:
         f"### {profile.job.model} on {profile.job.dataset}",
         "",
         " ".join(describe(profile, criterion, target)),
-        f"On {where.processor}, {where.cores} cores, {where.taken_at[:10]}.",
+        f"On {where.processor}, {where.cores} cores, {_moment(where)}.",
         "",
         *("| " + " | ".join(row) + " |" for row in rows),
         "",
