@@ -113,6 +113,22 @@ def test_a_queue_that_nothing_fits_into_may_stand_beside_others() -> None:
     check(parse_scenario(text_of(small)))
 
 
+@pytest.mark.parametrize(
+    ("carrier", "key", "wanted"),
+    [
+        (FLOWS, "mtu = 9000", "mtu: It is for packets"),
+        (FLOWS, 'tick = "2 us"', "tick: Only the transport 'shoal' has ticks"),
+        (TCP, 'tick = "2 us"', "tick: Only the transport 'shoal' has ticks"),
+        (("", ""), 'min_timeout = "1 ms"', "min_timeout: It is not for transport 'shoal'"),
+    ],
+)
+def test_what_no_transport_of_the_job_heeds_is_said_of_the_key(
+    carrier: tuple[str, str], key: str, wanted: str
+) -> None:
+    found = refusal(text_of(carrier, ("steps = 12", f"steps = 12\n{key}")))
+    assert found.startswith(f"job.toml, line 15: {wanted}")
+
+
 def test_a_buffer_is_as_good_as_the_packets_are_small() -> None:
     """Flows know no buffers; messages of 100 parameters, and packets of a small MTU, do fit."""
     small = ("64 kB", "1 kB")

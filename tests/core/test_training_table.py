@@ -101,13 +101,6 @@ def test_what_only_shoals_transport_knows_may_be_said_where_it_carries() -> None
         ),
         ('label = "pairs"', 'label = "all-reduce"', "Two strategies are called 'all-reduce'"),
         ("steps = 12", "steps = 12\nlooks = 5", "line 16: looks: Looks are at what is learnt"),
-        ("steps = 12", "steps = 12\nmtu = 9000", "line 16: mtu: It is for packets"),
-        ("steps = 12", 'steps = 12\ntick = "1 us"', "line 16: tick: Only the transport 'shoal'"),
-        (
-            "steps = 12",
-            'steps = 12\nmin_timeout = "1 ms"\ntransport = "shoal"',
-            "line 16: min_timeout: It is not for transport 'shoal'",
-        ),
         (
             "parameters = 100_000",
             'model = "vgg16"\nlayers = 4',

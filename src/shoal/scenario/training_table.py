@@ -81,20 +81,6 @@ def _check_heeded(spec: TrainingSpec, table: Table) -> None:
         raise table.error("A model has its own layers: leave them out.", "layers")
     if "looks" in table and not spec.dataset:
         raise table.error("Looks are at what is learnt: name a dataset, or leave it out.", "looks")
-    carriers = {each.transport or spec.transport for each in spec.strategies} - {""}
-    if not spec.strategies:  # they are chosen elsewhere
-        return
-    for key, heeding, sentence in (
-        ("mtu", carriers, "It is for packets: name a transport, or leave it out."),
-        ("tick", carriers & {SHOAL}, f"Only the transport {SHOAL!r} has ticks: leave them out."),
-        (
-            "min_timeout",
-            carriers - {SHOAL},
-            f"It is not for transport {SHOAL!r}: leave it out.",
-        ),
-    ):
-        if key in table and not heeding:
-            raise table.error(sentence, key)
 
 
 def _replaying(spec: TrainingSpec, table: Table, workers: int, folder: Path) -> TrainingSpec:

@@ -60,6 +60,7 @@ def check(scenario: Scenario) -> None:
     assert training is not None
     check_ways(cluster, scenario.links)
     check_job(scenario)
+    _check_heeded(scenario)
     world = _world_to_try(cluster, training)
     for strategy in training.strategies:
         check_carrier(scenario, strategy)
@@ -99,6 +100,20 @@ def check_job(scenario: Scenario) -> None:
             architecture(training.model)
     with said_of(scenario.place_of("training", "transport")):
         check_name(training.transport)
+
+
+def _check_heeded(scenario: Scenario) -> None:
+    """Raise `UsageError` for a key of transports that none of the strategies has."""
+    training = scenario.training
+    assert training is not None
+    carriers = {each.transport or training.transport for each in training.strategies} - {""}
+    for key, heeding, sentence in (
+        ("mtu", carriers, "It is for packets: name a transport, or leave it out."),
+        ("tick", carriers & {SHOAL}, f"Only the transport {SHOAL!r} has ticks: leave them out."),
+        ("min_timeout", carriers - {SHOAL}, f"It is not for transport {SHOAL!r}: leave it out."),
+    ):
+        if ("training", key) in scenario.keys and not heeding:
+            raise UsageError(f"{scenario.place_of('training', key)}: {key}: {sentence}")
 
 
 def _check_replicas(
