@@ -132,10 +132,15 @@ def set_port(state: State, number: int, port: Port, buffer: int = -1) -> None:
 
 def set_rate(state: State, number: int, rate: int) -> None:
     """Let port `number` send `rate` bits per second."""
+    for name, value in rate_fields(rate).items():
+        state.ports[number][name] = value
+
+
+def rate_fields(rate: int) -> dict[str, int]:
+    """Return what the row of a port says of its rate, bits per second."""
     byte_time, more = divmod(8 * PICOSECONDS, rate)
     is_whole = more == 0 and byte_time <= _LONGEST_BYTE
-    state.ports[number]["rate"] = rate
-    state.ports[number]["byte_time"] = byte_time if is_whole else 0
+    return {"rate": rate, "byte_time": byte_time if is_whole else 0}
 
 
 def set_link(state: State, number: int, link: Link) -> None:

@@ -61,7 +61,7 @@ networks, time goes by the lines that a packet touches."""
 
 PORT: Final = np.dtype(
     [
-        ("rate", "<i8"),  # bits per second; see `settings.set_rate`
+        ("rate", "<i8"),  # bits per second, written by `settings` with `byte_time`
         ("free_at", "<i8"),  # when the link can take the next packet
         ("bytes", "<i8"),  # waiting, in all queues
         ("packets", "<i8"),

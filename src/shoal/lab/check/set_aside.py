@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from shoal.switching.settings import rate_fields
 from shoal.switching.tables import COLORS, NEVER, QUEUES
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def set_aside(
     Return what puts everything back. Averages of the tested queues begin anew.
     """
     back = _Back()
-    back.write(state.ports[tested : tested + 1], {"rate": rate})
+    back.write(state.ports[tested : tested + 1], rate_fields(rate))
     back.write(state.links[tested : tested + 1], _NO_LINK)
     state.queues[tested * QUEUES : (tested + 1) * QUEUES]["average"] = 0
     for port in others:
-        free = {"rate": others_rate, "buffer": -1, **_NO_LIMITS}
+        free = {**rate_fields(others_rate), "buffer": -1, **_NO_LIMITS}
         back.write(state.ports[port : port + 1], free)
         back.write(state.links[port : port + 1], _NO_LINK)
         back.write(state.queues[port * QUEUES : (port + 1) * QUEUES], _NO_LIMITS)
