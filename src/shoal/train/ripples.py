@@ -43,6 +43,7 @@ class GeneratedAveraging:
         self._has_left = False
         self._found: SlowWorker | None = None
         replica.groups.join(replica.session, replica.host, config, replica.seed)
+        replica.communicator.barrier()  # who asked before others have joined would go on alone
 
     def synchronize(
         self, step: int, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
