@@ -46,6 +46,8 @@ SCENARIO: Final = f"""
 [hosts]
 count = 1
 workers = {WORKERS}
+[access]
+rate = "20 Gbit/s"
 [training]
 model = "mlp"
 dataset = "digits"
