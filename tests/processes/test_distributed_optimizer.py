@@ -537,33 +537,6 @@ def test_a_look_at_the_state_is_no_step(run_workers: RunWorkers, sync: str) -> N
         ]
 
 
-def train_when_one_joins_late() -> list[float]:
-    session = shoal.init(deadline_s=30)
-    model = make_model()
-    join = session.control.join
-
-    def join_late(*arguments: Any) -> None:
-        time.sleep(0.3 * session.rank)
-        join(*arguments)
-
-    session.control.join = join_late  # type: ignore[method-assign]
-    how = shoal.Ripples(slowdown_threshold=None)
-    optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync=how)
-    for step in range(2):
-        optimizer.zero_grad()
-        inputs, targets = batch_of(session.rank, step)
-        cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
-    found = parameters_of(model)
-    optimizer.finish()
-    return found
-
-
-def test_nobody_trains_alone_before_the_others_have_joined(run_workers: RunWorkers) -> None:
-    first, second = run_workers(train_when_one_joins_late, 2)
-    assert first == second
-
-
 def step_by_hand() -> str:
     """Step with gradients that no backward pass made; return the error."""
     shoal.init(deadline_s=30)
