@@ -19,7 +19,6 @@ from shoal.runtime.channels import reserve_channels
 from shoal.runtime.master_copy import MasterCopy
 from shoal.runtime.pair_exchange import ActiveSide, Channels, PassiveSide
 from shoal.trace import SpanKind
-from shoal.train.flat_layout import buffer_ranges
 from shoal.train.model_hooks import ModelHook
 from shoal.train.model_use import ModelUse
 from shoal.train.strategy import AbstractStrategy, Averaged
@@ -58,7 +57,7 @@ class ADPSGD(AbstractStrategy):
         self._pairs = Bipartite(communicator.world_size, self._peers)
         self._random = Random(f"ad-psgd {replica.seed} {communicator.rank}")
         self._num_exchanges = 0
-        self._master = MasterCopy(replica.flat.buffers, buffer_ranges(replica.model, replica.flat))
+        self._master = MasterCopy(replica.flat.buffers, replica.flat.statistics)
         self._on_load = replica.model.register_load_state_dict_post_hook(
             ModelHook(lambda *_: self._master.reload())
         )

@@ -26,7 +26,6 @@ from shoal.runtime.changes import subtract
 from shoal.runtime.helper_thread import HelperThread
 from shoal.runtime.tensor_memory import round_to
 from shoal.trace import SpanKind
-from shoal.train.flat_layout import buffer_ranges
 from shoal.train.model_hooks import ModelHook
 from shoal.train.replica import Stopwatch
 
@@ -53,8 +52,7 @@ class DelayedAverage:
         flats = replica.flat.buffers
         self._before = [torch.empty_like(flat, device="cpu") for flat in flats]
         self._average = [torch.empty_like(flat, device="cpu") for flat in flats]
-        ranges = buffer_ranges(replica.model, replica.flat)
-        self._statistics = [slice(each.start, each.stop) for each in ranges]
+        self._statistics = [slice(each.start, each.stop) for each in replica.flat.statistics]
         self._on_load = replica.model.register_load_state_dict_post_hook(
             ModelHook(lambda *_: self._forget())
         )

@@ -1,17 +1,13 @@
-"""Where a model's parameters and buffers lie among its flat tensors.
-
-Relies on `FlatParameters`' layout: in each flat tensor first parameters, then buffers.
-"""
+"""Where a model's parameters lie among its flat tensors."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
-from shoal.train.flat_parameters import averaged_parameters
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from shoal.train.flat_parameters import FlatParameters
 
@@ -30,13 +26,3 @@ def place_of(parameter: Tensor, flat: FlatParameters) -> tuple[int, range]:
         "A parameter does not live in the model's flat tensors; do not move or cast the model after"
         " making DistributedOptimizer, and give it an optimizer of that model's parameters."
     )
-
-
-def buffer_ranges(model: nn.Module, flat: FlatParameters) -> tuple[range, ...]:
-    """Return, per flat tensor, the elements that are buffers (batch-norm statistics)."""
-    ends = [0] * len(flat.buffers)
-    for parameter in averaged_parameters(model):
-        if parameter.numel():
-            number, elements = place_of(parameter, flat)
-            ends[number] = max(ends[number], elements.stop)
-    return tuple(range(end, buffer.numel()) for end, buffer in zip(ends, flat.buffers, strict=True))

@@ -4,7 +4,8 @@
 batch norm's running statistics) into one flat tensor per data type and device; the model keeps
 working on views of it. Averaging a model is then one operation on few tensors (docs/papers.md, 2.9:
 parameters and batch-norm statistics are averaged, optimizer state stays local). Parameters of types
-that have no mean, quantized weights say, are never trained and stay where they are.
+that have no mean, quantized weights say, are never trained and stay where they are. Tensors that
+share memory go on sharing it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import torch
 from shoal.errors import UsageError
 from shoal.train.known_buffers import KnownBuffers
 from shoal.train.known_parameters import KnownParameters
+from shoal.train.shared_memory import Stretch, stretches_of, tensors_of
 from shoal.train.tensor_places import TensorPlaces
 from shoal.workloads.means import has_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor, nn
 
@@ -42,17 +44,44 @@ class FlatParameters:
         self.before_access: Callable[[], None] = lambda: None
         """Called before anybody gets the flat tensors: who puts updates off makes them now."""
         self.num_parameters = sum(p.numel() for p in model.parameters())
-        kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for owner in (*averaged_parameters(model), *self._statistics.tensors):
-            kinds.setdefault((owner.dtype, owner.device), []).append(owner)
+        parameters = averaged_parameters(model)
+        averaged = {id(each) for each in (*parameters, *self._statistics.tensors)}
+        trained = {id(each) for each in parameters}
+        # averaged ones first, so that the others of a stretch follow them
+        everything = [*parameters, *self._statistics.tensors, *tensors_of(model)]
+        kinds: dict[tuple[torch.dtype, torch.device], list[Stretch]] = {}
+        for stretch in stretches_of(everything):
+            if any(id(each) in averaged for each in stretch.tensors):
+                kinds.setdefault(_kind_of(stretch), []).append(stretch)
         if not kinds:
             raise UsageError("The model has no parameters to train.")
-        for (dtype, device), owners in kinds.items():
-            lengths = [owner.numel() for owner in owners]
+        _check_all_lie_in(kinds.values(), parameters)
+        self._is_shared = any(
+            stretch.is_shared and any(id(each) in trained for each in stretch.tensors)
+            for stretches in kinds.values()
+            for stretch in stretches
+        )
+        ends = []
+        for (dtype, device), stretches in kinds.items():
+            lengths = [_length_of(stretch) for stretch in stretches]
             flat = torch.empty(sum(lengths), dtype=dtype, device=device)
-            for owner, place in zip(owners, flat.split(lengths), strict=True):
-                self._places.move_in(owner, place)
+            for stretch, place in zip(stretches, flat.split(lengths), strict=True):
+                if stretch.is_shared:
+                    self._places.move_together(stretch, place)
+                else:
+                    self._places.move_in(stretch.tensors[0], place)
             self._buffers.append(flat)
+            ends.append(
+                sum(
+                    length
+                    for stretch, length in zip(stretches, lengths, strict=True)
+                    if any(id(each) in trained for each in stretch.tensors)
+                )
+            )
+        self.statistics: tuple[range, ...] = tuple(
+            range(end, flat.numel()) for end, flat in zip(ends, self._buffers, strict=True)
+        )
+        """Per flat tensor, the elements that are buffers (batch-norm statistics)."""
 
     @property
     def buffers(self) -> list[Tensor]:
@@ -64,6 +93,16 @@ class FlatParameters:
     def num_bytes(self) -> int:
         """Bytes that averaging the model once moves per copy."""
         return sum(flat.numel() * flat.element_size() for flat in self.buffers)
+
+    def check_apart(self, what: str) -> None:
+        """Raise `UsageError` if a parameter shares its memory: `what` updates each by itself."""
+        if self._is_shared:
+            message = (
+                f"A parameter shares its memory with another one or with a buffer, and {what}"
+                " updates each by itself: tie modules by giving them the same Parameter"
+                " (`head.weight = embedding.weight`), or use another strategy or overlap."
+            )
+            raise UsageError(message)
 
     def snapshot(self) -> list[Tensor]:
         """Return a copy of every flat tensor."""
@@ -85,6 +124,35 @@ class FlatParameters:
         if not self._places.are_kept:
             self.before_access()
             self._places.take_back()
+
+
+def _check_all_lie_in(kinds: Iterable[list[Stretch]], parameters: list[Tensor]) -> None:
+    """Raise `UsageError` if one of `parameters` has no memory that it could be moved from."""
+    found = {id(each) for kind in kinds for stretch in kind for each in stretch.tensors}
+    for parameter in parameters:
+        if parameter.numel() and id(parameter) not in found:
+            message = (
+                f"A parameter is a {type(parameter.data).__name__}, which holds its numbers in"
+                " other tensors: DistributedOptimizer takes models of plain tensors."
+            )
+            raise UsageError(message)
+
+
+def _kind_of(stretch: Stretch) -> tuple[torch.dtype, torch.device]:
+    """Return the type and device of what lies in `stretch`; raise `UsageError` for several."""
+    first = stretch.tensors[0]
+    if any(each.dtype != first.dtype for each in stretch.tensors):
+        raise UsageError(
+            "A parameter or buffer of the model shares its memory with a tensor of another type;"
+            " give each its own memory (`tensor.clone()`) before making DistributedOptimizer."
+        )
+    return first.dtype, first.device
+
+
+def _length_of(stretch: Stretch) -> int:
+    """Return how many elements of flat memory `stretch` needs: one alone is laid out densely."""
+    first = stretch.tensors[0]
+    return stretch.num_bytes // first.element_size() if stretch.is_shared else first.numel()
 
 
 def averaged_parameters(model: nn.Module) -> list[Tensor]:

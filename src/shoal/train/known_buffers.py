@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from shoal.train.shared_memory import without_views_of
 from shoal.workloads.means import is_wide_float
 
 if TYPE_CHECKING:
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 class KnownBuffers:
     """The buffers of `model` that are averaged: dense floating-point ones with finite values.
 
-    One that holds infinities is a mask, not a statistic, and has no mean.
+    One that holds infinities is a mask, not a statistic, and has no mean. One that is a view of a
+    parameter follows it.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.tensors: Final = [each for each in model.buffers() if _is_statistic(each)]
+        statistics = [each for each in model.buffers() if _is_statistic(each)]
+        self.tensors: Final = without_views_of(model.parameters(), statistics)
         known = {id(each) for each in self.tensors}
         self._slots = [
             (names, name, held)

@@ -26,7 +26,7 @@ from shoal.runtime.parameter_protocol import Channels, Kind, Request
 from shoal.runtime.parameter_server import ShardServer, options_for
 from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSpan
 from shoal.trace import SpanKind
-from shoal.train.flat_layout import buffer_ranges, place_of
+from shoal.train.flat_layout import place_of
 from shoal.train.frozen_parameters import FrozenParameters
 from shoal.train.model_hooks import ModelHook
 from shoal.train.model_use import ModelUse
@@ -108,6 +108,7 @@ class ParameterServer(AbstractStrategy):
         self._replica = replica
         communicator = replica.communicator
         communicator.check_contributions()
+        replica.flat.check_apart(f"{self.name}'s server")
         self._parameters = _trained_parameters(replica.optimizer)
         self._frozen = FrozenParameters(replica.model.parameters())
         layout = _layout(replica, self._parameters)
@@ -299,7 +300,7 @@ def _layout(replica: Replica, trained: list[Tensor]) -> ModelLayout:
     return ModelLayout(
         sizes=tuple(flat.numel() for flat in replica.flat.buffers),
         trained=tuple(TrainedSpan(*place_of(p, replica.flat), groups[id(p)]) for p in trained),
-        averaged=buffer_ranges(replica.model, replica.flat),
+        averaged=replica.flat.statistics,
         num_shards=replica.communicator.world_size,
     )
 

@@ -6,6 +6,7 @@ a moving average give tensors storage of their own, without a word to whoever co
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,25 +16,61 @@ from shoal.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shoal.train.shared_memory import Stretch
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A tensor, the one-dimensional memory that it is to live in, and the address of its first
+    element there."""
+
+    owner: Tensor
+    memory: Tensor
+    address: int
+    view: tuple[tuple[int, ...], tuple[int, ...], int] | None
+    """Size, strides and offset in `memory`, where others lie in it too; None: it fills it alone."""
+
+    def move_in(self) -> None:
+        """Let the owner live here, with its values and, if it is dense, its strides."""
+        view = self.memory.as_strided(*self.view) if self.view else _filling(self.memory, self.owner)
+        view.copy_(self.owner)
+        self.owner.data = view
+
 
 class TensorPlaces:
-    """Tensors and the pieces of memory, one-dimensional and as long, that they are to lie in."""
+    """Tensors and the pieces of memory that they are to lie in.
+
+    Each piece is a storage of its own to torch, though they may lie side by side: so a file of one
+    tensor holds that tensor and no more, and nobody takes two of them for tied.
+    """
 
     def __init__(self) -> None:
-        self._places: list[tuple[Tensor, Tensor, int]] = []
+        self._places: list[_Place] = []
 
-    def move_in(self, owner: Tensor, place: Tensor) -> None:
-        """Let `owner` live in `place`, with its values and, if it is dense, its strides."""
-        with torch.no_grad():
-            _move(owner, place)
+    def move_in(self, owner: Tensor, memory: Tensor) -> None:
+        """Let `owner` live in `memory`, one-dimensional and as long."""
         if owner.numel():
-            self._places.append((owner, place, owner.data_ptr()))
+            self._add(_Place(owner, _as_own_storage(memory), memory.data_ptr(), None))
+
+    def move_together(self, stretch: Stretch, memory: Tensor) -> None:
+        """Let the tensors of `stretch` share `memory` as they share their own; all of its type."""
+        own = _as_own_storage(memory)
+        for owner in stretch.tensors:
+            offset = stretch.offset_of(owner)
+            address = memory.data_ptr() + offset * memory.element_size()
+            view = (tuple(owner.size()), tuple(owner.stride()), offset)
+            self._add(_Place(owner, own, address, view))
+
+    def _add(self, place: _Place) -> None:
+        with torch.no_grad():
+            place.move_in()
+        self._places.append(place)
 
     @property
     def are_kept(self) -> bool:
         """Whether all tensors live where they are to."""
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - looking needs no values
-            return all(owner.data_ptr() == address for owner, _, address in self._places)
+            return all(place.owner.data_ptr() == place.address for place in self._places)
 
     def take_back(self) -> None:
         """Let those that live elsewhere live in their places again, with their values.
@@ -41,24 +78,29 @@ class TensorPlaces:
         Raises `UsageError` for those of another type or on another device.
         """
         with torch.no_grad():
-            for owner, place, address in self._places:
-                if owner.data_ptr() == address:
+            for place in self._places:
+                owner, memory = place.owner, place.memory
+                if owner.data_ptr() == place.address:
                     continue
-                if (owner.dtype, owner.device) != (place.dtype, place.device):
+                if (owner.dtype, owner.device) != (memory.dtype, memory.device):
                     raise UsageError(
                         "The model was moved or cast after DistributedOptimizer was made;"
                         " call model.to(...) first."
                     )
-                _move(owner, place)
+                place.move_in()
 
 
-def _move(owner: Tensor, place: Tensor) -> None:
+def _as_own_storage(memory: Tensor) -> Tensor:
+    """Return `memory` as what torch takes for a storage of its own; it is the same memory."""
+    own: Tensor = torch.from_dlpack(memory)
+    return own
+
+
+def _filling(memory: Tensor, owner: Tensor) -> Tensor:
+    """Return `memory` in the shape of `owner`, and with its strides if that is dense."""
     if _is_dense(owner):
-        view = place.as_strided(owner.size(), owner.stride(), place.storage_offset())
-    else:
-        view = place.view(owner.size())
-    view.copy_(owner)
-    owner.data = view
+        return memory.as_strided(owner.size(), owner.stride())
+    return memory.view(owner.size())
 
 
 def _is_dense(tensor: Tensor) -> bool:
