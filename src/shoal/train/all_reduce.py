@@ -76,8 +76,14 @@ class AllReduce(AbstractStrategy):
         self._num_steps = 0
 
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
-        """Apply `update`, now or layer by layer: the gradients are averaged since backward."""
-        self._buckets.end_step()
+        """Apply `update`, now or layer by layer: the gradients are averaged since backward.
+
+        Without a backward pass here (a batch that was left out) this worker takes part with nothing
+        to give, and its update is the others'.
+        """
+        if not self._buckets.end_step():
+            self.settle()
+            self._buckets.shadow(trains=True)
         if self._layerwise is not None:
             self._layerwise.step(update)
         else:
@@ -107,14 +113,14 @@ class AllReduce(AbstractStrategy):
             self._buckets.enabled = True
 
     def _end(self) -> None:
-        """Join the others' reductions with nothing to give until no worker contributes.
+        """Join the others' reductions with nothing to give until no worker trains.
 
         Then take over the model of the worker that trained longest: it saw every update.
         """
         if self._layerwise is not None:
             self._layerwise.remove()
         if self._everyone > 1:
-            while self._buckets.shadow():
+            while self._buckets.shadow(trains=False):
                 pass
             self._adopt_longest_trained()
         self._buckets.remove()

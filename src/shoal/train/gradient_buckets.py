@@ -6,9 +6,9 @@ in: a bucket waits for the one before it, and the end of backward starts what is
 that got no gradient on some workers (unused in this step) cannot make the workers disagree. The
 transport may finish them in another order: each is as urgent as its front-most layer.
 
-A trailer on the last bucket carries, summed like a gradient: how many workers contributed, and per
-parameter how many had a gradient for it. It is needed before any other sum can be used, and nothing
-of it may get lost.
+A trailer on the last bucket carries, summed like a gradient: how many workers contributed, how many
+still train, and per parameter how many had a gradient for it. It is needed before any other sum can
+be used, and nothing of it may get lost.
 
 Statistics in buffers are averaged as well; those of another type than the parameters go in sums of
 their own.
@@ -107,7 +107,7 @@ class GradientBuckets:
         self._places = TensorPlaces()
         self.place: dict[int, int] = {}
         self._memory: list[Tensor] = []
-        tail = self.statistics.num_elements + 1 + len(self.parameters)
+        tail = self.statistics.num_elements + 2 + len(self.parameters)
         for number, bucket in enumerate(self.layout):
             memory = like.new_zeros(bucket.num_elements + (tail if number == self.trailer else 0))
             self._memory.append(memory)
@@ -121,7 +121,8 @@ class GradientBuckets:
         num_statistics = self.statistics.num_elements
         self.statistics.place(rest[:num_statistics])
         self._contributors = rest[num_statistics : num_statistics + 1]
-        self._used = rest[num_statistics + 1 :]
+        self._training = rest[num_statistics + 1 : num_statistics + 2]
+        self._used = rest[num_statistics + 2 :]
 
     def reset(self) -> None:
         """Make ready for another backward pass."""
@@ -138,6 +139,7 @@ class GradientBuckets:
     def _make_hook(self, index: int) -> _Hook:
         return _Hook(self, index)
 
+    @torch.no_grad()  # backward(create_graph=True) runs this with autograd on
     def on_gradient(self, index: int) -> None:
         """Take the gradient of parameter `index`, which backward has just accumulated."""
         if not self.enabled:
@@ -165,7 +167,8 @@ class GradientBuckets:
         """Copy a gradient into its bucket, already divided by the number of workers."""
         parameter, view = self.parameters[index], self.views[index]
         assert parameter.grad is not None
-        gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        gradient = parameter.grad.detach()  # that of backward(create_graph=True) has a graph
+        gradient = gradient.to_dense() if gradient.is_sparse else gradient
         torch.mul(gradient, 1.0 / self._communicator.world_size, out=view)
         parameter.grad = view
 
@@ -200,28 +203,30 @@ class GradientBuckets:
         layers[self.trailer] = (0, layers[self.trailer][1])  # everyone waits for the trailer first
         return layers
 
+    @torch.no_grad()  # backward(create_graph=True) runs this with autograd on
     def _finish_backward(self) -> None:
         """Reduce what is left and wait: runs when backward has gone through the whole graph."""
         self._is_passing = False
-        self._start_rest(contributes=True)
+        self._start_rest(contributes=True, trains=True)
         self._is_averaged, self._is_local = True, False
         if self.on_started is not None:
             self.on_started()
         else:
             self._land_all()
 
-    def shadow(self) -> bool:
-        """Take part in one reduction with nothing to give, for workers that still train.
+    def shadow(self, *, trains: bool) -> bool:
+        """Take part in one reduction with nothing to give; return whether any worker trains still.
 
-        Returns whether any worker contributed.
+        `trains` says that this one does: it makes a step that no backward pass came before. Its
+        parameters then have the mean gradient of those that had some, as everywhere.
         """
         self.ready = set()
         with torch.no_grad():
-            self._start_rest(contributes=False)
+            self._start_rest(contributes=False, trains=trains)
             self._land_all()
-        return bool(self._contributors.item())
+        return bool(self._training.item())
 
-    def _start_rest(self, *, contributes: bool) -> None:
+    def _start_rest(self, *, contributes: bool, trains: bool) -> None:
         """Start all reductions that backward has not started."""
         for index, parameter in enumerate(self.parameters):
             if index in self.ready:
@@ -236,6 +241,7 @@ class GradientBuckets:
         else:
             self.statistics.contribute_nothing()
         self._contributors.fill_(1.0 if contributes else 0.0)
+        self._training.fill_(1.0 if trains else 0.0)
         self._used.zero_()
         if self.ready:
             self._used[list(self.ready)] = 1.0
@@ -300,8 +306,11 @@ class GradientBuckets:
             )
         self.reset()
 
-    def end_step(self) -> None:
-        """Note that the gradients are used now; raise `UsageError` if some were never averaged."""
+    def end_step(self) -> bool:
+        """Note that the gradients are used now; return whether there was a backward pass for them.
+
+        Raises `UsageError` if some were never averaged.
+        """
         self._frozen.check()
         self.use.check()
         is_averaged, is_local = self._is_averaged, self._is_local
@@ -317,6 +326,7 @@ class GradientBuckets:
                 "The gradients of this step have not all been averaged: its last backward pass must"
                 " run outside no_sync(), and gradients that are set by hand are nobody else's."
             )
+        return is_averaged
 
     def remove(self) -> None:
         """Take the hooks off the model."""

@@ -6,7 +6,6 @@ scalers, state dicts) with a strategy. Decides nothing about who synchronizes.
 
 from __future__ import annotations
 
-import inspect
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from shoal.train.initial_buffers import broadcast_buffers
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import check_strategy, make_strategy
 from shoal.train.transport_samples import TransportSampler
+from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +76,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     `torch.amp.GradScaler` work as with the wrapped optimizer. Call `finish()` when this worker
     makes no more steps, and `average_model()` for the mean of all replicas.
 
-    Raises `MismatchError` if the workers disagree on the model or the strategy.
+    Raises `MismatchError` if the workers disagree on the model or the strategy, `UsageError` for a
+    model that something else synchronizes already (DistributedDataParallel, FSDP), also at the
+    first step if it was wrapped in that later.
     """
 
     _step_supports_amp_scaling = True  # GradScaler then leaves skipping to step(), see there
@@ -99,8 +101,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # Not calling super().__init__: the wrapped optimizer owns parameter groups and state.
         asked = {"overlap": overlap, "pull_bound": pull_bound}
         strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
-        _check_can_be_wrapped(optimizer, model)
-        _check_covers(optimizer, model)
+        if isinstance(optimizer, DistributedOptimizer):
+            raise UsageError("This is a DistributedOptimizer already; wrap the one within it.")
+        check_can_be_wrapped(optimizer, model)
         session = current_session()
         transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
         check_strategy(strategy, session.world_size, loss_bound, wire)
@@ -143,6 +146,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             wire=wire,
         )
         strategy.bind(self.replica)
+        self._sole = SoleSynchronizer(model)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._num_steps = 0
 
@@ -216,6 +220,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if not skipped:
                 self._inner.step()
 
+        self._sole.check()
         self.flat.take_back()
         self._synchronizer.step(update, skipped=skipped)
         self._num_steps += 1
@@ -350,34 +355,3 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if name in {"_inner", "found_inf", "grad_scale"}:
             raise AttributeError(name)
         return getattr(self._inner, name)
-
-
-def _check_can_be_wrapped(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    if isinstance(optimizer, DistributedOptimizer):
-        raise UsageError("This is a DistributedOptimizer already; wrap the optimizer within it.")
-    if not callable(getattr(optimizer, "step", None)) or not isinstance(model, torch.nn.Module):
-        message = (
-            "DistributedOptimizer takes an optimizer, then the model (a torch.nn.Module), not"
-            f" {type(optimizer).__name__} and {type(model).__name__}."
-        )
-        raise UsageError(message)
-    if any(parameter.is_meta for parameter in model.parameters()):
-        raise UsageError("The model's parameters are on the meta device, which holds no numbers.")
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        message = (
-            f"{type(optimizer).__name__} computes the loss several times in a step, at models that"
-            " the other workers do not have; take an optimizer that steps without a closure."
-        )
-        raise UsageError(message)
-
-
-def _check_covers(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Refuse an optimizer that has parameters the model does not: nobody would average them."""
-    known = {id(parameter) for parameter in model.parameters()}
-    for group in optimizer.param_groups:
-        if any(id(parameter) not in known for parameter in group["params"]):
-            raise UsageError(
-                "The optimizer holds parameters that are not the model's;"
-                " pass the model whose parameters it optimizes."
-            )

@@ -32,7 +32,9 @@ class _Place:
 
     def move_in(self) -> None:
         """Let the owner live here, with its values and, if it is dense, its strides."""
-        view = self.memory.as_strided(*self.view) if self.view else _filling(self.memory, self.owner)
+        view = (
+            self.memory.as_strided(*self.view) if self.view else _filling(self.memory, self.owner)
+        )
         view.copy_(self.owner)
         self.owner.data = view
 
