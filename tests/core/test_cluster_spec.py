@@ -166,7 +166,7 @@ WRONG = [
     ("30 kB", "x", "line 23: from: It takes a size such as"),
     ('loss = "1 %"', "loss = 2", "line 43: loss: It takes a share"),
     ("spines = 2\n", "", "line 7: 'spines' is missing"),
-    ("[access]", "[access", "is not TOML: .*line 11"),
+    ("[access]", "[access", r"is not TOML \(.*line 11"),
     ("5 ms", "50 ms", "line 54: burst: A burst is longer than 0"),
     ('at = "2 s"\n', "", "line 39: 'at' is missing"),
     ('loss = "1 %"', "down = 1", "line 43: down: It takes true or false"),
@@ -223,7 +223,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"Cannot read .*none.toml: No such file"):
         read_spec(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="not text in UTF-8"):
+    with pytest.raises(DataError, match=r"is not text \(not all"):
         read_spec(tmp_path / "binary.toml")
 
 

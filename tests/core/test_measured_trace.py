@@ -184,3 +184,31 @@ def test_workers_that_a_trace_lacks_are_one_sentence(tmp_path: Path) -> None:
         read_measured(path, 2)
     with pytest.raises(ShoalError, match="Cannot read the trace"):
         read_measured(tmp_path / "none.json", 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"members": [[1], 2]}, "Expected `int`, got `array`"),
+        ({"members": {"0": 1}}, "Expected `array`, got `object`"),
+        ({"members": 7}, "Expected `array`, got `int`"),
+    ],
+)
+def test_members_that_are_no_ranks_are_said(
+    tmp_path: Path, wrong: dict[str, object], why: str
+) -> None:
+    path = recorded(tmp_path)
+    trace = json.loads(path.read_text())
+    trace["traceEvents"][1]["args"] = wrong
+    path.write_text(json.dumps(trace))
+    with pytest.raises(DataError, match=rf"no trace of shoal train \({why}"):
+        read_measured(path, 2)
+
+
+def test_a_time_beyond_all_counting_is_said(tmp_path: Path) -> None:
+    path = recorded(tmp_path)
+    trace = json.loads(path.read_text())
+    trace["traceEvents"][1]["ts"] = 1e308
+    path.write_text(json.dumps(trace))
+    with pytest.raises(DataError, match="no trace of shoal train"):
+        read_measured(path, 2)

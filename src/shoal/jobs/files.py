@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from shoal.decoding import decode_json
 from shoal.errors import DataError, ResourceError
 
 if TYPE_CHECKING:
@@ -21,13 +22,11 @@ def read_json(path: Path, kind: type[T], wanted: str, advice: str) -> T:
     not what was `wanted`, and gives the `advice`.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        content = path.read_bytes()
     except OSError as error:
         message = f"Cannot read {path}: {error.strerror}."
         raise DataError(message) from error
-    except msgspec.DecodeError as error:
-        message = f"{path} is not {wanted} ({error}); {advice}."
-        raise DataError(message) from error
+    return decode_json(content, kind, f"{path} is not {wanted}", advice)
 
 
 def indented_json(content: object) -> bytes:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import msgspec
 
+from shoal.decoding import decode_json
 from shoal.errors import DataError, UsageError
 from shoal.trace import TRACE_FORMAT, SpanKind, TraceHeader
 
@@ -61,21 +62,37 @@ class Measured:
         return fmean(seconds for rank in self.step_s for seconds in rank)
 
 
+class _Arguments(msgspec.Struct, frozen=True):
+    """Of what a slice says of itself, what is read here."""
+
+    members: tuple[int, ...] = ()
+
+
+_Microseconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+"""Thirty years: what can be counted in nanoseconds without running over."""
+
+
 class _Event(msgspec.Struct):
     """Of a trace event, what is read here; see "Trace Event Format" of the Chromium project."""
 
     ph: str
     cat: str = ""
     pid: int = 0
-    ts: float = 0.0
-    dur: float = 0.0
-    args: dict[str, Any] = {}
+    ts: _Microseconds = 0.0
+    dur: _Microseconds = 0.0
+    args: _Arguments = _Arguments()
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """What a file says of the version that wrote it."""
+
+    shoal_trace: int | str | None = None
 
 
 class _Origin(msgspec.Struct):
     """The part of a trace file that says what it is; another version's is not looked into."""
 
-    otherData: dict[str, Any] = {}  # noqa: N815 - the format's word
+    otherData: _Version = _Version()  # noqa: N815 - the format's word
 
 
 class _Trace(msgspec.Struct):
@@ -120,22 +137,18 @@ def _read(path: Path) -> _Trace:
     except OSError as error:
         message = f"Cannot read the trace {path}: {error.strerror}."
         raise DataError(message) from error
-    try:
-        origin = msgspec.json.decode(text, type=_Origin).otherData
-        version = origin.get("shoal_trace")
-        if version is not None and version != TRACE_FORMAT:
-            message = (
-                f"{path} is a trace of another version of Shoal (format {version!r}, this one"
-                f" reads {TRACE_FORMAT}); {_AGAIN} of this version."
-            )
-            raise DataError(message)
-        if version is None:
-            message = f"{path} does not say that shoal train of this version made it; {_AGAIN}."
-            raise DataError(message)
-        return msgspec.json.decode(text, type=_Trace)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = f"{path} is no trace of shoal train ({error}); {_AGAIN}."
-        raise DataError(message) from error
+    fault = f"{path} is no trace of shoal train"
+    version = decode_json(text, _Origin, fault, _AGAIN).otherData.shoal_trace
+    if version is None:
+        message = f"{path} does not say that shoal train of this version made it; {_AGAIN}."
+        raise DataError(message)
+    if version != TRACE_FORMAT:
+        message = (
+            f"{path} is a trace of another version of Shoal (format {version!r}, this one"
+            f" reads {TRACE_FORMAT}); {_AGAIN} of this version."
+        )
+        raise DataError(message)
+    return decode_json(text, _Trace, fault, _AGAIN)
 
 
 def _own_times(events: Iterable[_Event]) -> Iterator[float]:
@@ -167,7 +180,7 @@ def _exchange_times(events: Iterable[_Event]) -> Iterator[ExchangeTime]:
     by_size: dict[int, list[float]] = defaultdict(list)
     for event in events:
         if event.cat == SpanKind.EXCHANGE:
-            by_size[len(event.args.get("members", ()))].append(event.dur / 1e6)
+            by_size[len(event.args.members)].append(event.dur / 1e6)
     for members, seconds in sorted(by_size.items()):
         yield ExchangeTime(members, len(seconds), fmean(seconds))
 
@@ -197,7 +210,7 @@ def _asking(events: Iterable[_Event]) -> dict[tuple[int, ...], list[_Event]]:
     ordered = sorted(events, key=lambda event: event.ts)
     begins = {round(1e3 * each.ts) for each in ordered if each.cat == SpanKind.EXCHANGE}
     for each in ordered:
-        members = tuple(each.args.get("members", ()))
+        members = each.args.members
         ended = round(1e3 * (each.ts + each.dur))
         if each.cat == SpanKind.WAIT and len(members) > 1 and ended not in begins:
             found[members].append(each)

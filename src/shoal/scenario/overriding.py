@@ -7,18 +7,18 @@ its value makes sense, is said by who reads the text.
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.errors import UsageError
+from shoal.decoding import decode_toml
+from shoal.errors import DataError, UsageError
 
 
 def value_of(text: str) -> object:
     """Return what `text` means in TOML, or the text itself: of words quotes may be left out."""
     try:
-        found = tomllib.loads(f"value = {text}")
-    except ValueError:
+        found = decode_toml(f"value = {text}", f"{text!r} is not TOML")
+    except DataError:
         return text
     return found["value"] if len(found) == 1 else text
 

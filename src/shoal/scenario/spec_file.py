@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from shoal.decoding import decode_text, decode_toml
 from shoal.errors import DataError, UsageError
 from shoal.quantities import parse_duration, parse_rate, parse_share, parse_size
 from shoal.scenario.cluster_spec import (
@@ -85,13 +85,11 @@ def read_scenario(path: Path) -> Scenario:
 def read_text(path: Path) -> str:
     """Return the text in the file at `path`; raise `DataError` if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except OSError as error:
         message = f"Cannot read {path}: {error.strerror}."
         raise DataError(message) from error
-    except UnicodeDecodeError as error:
-        message = f"{path} is not text in UTF-8."
-        raise DataError(message) from error
+    return decode_text(content, f"{path} is not text").replace("\r\n", "\n")
 
 
 def parse_spec(text: str, name: str = "spec") -> ClusterSpec:
@@ -110,11 +108,7 @@ def parse_scenario(
     Files that it names are looked for in `folder`. `changes` are values by their keys' dotted
     paths (`overriding`) that count instead of the text's, or beside them.
     """
-    try:
-        values = tomllib.loads(text)
-    except ValueError as error:  # of TOML, or of a number of thousands of digits
-        message = f"{name} is not TOML: {error}."
-        raise UsageError(message) from error
+    values = decode_toml(text, f"{name} is not TOML", raises=UsageError)
     top = Table(with_values(values, changes or {}), (), lines_of(text), name)
     cluster, links = _cluster(top)
     training: TrainingSpec | None = None

@@ -7,8 +7,10 @@ text must be valid TOML; what it means is the parser's.
 from __future__ import annotations
 
 import re
-import tomllib
 from typing import Final, TypeAlias
+
+from shoal.decoding import decode_toml
+from shoal.errors import UsageError
 
 Path: TypeAlias = tuple[str | int, ...]
 """Keys from the top, and the place in an array of tables."""
@@ -78,7 +80,7 @@ def _table(parts: Path, counts: dict[Path, int], *, is_array: bool) -> Path:
 
 def _parts(dotted: str) -> Path:
     """Return the keys of a dotted key: what the parser makes of it, escapes and all."""
-    value: object = tomllib.loads(f"{dotted} = 0")
+    value: object = decode_toml(f"{dotted} = 0", f"The key {dotted} is not TOML", raises=UsageError)
     parts: Path = ()
     while isinstance(value, dict):
         ((part, value),) = value.items()

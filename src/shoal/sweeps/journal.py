@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shoal.decoding import decode_json
 from shoal.errors import DataError, ResourceError
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class Journal:
             raise DataError(message) from error
         for line in content.splitlines():
             try:
-                found = msgspec.json.decode(line, type=_Line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+                found = decode_json(line, _Line, f"{path} has a line that is no finished run")
+            except DataError:  # cut off, perhaps: that run is made again
                 continue
             self._known[found.key] = bytes(found.result), found.seconds
         if content and not self._known:

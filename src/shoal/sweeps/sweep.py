@@ -8,9 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import msgspec
-
-from shoal.errors import DataError, UsageError, of_code
+from shoal.decoding import decode_json
+from shoal.errors import UsageError, of_code
 from shoal.sweeps.on_ray import on_ray
 from shoal.sweeps.processes import in_processes, in_this_process
 
@@ -90,11 +89,8 @@ def _make(
 
 
 def _decode(content: bytes, seconds: float, kind: type[T], run: Run) -> Finished[T]:
-    try:
-        return Finished(msgspec.json.decode(content, type=kind), seconds)
-    except msgspec.DecodeError as error:
-        message = f"The finished run {run.name!r} cannot be read ({error}); keep runs elsewhere."
-        raise DataError(message) from error
+    fault = f"The finished run {run.name!r} cannot be read"
+    return Finished(decode_json(content, kind, fault, "keep runs elsewhere"), seconds)
 
 
 class _Progress:

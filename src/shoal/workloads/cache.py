@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
+from shoal.decoding import decode_json
 from shoal.errors import DataError, DeadlineExceeded, ResourceError
 
 if TYPE_CHECKING:
@@ -163,8 +164,8 @@ def _read(folder: Path) -> tuple[Arrays, str]:
 
 def _read_manifest(path: Path) -> _Manifest:
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=_Manifest)
-    except (OSError, msgspec.DecodeError) as error:
+        manifest = decode_json(path.read_bytes(), _Manifest, f"{path} is no manifest")
+    except (OSError, DataError) as error:
         raise _damaged(path, "unreadable") from error
     if set(manifest.files) != {f"{part}.npy" for part in _PARTS}:
         raise _damaged(path, "incomplete")

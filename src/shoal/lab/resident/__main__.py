@@ -17,8 +17,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from shoal.errors import ResourceError, ShoalError, UsageError
 from shoal.lab.lab import Lab
 from shoal.lab.open_files import refused_as
@@ -36,6 +34,7 @@ from shoal.lab.resident.messages import (
     Refused,
     Request,
     Signal,
+    decode_request,
     is_ours,
 )
 from shoal.scenario.spec_file import read_spec
@@ -79,7 +78,7 @@ class Resident:
     def _receive(self, visitor: Connection, ending: list[Connection]) -> None:
         with contextlib.suppress(OSError, ShoalError):
             while (line := visitor.receive()) is not None:
-                request = msgspec.json.decode(line, type=Request)
+                request = decode_request(line)
                 if isinstance(request, Down):
                     ending.append(visitor)
                     self._listener.shutdown(socket.SHUT_RDWR)
@@ -152,7 +151,7 @@ class Resident:
                     line = visitor.receive()
                     if line is None:
                         return None
-                    order = msgspec.json.decode(line, type=Request)
+                    order = decode_request(line)
                     if isinstance(order, Signal):
                         process.signal(signal.Signals(order.number))
             finally:

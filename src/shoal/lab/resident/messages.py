@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from shoal.decoding import decoded
 from shoal.errors import ProtocolError, UsageError
 from shoal.lab.report import CableCounts
 
@@ -90,6 +91,24 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 Request = Describe | Count | Down | Execute | Signal
 Answer = Description | Counts | Ended | Refused
+
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+
+
+def decode_request(line: bytes) -> Request:
+    """Return the request in a line; raise `ProtocolError` if it is none."""
+    return decoded(
+        _requests.decode, line, "What the lab was asked is no request", raises=ProtocolError
+    )
+
+
+def decode_answer(line: bytes) -> Answer:
+    """Return the answer in a line; raise `ProtocolError` if it is none."""
+    advice = "it may be of another version of Shoal: start it again"
+    return decoded(
+        _answers.decode, line, "The lab's answer makes no sense", advice, raises=ProtocolError
+    )
 
 
 def address_of(name: str) -> str:

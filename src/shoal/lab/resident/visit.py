@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import msgspec
-
 from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, UsageError, of_code
 from shoal.lab.resident.messages import (
     Answer,
@@ -29,6 +27,7 @@ from shoal.lab.resident.messages import (
     Request,
     Signal,
     address_of,
+    decode_answer,
     is_ours,
     names_of_labs,
 )
@@ -198,7 +197,7 @@ def _visiting(name: str, do: str = "answer") -> Iterator[Connection]:
 
 def _receive(connection: Connection) -> Answer | None:
     line = connection.receive()
-    return None if line is None else msgspec.json.decode(line, type=Answer)
+    return None if line is None else decode_answer(line)
 
 
 def _trouble(name: str, answer: Answer | None) -> ShoalError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from shoal.decoding import decode_json
 from shoal.errors import UsageError
 from shoal.sim.calibration.carriers import CARRIERS, Carrier
 
@@ -147,4 +148,4 @@ def table_of(carrier: Carrier) -> Table:
         )
         raise UsageError(message)
     text = (resources.files("shoal.sim.calibration") / carrier.file_name).read_bytes()
-    return Table(msgspec.json.decode(text, type=TableFile))
+    return Table(decode_json(text, TableFile, f"{carrier.file_name} is no calibration"))
