@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from shoal.runtime.session import _report_uncaught
+from shoal.runtime.uncaught import UncaughtReporter
 
 if TYPE_CHECKING:
     import pytest
@@ -28,6 +28,31 @@ def test_an_interrupt_while_the_others_are_told_leaves_one_traceback(
     shown: list[BaseException] = []
     monkeypatch.setattr(sys, "excepthook", lambda _kind, error, _trace: shown.append(error))
     session, error = Interrupted(), KeyboardInterrupt()
-    _report_uncaught(session)  # type: ignore[arg-type]
+    UncaughtReporter(session.report_failure).install()
     sys.excepthook(KeyboardInterrupt, error, None)
     assert session.reported == shown == [error]
+
+
+def test_sessions_one_after_another_leave_no_hook_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[BaseException] = []
+
+    def own(_kind: object, error: BaseException, _trace: object) -> None:
+        shown.append(error)
+
+    monkeypatch.setattr(sys, "excepthook", own)
+    reported: list[BaseException] = []
+    reporter = UncaughtReporter(reported.append)
+    for _ in range(3):
+        reporter.install()
+        reporter.remove()
+    assert sys.excepthook is own
+    reporter.install()
+    beneath = sys.excepthook
+    sys.excepthook = lambda *details: beneath(*details)  # somebody else's, which calls ours
+    reporter.remove()
+    reporter.install()
+    sys.excepthook(ValueError, ValueError("one"), None)
+    reporter.remove()
+    sys.excepthook(ValueError, ValueError("two"), None)
+    assert [str(each) for each in reported] == ["one"]
+    assert [str(each) for each in shown] == ["one", "two"]

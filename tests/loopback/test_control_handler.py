@@ -21,6 +21,7 @@ from shoal.runtime.control.messages import (
     Failed,
     Goodbye,
     GroupRequest,
+    Heard,
     Heartbeat,
     Join,
     Leave,
@@ -149,7 +150,7 @@ def test_silence_is_a_loss_told_once_to_everyone_else() -> None:
     handler = started(3, "run")
     handler.handle(ask(0), GroupRequest("run", 0, 0), 1)
     for rank in (0, 2):
-        assert handler.handle(watch(rank), Heartbeat(rank), TIMEOUT_NS) == []
+        assert handler.handle(watch(rank), Heartbeat(rank), TIMEOUT_NS) == [(watch(rank), Heard())]
     assert handler.tick(TIMEOUT_NS) == []
     answers = handler.tick(TIMEOUT_NS + 1)
     assert [identity for identity, _ in answers] == [watch(0), watch(2), ask(0)]
@@ -170,7 +171,7 @@ def test_a_lost_worker_that_wakes_up_is_told_once() -> None:
     assert identity == watch(1)
     assert isinstance(lost, Lost)
     assert lost.rank == 1
-    assert handler.handle(watch(1), Heartbeat(1), TIMEOUT_NS + 3) == []
+    assert handler.handle(watch(1), Heartbeat(1), TIMEOUT_NS + 3) == [(watch(1), Heard())]
 
 
 def test_a_worker_that_connects_after_a_loss_is_told_instead_of_welcomed() -> None:

@@ -43,8 +43,8 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
 
     from shoal.adapters.torch_process_group import ShoalProcessGroup
     from shoal.collectives.graphs import AUTO
+    from shoal.runtime.card_exchange import over_store
     from shoal.runtime.engine_share import share_engine
-    from shoal.runtime.facts import StoreFacts
     from shoal.runtime.udp.group import TransportGroup
     from shoal.runtime.udp.settings import from_environment
 
@@ -56,7 +56,7 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
         ranks[options.group_rank],
         ranks,
         world_size,
-        StoreFacts(options.store),
+        over_store(options.store, options.group_rank, size, deadline_s),
         deadline_s=deadline_s,
     )
     sums = from_environment().sums

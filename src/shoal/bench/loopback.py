@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from shoal.bench.rows import Row, Target, at_least, at_most, comparison
 from shoal.collectives.choice import choose_sum
+from shoal.runtime.card_exchange import over_board
 from shoal.runtime.open_transport import open_transport
 from shoal.runtime.udp.opening import lane_count_of
 from shoal.runtime.udp.settings import from_environment
@@ -161,8 +162,13 @@ def compare(
         lanes: open_transport(
             session.rank,
             session.world_size,
-            session.facts,
-            name=session.next_run_name(),
+            over_board(
+                session.facts,
+                session.rank,
+                session.world_size,
+                _DEADLINE_S,
+                name=session.next_run_name(),
+            ),
             deadline_s=_DEADLINE_S,
             lane_count=lanes,
         )

@@ -24,6 +24,7 @@ from shoal.bench.emulated_network import UDP_BYTES, Host
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.lab.network.interfaces import INTERFACE
 from shoal.lab.network.namespaces import inside
+from shoal.runtime.card_exchange import over_board
 from shoal.runtime.open_transport import open_engine
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.transports import LossOptions
@@ -94,8 +95,13 @@ def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[EmulatedWorke
             engine = open_engine(
                 session.rank,
                 session.world_size,
-                session.facts,
-                name=session.next_run_name(),
+                over_board(
+                    session.facts,
+                    session.rank,
+                    session.world_size,
+                    _DEADLINE_S,
+                    name=session.next_run_name(),
+                ),
                 deadline_s=_DEADLINE_S,
             )
             try:

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
-from shoal.runtime.facts import StoreFacts
-from shoal.runtime.fresh_store import fresh_store
 from shoal.runtime.open_transport import open_engine
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.udp.group import stream_of
 from shoal.runtime.udp.settings import from_environment
 
 if TYPE_CHECKING:
+    from shoal.runtime.card_exchange import Exchange
     from shoal.runtime.transports import LossOptions
     from shoal.runtime.udp.engine import UdpEngine
     from shoal.runtime.udp.stats import TransportStats
@@ -127,8 +126,6 @@ _lock = threading.RLock()
 _open: dict[tuple[int, tuple[int, ...]], _Shared] = {}
 """By process, for one that was forked has no part in its parent's, and by the ranks that they join.
 """
-_openings: Counter[tuple[int, ...]] = Counter()
-"""How many engines this process has opened among these ranks."""
 
 
 def open_engines() -> list[UdpEngine]:
@@ -141,15 +138,16 @@ def share_engine(
     rank: int,
     members: tuple[int, ...],
     world_size: int,
-    facts: StoreFacts,
+    exchange: Exchange,
     *,
     deadline_s: float,
 ) -> EngineShare:
     """Return a share in this process's engine, and open one if there is none; collective.
 
     An engine among all ranks of the job serves any `members`; if none is open, one that joins just
-    these does, in which they are numbered by their places in `members`. Which it is, is the same
-    for all members. `deadline_s` bounds the opening and the share's transfers.
+    these does, in which they are numbered by their places in `members`: `exchange` is then used.
+    Which it is, is the same for all members. `deadline_s` bounds the opening and the share's
+    transfers.
 
     Raises what `open_engine` does.
     """
@@ -161,11 +159,8 @@ def share_engine(
             if shared is not None and _is_open(key, shared):
                 break
         else:
-            number = _openings[members]
-            _openings[members] += 1
-            me, size, name = members.index(rank), len(members), f"transport-{number}"
-            store = fresh_store(facts.store, name, me, size, deadline_s=deadline_s)
-            engine = open_engine(me, size, StoreFacts(store), name=name, deadline_s=deadline_s)
+            me, size = members.index(rank), len(members)
+            engine = open_engine(me, size, exchange, deadline_s=deadline_s)
             shared = _open[os.getpid(), members] = _Shared(engine, members)
         shared.users += 1
     return EngineShare(shared, deadline_s)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -32,8 +32,8 @@ _GRACE_S = 2.0
 class CardStore(Protocol):
     """Where cards are laid out: torch's stores fit. Failures raise `RuntimeError`."""
 
-    def set(self, key: str, value: bytes) -> object:
-        """Keep `value` under `key`."""
+    def set(self, key: str, value: Any) -> object:
+        """Keep `value`, bytes, under `key`: torch declares text and takes them."""
         ...
 
     def get(self, key: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Opening Shoal's own transport among the workers of a job that have torch's store in common."""
+"""Opening Shoal's own transport among ranks that can exchange cards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.errors import DeadlineExceeded, ResourceError
+from shoal.decoding import decode_msgpack
+from shoal.errors import MismatchError
 from shoal.runtime.metrics import serve_if_asked
 from shoal.runtime.shown import Shown, check_alike
 from shoal.runtime.transport_communicator import TransportCommunicator
@@ -15,20 +16,19 @@ from shoal.runtime.udp.opening import new_engine
 from shoal.runtime.udp.settings import from_environment
 
 if TYPE_CHECKING:
-    from shoal.runtime.facts import StoreFacts
+    from shoal.runtime.card_exchange import Exchange
     from shoal.runtime.udp.engine import UdpEngine
 
 
 def open_engine(
     rank: int,
     world_size: int,
-    facts: StoreFacts,
+    exchange: Exchange,
     *,
-    name: str,
     deadline_s: float,
     lane_count: int | None = None,
 ) -> UdpEngine:
-    """Open this rank's transport and join the others; collective. `name` is new for each opening.
+    """Open this rank's transport and join the others; collective.
 
     `lane_count` is how many lanes it opens, if that is not for the environment to say.
 
@@ -40,9 +40,8 @@ def open_engine(
         settings = replace(settings, lane_count=lane_count)
     engine = new_engine(rank, world_size, settings, deadline_s=deadline_s)
     try:
-        shown = Shown.by(engine, settings.sums)
-        facts.set(f"{name}/card/{rank}", msgspec.json.encode(shown).decode())
-        every = [_shown(facts, name, other, deadline_s) for other in range(world_size)]
+        cards = exchange(msgspec.msgpack.encode(Shown.by(engine, settings.sums)))
+        every = [_shown(card, other) for other, card in enumerate(cards)]
         check_alike(every)
         engine.start([each.card for each in every])
         serve_if_asked(engine)
@@ -52,26 +51,21 @@ def open_engine(
     return engine
 
 
-def _shown(facts: StoreFacts, name: str, rank: int, deadline_s: float) -> Shown:
-    try:
-        text = facts.get(f"{name}/card/{rank}", deadline_s)
-    except DeadlineExceeded as error:
-        message = f"Rank {rank} did not open its transport within {deadline_s:g} s."
-        raise ResourceError(message) from error
-    return msgspec.json.decode(text, type=Shown)
+def _shown(card: bytes, rank: int) -> Shown:
+    fault = f"The card of rank {rank} is not understood"
+    return decode_msgpack(
+        card, Shown, fault, "install the same version of Shoal everywhere", MismatchError
+    )
 
 
 def open_transport(
     rank: int,
     world_size: int,
-    facts: StoreFacts,
+    exchange: Exchange,
     *,
-    name: str,
     deadline_s: float,
     lane_count: int | None = None,
 ) -> TransportCommunicator:
     """Open a transport of its own as a communicator; collective. See `open_engine`."""
-    engine = open_engine(
-        rank, world_size, facts, name=name, deadline_s=deadline_s, lane_count=lane_count
-    )
+    engine = open_engine(rank, world_size, exchange, deadline_s=deadline_s, lane_count=lane_count)
     return TransportCommunicator(engine, algorithm=from_environment().sums.algorithm)

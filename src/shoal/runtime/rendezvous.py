@@ -19,7 +19,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 import shoal
+from shoal.decoding import decode_msgpack
 from shoal.errors import (
+    DataError,
     DeadlineExceeded,
     MismatchError,
     ResourceError,
@@ -83,21 +85,29 @@ def exchange_cards(rank: int, world_size: int, card: bytes, *, deadline_s: float
     """
     host, ports = meeting_place(os.environ)
     key = job_key(os.environ, host)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    server = None
-    try:
+    with ExitStack() as stack:
         if rank == 0:
-            server = _Server(context, key, host, ports, world_size, deadline_s)
-        return _hand_in(
-            context,
-            key,
-            (host, ports),
-            _Arrival(ports[0], rank, world_size, shoal.__version__, card),
-            deadline_s,
-        )
+            stack.enter_context(CardServer(key, host, ports, world_size, deadline_s))
+        return hand_in(key, (host, ports), rank, world_size, card, deadline_s)
+
+
+def hand_in(
+    key: JobKey,
+    place: tuple[str, range],
+    rank: int,
+    world_size: int,
+    card: bytes,
+    deadline_s: float,
+) -> list[bytes]:
+    """Hand in a card to the `CardServer` at a host and one of some ports; return all cards.
+
+    Raises what `exchange_cards` does.
+    """
+    arrival = _Arrival(place[1][0], rank, world_size, shoal.__version__, card)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        return _hand_in(context, key, place, arrival, deadline_s)
     finally:
-        if server is not None:
-            server.close()
         context.destroy(linger=500)
 
 
@@ -167,7 +177,13 @@ def _hand_in(
             # Of several ports, some may be another job's: rank 0 may yet come to the next one.
             if left <= 0 or len(refusing) == len(ports):
                 raise _nobody_answers(host, ports, refusing, deadline_s)
-        answer = msgspec.msgpack.decode(answering.recv(), type=_Answer)
+        answer = decode_msgpack(
+            answering.recv(),
+            _Answer,
+            f"What answers at {host} for rank 0 is not understood",
+            "install the same version of Shoal everywhere",
+            MismatchError,
+        )
     if answer.error:
         raise of_code(answer.code, answer.error)
     return answer.cards
@@ -222,8 +238,11 @@ class _Call:
         return self._refusals >= _REFUSALS
 
 
-def _bind_to_one(router: zmq.Socket[bytes], host: str, ports: range) -> None:
-    """Bind to the first of `ports` that is free. Raises `ResourceError` if none is."""
+def _bind_to_one(router: zmq.Socket[bytes], host: str, ports: range) -> str:
+    """Bind to the first of `ports` that is free, and return the endpoint.
+
+    Raises `ResourceError` if none is.
+    """
     variable = "SHOAL_PORT" if os.environ.get("SHOAL_PORT") else "MASTER_PORT"
     in_use = (
         "another process may have RANK=0 as well, or another program the port; give each process"
@@ -234,32 +253,38 @@ def _bind_to_one(router: zmq.Socket[bytes], host: str, ports: range) -> None:
     advice = Advice(in_use, "MASTER_ADDR must be one of the machine on which rank 0 runs")
     for port in ports[:-1]:
         with suppress(ResourceError):
-            bind(router, host, port, advice)
-            return
-    bind(router, host, ports[-1], advice)
+            return bind(router, host, port, advice)
+    return bind(router, host, ports[-1], advice)
 
 
-class _Server:
-    """Rank 0's service: collects the arrivals and answers all of them at once."""
+class CardServer:
+    """Rank 0's service: collects the arrivals and answers all of them at once; a context manager.
+
+    Serves at the first of `ports` that is free, or at any if that is 0.
+    """
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
         key: JobKey,
         host: str,
         ports: range,
         world_size: int,
         deadline_s: float,
     ) -> None:
-        self._authenticator = start_authenticator(context, key)
-        self._router = make_router(context, key)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._authenticator = start_authenticator(self._context, key)
+        self._router = make_router(self._context, key)
         self._strangers = self._router.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-        self._world_size, self._ports, self._deadline_s = world_size, ports, deadline_s
+        self._world_size, self._deadline_s = world_size, deadline_s
         try:
-            _bind_to_one(self._router, host, ports)
+            endpoint = _bind_to_one(self._router, host, ports)
         except ShoalError:
             self._authenticator.stop()
+            self._context.destroy(linger=0)
             raise
+        self.port = int(endpoint.rpartition(":")[2])
+        """At which it serves."""
+        self._ports = ports if ports[0] else range(self.port, self.port + 1)
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="shoal-rendezvous", daemon=True)
         self._thread.start()
@@ -272,6 +297,13 @@ class _Server:
         self._strangers.close(0)
         self._router.close(500)
         self._authenticator.stop()
+        self._context.destroy(linger=500)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.close()
 
     def _serve(self) -> None:
         callers: list[bytes] = []
@@ -284,8 +316,8 @@ class _Server:
             elif self._router.poll(round(_POLL_S * 1000)):
                 identity, *rest = self._router.recv_multipart()
                 try:
-                    arrival = msgspec.msgpack.decode(b"".join(rest), type=_Arrival)
-                except msgspec.MsgspecError:
+                    arrival = decode_msgpack(b"".join(rest), _Arrival, "No arrival")
+                except DataError:
                     self._refuse(identity)
                     continue
                 if arrival.meeting != self._ports[0]:

@@ -12,87 +12,51 @@ thread; the watcher aborts the communicator; so the training thread's blocked wa
 from __future__ import annotations
 
 import atexit
+import logging
 import os
-import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from itertools import count
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-import torch
 import torch.distributed as dist
 
-import shoal
 from shoal.arguments import seconds, whole_number
-from shoal.errors import DeadlineExceeded, ResourceError, UsageError, WorkerLost
-from shoal.runtime.control import ControlClient, ControlProcess, JobKey
-from shoal.runtime.control.service import usual_liveness_timeout_s
-from shoal.runtime.facts import StoreFacts
-from shoal.runtime.fresh_store import fresh_store
-from shoal.runtime.job_card import JobCard, agree
+from shoal.errors import ShoalError, UsageError, WorkerLost
+from shoal.runtime.control import ControlClient, ControlProcess
+from shoal.runtime.endings import Endings
+from shoal.runtime.job_card import agree
+from shoal.runtime.joining import (
+    find_control,
+    join_processes,
+    meet,
+    new_card,
+    own_group,
+    serve_control,
+)
 from shoal.runtime.last_worker import wait_until_deserted
-from shoal.runtime.launch import Launch, read_launch, read_master
+from shoal.runtime.launch import read_launch, read_master
+from shoal.runtime.log_output import show_log
 from shoal.runtime.torch_communicator import TorchCommunicator
 from shoal.runtime.transports import DEFAULT_HOLES, LossOptions, check_transport
-from shoal.runtime.watched_store import WatchedStore
+from shoal.runtime.uncaught import UncaughtReporter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Mapping, Sequence
 
     from shoal.comm import Communicator
-    from shoal.errors import ShoalError
+    from shoal.runtime.control.facts import ControlFacts
     from shoal.runtime.engine_share import EngineShare
+    from shoal.runtime.joining import Meeting
     from shoal.runtime.transport_communicator import TransportCommunicator
 
+_log = logging.getLogger(__name__)
+
 _current: Session | None = None
-_session_numbers = count()
-_group_numbers = count()
-"""How many this process has made: as many as every other worker."""
 
 DEFAULT_DEADLINE_S = 60.0
-_NO_CONTROL = "error: "
-_NO_OPTIONS: Final[Mapping[str, object]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """What it takes for the workers to agree on something before they start."""
-
-    facts: StoreFacts
-    key: JobKey
-    deadline_s: float
-    check: Callable[[], None] = lambda: None
-    """Raises when some worker is lost already."""
-
-    def reach(
-        self,
-        topic: str,
-        *,
-        strategy: str = "",
-        options: Mapping[str, object] = _NO_OPTIONS,
-        model: Sequence[str] = (),
-    ) -> None:
-        """Raise `MismatchError` on every worker unless all brought the same version and plans."""
-        card = JobCard(
-            version=shoal.__version__,
-            world_size=dist.get_world_size(),
-            strategy=strategy,
-            options={name: repr(value) for name, value in options.items()},
-            model_fingerprint=model,
-            torch=str(torch.__version__),
-        )
-        agree(
-            WatchedStore(self.facts.store, self.check),
-            dist.get_rank(),
-            dist.get_world_size(),
-            self.key,
-            topic,
-            card,
-            self.deadline_s,
-        )
+_LEAVER_S = 1.0
+"""How long a broken connection waits to hear that its far end has left of its own accord."""
 
 
 class Session:
@@ -100,31 +64,34 @@ class Session:
 
     def __init__(
         self,
-        launch: Launch,
+        meeting: Meeting,
         communicator: TorchCommunicator,
         control: ControlClient,
-        agreement: Agreement,
+        deadline_s: float,
         service: ControlProcess | None = None,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
-        self._real_launch = self._launch = launch
+        self._real_launch = self._launch = meeting.launch
+        self._key = meeting.key
         self.communicator = communicator
         self.control = control
-        self._agreement = agreement
+        self.deadline_s = deadline_s
+        """Seconds after which any wait for other workers ends in an error."""
         self._service = service
+        self._group = group
+        self.owns_default_group = False
+        """Whether `init` made torch's default group, so that it goes with the session."""
         self._share: EngineShare | None = None
         self._transports: WeakSet[TransportCommunicator] = WeakSet()
         """One for each training, so that none meets the conversations of another."""
+        self.endings = Endings()
+        """How this worker's trainings end."""
         self._runs = 0
 
     @property
-    def facts(self) -> StoreFacts:
+    def facts(self) -> ControlFacts:
         """Small facts shared by all workers."""
-        return self._agreement.facts
-
-    @property
-    def deadline_s(self) -> float:
-        """Seconds after which any wait for other workers ends in an error."""
-        return self._agreement.deadline_s
+        return self.control.facts
 
     @property
     def rank(self) -> int:
@@ -157,7 +124,13 @@ class Session:
         self, topic: str, *, strategy: str, options: Mapping[str, object], model: Sequence[str]
     ) -> None:
         """Raise `MismatchError` on every worker unless all brought the same plans."""
-        self._agreement.reach(topic, strategy=strategy, options=options, model=model)
+        card = new_card(
+            self.world_size,
+            strategy=strategy,
+            options={name: repr(value) for name, value in options.items()},
+            model=tuple(model),
+        )
+        agree(self.facts, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
 
     def communicator_over(
         self,
@@ -176,12 +149,14 @@ class Session:
         policy = check_transport(transport, loss_bound, holes, wire)
         if transport == "gloo":
             return self.communicator
+        from shoal.runtime.card_exchange import over_board
         from shoal.runtime.engine_share import communicator_over, share_engine
 
         if self._share is None:
             everyone = tuple(range(self.world_size))
+            exchange = over_board(self.facts, self.rank, self.world_size, self.deadline_s)
             self._share = share_engine(
-                self.rank, everyone, self.world_size, self.facts, deadline_s=self.deadline_s
+                self.rank, everyone, self.world_size, exchange, deadline_s=self.deadline_s
             )
             self.communicator.on_abort(self._abort_transports)
         loss = LossOptions(loss_bound, policy, wire=wire)
@@ -208,15 +183,20 @@ class Session:
 
     def report_failure(self, error: BaseException) -> None:
         """Tell the others that this worker cannot go on, unless another one is to blame."""
+        self.endings.is_interrupted = True
         if not isinstance(error, WorkerLost):
             self.control.report_failure(f"{type(error).__name__}: {error}")
 
     def say_goodbye(self) -> None:
-        """Tell the others that this worker is done. Safe to call twice.
+        """Tell the others how this worker ends. Safe to call twice.
 
-        Whoever still waits for it learns that it is gone, as if its process had ended.
+        One that has met an error of the job has failed. Whoever still waits for it learns that it
+        is gone, as if its process had ended.
         """
-        self.control.close()
+        if self.endings.failure is not None and not self.endings.is_interrupted:
+            self.report_failure(self.endings.failure)
+        self.control.close(is_finished=not self.endings.are_in_the_middle)
+        self.endings.warn(self.world_size)
         if self._share is not None:
             self._share.close()
             self._share = None
@@ -226,14 +206,20 @@ class Session:
         """Say goodbye and free everything. Safe to call twice.
 
         On rank 0, which serves the control plane, this returns once the others are done as well:
-        they may have steps to make. It does not wait for workers that are lost.
+        they may have steps to make. It does not wait for workers that are lost, nor if it has
+        failed itself.
         """
         global _current  # noqa: PLW0603 - one session per process, as torch has one default group
         if _current is self:
             _current = None
         self.say_goodbye()
+        if self._group is not None and dist.is_initialized():
+            with suppress(RuntimeError, ValueError):  # the user may have destroyed all groups
+                dist.destroy_process_group(self._group)
+            self._group = None
         if self._service is not None:
-            wait_until_deserted(self._service.endpoint, self._agreement.key)
+            if self.endings.failure is None:
+                wait_until_deserted(self._service.endpoint, self._key)
             self._service.stop()
             self._service = None
 
@@ -247,7 +233,8 @@ def init(
 ) -> Session:
     """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
 
-    Initializes torch.distributed if nobody has: gloo, with NCCL for CUDA tensors where a GPU is.
+    Initializes torch.distributed if nobody has, and then ends that too in `shutdown`: gloo, with
+    NCCL for CUDA tensors where a GPU is. Groups that are there already stay as they are.
     After `init_process_group("shoal")`, strategies go over that transport unless told otherwise.
     `deadline_s` bounds every wait for other workers. `job_key` (default: SHOAL_JOB_KEY, else a
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
@@ -258,17 +245,24 @@ def init(
     be had.
     """
     deadline_s = _checked_deadline(deadline_s, control_port)
-    if not dist.is_initialized():
+    _check_none_is_open()
+    is_ours = not dist.is_initialized()
+    if is_ours:
         launch = read_launch()
         read_master()  # torch does, and would say what is wrong in words of its own
-        _join_processes(launch, deadline_s)
+        show_log(launch.rank)
+        join_processes(launch, deadline_s)
+    else:
+        show_log(dist.get_rank())
     session = start_session(
         deadline_s=deadline_s,
         job_key=job_key or os.environ.get("SHOAL_JOB_KEY"),
         control_host=control_host or os.environ.get("MASTER_ADDR", "127.0.0.1"),
         control_port=control_port,
+        shares_group=not is_ours,
     )
-    _report_uncaught(session)
+    session.owns_default_group = is_ours
+    _uncaught.install()
     atexit.register(shutdown)
     return session
 
@@ -279,45 +273,40 @@ def start_session(
     job_key: str | None = None,
     control_host: str = "127.0.0.1",
     control_port: int = 0,
+    shares_group: bool = False,
 ) -> Session:
-    """Make this process's session on an initialized torch.distributed. See `init`."""
+    """Make this process's session on an initialized torch.distributed. See `init`.
+
+    `shares_group` says that torch's default group is somebody else's too: what is not averaged over
+    Shoal's transport then goes over a group of the session's own.
+    """
     global _current  # noqa: PLW0603 - one session per process, as torch has one default group
-    if _current is not None:
-        raise UsageError("shoal.init() was called twice; call shoal.shutdown() in between.")
+    _check_none_is_open()
     deadline_s = _checked_deadline(deadline_s, control_port)
-    store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch offers no public way to the store it has already connected
-    facts = StoreFacts(
-        fresh_store(
-            store,
-            f"session-{next(_session_numbers)}",
-            dist.get_rank(),
-            dist.get_world_size(),
-            deadline_s=deadline_s,
-        )
-    )
-    agreement = Agreement(facts, _agree_on_key(job_key, facts, deadline_s), deadline_s)
-    said = _launch()
-    if said.shows_dealing:
-        facts.publish(_DEALT)
-    agreement.reach("init")
+    meeting = meet(job_key, deadline_s)
+    group = None
+    if shares_group or default_group_is_shoal():
+        group = own_group(meeting, deadline_s)
     session: Session | None = None
 
     def on_peer_error(rank: int | None, text: str) -> None:
-        if session is not None and rank is not None:
-            reason = text.partition("] ")[2].partition(". ")[0] or text  # without gloo's file names
-            session.control.report_failure(f"their connection broke ({reason}).", culprit=rank)
+        if session is None:
+            return
+        if rank is None:
+            _blame_who_left(session)
+            return
+        reason = text.partition("] ")[2].partition(". ")[0] or text  # without gloo's file names
+        session.control.report_failure(f"their connection broke ({reason}).", culprit=rank)
 
     communicator = TorchCommunicator(
-        deadline_s=deadline_s,
-        process_group=_gloo_beside_shoal(facts.store, deadline_s),
-        on_peer_error=on_peer_error,
+        deadline_s=deadline_s, process_group=group, on_peer_error=on_peer_error
     )
-    service = _serve_control(agreement, control_host, control_port)
+    service = serve_control(meeting, deadline_s, control_host, control_port)
     try:
         control = ControlClient(
-            _find_control(agreement),
-            agreement.key,
-            dist.get_rank(),
+            find_control(meeting, deadline_s),
+            meeting.key,
+            meeting.launch.rank,
             deadline_s,
             communicator.abort,
         )
@@ -325,10 +314,22 @@ def start_session(
         if service is not None:
             service.stop()
         raise
-    agreement = replace(agreement, check=communicator.check)
-    launch = _launch_of_group(said, agreement)
-    session = _current = Session(launch, communicator, control, agreement, service)
+    session = _current = Session(meeting, communicator, control, deadline_s, service, group)
+    _log.info(
+        "joined %d workers as one of host %d; the control plane is at %s",
+        session.world_size,
+        session.host,
+        control.endpoint,
+    )
     return session
+
+
+def _blame_who_left(session: Session) -> None:
+    """Name who has left in the middle of a training, if somebody's connection has ended."""
+    rank = session.control.await_leaver(_LEAVER_S)
+    if rank is not None:
+        message = f"Rank {rank} has left in the middle of a training, without finish()."
+        session.communicator.abort(WorkerLost(message, rank))
 
 
 def _forget_in_child() -> None:
@@ -339,26 +340,6 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def _gloo_beside_shoal(store: dist.Store, deadline_s: float) -> dist.ProcessGroup | None:  # type: ignore[name-defined]  # torch's own omission
-    """Return a gloo group of all workers where torch's default group goes over "shoal"; collective.
-
-    What is not averaged (plans, shards, questions) then goes over gloo. Its members meet in
-    `store`: in torch's own, where a restarted job finds what is left of the last one, gloo would
-    take that for theirs.
-    """
-    if not default_group_is_shoal():
-        return None
-    groups = dist.distributed_c10d._world.pg_map  # noqa: SLF001 - `new_group` takes no store
-    default = dist.group.WORLD
-    assert default is not None
-    held = groups[default]
-    groups[default] = (held[0], store)
-    try:
-        return dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline_s))
-    finally:
-        groups[default] = held
 
 
 def default_group_is_shoal() -> bool:
@@ -372,58 +353,9 @@ def _checked_deadline(deadline_s: float, control_port: int) -> float:
     return seconds(deadline_s, "The deadline")
 
 
-def _join_processes(launch: Launch, deadline_s: float) -> None:
-    """Initialize torch.distributed as the launcher says."""
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    if torch.cuda.is_available():
-        torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
-    try:
-        rendezvous = dist.rendezvous(  # type: ignore[attr-defined]  # as documented
-            "env://", launch.rank, launch.world_size, timeout=timedelta(seconds=deadline_s)
-        )
-        store, rank, world_size = next(rendezvous)
-        occasion = f"group-{next(_group_numbers)}"
-        dist.init_process_group(
-            backend,
-            store=fresh_store(store, occasion, rank, world_size, deadline_s=deadline_s),
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=deadline_s),
-        )
-    except (RuntimeError, DeadlineExceeded) as error:  # of the store, or of gloo
-        reason = str(error).partition("\n")[0].rstrip(".")
-        message = (
-            f"Rank {launch.rank} could not join the others ({reason}): check that all"
-            f" {launch.world_size} workers run, and MASTER_ADDR and MASTER_PORT."
-        )
-        raise ResourceError(message) from error
-
-
-def _serve_control(agreement: Agreement, host: str, port: int) -> ControlProcess | None:
-    """Start the control plane on rank 0 and tell the others where it is."""
-    if dist.get_rank() != 0:
-        return None
-    try:
-        service = ControlProcess.start(
-            host=host,
-            port=port,
-            key=agreement.key,
-            world_size=dist.get_world_size(),
-            liveness_timeout_s=usual_liveness_timeout_s(agreement.deadline_s),
-        )
-    except ResourceError as error:
-        agreement.facts.set("control", f"{_NO_CONTROL}{error}")
-        raise
-    agreement.facts.set("control", service.endpoint)
-    return service
-
-
-def _find_control(agreement: Agreement) -> str:
-    """Return where rank 0 serves the control plane; raise its error if it could not."""
-    endpoint = agreement.facts.get("control", agreement.deadline_s)
-    if endpoint.startswith(_NO_CONTROL):
-        raise ResourceError(endpoint.removeprefix(_NO_CONTROL))
-    return endpoint
+def _check_none_is_open() -> None:
+    if _current is not None:
+        raise UsageError("shoal.init() was called twice; call shoal.shutdown() in between.")
 
 
 def current_session() -> Session:
@@ -434,62 +366,25 @@ def current_session() -> Session:
 
 
 def shutdown() -> None:
-    """Leave the job: say goodbye to the control plane and destroy torch's process group."""
-    session = _current
-    if session is not None:
-        session.say_goodbye()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    if session is not None:
-        session.close()
+    """Leave the job: say goodbye to the others, and destroy the process groups that `init` made.
 
-
-def _agree_on_key(job_key: str | None, facts: StoreFacts, deadline_s: float) -> JobKey:
-    """Return the given key, or the random one that rank 0 hands out if it was given none."""
-    key = JobKey(job_key) if job_key else None
-    if dist.get_rank() == 0:
-        facts.set("job-key", "" if key else JobKey.generate().reveal())
-    if key is None:
-        # Nothing handed out: rank 0 was given one. A wrong key then is what all workers hear of.
-        key = JobKey(facts.get("job-key", deadline_s) or JobKey.generate().reveal())
-    return key
-
-
-_DEALT: Final = "ranks-dealt-to-hosts"
-
-
-def _launch() -> Launch:
-    """Return the launcher's word where there is one, else one host for all."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    try:
-        return replace(read_launch(), rank=rank, world_size=size)
-    except UsageError:
-        return Launch(rank, size, rank, size, 0)
-
-
-def _launch_of_group(launch: Launch, agreement: Agreement) -> Launch:
-    """Return the launcher's word with what it takes the others to know.
-
-    How many workers share a host is rank 0's word: hosts may hold different numbers of them, and
-    all have to read their groups off the same table. Whether ranks were dealt to hosts in turn is
-    the word of whoever can tell; all had their say when they agreed to begin.
+    Those that were there before stay.
     """
-    if agreement.facts.is_published(_DEALT):
-        launch = launch.dealt()
-    if launch.rank == 0:
-        agreement.facts.set("workers-per-host", str(launch.workers_per_host))
-    agreed = agreement.facts.get("workers-per-host", agreement.deadline_s)
-    return replace(launch, workers_per_host=int(agreed))
+    session = _current
+    _uncaught.remove()
+    atexit.unregister(shutdown)
+    if session is None:
+        return
+    session.say_goodbye()
+    if session.owns_default_group and dist.is_initialized():
+        dist.destroy_process_group()
+    session.close()
+    _log.info("left the job")
 
 
-def _report_uncaught(session: Session) -> None:
-    """Let the others know at once when this worker dies of an exception nobody caught."""
-    previous = sys.excepthook
+def _report_uncaught(error: BaseException) -> None:
+    if _current is not None:
+        _current.report_failure(error)
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        # torchrun interrupts its workers once more after Ctrl-C: their end tells the others then
-        with suppress(KeyboardInterrupt):
-            session.report_failure(error)
-        previous(kind, error, trace)
 
-    sys.excepthook = hook
+_uncaught = UncaughtReporter(_report_uncaught)

@@ -70,7 +70,9 @@ class AllReduce(AbstractStrategy):
         self._use = self._buckets.use
         if self._overlap == "next-forward":
             replica.flat.check_apart("overlap='next-forward'")
-            self._layerwise = LayerwiseUpdates(self._buckets, replica.optimizer, replica.model)
+            self._layerwise = LayerwiseUpdates(
+                self._buckets, replica.optimizer, replica.model, replica.stepping
+            )
             replica.flat.before_access = self._layerwise.settle
         self._everyone = replica.communicator.world_size
         self._num_steps = 0

@@ -16,7 +16,7 @@ without torch's Python interface is refused.
 from __future__ import annotations
 
 import copy
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -25,6 +25,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from shoal.errors import UsageError
 from shoal.train.awaited_tensors import await_values, check_can_await, release
+from shoal.train.bare_steps import BareSteps
 from shoal.train.model_hooks import ModelHook
 
 if TYPE_CHECKING:
@@ -46,9 +47,13 @@ class LayerwiseUpdates:
     """
 
     def __init__(
-        self, buckets: GradientBuckets, optimizer: torch.optim.Optimizer, model: nn.Module
+        self,
+        buckets: GradientBuckets,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        stepping: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._buckets, self._optimizer = buckets, optimizer
+        self._buckets, self._optimizer, self._stepping = buckets, optimizer, stepping
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             check_can_await(tensor, name)
         self._open: set[int] = set()
@@ -201,7 +206,8 @@ class LayerwiseUpdates:
         options = [copy.deepcopy(self._options[position]) for position in sorted(members)]
         whole, self._optimizer.param_groups = self._optimizer.param_groups, groups
         try:
-            self._optimizer.step()
+            with self._stepping():
+                self._optimizer.step()
         finally:
             self._optimizer.param_groups = whole
             for parameter, gradient in shown:
@@ -270,7 +276,9 @@ class LayerwiseUpdates:
 def _has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether the user has asked to be told of every step; torch has no public word."""
     own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)  # noqa: SLF001
-    return any((*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks))
+    everywhere = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    hooks = (hook for table in (*own, *everywhere) for hook in table.values())
+    return any(not isinstance(hook, BareSteps) for hook in hooks)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -6,6 +6,7 @@ scalers, state dicts) with a strategy. Decides nothing about who synchronizes.
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,14 @@ from shoal.runtime.session import current_session, default_group_is_shoal
 from shoal.runtime.transports import DEFAULT_HOLES
 from shoal.runtime.udp.remarks import Remark, remarks
 from shoal.train.all_reduce import AllReduce
+from shoal.train.bare_steps import BareSteps
 from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.initial_buffers import broadcast_buffers
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import check_strategy, make_strategy
+from shoal.train.strategy import Averaged
 from shoal.train.transport_samples import TransportSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
 
@@ -32,11 +35,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.collectives.gradient_overlap import GradientOverlap
+    from shoal.comm import Communicator
     from shoal.groups.averaging_points import AveragingOverlap
     from shoal.runtime.udp.stats import TransportStats
     from shoal.trace import TraceSink
     from shoal.train.strategy import AbstractStrategy
 
+
+_log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.01
 
@@ -108,47 +114,59 @@ class DistributedOptimizer(torch.optim.Optimizer):
         transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
         check_strategy(strategy, session.world_size, loss_bound, wire)
         name = session.next_run_name()
-        session.agree(
-            name,
-            strategy=strategy.name,
-            options={
-                **strategy.options(),
-                "transport": transport,
-                "loss_bound": float(loss_bound),
-                "holes": holes,
-                "wire": wire,
-                "seed": seed,
-            },
-            model=fingerprint_model(model, optimizer),
-        )
         self._inner = optimizer
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
         self._synchronizer = strategy
-        self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
-        broadcast_buffers(model, self._communicator)
-        self.flat = FlatParameters(model)
-        for buffer in self.flat.buffers:
-            self._communicator.broadcast(buffer, 0)
+        self._endings = session.endings
         self.stopwatch = Stopwatch(session.rank, trace)
-        self.replica = Replica(
-            model=model,
-            optimizer=optimizer,
-            flat=self.flat,
-            communicator=self._communicator,
-            groups=session.control,
-            facts=session.facts,
-            session=name,
-            host=session.host,
-            workers_per_host=session.workers_per_host,
-            seed=seed,
-            deadline_s=session.deadline_s,
-            stopwatch=self.stopwatch,
-            wire=wire,
+        self._bare_steps = BareSteps(optimizer)
+        with self._endings.noting():
+            session.agree(
+                name,
+                strategy=strategy.name,
+                options={
+                    **strategy.options(),
+                    "transport": transport,
+                    "loss_bound": float(loss_bound),
+                    "holes": holes,
+                    "wire": wire,
+                    "seed": seed,
+                },
+                model=fingerprint_model(model, optimizer),
+            )
+            self._communicator = session.communicator_over(transport, loss_bound, holes, wire)
+            self.flat = _begin_alike(model, self._communicator)
+            self.replica = Replica(
+                model=model,
+                optimizer=optimizer,
+                flat=self.flat,
+                communicator=self._communicator,
+                groups=session.control,
+                facts=session.facts,
+                session=name,
+                host=session.host,
+                workers_per_host=session.workers_per_host,
+                seed=seed,
+                deadline_s=session.deadline_s,
+                stopwatch=self.stopwatch,
+                stepping=self._bare_steps.expected,
+                wire=wire,
+            )
+            strategy.bind(self.replica)
+        self._training = self._endings.begin(
+            name, strategy.name, replicas_differ=strategy.replicas_differ
         )
-        strategy.bind(self.replica)
         self._sole = SoleSynchronizer(model)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._num_steps = 0
+        _log.info(
+            "%s: sync=%r over %s, options %s, %d parameters",
+            name,
+            strategy.name,
+            transport,
+            strategy.options(),
+            self.flat.num_parameters,
+        )
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the wrapped one's, which may replace it
@@ -200,7 +218,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises `UsageError` after `finish()`.
         """
         if closure is None and self._only_makes_state():
-            self._synchronizer.make_state(self._inner.step)
+            with self._bare_steps.expected():
+                self._synchronizer.make_state(self._inner.step)
             return None
         if self._synchronizer.has_finished:
             raise UsageError(
@@ -222,8 +241,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         self._sole.check()
         self.flat.take_back()
-        self._synchronizer.step(update, skipped=skipped)
+        with self._endings.noting(), self._bare_steps.expected():
+            self._synchronizer.step(update, skipped=skipped)
         self._num_steps += 1
+        self._training.num_steps += 1
+        self._training.is_averaged = False
         self._sampler.end_step()
         self.stopwatch.step = self._num_steps
         return loss
@@ -290,7 +312,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._synchronizer.has_model:  # else it ends in its own memory, and the model stays
             with suppress(UsageError):  # cast since its last step: the others have that without it
                 self.flat.take_back()
-        self._synchronizer.finish()
+        with self._endings.noting():
+            self._synchronizer.finish()
+        self._bare_steps.end()
+        self._training.has_finished = True
+        if self._synchronizer.averaged is Averaged.GRADIENTS:  # all have the last update's weights
+            self._training.is_averaged = True
+        for remark in self.remarks() if _log.isEnabledFor(logging.INFO) else ():
+            _log.info("%s: %s", self._training.name, remark)
 
     def average_model(self) -> float:
         """Replace every replica by the mean of all; return the consensus distance before.
@@ -298,9 +327,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Collective: every worker calls it, after `finish()`. A worker that trains on for longer than
         the deadline is waited for as long as it is alive; `WorkerLost` is raised if it is not.
         """
-        self._meet()
-        self.flat.take_back()
-        return average_model(self.flat, self._communicator)
+        with self._endings.noting():
+            self._meet()
+            self.flat.take_back()
+            distance = average_model(self.flat, self._communicator)
+        self._training.is_averaged = True
+        return distance
 
     def _meet(self) -> None:
         """Wait until every worker has come here, however long the slowest still trains."""
@@ -355,3 +387,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if name in {"_inner", "found_inf", "grad_scale"}:
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+def _begin_alike(model: nn.Module, communicator: Communicator) -> FlatParameters:
+    """Return the flat tensors of `model`, which becomes rank 0's on every worker; collective."""
+    broadcast_buffers(model, communicator)
+    flat = FlatParameters(model)
+    for buffer in flat.buffers:
+        communicator.broadcast(buffer, 0)
+    return flat

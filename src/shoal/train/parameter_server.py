@@ -92,6 +92,11 @@ class ParameterServer(AbstractStrategy):
         """The word that selects this mode."""
         return {0: "ps-bsp", None: "ps-asp"}.get(self._rule.staleness, "ps-ssp")
 
+    @property
+    def replicas_differ(self) -> bool:
+        """Whether workers hold weights of different times, until `finish` gives all the last."""
+        return self._rule.staleness != 0
+
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the bound of staleness, whether updates are scaled, and the bound of pulls."""
         return {

@@ -7,7 +7,7 @@ time by kind and hands spans to the trace.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +15,7 @@ from shoal.arguments import whole_number
 from shoal.trace import NullSink, Span, SpanKind, TraceSink, checked_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -133,6 +133,9 @@ class Replica:
     """Seconds after which any wait for other workers ends in an error."""
 
     stopwatch: Stopwatch
+    stepping: Callable[[], AbstractContextManager[None]] = nullcontext
+    """The context in which a strategy steps `optimizer` outside of its own `step`."""
+
     wire: str | None = None
     """What a strategy that can round (`can_round`) sends floats as; None: as they are."""
 

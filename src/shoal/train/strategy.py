@@ -49,6 +49,11 @@ class AbstractStrategy(ABC):
     _is_bound = False
     _has_finished = False
 
+    @property
+    def replicas_differ(self) -> bool:
+        """Whether the workers' models differ until they are averaged after the last step."""
+        return self.averaged is Averaged.PARAMETERS
+
     @abstractmethod
     def options(self) -> dict[str, str | int | float | bool | None]:
         """Return the options it was made with, as plain values; workers must agree on them."""

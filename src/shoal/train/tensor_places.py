@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A tensor, the one-dimensional memory that it is to live in, and the address of its first
-    element there."""
+    """A tensor and the one-dimensional memory that it is to live in."""
 
     owner: Tensor
     memory: Tensor
     address: int
+    """Where its first element is to be."""
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
     """Size, strides and offset in `memory`, where others lie in it too; None: it fills it alone."""
 
@@ -94,7 +94,7 @@ class TensorPlaces:
 
 def _as_own_storage(memory: Tensor) -> Tensor:
     """Return `memory` as what torch takes for a storage of its own; it is the same memory."""
-    own: Tensor = torch.from_dlpack(memory)
+    own: Tensor = torch.from_dlpack(memory)  # type: ignore[attr-defined]  # torch's own omission
     return own
 
 

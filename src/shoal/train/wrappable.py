@@ -79,7 +79,7 @@ class SoleSynchronizer:
             self._hook.remove()
 
     def _check_forward(self) -> None:
-        outer = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]  # noqa: SLF001 - nothing else tells a model that it is in one
+        outer = DistributedDataParallel._get_active_ddp_module()  # noqa: SLF001 - nothing else tells a model that it is in one
         if outer is None:
             return
         own = {id(parameter) for parameter in self._model.parameters()}

@@ -8,6 +8,7 @@ deadline given to the constructor.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Self
@@ -17,6 +18,7 @@ import zmq
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.runtime.card_difference import name_ranks
 from shoal.runtime.control.connection import Connection
+from shoal.runtime.control.facts import ControlFacts
 from shoal.runtime.control.messages import (
     Assigned,
     Done,
@@ -46,7 +48,8 @@ class ControlClient:
     """Rank `rank`'s connection to the control plane at `endpoint` (`tcp://host:port`).
 
     `on_lost` is called on a thread of this client, once for each worker lost; it must neither raise
-    nor block. From then on `join`, `request_group` and `leave` raise the first `WorkerLost`.
+    nor block. From then on `join`, `request_group`, `leave` and `facts` raise the first
+    `WorkerLost`.
 
     Connecting raises `MismatchError` if the job key is not the service's or the rank not this
     worker's own, `DeadlineExceeded` if nobody answers within `deadline_s` seconds. After a wait
@@ -64,7 +67,11 @@ class ControlClient:
         if deadline_s <= 0:
             message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
             raise UsageError(message)
+        self.endpoint = endpoint
+        """Where the control plane is."""
         self._rank = rank
+        self._leavers: deque[int] = deque()
+        self._somebody_left = threading.Event()
         self._deadline_s = deadline_s
         self._report_loss = on_lost
         self._failure: ShoalError | None = None
@@ -72,11 +79,20 @@ class ControlClient:
         self._closed = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            self._watcher = Watcher(self._context, endpoint, key, rank, deadline_s, self._on_lost)
+            self._watcher = Watcher(
+                self._context, endpoint, key, rank, deadline_s, self._on_lost, self._on_left
+            )
         except BaseException:
             self._context.term()
             raise
         self._connection = Connection(self._context, endpoint, key)
+        self.facts = ControlFacts(endpoint, key, deadline_s, self.check)
+        """What workers publish for each other."""
+
+    def check(self) -> None:
+        """Raise the first loss that was heard of, if there was one."""
+        if isinstance(self._failure, WorkerLost):
+            raise self._failure
 
     def join(self, session: str, host: int, config: GeneratorConfig, seed: int) -> None:
         """Take part in `session`, on machine `host`; all workers bring the same config and seed.
@@ -138,16 +154,18 @@ class ControlClient:
         message = Failed(self._rank, culprit, reason[:_MAX_REASON])
         return self._watcher.post(message, min(self._deadline_s, _CLOSING_S))
 
-    def close(self) -> None:
+    def close(self, *, is_finished: bool = True) -> None:
         """Say goodbye and close everything, within seconds. Safe to call twice.
 
-        A worker that cannot go on calls `report_failure` first; a goodbye alone means success.
+        A worker that cannot go on calls `report_failure` first; a goodbye alone means success,
+        unless it leaves in the middle of a training (not `is_finished`).
         A thread that still waits for an answer ends this client's sockets once it stops waiting.
         """
         if self._closed.is_set():
             return
         self._closed.set()
-        self._watcher.stop(_CLOSING_S)
+        self._watcher.stop(_CLOSING_S, is_finished=is_finished)
+        self.facts.close()
         if self._asking.acquire(timeout=_CLOSING_S):
             self._dispose()
             self._asking.release()
@@ -217,6 +235,18 @@ class ControlClient:
             f"Rank {self._rank} waited {self._deadline_s:g} s {purpose} without an answer: a "
             "worker is slower than the deadline allows, or hangs."
         )
+
+    def await_leaver(self, seconds: float) -> int | None:
+        """Return the first worker that has left in the middle of a training, None if none has.
+
+        Waits so long to hear of one.
+        """
+        self._somebody_left.wait(seconds)
+        return self._leavers[0] if self._leavers else None
+
+    def _on_left(self, rank: int) -> None:
+        self._leavers.append(rank)
+        self._somebody_left.set()
 
     def _on_lost(self, lost: WorkerLost) -> None:
         if self._failure is None:

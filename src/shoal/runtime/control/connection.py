@@ -6,12 +6,13 @@ connection is final: the service's state is gone with it, so reconnecting would 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from shoal.decoding import decoded
 from shoal.errors import MismatchError, ProtocolError, WorkerLost
 from shoal.runtime.control.messages import decode_reply, encode
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from shoal.runtime.control.messages import Reply, Request
 
 _KEEP_ALIVE_MS = 30_000
+_REFUSALS: Final = 4
+"""So many failed handshakes in a row, a few tenths of a second, are another key's: a service that
+ends meanwhile makes one, and then nobody is there."""
+_GONE_S: Final = 2.0
+"""How long after a failed handshake nobody must have been there for a service to have ended."""
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -46,6 +52,8 @@ class Connection:
         self._socket.ipv6 = "[" in endpoint
         self._events = self._socket.get_monitor_socket(_EVENTS)
         self._is_established = False
+        self._refusals = 0
+        self._refused_at = 0.0
         self._failure: MismatchError | WorkerLost | None = None
         self.poller = zmq.Poller()
         self.poller.register(self._socket, zmq.POLLIN)
@@ -64,9 +72,10 @@ class Connection:
         """
         ready = {}
         if self._failure is None:
+            if self._refusals:
+                timeout_s = min(timeout_s, _GONE_S)
             ready = dict(self.poller.poll(max(0, round(timeout_s * 1000))))
-            if self._events in ready:
-                self._failure = self._read_events()
+            self._failure = self._read_events()
         # What arrived before the connection closed comes first: it may say why.
         if self._socket in ready or (self._failure and self._socket.poll(0)):
             return self._decode(self._socket.recv(zmq.NOBLOCK))
@@ -81,31 +90,32 @@ class Connection:
         self._socket.close(round(linger_s * 1000))
 
     def _decode(self, payload: bytes) -> Reply:
-        try:
-            return decode_reply(payload)
-        except msgspec.DecodeError as error:
-            message = (
-                f"The control plane at {self._endpoint} sent what this version of Shoal does not "
-                f"understand ({error}): run the same version everywhere."
-            )
-            raise ProtocolError(message) from error
+        fault = f"The control plane at {self._endpoint} sent what this version does not understand"
+        advice = "run the same version of Shoal everywhere"
+        return decoded(decode_reply, payload, fault, advice, ProtocolError)
 
     def _read_events(self) -> MismatchError | WorkerLost | None:
         """Return what the socket's events say has gone wrong, if anything."""
         while self._events.poll(0):
             event = recv_monitor_message(self._events)["event"]
-            if event != zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                return self._closed()
-            self._is_established = True
-        return None
-
-    def _closed(self) -> MismatchError | WorkerLost:
-        if self._is_established:
-            return WorkerLost(
-                f"The control plane at {self._endpoint} is gone: the process of rank 0 that keeps "
-                "it, or the connection to its machine, has ended."
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._is_established, self._refusals = True, 0
+            elif self._is_established:
+                return WorkerLost(
+                    f"The control plane at {self._endpoint} is gone: the process of rank 0 that "
+                    "keeps it, or the connection to its machine, has ended."
+                )
+            elif event != zmq.EVENT_DISCONNECTED:
+                self._refusals += 1
+                self._refused_at = time.monotonic()
+        if self._refusals >= _REFUSALS:
+            return MismatchError(
+                f"The control plane at {self._endpoint} has another job key: start every worker "
+                "with the same one, and one job per address."
             )
-        return MismatchError(
-            f"The control plane at {self._endpoint} has another job key: start every worker with "
-            "the same one, and one job per address."
-        )
+        if self._refusals and time.monotonic() - self._refused_at > _GONE_S:
+            return WorkerLost(
+                f"The control plane at {self._endpoint} has ended before it let this worker in: "
+                "the process of rank 0, which keeps it, is gone."
+            )
+        return None

@@ -13,21 +13,27 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.groups import waiting_for
+from shoal.runtime.control.fact_table import FactTable
 from shoal.runtime.control.liveness import Liveness
 from shoal.runtime.control.messages import (
+    AddFact,
     Done,
     Dump,
     DumpRequest,
     Failed,
     Goodbye,
     GroupRequest,
+    Heard,
     Heartbeat,
     Join,
     Leave,
+    Left,
     Lost,
+    ReadFacts,
     RefusalKind,
     Rejected,
     Request,
+    SetFact,
     Welcome,
     decode_request,
 )
@@ -55,6 +61,7 @@ class ControlHandler:
         self._started_ns = now_ns
         self._liveness = Liveness(world_size, liveness_timeout_ns)
         self._sessions: dict[str, Session] = {}
+        self._facts = FactTable()
         self._lost: Lost | None = None
         self._told: set[bytes] = set()
         self._handled = 0
@@ -115,12 +122,14 @@ class ControlHandler:
     def _act(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
         if isinstance(message, DumpRequest):
             return [(identity, self.dump(now_ns))]
+        if isinstance(message, SetFact | AddFact | ReadFacts):
+            return [(identity, self._lost or self._facts.act(message))]
         self._check_rank(message.rank)
         match message:
             case Heartbeat():
                 return self._on_heartbeat(identity, message.rank, now_ns)
             case Goodbye():
-                return self._on_goodbye(identity, message.rank, now_ns)
+                return self._on_goodbye(identity, message, now_ns)
             case Failed():
                 return self._on_failed(identity, message)
         if self._lost is not None:
@@ -170,13 +179,16 @@ class ControlHandler:
         if self._lost is not None and identity not in self._told:
             return self._tell(self._lost, [identity])
         if not is_new:
-            return []
+            return [(identity, Heard())]
         return [(identity, Welcome(self._liveness.timeout_ns // NANOSECONDS_PER_MILLISECOND))]
 
-    def _on_goodbye(self, identity: bytes, rank: int, now_ns: int) -> list[Answer]:
+    def _on_goodbye(self, identity: bytes, message: Goodbye, now_ns: int) -> list[Answer]:
+        rank = message.rank
         self._check_watched(identity, rank)
         self._liveness.goodbye(rank)
         answers: list[Answer] = [(identity, Done())]
+        if not message.is_finished:
+            answers += [(other, Left(rank)) for other in self._liveness.alive()]
         if self._lost is None:  # otherwise no session forms groups any more
             for session in self._sessions.values():
                 answers += session.remove(rank, now_ns)

@@ -16,12 +16,13 @@ from msgspec import Meta
 
 from shoal.groups import GeneratorConfig, GeneratorState
 
-MAX_FRAME_BYTES = 1 << 20
+MAX_FRAME_BYTES = 1 << 24
 """Longest message the service accepts; a connection that sends more is closed."""
 
 SessionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 RankNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 20)]
 Reason: TypeAlias = Annotated[str, Meta(max_length=2000)]
+FactName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=400)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -60,15 +61,17 @@ class Leave(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """Rank `rank` is alive. The first on a connection is answered `Welcome`."""
+    """Rank `rank` is alive. The first on a connection is answered `Welcome`, others `Heard`."""
 
     rank: RankNumber
 
 
 class Goodbye(Message, frozen=True):
-    """Rank `rank` has finished and will be silent. Answered `Done`."""
+    """Rank `rank` leaves and will be silent. Answered `Done`."""
 
     rank: RankNumber
+    is_finished: bool = True
+    """Whether it had finished; if it leaves in the middle of a training, the others hear `Left`."""
 
 
 class Failed(Message, frozen=True):
@@ -77,6 +80,26 @@ class Failed(Message, frozen=True):
     rank: RankNumber
     culprit: RankNumber | None
     reason: Reason
+
+
+class SetFact(Message, frozen=True):
+    """Someone publishes `value` under `name`, in place of what was there. Answered `Done`."""
+
+    name: FactName
+    value: bytes
+
+
+class AddFact(Message, frozen=True):
+    """Someone adds `amount` to the counter `name`, which begins at 0. Answered `Count`."""
+
+    name: FactName
+    amount: Annotated[int, Meta(ge=0, lt=1 << 32)]
+
+
+class ReadFacts(Message, frozen=True):
+    """Someone asks what is under `names` now. Answered `Facts`."""
+
+    names: tuple[FactName, ...]
 
 
 class DumpRequest(Message, frozen=True):
@@ -102,6 +125,28 @@ class Assigned(Message, frozen=True):
 
 class Done(Message, frozen=True):
     """The message was acted upon."""
+
+
+class Heard(Message, frozen=True):
+    """The heartbeat has come: the control plane is alive, too."""
+
+
+class Count(Message, frozen=True):
+    """The value of a counter, after what was added."""
+
+    value: int
+
+
+class Facts(Message, frozen=True):
+    """What is under the names asked for, in their order; None where nobody has published."""
+
+    values: tuple[bytes | None, ...]
+
+
+class Left(Message, frozen=True):
+    """Worker `rank` has left in the middle of a training, without an error."""
+
+    rank: int
 
 
 class Welcome(Message, frozen=True):
@@ -205,8 +250,11 @@ class Dump(Message, frozen=True):
     """Connections that did not complete the handshake, most likely for want of the job key."""
 
 
-Request: TypeAlias = Join | GroupRequest | Leave | Heartbeat | Goodbye | Failed | DumpRequest
-Reply: TypeAlias = Assigned | Done | Welcome | Lost | Rejected | Dump
+FactRequest: TypeAlias = SetFact | AddFact | ReadFacts
+Request: TypeAlias = (
+    Join | GroupRequest | Leave | Heartbeat | Goodbye | Failed | DumpRequest | FactRequest
+)
+Reply: TypeAlias = Assigned | Done | Welcome | Heard | Count | Facts | Left | Lost | Rejected | Dump
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -219,4 +267,4 @@ decode_request = _request_decoder.decode
 """Return the request in some bytes; raises `msgspec.DecodeError` or `UnicodeDecodeError`."""
 
 decode_reply = _reply_decoder.decode
-"""Return the reply in some bytes; raises `msgspec.DecodeError`."""
+"""Return the reply in some bytes; raises `msgspec.DecodeError` or `UnicodeDecodeError`."""

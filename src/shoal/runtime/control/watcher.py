@@ -2,7 +2,8 @@
 
 Owns the second connection of a worker, so that a training thread that computes for minutes is still
 alive to the others, and a loss reaches a worker that is blocked in the data plane. Knows nothing of
-groups. The service learns of this worker's death when the connection or the heartbeats end.
+groups. The service learns of this worker's death when the connection or the heartbeats end, and
+this worker of the service's when its answers to heartbeats do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from shoal.runtime.control.connection import Connection
 from shoal.runtime.control.messages import (
     Done,
     Goodbye,
+    Heard,
     Heartbeat,
+    Left,
     Lost,
     Rejected,
     Reply,
@@ -58,8 +61,9 @@ class _Posted:
 class Watcher:
     """Watches over rank `rank`: connects at once, then runs as a daemon thread until `stop`.
 
-    `on_lost` is called on that thread, once for each worker lost; it must neither raise nor block.
-    The constructor raises `MismatchError` for a wrong job key or rank and `DeadlineExceeded`.
+    `on_lost` is called on that thread, once for each worker lost, and `on_left` for each that
+    leaves in the middle of a training; they must neither raise nor block. The constructor raises
+    `MismatchError` for a wrong job key or rank and `DeadlineExceeded`.
     """
 
     def __init__(
@@ -70,9 +74,10 @@ class Watcher:
         rank: int,
         deadline_s: float,
         on_lost: Callable[[WorkerLost], None],
+        on_left: Callable[[int], None],
     ) -> None:
         self._rank = rank
-        self._on_lost = on_lost
+        self._on_lost, self._on_left = on_lost, on_left
         self._outbox: SimpleQueue[_Posted] = SimpleQueue()
         self._unanswered: deque[_Posted] = deque()
         self._waking = threading.Lock()
@@ -81,10 +86,11 @@ class Watcher:
         self._is_stopping = threading.Event()
         self._connection = Connection(context, endpoint, key)
         try:
-            self._interval_s = self._enroll(endpoint, deadline_s)
+            self._timeout_s = self._enroll(endpoint, deadline_s)
         except BaseException:
             self._connection.close(0)
             raise
+        self._interval_s = self._timeout_s / HEARTBEATS_PER_TIMEOUT
         self._wake_in, self._wake_out = _make_pair(context)
         self._connection.poller.register(self._wake_in, zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name=f"shoal-watch-{rank}", daemon=True)
@@ -110,9 +116,9 @@ class Watcher:
         """Whether the thread has ended and closed its sockets."""
         return not self._thread.is_alive()
 
-    def stop(self, deadline_s: float) -> None:
+    def stop(self, deadline_s: float, *, is_finished: bool = True) -> None:
         """Say goodbye and end the thread, waiting at most `deadline_s` for each."""
-        self.post(Goodbye(self._rank), deadline_s)
+        self.post(Goodbye(self._rank, is_finished), deadline_s)
         with self._waking:
             self._is_stopping.set()
             if not self._has_ended:
@@ -120,14 +126,14 @@ class Watcher:
         self._thread.join(deadline_s)
 
     def _enroll(self, endpoint: str, deadline_s: float) -> float:
-        """Send the first heartbeat; return the interval, in seconds, at which to send more."""
+        """Send the first heartbeat; return after how many seconds of silence one is lost."""
         self._connection.send(Heartbeat(self._rank))
         late = (
             f"No control plane answered rank {self._rank} at {endpoint} within {deadline_s:g} s: "
             "check that rank 0 is running and that its address and port can be reached from here."
         )
         welcome = wait_for(self._connection, Welcome, deadline_s, late)
-        return welcome.timeout_ms / 1000 / HEARTBEATS_PER_TIMEOUT
+        return welcome.timeout_ms / 1000
 
     def _run(self) -> None:
         try:
@@ -151,14 +157,32 @@ class Watcher:
 
     def _watch(self) -> None:
         beat_at = time.monotonic() + self._interval_s
+        looked_at = time.monotonic()
+        silent_s = 0.0
         while not self._is_stopping.is_set():
             wait_s = min(max(0.0, beat_at - time.monotonic()), self._interval_s)
-            self._act_on(self._connection.receive(wait_s))
+            reply = self._connection.receive(wait_s)
+            # What this process did not run is no silence of the service: it may have been stopped.
+            now = time.monotonic()
+            silent_s = 0.0 if reply else silent_s + min(now - looked_at, self._interval_s)
+            looked_at = now
+            self._act_on(reply)
             self._send_posted()
-            # A heartbeat after the goodbye would be a return to life.
-            if not self._has_said_goodbye and time.monotonic() >= beat_at:
+            if self._has_said_goodbye:
+                continue  # a heartbeat after the goodbye would be a return to life
+            if silent_s > self._timeout_s + self._interval_s:
+                raise self._silence()
+            if now >= beat_at:
                 self._connection.send(Heartbeat(self._rank))
                 beat_at = time.monotonic() + self._interval_s
+
+    def _silence(self) -> WorkerLost:
+        """Return the error of a service that answers no more heartbeats: rank 0 keeps it."""
+        message = (
+            f"The control plane was silent for more than {self._timeout_s:g} s: the machine of"
+            " rank 0, which keeps it, hangs or cannot be reached."
+        )
+        return WorkerLost(message, 0 if self._rank else None)
 
     def _send_posted(self) -> None:
         while self._wake_in.poll(0):
@@ -173,6 +197,10 @@ class Watcher:
         match reply:
             case Lost(rank, reason):
                 self._on_lost(WorkerLost(reason, rank))
+            case Left(rank):
+                self._on_left(rank)
+            case Heard():
+                pass
             case Done() | Rejected() if self._unanswered:
                 self._unanswered.popleft().answer(confirmed=isinstance(reply, Done))
 

@@ -1,0 +1,83 @@
+"""How a worker's trainings end: finished, given up, or left in the middle; what is said of that.
+
+Owns what the others, and the user, are to hear when a worker leaves. A worker that has met an error
+of the job has failed, however its script ends (`raise SystemExit(error.exit_code)` looks like an
+ordinary end to Python); one that leaves between two steps without one has left in the middle.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from shoal.errors import DeadlineExceeded, ProtocolError, ResourceError, ShoalError, WorkerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_log = logging.getLogger(__name__)
+
+_OF_THE_JOB: Final = (WorkerLost, DeadlineExceeded, ProtocolError, ResourceError)
+"""Errors after which this worker cannot go on; a `UsageError` is one of the script's, which may."""
+
+
+@dataclass(slots=True)
+class Training:
+    """One `DistributedOptimizer`'s life, as far as others care how it ended."""
+
+    name: str
+    strategy: str
+    replicas_differ: bool
+    """Whether the workers' models differ until they are averaged at the end."""
+    num_steps: int = 0
+    has_finished: bool = False
+    is_averaged: bool = False
+    """Whether the model has become the mean of all since the last step."""
+
+
+@dataclass(slots=True)
+class Endings:
+    """The trainings of one worker, and the first error of the job that one of them met."""
+
+    trainings: list[Training] = field(default_factory=list)
+    failure: ShoalError | None = None
+    is_interrupted: bool = False
+    """Whether the script ends by an exception: nobody needs to hear more."""
+
+    def begin(self, name: str, strategy: str, *, replicas_differ: bool) -> Training:
+        """Return the record of a new training."""
+        training = Training(name, strategy, replicas_differ)
+        self.trainings.append(training)
+        return training
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note an error of the job that the body of the `with` statement raises."""
+        try:
+            yield
+        except _OF_THE_JOB as error:
+            self.failure = self.failure or error
+            raise
+
+    @property
+    def are_in_the_middle(self) -> bool:
+        """Whether a training has begun and has not been finished."""
+        return any(each.num_steps and not each.has_finished for each in self.trainings)
+
+    def warn(self, num_workers: int) -> None:
+        """Say so, once, if what was trained here is one worker's replica and no mean."""
+        trainings, self.trainings = self.trainings, []
+        if self.failure is not None or self.is_interrupted or num_workers == 1:
+            return
+        for training in trainings:
+            if training.num_steps and training.replicas_differ and not training.is_averaged:
+                call = "average_model()" if training.has_finished else "finish(), average_model()"
+                _log.warning(
+                    "The model trained by sync=%r is one of %d replicas that differ: this worker"
+                    " leaves without %s. Call it before the model is saved.",
+                    training.strategy,
+                    num_workers,
+                    call,
+                )
