@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.runtime.uncaught import UncaughtReporter
 
@@ -48,7 +48,11 @@ def test_sessions_one_after_another_leave_no_hook_behind(monkeypatch: pytest.Mon
     assert sys.excepthook is own
     reporter.install()
     beneath = sys.excepthook
-    sys.excepthook = lambda *details: beneath(*details)  # somebody else's, which calls ours
+
+    def above(*details: Any) -> None:  # somebody else's, which calls ours
+        beneath(*details)
+
+    sys.excepthook = above
     reporter.remove()
     reporter.install()
     sys.excepthook(ValueError, ValueError("one"), None)

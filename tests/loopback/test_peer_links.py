@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -36,7 +37,13 @@ def listeners() -> Iterator[list[LinkListener]]:
             each.close()
 
 
-def join(me: int, all_of: list[LinkListener], lost: list[int], deadline_s: float) -> PeerLinks:
+def join(
+    me: int,
+    all_of: list[LinkListener],
+    lost: list[int],
+    deadline_s: float,
+    silence_s: float = 60.0,
+) -> PeerLinks:
     return PeerLinks.join(
         me,
         [("127.0.0.1", each.port) for each in all_of],
@@ -44,7 +51,8 @@ def join(me: int, all_of: list[LinkListener], lost: list[int], deadline_s: float
         tags_out=[tags[me] for tags in TAGS],
         listener=all_of[me],
         deadline_s=deadline_s,
-        on_lost=lost.append,
+        silence_s=silence_s,
+        on_lost=lambda rank, _why: lost.append(rank),
     )
 
 
@@ -140,3 +148,34 @@ def test_a_forked_process_does_not_hide_the_end_of_its_parent_s_connections() ->
             for each in (*ready, *going):
                 os.close(each)
         links.close()
+
+
+def test_a_rank_that_is_silent_is_lost_and_one_that_beats_is_not() -> None:
+    heard, told = [], threading.Event()
+
+    def note(rank: int, why: str) -> None:
+        heard.append((rank, why))
+        told.set()
+
+    beating, other = socket.socketpair()
+    silent, stopped = socket.socketpair()
+    with stopped:
+        links = PeerLinks({0: beating, 2: silent}, note, silence_s=0.5)
+        peer = PeerLinks({1: other}, lambda _rank, _why: None, silence_s=0.5)
+        assert told.wait(20)
+        assert heard == [(2, "it was silent for more than 0.5 s")]
+        links.close()
+        peer.close()
+
+
+def test_a_rank_that_has_said_goodbye_may_be_silent() -> None:
+    here, there = socket.socketpair()
+    heard: list[int] = []
+    links = PeerLinks({1: here}, lambda rank, _why: heard.append(rank), silence_s=0.2)
+    peer = PeerLinks({0: there}, lambda rank, _why: None, silence_s=60.0)
+    peer.say_goodbye()
+    assert links.wait_for_all(20)
+    time.sleep(1.0)  # several times its silence
+    assert heard == []
+    links.close()
+    peer.close()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from shoal.adapters.torch_work import Tell, afterwards
 from shoal.runtime.host_copy import HOST
 from shoal.runtime.tensor_memory import bytes_of
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 OPERATIONS = 3
 """How many operations of the group a sum makes."""
-
-Tell = Callable[[BaseException | None], None]
 
 
 def sum_sparse(group: TransportGroup, tensor: Tensor, *, mean: bool, tell: Tell) -> None:
@@ -45,9 +44,9 @@ def sum_sparse(group: TransportGroup, tensor: Tensor, *, mean: bool, tell: Tell)
                     tensor.copy_(total.coalesce() / (group.size if mean else 1))
                 tell(None)
 
-            _gather(group, values, lengths, third, add_up, tell)
+            _gather(group, values, lengths, third, add_up, [tensor], tell)
 
-        _gather(group, places, lengths, second, gather_values, tell)
+        _gather(group, places, lengths, second, gather_values, [tensor], tell)
 
     _gather(
         group,
@@ -55,6 +54,7 @@ def sum_sparse(group: TransportGroup, tensor: Tensor, *, mean: bool, tell: Tell)
         [1] * group.size,
         first,
         gather_places,
+        [tensor],
         tell,
     )
 
@@ -65,9 +65,10 @@ def _gather(
     lengths: list[int],
     iteration: int,
     then: Callable[[Tensor], None],
+    results: list[Tensor],
     tell: Tell,
 ) -> None:
-    """Gather everyone's rows, `lengths[k]` from member k, and give them to `then`.
+    """Gather everyone's rows, `lengths[k]` from member k, and give them to `then`, for `results`.
 
     `tell` hears of what goes wrong, in `then` as well: it runs in the transport's thread.
     """
@@ -76,15 +77,7 @@ def _gather(
     whole[start : start + len(mine)] = mine
     row_bytes = math.prod(mine.shape[1:]) * mine.element_size()
 
-    def arrived(error: BaseException | None) -> None:
-        if error is None:
-            try:
-                then(whole)
-            except BaseException as problem:  # noqa: BLE001 - whoever waits is to hear of it
-                error = problem
-        if error is not None:
-            tell(error)
-
+    arrived = afterwards(lambda: then(whole), results, tell)
     counts = [length * row_bytes for length in lengths]
     transfer = group.all_gather(bytes_of(whole), counts, iteration=iteration)
     transfer.tell(arrived) if transfer else arrived(None)

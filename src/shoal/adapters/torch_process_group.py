@@ -37,7 +37,7 @@ from shoal.adapters.torch_reductions import (
     reduction_of,
 )
 from shoal.adapters.torch_shards import check_shards, row_bytes
-from shoal.adapters.torch_work import TransportWork, then
+from shoal.adapters.torch_work import TransportWork, afterwards, then
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.runtime.any_source import AnySource, Wanted
 from shoal.runtime.host_copy import HOST, HostCopy, needs_host_copy
@@ -173,9 +173,9 @@ class ShoalProcessGroup(DescribedGroup):
         group = self.group
         size, me = group.size, group.me
         shard = -(-flat.numel() // size)
-        padded = torch.cat([flat.reshape(-1), flat.new_zeros(shard * size - flat.numel())])
-        parts = torch.empty_like(padded)
-        whole = torch.empty_like(padded)
+        with torch.inference_mode(False):  # else they could not be written to in another thread
+            padded = torch.cat([flat.reshape(-1), flat.new_zeros(shard * size - flat.numel())])
+            parts, whole = torch.empty_like(padded), torch.empty_like(padded)
 
         def copy_back() -> None:
             flat.copy_(whole[: flat.numel()].view(flat.shape))
@@ -185,10 +185,7 @@ class ShoalProcessGroup(DescribedGroup):
         counts = [shard * flat.element_size()] * size
         second = work.part()
 
-        def reduce_shard(error: Any) -> None:
-            if error is not None:
-                second(error)
-                return
+        def reduce_shard() -> None:
             mine = slice(me * shard, (me + 1) * shard)
             parts[mine] = padded[mine]
             whole[mine] = reduce_rows(parts.view(size, shard), reduction)
@@ -197,7 +194,8 @@ class ShoalProcessGroup(DescribedGroup):
 
         gathering = group.reserve()
         first = group.all_to_all(bytes_of(padded), bytes_of(parts), counts, counts)
-        first.tell(reduce_shard) if first else reduce_shard(None)
+        reduce_it = afterwards(reduce_shard, result, second)
+        first.tell(reduce_it) if first else reduce_it(None)
         return work.seal()
 
     def reduce_scatter(

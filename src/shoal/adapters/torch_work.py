@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import torch
 from torch._C._distributed_c10d import Work
 
 from shoal.adapters.torch_future import ChainedFuture, Order
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from torch import Tensor
     from torch.futures import Future
 
@@ -34,6 +37,36 @@ def run_beside(job: Callable[[], None]) -> None:
         _threads.submit(job)
     except RuntimeError:  # the interpreter is about to end
         job()
+
+
+Tell = Callable[[BaseException | None], None]
+
+
+def as_they_are(results: Iterable[Tensor]) -> AbstractContextManager[None]:
+    """Return the context in which `results` may be written to, in whatever thread.
+
+    Inference mode belongs to a thread, and its tensors must not be written to outside of it.
+    """
+    return torch.inference_mode(any(tensor.is_inference() for tensor in results))
+
+
+def afterwards(step: Callable[[], None], results: Iterable[Tensor], tell: Tell) -> Tell:
+    """Return what to tell the end of a transfer: it makes `step`, which goes on with `results`.
+
+    `tell` hears what has gone wrong, there or in `step`; otherwise `step` sees to that.
+    """
+
+    def ended(error: BaseException | None) -> None:
+        if error is None:
+            try:
+                with as_they_are(results):
+                    step()
+                return
+            except BaseException as problem:  # noqa: BLE001 - whoever waits is to hear of it
+                error = problem
+        tell(error)
+
+    return ended
 
 
 class TransportWork(Work):
@@ -81,7 +114,8 @@ class TransportWork(Work):
                 return
         if self._error is None and self._finish is not None:
             try:
-                self._finish()
+                with as_they_are(self._result):
+                    self._finish()
             except BaseException as problem:  # noqa: BLE001 - whoever waits is to hear of it
                 self._error = problem
         self._finish = None

@@ -48,9 +48,10 @@ class HostCopy:
         if tensor.is_sparse:  # its values have no one place that a copy could go back to
             self.values = tensor.detach().to(HOST, copy=True)
             return
-        self.values = torch.empty(
-            tensor.shape, dtype=tensor.dtype, device=HOST, pin_memory=tensor.is_cuda
-        )
+        with torch.inference_mode(False):  # else other threads could not write to it
+            self.values = torch.empty(
+                tensor.shape, dtype=tensor.dtype, device=HOST, pin_memory=tensor.is_cuda
+            )
         if not tensor.is_cuda:
             self.values.copy_(tensor.detach())
             return
@@ -77,12 +78,12 @@ class HostCopy:
     def bring_back(self) -> None:
         """Give the tensor the values; wait until it has them."""
         if self._event is None:
-            with torch.no_grad():
+            with torch.no_grad(), torch.inference_mode(self._tensor.is_inference()):
                 self._tensor.copy_(self.values)
             return
         self._event.synchronize()  # nothing that reads the tensor's old values is left
         stream = _stream(self._tensor.device, "from the host")
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), torch.inference_mode(self._tensor.is_inference()):
             self._tensor.detach().copy_(self.values, non_blocking=True)
         self._event.record(stream)
         self._event.synchronize()

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 LINGER_S: Final = 2.0
 """How long nobody may have asked a rank that leaves before the others: long enough for several of
 their questions, of which some, or the answers, may get lost."""
+LONGEST_SILENCE_S: Final = 60.0
+"""How long a rank may be silent, whatever the deadline: torch's is half an hour."""
 _LISTEN_S: Final = 0.1
 
 
@@ -151,6 +153,7 @@ class UdpEngine:
             tags_out=[card.lanes[0].tags[me] for card in cards],
             listener=self._listener,
             deadline_s=self.deadline_s,
+            silence_s=min(self.deadline_s / 2, LONGEST_SILENCE_S),
             on_lost=self._note_lost,
         )
         for number, lane in enumerate(self.lanes):
@@ -264,10 +267,10 @@ class UdpEngine:
             oldest_s=max(0.0, now - min(waiting, default=now)),
         )
 
-    def _note_lost(self, rank: int) -> None:
-        """Let the lanes know that the connection to `rank` has ended. From the links' thread."""
+    def _note_lost(self, rank: int, why: str) -> None:
+        """Let the lanes know that `rank` is gone, and `why`. From the links' thread."""
         for lane in self.lanes:
-            lane.note_lost(rank)
+            lane.note_lost(rank, why)
 
     def _load_code(self) -> None:
         """Load or compile what the lanes call, before any deadline runs: that may take a while."""

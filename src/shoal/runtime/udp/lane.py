@@ -28,6 +28,7 @@ from shoal.errors import (
 )
 from shoal.runtime.udp.paths import Interface, plan_paths
 from shoal.runtime.udp.pump import EVENTS, FAILED, Sockets, new_sockets, pump
+from shoal.runtime.udp.recent_traffic import RecentTraffic
 from shoal.runtime.udp.sockets import address_tables, open_sockets
 from shoal.runtime.udp.stats import LoopStats, loop_stats
 from shoal.transport.endpoint import Endpoint, TransportConfig
@@ -99,8 +100,9 @@ class Lane:
         self._waiting: deque[_Task] = deque()
         self._running: dict[int, _Task] = {}
         self._lost: dict[int, ShoalError] = {}
-        self._newly_lost: deque[int] = deque()
+        self._newly_lost: deque[tuple[int, str]] = deque()
         self._ended_owners: deque[tuple[object, ShoalError]] = deque()
+        self._traffic = RecentTraffic()
         self._stopping = False
         self._error: ShoalError | None = None
         self._thread: threading.Thread | None = None
@@ -154,9 +156,9 @@ class Lane:
         self._ended_owners.append((owner, error))
         self._wake()
 
-    def note_lost(self, rank: int) -> None:
-        """Let the loop know that the connection to `rank` has ended. Callable from any thread."""
-        self._newly_lost.append(rank)
+    def note_lost(self, rank: int, why: str) -> None:
+        """Let the loop know that `rank` is gone, and `why`. Callable from any thread."""
+        self._newly_lost.append((rank, why))
         self._wake()
 
     def stop(self) -> None:
@@ -241,6 +243,7 @@ class Lane:
             if self._error is not None:
                 self._give_up(self._all(), self._error)
             elif why != EVENTS and time.monotonic() >= next_look:
+                self._traffic.note(self.endpoint.state.counters, time.monotonic())
                 self._give_up_late()
                 next_look = time.monotonic() + TICK_US / 1e6
 
@@ -294,8 +297,8 @@ class Lane:
 
     def _note_losses(self) -> None:
         while self._newly_lost:
-            rank = self._newly_lost.popleft()
-            error = WorkerLost(f"Rank {rank} is gone: its connection has ended.", rank)
+            rank, why = self._newly_lost.popleft()
+            error = WorkerLost(f"Rank {rank} is gone: {why}.", rank)
             self._lost[rank] = error
             self.endpoint.state.peers[rank]["lost"] = 1
             self._give_up([task for task in self._all() if rank in task.part.tables.peers], error)
@@ -309,10 +312,12 @@ class Lane:
         now = time.monotonic()
         for task in [each for each in self._all() if each.transfer.deadline <= now]:
             transfer = task.transfer
-            ranks = ", ".join(map(str, task.part.tables.unfinished_peers()))
+            peers = task.part.tables.unfinished_peers()
+            ranks = ", ".join(map(str, peers))
             message = (
                 f"{transfer.what} was not done within the timeout of {transfer.limit_s:g} s;"
                 f" it waits for rank {ranks or 'nobody'}."
+                f"{self._traffic.explain(peers, self.endpoint.config.segment_bytes)}"
             )
             self._give_up([task], DeadlineExceeded(message))
 

@@ -1,7 +1,8 @@
-"""A connection between every two ranks, which says nothing: that it stands means they are alive.
+"""A connection between every two ranks, which carries heartbeats: they tell who is alive.
 
 Datagrams cannot tell a dead rank from a slow one. The kernel closes a dead process's connections,
-so its peers know within milliseconds. Connecting proves the session tags, which datagrams bear too:
+so its peers know within milliseconds; one that is stopped, or cut off, sends no more heartbeats.
+Connecting proves the session tags, which datagrams bear too:
 a stranger, or a rank of an earlier run at the same address, is refused.
 
 What the protocol wants delivered (READY, STOP, ...) goes as datagrams that are repeated within a
@@ -18,7 +19,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from weakref import WeakSet
 
@@ -28,6 +29,9 @@ _HELLO: Final = struct.Struct("<4sHI")
 """Magic, the dialler's rank, the tag that the one dialled has given it."""
 _MAGIC: Final = b"shl1"
 _GOODBYE: Final = b"."
+_HEARTBEAT: Final = b"-"
+_BEATS: Final = 5
+"""Heartbeats within the silence after which a rank is lost."""
 _RETRY_S: Final = 0.05
 _MOST_CALLERS: Final = 64
 """Of those that have not said who they are yet, besides one for every rank; older ones must go."""
@@ -73,10 +77,19 @@ class LinkListener:
 
 
 class PeerLinks:
-    """The standing connections to all other ranks, and a thread that notices when one ends."""
+    """The standing connections to all other ranks, and a thread that notices when one ends.
 
-    def __init__(self, links: dict[int, socket.socket], on_lost: Callable[[int], None]) -> None:
-        self._links, self._on_lost = links, on_lost
+    A rank that is silent for `silence_s` is lost, too. `on_lost` is called once with its number and
+    the end of a sentence about it, in that thread.
+    """
+
+    def __init__(
+        self,
+        links: dict[int, socket.socket],
+        on_lost: Callable[[int, str], None],
+        silence_s: float,
+    ) -> None:
+        self._links, self._on_lost, self._silence_s = links, on_lost, silence_s
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -97,7 +110,8 @@ class PeerLinks:
         tags_out: Sequence[int],
         listener: LinkListener,
         deadline_s: float,
-        on_lost: Callable[[int], None],
+        silence_s: float,
+        on_lost: Callable[[int, str], None],
     ) -> PeerLinks:
         """Connect to everyone: each rank dials those above it and is dialled by those below.
 
@@ -116,7 +130,7 @@ class PeerLinks:
             for link in links.values():
                 link.close()
             raise
-        return cls(links, on_lost)
+        return cls(links, on_lost, silence_s)
 
     def say_goodbye(self) -> None:
         """Tell everyone that this rank leaves.
@@ -147,21 +161,52 @@ class PeerLinks:
 
     def _watch(self) -> None:
         here = set(self._links)
+        silent_s = dict.fromkeys(self._links, 0.0)
+        interval_s = self._silence_s / _BEATS
+        beat_at = looked_at = time.monotonic()
         while True:
             if not here:
                 self._all_leave.set()
-            for key, _ in self._selector.select():
+            wait_s = max(0.0, beat_at - time.monotonic())
+            for key, _ in self._selector.select(wait_s):
                 if key.fileobj is self._woken:
                     return
-                link: socket.socket = key.fileobj  # type: ignore[assignment]
-                try:
-                    heard = link.recv(64)
-                except OSError:
-                    heard = b""
-                here.discard(key.data)
-                if not heard:
-                    self._selector.unregister(link)
-                    self._on_lost(key.data)
+                self._hear(key.fileobj, key.data, here, silent_s)  # type: ignore[arg-type]
+            # What this process did not run is nobody else's silence: it may have been stopped.
+            now = time.monotonic()
+            passed_s, looked_at = min(now - looked_at, interval_s), now
+            for rank in list(silent_s):
+                silent_s[rank] += passed_s
+                if silent_s[rank] > self._silence_s:
+                    del silent_s[rank]
+                    self._on_lost(rank, f"it was silent for more than {self._silence_s:g} s")
+            if now >= beat_at:
+                beat_at = now + interval_s
+                self._beat(silent_s)
+
+    def _hear(
+        self, link: socket.socket, rank: int, here: set[int], silent_s: dict[int, float]
+    ) -> None:
+        """Take what `rank` says: it lives, it leaves, or its connection has ended."""
+        try:
+            heard = link.recv(64)
+        except OSError:
+            heard = b""
+        if rank in silent_s:
+            silent_s[rank] = 0.0
+        if _GOODBYE in heard:  # from now on its silence means nothing
+            silent_s.pop(rank, None)
+            here.discard(rank)
+        if not heard:
+            self._selector.unregister(link)
+            silent_s.pop(rank, None)
+            here.discard(rank)
+            self._on_lost(rank, "its connection has ended")
+
+    def _beat(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            with contextlib.suppress(OSError):  # of one that is gone: hearing it says so
+                self._links[rank].send(_HEARTBEAT, socket.MSG_DONTWAIT)
 
 
 def _dial(me: int, rank: int, address: tuple[str, int], tag: int, deadline: float) -> socket.socket:

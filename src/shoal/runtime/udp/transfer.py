@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from shoal.runtime.udp.stats import TransportStats
     from shoal.transport.endpoint import Endpoint
     from shoal.transport.messages import MessageTables
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +91,10 @@ class Transfer:
         with self.lock:
             self.done.set()
         for callback in self.callbacks:
-            callback(self.error)
+            try:
+                callback(self.error)
+            except Exception:  # noqa: BLE001 - a defect of whoever asked; everybody else's transfers go on
+                _log.exception("A callback of %s has failed.", self.what)
 
     def refuse(self, error: ShoalError) -> None:
         """Let whoever waits hear that it has not been started."""
