@@ -53,7 +53,9 @@ def test_tensors_that_shared_memory_share_it_still_and_hold_the_same_values() ->
 def test_what_shares_memory_is_averaged_once() -> None:
     flat = FlatParameters(Tied())
     (numbers,) = flat.buffers
-    assert numbers.numel() == 5 * 4 + 4 + 4 + 4 + 4  # the weights, the norm's two and its statistics
+    assert (
+        numbers.numel() == 5 * 4 + 4 + 4 + 4 + 4
+    )  # the weights, the norm's two and its statistics
     assert flat.statistics == (range(28, 36),)
 
 

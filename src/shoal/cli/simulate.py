@@ -73,7 +73,7 @@ class _Variant:
 
 
 def simulate(
-    scenario: Annotated[Path, typer.Argument(help="A cluster and a \\[training] table, in TOML.")],
+    scenario: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
     measured: MeasuredOption = None,
     seeds: SeedsOption = None,
     sets: SetOption = None,
@@ -82,7 +82,11 @@ def simulate(
     runs: RunsOption = None,
     json: Annotated[Path | None, typer.Option(help="Write the outcomes here.")] = None,
 ) -> None:
-    """Train in virtual time on a cluster that a file describes, under each of its strategies."""
+    """Train in virtual time on a cluster that a file describes.
+
+    Each strategy of the file makes its steps there. The table says how fast, and a legend below it
+    what each column is.
+    """
     text = read_text(scenario)
     read = parse_scenario(text, str(scenario), scenario.parent)
     repeats = parse_seeds(seeds, str(read.cluster.seed))
