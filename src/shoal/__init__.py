@@ -93,5 +93,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        message = f'shoal.{name} needs PyTorch: pip install "shoal[torch]".'
+        from shoal.extras import install
+
+        message = f"shoal.{name} needs PyTorch: {install('torch')}."
         raise ImportError(message) from error

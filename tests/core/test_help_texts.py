@@ -1,29 +1,87 @@
-"""Help texts: what is in brackets is a style to rich, and left out, unless it is escaped."""
+"""Help that can be read in a terminal of 80 columns, and says which words an option takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from rich.text import Text
+import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
-from shoal.cli.app import _make_app
+from shoal.cli import words
+from shoal.cli.commands import make_app
 
-
-def texts(command: Any, name: str = "shoal") -> Iterator[tuple[str, str]]:
-    """Yield every help text of a command and of those under it, with what it is of."""
-    yield name, command.help or ""
-    for each in command.params:
-        yield f"{name} {each.name}", getattr(each, "help", None) or ""
-    for word, one in getattr(command, "commands", {}).items():
-        yield from texts(one, f"{name} {word}")
+APP = make_app()
 
 
-def test_nothing_is_eaten() -> None:
-    found = dict(texts(get_command(_make_app())))
-    assert len(found) > 100
-    for name, text in found.items():
-        assert Text.from_markup(text).plain == text.replace("\\[", "["), name
-    for name in ("shoal simulate scenario", "shoal plan cluster"):
-        assert "[training] table" in Text.from_markup(found[name]).plain
+def commands(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield a command and those under it, with the words that call them."""
+    yield names, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands(each, *names, name)
+
+
+ALL = dict(commands(get_command(APP)))
+
+
+def shown(*names: str, option: str = "--help") -> list[str]:
+    result = CliRunner().invoke(
+        APP, [*names, option], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    )
+    assert result.exit_code == 0
+    return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("names", ALL, ids=[" ".join(names) or "shoal" for names in ALL])
+def test_help_is_plain_text_of_80_columns(names: tuple[str, ...]) -> None:
+    lines = shown(*names)
+    assert lines == shown(*names, option="-h")
+    assert lines[0].startswith("Usage: ")
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "<bool>" not in text
+    assert not any(line.rstrip().endswith("...") for line in lines[1:]), "a summary is cut off"
+    for param in ALL[names].params:
+        if metavar := getattr(param, "metavar", None):
+            assert metavar in text, "broken in the middle"
+
+
+def test_some_words_of_toml_have_brackets() -> None:
+    assert "[training]" in "\n".join(shown("simulate"))
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (("train",), words.STRATEGIES),
+        (("train",), words.DATASETS),
+        (("train",), words.MODELS),
+        (("demo",), words.STRATEGIES),
+        (("profile-loss",), words.DATASETS),
+    ],
+)
+def test_help_lists_the_words(names: tuple[str, ...], known: tuple[str, ...]) -> None:
+    assert ", ".join(known) in " ".join(" ".join(shown(*names)).split())
+
+
+def test_words_are_those_of_their_rooms() -> None:
+    pytest.importorskip("torch")
+    from shoal.runtime.transports import TRANSPORTS
+    from shoal.train.strategies import STRATEGIES
+    from shoal.transport.forms import WIRE_TYPES
+    from shoal.transport.holes import POLICIES
+    from shoal.workloads import DATASETS, MODELS
+
+    assert tuple(STRATEGIES) == words.STRATEGIES
+    assert tuple(DATASETS) == words.DATASETS
+    assert tuple(MODELS) == words.MODELS
+    assert set(TRANSPORTS) == set(words.TRANSPORTS)
+    assert set(POLICIES) == set(words.HOLES)
+    assert set(WIRE_TYPES) == set(words.WIRE_TYPES)
+
+
+def test_completion_gives_the_words_that_begin_so() -> None:
+    assert words.completing(words.STRATEGIES)("ripples-") == ["ripples-static", "ripples-random"]
+    script = CliRunner().invoke(APP, ["--show-completion", "bash"])
+    assert "_SHOAL_COMPLETE" in script.stdout or "COMP_WORDS" in script.stdout

@@ -152,7 +152,7 @@ def test_without_plotly_the_error_says_what_to_install(
         return real_import(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", no_plotly)
-    with pytest.raises(UsageError, match=r'pip install "shoal\[report\]"'):
+    with pytest.raises(UsageError, match=r"needs plotly: pip install .*\[report\]'"):
         write_report(SAMPLES, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 

@@ -43,11 +43,9 @@ def test_the_table_and_the_file_hold_every_strategy(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(SMALL)
     result = simulate_once(tmp_path, "--json", str(tmp_path / "out.json"))
     assert result.exit_code == 0, result.output
-    assert [line.split()[0] for line in result.stdout.splitlines()] == [
-        "strategy",
-        "all-reduce",
-        "pairs",
-    ]
+    table, legend = result.stdout.split("\n\n")
+    assert [line.split()[0] for line in table.splitlines()] == ["strategy", "all-reduce", "pairs"]
+    assert legend.startswith("*: the best of the column.\n")
     report = json.loads((tmp_path / "out.json").read_text())
     assert report["seeds"] == [3]
     read = parse_scenario(SMALL)

@@ -1,4 +1,4 @@
-"""Assembles the subcommands; turns errors and signals into sentences and exit codes.
+"""Runs a command; turns errors and signals into sentences and exit codes.
 
 What takes time to import is imported within `main`, so that a Ctrl-C finds its handler in place.
 """
@@ -11,15 +11,13 @@ import select
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import shoal
 from shoal.errors import ShoalError, UsageError
+from shoal.extras import EXTRA_OF, install
 
 if TYPE_CHECKING:
     from types import FrameType
-
-    import typer
 
 _ENDINGS: Final = {
     signal.SIGHUP: "hung up",
@@ -44,11 +42,6 @@ class _Stopped(BaseException):
         self.number = signal.Signals(number)
 
 
-def version() -> None:
-    """Print the version."""
-    sys.stdout.write(f"shoal {shoal.__version__}\n")
-
-
 def main() -> None:
     """Run the command line; exits with the documented code."""
     output = _own_output()
@@ -57,7 +50,7 @@ def main() -> None:
         for number in _ENDINGS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs do
                 signal.signal(number, _stop)
-        code = _make_app()(standalone_mode=False)
+        code = _run()
         sys.stdout.flush()
     except _Stopped as stopped:
         for number in _ENDINGS:  # everything has ended by now
@@ -74,44 +67,34 @@ def main() -> None:
     except ShoalError as error:
         _explain(str(error), *getattr(error, "__notes__", []))
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRA_OF:
+            raise
+        _explain(f"This command needs {missing}: {install(EXTRA_OF[missing])}.")
+        sys.exit(UsageError.exit_code)
     except Exception as error:
         # The parser's own errors have this method, and no class that typer makes public.
         if not hasattr(error, "format_message"):
             raise
-        _explain(error.format_message())
+        _explain(error.format_message() + _commands_of(error))
         sys.exit(UsageError.exit_code)
     sys.exit(code)
 
 
-def _make_app() -> typer.Typer:
-    """Return the command line with all its subcommands."""
-    import typer
+def _run() -> Any:
+    """Run the command that the arguments name; return its exit code."""
+    from shoal.cli.commands import make_app
 
-    from shoal.cli.bench import bench_app
-    from shoal.cli.demo import demo
-    from shoal.cli.doctor import doctor
-    from shoal.cli.lab import lab_app
-    from shoal.cli.plan import plan
-    from shoal.cli.profile_loss import profile_loss
-    from shoal.cli.report import report
-    from shoal.cli.reproduce import reproduce_app
-    from shoal.cli.schedule import schedule
-    from shoal.cli.simulate import simulate
-    from shoal.cli.train import train
+    return make_app()(prog_name="shoal", standalone_mode=False)
 
-    app = typer.Typer(
-        name="shoal",
-        help="Data-parallel training that keeps moving on slow networks and with slow workers.",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
-    for command in (demo, train, schedule, simulate, plan, profile_loss, report, doctor, version):
-        app.command()(command)
-    app.add_typer(bench_app, name="bench")
-    app.add_typer(lab_app, name="lab")
-    app.add_typer(reproduce_app, name="reproduce")
-    return app
+
+def _commands_of(error: Any) -> str:
+    """Return, for a command that is none, which there are; else nothing."""
+    commands = getattr(getattr(getattr(error, "ctx", None), "command", None), "commands", None)
+    if not commands or not error.format_message().startswith("No such command"):
+        return ""
+    return f" There are {', '.join(commands)}."
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from shoal.bench.stand import Stand
     from shoal.bench.suite import Section
 
-TABLE_WIDTH = 400
-"""Columns of a table that goes to a file: nothing is folded."""
-
 bench_app = typer.Typer(help="Measure Shoal side by side with its peers.", no_args_is_help=True)
 
 
@@ -55,7 +52,10 @@ def sync(
     quick: QuickOption = False,
     resume: ResumeOption = False,
 ) -> None:
-    """Measure synchronization: steps, groups, stragglers, accuracy, and other libraries."""
+    """Measure the synchronization beside other libraries.
+
+    Steps, groups, stragglers and accuracy, over loopback.
+    """
     from shoal.bench.suite import SYNC_SECTIONS
 
     _run(SYNC_SECTIONS, json, only or [], quick=quick, resume=resume)
@@ -69,7 +69,7 @@ def transport(
     quick: QuickOption = False,
     resume: ResumeOption = False,
 ) -> None:
-    """Measure Shoal's transport against gloo."""
+    """Measure Shoal's transport beside gloo."""
     from shoal.bench.suite import TRANSPORT_SECTIONS
 
     _run(TRANSPORT_SECTIONS, json, only or [], quick=quick, resume=resume)
@@ -89,7 +89,10 @@ def sim(
     quick: QuickOption = False,
     resume: ResumeOption = False,
 ) -> None:
-    """Measure the simulator: packets, flows and virtual workers per second of one core."""
+    """Measure how fast the simulator is.
+
+    Packets, flows and virtual workers per second of one core.
+    """
     from shoal.bench.suite import SIM_SECTIONS
 
     _run(SIM_SECTIONS, json, only or [], quick=quick, resume=resume, ns3=ns3)
@@ -116,7 +119,10 @@ def cluster(
         bool, typer.Option("--again", help="Repeat jobs whose outcomes the file has already.")
     ] = False,
 ) -> None:
-    """Train with every library across emulated networks that are slow, lossy or shared."""
+    """Train with every library on emulated networks.
+
+    They are slow, lossy or shared, or a worker is slow.
+    """
     from shoal.bench.cluster.suite import make_plan
     from shoal.bench.cluster.trials.ripples import RIPPLES
     from shoal.bench.cluster.trials.ripples import names as ripples_names
@@ -165,7 +171,7 @@ def _run(
 
 def rows_console() -> Console:
     """Return where tables of rows go: standard output, as wide as the terminal or a row needs."""
-    return output_console(TABLE_WIDTH)
+    return output_console()
 
 
 def _open(path: Path | None) -> BenchFile:

@@ -16,6 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from shoal.cli import words
 from shoal.cli.options import (
     choose_strategy,
     require_positive,
@@ -25,8 +26,10 @@ from shoal.errors import DataError
 from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.jobs.comparison import Scenario
-    from shoal.jobs.result import RunResult
+    from shoal.jobs.result import ResultFile, RunResult
     from shoal.jobs.spec import RunSpec
     from shoal.workloads import Dataset
 
@@ -40,23 +43,31 @@ def demo(
     ),
     json: Annotated[Path, typer.Option(help="Where the results go.")] = Path("demo.json"),
     sync: Annotated[
-        list[str] | None, typer.Option(help="Only these strategies; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="STRATEGY",
+            help=f"Only this strategy; may be repeated. One of {', '.join(words.STRATEGIES)}.",
+            autocompletion=words.completing(words.STRATEGIES),
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(min=4, help="Worker processes; rank 3 is slowed.")] = 8,
     seconds_ratio: Annotated[
         float, typer.Option(help="Make every run this many times as long.")
     ] = 1.0,
 ) -> None:
-    """Compare the strategies: 8 workers, equal and with one five times slower; under 5 minutes."""
+    """Compare all strategies side by side, in five minutes.
+
+    Trains with 8 worker processes, first equally fast ones, then with one five times slower.
+    """
     from shoal.jobs.comparison import DEMO_SCENARIOS, Scenario
     from shoal.jobs.environment import describe_environment
-    from shoal.jobs.result import ResultFile, write_results
-    from shoal.report.html import write_report
-    from shoal.report.terminal_table import print_table
+    from shoal.jobs.result import ResultFile
+    from shoal.report.html import require_plotly, write_report
     from shoal.train.strategies import STRATEGIES
 
     require_positive(seconds_ratio=seconds_ratio)
     require_writable(output, json)
+    require_plotly()
     console = Console(stderr=True)
     strategies = sync or list(STRATEGIES)
     for name in strategies:
@@ -69,12 +80,38 @@ def demo(
         f" {workers} machines; the exchanges between them are real.",
         highlight=False,
     )
-    runs = _run_all(console, base, dataset, strategies, scenarios)
-    results = ResultFile(environment=describe_environment(), runs=runs)
-    write_results(json, results)
-    write_report([results], output)
-    print_table([results], output_console())
-    console.print(f"Report: {output.resolve()}\nResults: {json.resolve()}", highlight=False)
+    finished = _Finished(json, ResultFile(environment=describe_environment(), runs=[]))
+    try:
+        _run_all(console, base, dataset, strategies, scenarios, finished.add)
+    except BaseException:
+        finished.show(console)
+        raise
+    finished.show(console)
+    write_report([finished.results], output)
+    console.print(f"Report: {output.resolve()}", soft_wrap=True, highlight=False)
+
+
+class _Finished:
+    """The runs that are done: in their file at once, for what comes after may fail."""
+
+    def __init__(self, file: Path, results: ResultFile) -> None:
+        self._file = file
+        self.results = results
+
+    def add(self, run: RunResult) -> None:
+        """Take one more run in, and write all of them down."""
+        from shoal.jobs.result import write_results
+
+        self.results.runs.append(run)
+        write_results(self._file, self.results)
+
+    def show(self, console: Console) -> None:
+        """Print the table of the runs, if there are any, and where they are."""
+        from shoal.report.terminal_table import print_table
+
+        if self.results.runs:
+            print_table([self.results], output_console())
+            console.print(f"Results: {self._file.resolve()}", soft_wrap=True, highlight=False)
 
 
 def _choose_job(console: Console, workers: int) -> tuple[Dataset, RunSpec]:
@@ -109,8 +146,9 @@ def _run_all(
     dataset: Dataset,
     strategies: list[str],
     scenarios: list[Scenario],
-) -> list[RunResult]:
-    """Run everything in one pool, with a progress bar over seconds of training."""
+    add: Callable[[RunResult], None],
+) -> None:
+    """Run everything in one pool, with a progress bar, and hand over each result as it comes."""
     from shoal.jobs.comparison import comparison_specs
     from shoal.jobs.pool import WorkerPool
     from shoal.jobs.run import run_spec
@@ -124,19 +162,15 @@ def _run_all(
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    runs: list[RunResult] = []
     with (
         WorkerPool(base.workers) as pool,
         Progress(*columns, console=console) as progress,
     ):
         task = progress.add_task("starting workers", total=len(specs))
         pool.start()
-        for scenario, spec in specs:
+        for done, (scenario, spec) in enumerate(specs, 1):
             progress.update(task, description=f"{scenario.title}: {spec.strategy}")
-            runs.append(run_spec(pool, spec, dataset).result)
+            add(run_spec(pool, spec, dataset).result)
             progress.advance(task)
             if not console.is_terminal:
-                console.print(
-                    f"{len(runs)} of {len(specs)} done: {scenario.title}, {spec.strategy}"
-                )
-    return runs
+                console.print(f"{done} of {len(specs)} done: {scenario.title}, {spec.strategy}")

@@ -50,7 +50,7 @@ def doctor(
         typer.Option(
             "--with",
             metavar="HOST:PORT",
-            help="Examine the pair with who listens there; several, one after another.",
+            help="Check the network to the machine that listens there; may be repeated.",
         ),
     ] = None,
     bind: Annotated[
@@ -75,7 +75,11 @@ def doctor(
         typer.Option(help="With --cluster: a report (--json) with more pairs; several."),
     ] = None,
 ) -> None:
-    """Say what the transport meets on this machine, or between two, and what to change."""
+    """Check this machine and the network for the transport.
+
+    Says what Shoal's transport meets on this machine or, with --listen there and --with here,
+    between two; and what to change.
+    """
     _check_options(listen=listen, calls=bool(with_), json=json, cluster=cluster, pairs=bool(pairs))
     calls = [_parse_place(each) for each in with_ or ()]
     require_positive(seconds=seconds)

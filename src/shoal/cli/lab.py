@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _READER_IS_GONE: Final = 128 + signal.SIGPIPE
 
 lab_app = typer.Typer(
-    help="Emulate a cluster with a real, congested network on this machine.", no_args_is_help=True
+    help="Emulate a cluster and its network on this machine.", no_args_is_help=True
 )
 
 lab_app.command()(check)
@@ -47,9 +47,10 @@ def run(
         Path | None, typer.Option(help="Write what the switches counted here as JSON.")
     ] = None,
 ) -> None:
-    """Run a command for every worker of a lab that is there for it alone.
+    """Start a lab and run a command for each of its workers.
 
-    It finds its rank and the others in the environment, as under torchrun.
+    The lab ends with the command, which finds its rank and the others in the environment, as under
+    torchrun.
     """
     from shoal.lab.lab import Lab
     from shoal.lab.report import cable_counts
@@ -80,7 +81,7 @@ def up(
         str | None, typer.Option(help="What to call the lab; by default as its spec's file.")
     ] = None,
 ) -> None:
-    """Start a lab that stays until `shoal lab down`; its events and flows begin."""
+    """Start a lab that stays until `shoal lab down`."""
     from shoal.lab.resident.visit import bring_up, describe
     from shoal.scenario.spec_file import read_spec
     from shoal.scenario.toml_table import name_like, parse_name
@@ -110,7 +111,7 @@ def stats(
         Path | None, typer.Option(help="Write the counts here as JSON; - for standard output.")
     ] = None,
 ) -> None:
-    """Print what the switches of a lab have counted since it is up."""
+    """Print what the switches of a lab have counted."""
     from shoal.lab.resident.visit import chosen, count, describe
 
     if json != Path("-"):
@@ -137,7 +138,7 @@ def down(
     lab: Name = None,
     every: Annotated[bool, typer.Option("--all", help="All labs of this user.")] = False,
 ) -> None:
-    """End a lab: its commands are killed, its hosts removed."""
+    """End a lab, and whatever runs in it."""
     from shoal.lab.resident.messages import names_of_labs
     from shoal.lab.resident.visit import chosen, take_down
 
@@ -158,8 +159,9 @@ def write_switch_config(
         str | None, typer.Option(help="Which switch; the only one if not given.")
     ] = None,
 ) -> None:
-    """Write a switch of a lab as configuration for real gear: queues, colors and DSCP map.
+    """Write a lab's switch as configuration for real gear.
 
+    That is its queues, colors and DSCP map.
     What the device does differently goes to standard error, a sentence each.
     """
     from shoal.lab.switch_config import switch_configs

@@ -48,9 +48,9 @@ def check(
         bool, typer.Option("--quick", help="Fewer packets, for an indication only.")
     ] = False,
 ) -> None:
-    """Measure whether a lab on this machine is what its spec says, with real packets.
+    """Measure whether a lab is what its file says.
 
-    Exit code 9 if something is not.
+    Sends real packets through it. Exit code 9 if something is not.
     """
     from shoal.lab.check.fidelity import is_anything_outside
     from shoal.lab.rights import have_rights

@@ -38,7 +38,7 @@ TransportsOption = Annotated[
 
 ModelOption = Annotated[
     str | None,
-    typer.Option(help="Plan for this architecture, whatever the file's \\[training] says of it."),
+    typer.Option(help="Plan for this architecture, whatever the file's [training] says of it."),
 ]
 ComputeOption = Annotated[
     str | None,
@@ -65,7 +65,7 @@ def plan(
     cluster: Annotated[
         Path,
         typer.Argument(
-            help="A cluster in TOML; its \\[training] table, or options, say what trains."
+            help="A cluster in TOML; its [training] table, or options, say what trains."
         ),
     ],
     model: ModelOption = None,
@@ -77,7 +77,10 @@ def plan(
     runs: RunsOption = None,
     json: Annotated[Path | None, typer.Option(help="Write all candidates here.")] = None,
 ) -> None:
-    """Simulate every strategy on your cluster and rank them by the time to a target."""
+    """Rank the strategies for your cluster.
+
+    Simulates each of them there and ranks them by the time in which a small model learns as much.
+    """
     from shoal.plan import packets, ranking
     from shoal.sim.happenings import check_ways, loses, not_modelled
     from shoal.sim.training.real_size import of_real_size

@@ -13,6 +13,7 @@ from shoal.arguments import seconds
 from shoal.cli.bench import rows_console
 from shoal.cli.bench_progress import BenchProgress
 from shoal.cli.options import require_finite, require_positive, require_writable
+from shoal.cli.train import DatasetOption, ModelOption  # noqa: TC001 - typer reads them
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,11 @@ ShareOption = Annotated[
     float, typer.Option(help="Target as a share of the way that the lossless runs make.")
 ]
 LimitOption = Annotated[
-    float, typer.Option(help="Rounds over the lossless run's that are as good.")
+    float,
+    typer.Option(help="Most rounds to the target, as a multiple of those without loss."),
+]
+SeedsOption = Annotated[
+    int | None, typer.Option(help="Runs with each loss bound, each with another seed.")
 ]
 StepsOption = Annotated[int | None, typer.Option(help="Steps of every run.")]
 EvaluateOption = Annotated[
@@ -73,10 +78,8 @@ class _Part:
 
 
 def profile_loss(
-    dataset: Annotated[str, typer.Option(help="Data set; digits needs no download.")] = "digits",
-    model: Annotated[
-        str | None, typer.Option(help="Model; default: one that suits the data set.")
-    ] = None,
+    dataset: DatasetOption = "digits",
+    model: ModelOption = None,
     workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
     bounds: BoundsOption = None,
     holes: HolesOption = _HOLES,
@@ -84,7 +87,9 @@ def profile_loss(
     target: TargetOption = None,
     target_share: ShareOption = 0.95,
     limit: LimitOption = 1.05,
-    seeds: Annotated[int | None, typer.Option(help="Runs of every kind.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs with each loss bound, each with another seed.")
+    ] = None,
     max_steps: StepsOption = None,
     evaluate_every: EvaluateOption = None,
     evaluation_samples: Annotated[int, typer.Option(help="Test samples to look at.")] = 2000,
@@ -94,9 +99,10 @@ def profile_loss(
     json: JsonOption = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few short runs: an indication.")] = False,
 ) -> None:
-    """Find the largest loss bound under which a training takes no more rounds to its target.
+    """Measure how much packet loss a training forgives.
 
-    Trains with real processes over Shoal's transport, without loss and with packets really lost.
+    Finds the largest loss bound under which a training takes no more rounds to its target. Trains
+    with real processes over Shoal's transport, without loss and with packets really lost.
     """
     from shoal.bench.loss.arms import arms_of
     from shoal.bench.loss.profile_file import LossFile, read_loss_file

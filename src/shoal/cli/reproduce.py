@@ -10,7 +10,7 @@ from shoal.cli.reproduce_ds_sync import ds_sync
 from shoal.cli.reproduce_ripples import ripples
 
 reproduce_app = typer.Typer(
-    help="Regenerate a paper's tables from simulations of real training.", no_args_is_help=True
+    help="Simulate what the papers measured, beside their figures.", no_args_is_help=True
 )
 reproduce_app.command("ripples")(ripples)
 reproduce_app.command("ds-sync")(ds_sync)

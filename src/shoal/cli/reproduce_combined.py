@@ -64,7 +64,10 @@ def combined(
     json: JsonOption = None,
     plot: PlotOption = None,
 ) -> None:
-    """Beyond the papers: each of the three over the others, 64 to 1,024 workers, lossy links."""
+    """Combine the three papers' systems on lossy links.
+
+    Beyond the papers: each of the three over the others, with 64 to 1,024 workers.
+    """
     from shoal.reproduce import combined as beyond
     from shoal.reproduce.scenarios import scenario_text
     from shoal.sim.training.outcome import Outcome

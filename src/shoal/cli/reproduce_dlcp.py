@@ -89,7 +89,10 @@ def dlcp(
     json: JsonOption = None,
     plot: PlotOption = None,
 ) -> None:
-    """DLCP/MLT: flow times, steps end to end, the three steps one by one, loss and gray failure."""
+    """Simulate the experiments of DLCP/MLT.
+
+    Flow times, steps end to end, its three mechanisms one by one, loss and gray failure.
+    """
     from shoal.reproduce import dlcp as paper
     from shoal.reproduce.dlcp_claims import claims as claims_of
     from shoal.reproduce.learning import Learned

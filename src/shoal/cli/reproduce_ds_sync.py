@@ -86,7 +86,10 @@ def ds_sync(
     json: JsonOption = None,
     plot: PlotOption = None,
 ) -> None:
-    """DS-Sync: accuracy against BSP; time on networks with bottlenecks; up to 1,024 workers."""
+    """Simulate the experiments of DS-Sync.
+
+    Accuracy against BSP, time on networks with bottlenecks, up to 1,024 workers.
+    """
     from shoal.reproduce import ds_sync as paper
     from shoal.reproduce.ds_sync_claims import claims as claims_of
     from shoal.reproduce.ds_sync_jobs import jobs_on

@@ -73,7 +73,10 @@ def ripples(
     json: JsonOption = None,
     plot: PlotOption = None,
 ) -> None:
-    """Ripples/Prague: six strategies, workers alike and one slow; group sizes and intervals."""
+    """Simulate the experiments of Ripples/Prague.
+
+    Six strategies with equal workers and with a slow one, group sizes and intervals.
+    """
     from shoal.reproduce import ripples as paper
     from shoal.reproduce.learning import Learned
     from shoal.reproduce.scenarios import scenario_text

@@ -12,7 +12,7 @@ from rich.table import Table
 from shoal.cli.options import require_writable
 from shoal.errors import UsageError
 from shoal.jobs.files import indented_json, write_whole
-from shoal.report.terminal_table import output_console
+from shoal.report.terminal_table import TERMINAL_WIDTH, output_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -77,7 +77,7 @@ def hand_over(
         write_whole(json, indented_json(report()))
     if plot is not None:
         write_whole(plot, drawing().encode(), "the plot")
-    console = output_console()
+    console = output_console(TERMINAL_WIDTH)
     for table in tables:
         if table.row_count:
             console.print(table)

@@ -237,7 +237,7 @@ def schedule(
         Path | None, typer.Option(help="Write the report here as JSON; - for standard output.")
     ] = None,
 ) -> None:
-    """Show a schedule's groups step by step, and how fast it mixes."""
+    """Show who meets whom in each step, and how fast that mixes."""
     workers_per_host = _workers_per_host(workers, hosts)
     topology = Topology.uniform(
         workers, workers_per_host, hosts_per_rack, oversubscription_ratio=oversubscription

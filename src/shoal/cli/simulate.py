@@ -6,19 +6,18 @@ Owns the wording and the files; everything shown is computed in `sim`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from shoal.cli.options import require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
-from shoal.cli.setting import SetOption, changed, headings, parse_settings, words
+from shoal.cli.setting import SetOption, changed, parse_settings, words
+from shoal.cli.simulation_table import Row, print_simulation
 from shoal.cli.sweeping import (
     JobsOption,
     RayOption,
@@ -34,7 +33,7 @@ from shoal.jobs.result import Environment
 from shoal.report.terminal_table import output_console
 from shoal.scenario.spec_file import parse_scenario, read_text
 from shoal.sim.training.outcome import Outcome
-from shoal.sweeps import Run, spread_of_all, with_interval
+from shoal.sweeps import Run
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
@@ -73,7 +72,7 @@ class _Variant:
 
 
 def simulate(
-    scenario: Annotated[Path, typer.Argument(help="A cluster and a \\[training] table, in TOML.")],
+    scenario: Annotated[Path, typer.Argument(help="A cluster and a [training] table, in TOML.")],
     measured: MeasuredOption = None,
     seeds: SeedsOption = None,
     sets: SetOption = None,
@@ -82,7 +81,11 @@ def simulate(
     runs: RunsOption = None,
     json: Annotated[Path | None, typer.Option(help="Write the outcomes here.")] = None,
 ) -> None:
-    """Train in virtual time on a cluster that a file describes, under each of its strategies."""
+    """Train in virtual time on a cluster that a file describes.
+
+    Each strategy of the file makes its steps there. The table says how fast, and a legend below it
+    what each column is.
+    """
     text = read_text(scenario)
     read = parse_scenario(text, str(scenario), scenario.parent)
     repeats = parse_seeds(seeds, str(read.cluster.seed))
@@ -111,10 +114,7 @@ def simulate(
             ],
         )
         write_whole(json, indented_json(report))  # first, for the table's reader may have gone
-    console = output_console()
-    console.print(_table(_rows(variants, outcomes, len(repeats))))
-    if len(repeats) > 1:
-        console.print(f"Mean over {len(repeats)} seeds, and half of its 95 % interval.")
+    print_simulation(_rows(variants, outcomes, len(repeats)), output_console())
 
 
 def _variant(
@@ -171,11 +171,9 @@ def _runs(variants: Sequence[_Variant], seeds: Sequence[int]) -> list[Run]:
     ]
 
 
-def _rows(
-    variants: Sequence[_Variant], outcomes: Sequence[Outcome], seeds: int
-) -> list[tuple[Mapping[str, str], Sequence[Outcome]]]:
+def _rows(variants: Sequence[_Variant], outcomes: Sequence[Outcome], seeds: int) -> list[Row]:
     """Return, for every strategy of every variant, what is set and what each seed came to."""
-    rows: list[tuple[Mapping[str, str], Sequence[Outcome]]] = []
+    rows: list[Row] = []
     first = 0
     for variant in variants:
         count = len(variant.training.strategies)
@@ -183,38 +181,3 @@ def _rows(
         rows += [(variant.settings, made[place::count]) for place in range(count)]
         first += count * seeds
     return rows
-
-
-def _table(rows: Sequence[tuple[Mapping[str, str], Sequence[Outcome]]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("strategy")
-    for heading in headings(rows[0][0]).values():
-        table.add_column(Text(heading), justify="right", overflow="fold")
-    columns: dict[str, tuple[Callable[[Outcome], float | None], str]] = {
-        "steps/s": (lambda each: each.steps / each.seconds, ".1f"),
-        "ms/step": (lambda each: each.step_ms, ".1f"),
-        "compute": (lambda each: each.compute_share, ".0%"),
-        "wait": (lambda each: each.wait_share, ".0%"),
-        "exchange": (lambda each: each.exchange_share, ".0%"),
-        "virtual s": (lambda each: each.seconds, ".1f"),
-    }
-    every = [each for _, outcomes in rows for each in outcomes]
-    if any(each.most_behind for each in every):
-        columns["behind"] = (lambda each: each.most_behind, ".1f")
-    if any(each.lost_share for each in every):
-        columns["lost"] = (lambda each: each.lost_share, ".1%")
-    if all(each.curve for each in every):
-        columns |= {
-            "metric": (lambda each: each.curve[-1].averaged, ".4f"),
-            "rank 0's": (lambda each: each.curve[-1].rank0, ".4f"),
-            "apart": (lambda each: each.curve[-1].consensus_distance, ".3f"),
-        }
-    for name in columns:
-        table.add_column(name, justify="right")
-    for settings, outcomes in rows:
-        cells = [
-            with_interval(spread_of_all([value(each) for each in outcomes]), form, missing="")
-            for value, form in columns.values()
-        ]
-        table.add_row(Text(outcomes[0].name), *map(Text, settings.values()), *cells)
-    return table

@@ -22,7 +22,8 @@ SeedsOption = Annotated[
 ]
 JobsOption = Annotated[int | None, typer.Option(help="Runs at a time; default: one on each core.")]
 RayOption = Annotated[
-    bool, typer.Option("--ray", help="Make the runs on Ray, not in processes of ours.")
+    bool,
+    typer.Option("--ray", help="Make the runs on a Ray cluster, not on this machine."),
 ]
 RunsOption = Annotated[
     Path | None,

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from shoal.arguments import seconds
+from shoal.cli import words
 from shoal.cli.display import RunDisplay
 from shoal.cli.options import (
     choose_strategy,
@@ -47,58 +48,93 @@ StrategyOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="Option of the strategy; may be repeated."),
 ]
+SyncOption = Annotated[
+    str,
+    typer.Option(
+        metavar="STRATEGY",
+        help=f"How workers synchronize: {', '.join(words.STRATEGIES)}.",
+        autocompletion=words.completing(words.STRATEGIES),
+    ),
+]
+DatasetOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help=f"Data set: {', '.join(words.DATASETS)}. See docs/data-sets.md.",
+        autocompletion=words.completing(words.DATASETS),
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"Model: {', '.join(words.MODELS)}; the default suits the data set.",
+        autocompletion=words.completing(words.MODELS),
+    ),
+]
 TransportOption = Annotated[
-    str, typer.Option(help="What workers communicate over: gloo, or shoal (UDP).")
+    str,
+    typer.Option(
+        metavar="gloo|shoal",
+        help="What workers communicate over: PyTorch's gloo (TCP), or Shoal's transport (UDP).",
+        autocompletion=words.completing(words.TRANSPORTS),
+    ),
 ]
 LossBoundOption = Annotated[
-    float, typer.Option(help="Share of a sum's contributions that shoal may lose.")
+    float, typer.Option(help="Share of each sum that --transport shoal may lose.")
 ]
 HolesOption = Annotated[
     str,
     typer.Option(
-        metavar="zero|divide-by-count|error-feedback", help="What a lost part of a sum counts as."
+        metavar="|".join(words.HOLES),
+        help="What a lost part of a sum counts as.",
+        autocompletion=words.completing(words.HOLES),
     ),
 ]
 WireOption = Annotated[
     str | None,
     typer.Option(
-        metavar="float32|float16|bfloat16",
-        help="What gradients, or copies of parameters that are averaged beside the next steps, are"
-        " sent as over shoal; as they are if not given.",
+        metavar="|".join(words.WIRE_TYPES),
+        help="Number type in which --transport shoal sends gradients and, with --overlap"
+        " next-steps, parameters; the default is the tensors' own type.",
+        autocompletion=words.completing(words.WIRE_TYPES),
     ),
 ]
 PullBoundOption = Annotated[
     float | None,
-    typer.Option(help="Share of a parameter server's pull that shoal may lose; 0 if not given."),
+    typer.Option(
+        help="Share of each pull from a parameter server that --transport shoal may lose; the"
+        " default is none."
+    ),
 ]
 OverlapOption = Annotated[
     str | None,
     typer.Option(
         metavar="WORD",
-        help="What an exchange hides behind. All-reduce: backward (if not given) or next-forward;"
-        " where parameters are averaged: none (if not given) or next-steps.",
+        help="What runs while workers exchange. For all-reduce: backward (default) or"
+        " next-forward. Where parameters are averaged: none (default) or next-steps.",
     ),
 ]
 MetricsOption = Annotated[
     int | None,
     typer.Option(
-        metavar="PORT", help="Serve rank r's transport metrics to Prometheus on port PORT + r."
+        metavar="PORT",
+        help="Serve the transport's metrics to Prometheus, those of rank r on port PORT + r.",
     ),
 ]
-HostOption = Annotated[int | None, typer.Option(help="Group as if so many workers shared a host.")]
+HostOption = Annotated[
+    int | None, typer.Option(help="Form groups as if this many workers shared a host.")
+]
 ControlPortOption = Annotated[
-    int, typer.Option(min=0, max=65535, help="Port of the control plane; 0 for any.")
+    int,
+    typer.Option(metavar="PORT", min=0, max=65535, help="Port of the control plane; 0: any."),
 ]
 
 
 def train(
-    sync: Annotated[
-        str, typer.Option(help="Strategy, such as all-reduce, ds-sync, ripples.")
-    ] = "ripples",
-    dataset: Annotated[str, typer.Option(help="Data set; digits needs no download.")] = "digits",
-    model: Annotated[
-        str | None, typer.Option(help="Model; default: one that suits the data set.")
-    ] = None,
+    sync: SyncOption = "ripples",
+    dataset: DatasetOption = "digits",
+    model: ModelOption = None,
     workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
     compute_ms: ComputeOption = None,
     slow: SlowOption = None,
@@ -123,7 +159,7 @@ def train(
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto here.")] = None,
     metrics_port: MetricsOption = None,
 ) -> None:
-    """Train a real model with real processes under one synchronization strategy."""
+    """Train a real model with worker processes on this machine."""
     from shoal.jobs.spec import RunSpec
     from shoal.train.strategies import check_strategy
     from shoal.workloads import default_model

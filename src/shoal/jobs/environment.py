@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import shoal
@@ -17,13 +17,20 @@ def describe_environment() -> Environment:
     return Environment(
         shoal=shoal.__version__,
         python=platform.python_version(),
-        torch=version("torch"),
+        torch=_torch(),
         platform=f"{platform.system()} {platform.release()}",
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _torch() -> str | None:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

@@ -82,7 +82,8 @@ class Environment(msgspec.Struct, frozen=True):
 
     shoal: str
     python: str
-    torch: str
+    torch: str | None
+    """Null where it is not installed."""
     platform: str
     processor: str
     cores: int

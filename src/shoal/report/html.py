@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.errors import UsageError
+from shoal.extras import install
 from shoal.jobs.files import write_whole
 from shoal.report.figures import PANELS, Figure, Panel, draw_timeline
 from shoal.report.findings import finding
@@ -67,12 +68,19 @@ def make_page(scenarios: Sequence[Scenario], plotly_script: str) -> str:
     return "".join(parts)
 
 
-def _plotly_script() -> str:
+def require_plotly() -> None:
+    """Raise `UsageError` if the package that draws the report's figures is not installed."""
     try:
-        from plotly.offline import get_plotlyjs
+        import plotly.offline  # noqa: F401 - only whether it is there
     except ImportError as error:
-        message = 'The HTML report needs plotly; install it with: pip install "shoal[report]"'
+        message = f"The HTML report needs plotly: {install('report')}."
         raise UsageError(message) from error
+
+
+def _plotly_script() -> str:
+    require_plotly()
+    from plotly.offline import get_plotlyjs
+
     return str(get_plotlyjs())
 
 

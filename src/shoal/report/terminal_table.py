@@ -19,6 +19,9 @@ from shoal.report.wording import listed
 TERMINAL_WIDTH = 100
 """Columns of a terminal that the whole table fits into."""
 
+FILE_WIDTH = 400
+"""Columns of a file or a pipe, which nobody can widen: nothing is left out or folded."""
+
 MAX_LABEL_WIDTH = 24
 """Longer labels are folded in the terminal."""
 
@@ -34,7 +37,7 @@ class _Output(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def output_console(width: int = TERMINAL_WIDTH) -> Console:
+def output_console(width: int = FILE_WIDTH) -> Console:
     """Return where tables go: standard output, as wide as the terminal or, elsewhere, `width`."""
     console = _Output(highlight=False)
     return console if console.is_terminal else _Output(width=width, highlight=False)

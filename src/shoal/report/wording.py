@@ -119,7 +119,7 @@ def environment_line(environment: Environment) -> str:
     parts = (
         f"shoal {environment.shoal}",
         f"Python {environment.python}",
-        f"torch {environment.torch}",
+        f"torch {environment.torch}" if environment.torch else "",
         environment.platform,
         environment.processor,
         _cores(environment),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import ResourceError, UsageError
+from shoal.extras import install
 from shoal.runtime.launch import rank_on_host
 
 if TYPE_CHECKING:
@@ -218,9 +219,8 @@ def require_client() -> None:
     try:
         import prometheus_client  # noqa: F401 - only whether it is there
     except ModuleNotFoundError as error:
-        raise UsageError(
-            'Metrics need prometheus_client; install it with: pip install "shoal[metrics]".'
-        ) from error
+        message = f"Metrics need prometheus_client: {install('metrics')}."
+        raise UsageError(message) from error
 
 
 class MetricsServer:

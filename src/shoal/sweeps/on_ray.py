@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ResourceError, UsageError
+from shoal.extras import install
 from shoal.sweeps.making import Made, make
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _need_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
-        raise UsageError('--ray needs Ray: pip install "shoal[ray]".') from error
+        raise UsageError(f"--ray needs Ray: {install('ray')}.") from error
 
 
 def _make(run: Run) -> Made:

@@ -14,6 +14,7 @@ from shoal.bench.peers.hivemind_optimizer import HivemindOptimizer
 from shoal.bench.peers.ours import Shoal
 from shoal.bench.peers.post_local_sgd import PostLocalSGD
 from shoal.bench.peers.torchft import TorchFT, TorchFTDiLoCo
+from shoal.extras import install
 
 if TYPE_CHECKING:
     from shoal.bench.peers.pooled import PooledLibrary
@@ -53,7 +54,7 @@ class Contender:
     def obstacle(self) -> str:
         """Return a sentence on why it cannot be measured here, empty if it can."""
         if not self.library.is_installed():
-            return f"{self.library.package} is not installed; pip install 'shoal[bench]' has it."
+            return f"{self.library.package} is not installed: {install('bench')}."
         if self.congestion_control not in _AVAILABLE.read_text().split():
             return f"this kernel has no TCP {self.congestion_control}."
         return ""

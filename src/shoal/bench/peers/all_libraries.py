@@ -9,6 +9,7 @@ from shoal.bench.peers.decent_dp import DecentDP
 from shoal.bench.peers.hivemind import Hivemind
 from shoal.bench.peers.post_local_sgd import PostLocalSGD
 from shoal.bench.peers.torchft import TorchFT
+from shoal.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,4 +34,4 @@ def installed(stand: Stand) -> Iterator[AbstractLibrary]:
         if library.is_installed():
             yield library
         else:
-            stand.skip(f"{library.title} is not installed; pip install 'shoal[bench]' has it.")
+            stand.skip(f"{library.title} is not installed: {install('bench')}.")

@@ -16,6 +16,8 @@ from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from shoal.scenario.cluster_spec import ClusterSpec
     from shoal.scenario.training_spec import StrategySpec, TrainingSpec
     from shoal.sim.training.model import ModelSize
@@ -81,4 +83,17 @@ def predict(
         counters={},
         flows=0,
         digest=digest.hexdigest(),
+        milestones_s=_milestones(ended),
+        together_s=float(ended.min()),
+        together_steps=round(float((ended.min() / ended).sum()) * training.steps),
     )
+
+
+def _milestones(ended: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return by when 1 %, 2 %, ... of all steps are made if each worker makes its own evenly."""
+    times = np.sort(ended)
+    done = np.arange(1, len(times) + 1)
+    rates = np.concatenate([np.cumsum((1 / times)[::-1])[::-1][1:], [0.0]])
+    made = (done + times * rates) / len(times)
+    shares = np.arange(1, 101) / 100
+    return tuple(np.interp(shares, [0.0, *made], [0.0, *times]).tolist())

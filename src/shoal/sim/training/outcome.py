@@ -32,9 +32,21 @@ class Outcome:
     """Of every worker's times: the same scenario and seed give the same."""
     curve: tuple[CurvePoint, ...] = ()
     """What the workers' models knew when, if they learnt; the last point is the end's."""
+    milestones_s: tuple[float, ...] = ()
+    """By when all workers together had made 1 %, 2 %, ... of all the steps that they were to
+    make."""
+    together_s: float = 0.0
+    """Until the first worker had made all its steps: from then on not all of them train."""
+    together_steps: int = 0
+    """Made by all workers together until then."""
     most_behind: int | None = None
     """Staleness: the most steps that the slowest worker was behind the fastest, at any time; None:
     not known, of a formula."""
+
+    @property
+    def rate(self) -> float:
+        """Steps per second of all workers together, while all of them trained."""
+        return self.together_steps / self.together_s if self.together_s else 0.0
 
     @property
     def lost_share(self) -> float:

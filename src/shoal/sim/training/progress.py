@@ -13,16 +13,40 @@ from shoal.switching.tables import NEVER
 
 @final
 class Progress:
-    """How far ahead the fastest worker has been, told in the order of virtual time.
+    """How many steps workers have made, and how far ahead the fastest has been, as time goes on.
 
     `slowest` says how many steps the slowest one has made by now. It is asked only when somebody
-    has come to lead: while nobody does, the distance but shrinks.
+    has come to lead: while nobody does, the distance but shrinks. Each of the `workers` makes
+    `steps`.
     """
 
-    __slots__ = ("_slowest", "fastest", "leads_since", "most_behind")
+    __slots__ = (
+        "_milestone",
+        "_slowest",
+        "_steps",
+        "_whole",
+        "fastest",
+        "leads_since",
+        "made",
+        "milestones",
+        "most_behind",
+        "together",
+        "together_until",
+    )
 
-    def __init__(self, slowest: Callable[[], int]) -> None:
+    def __init__(self, slowest: Callable[[], int], workers: int, steps: int) -> None:
         self._slowest = slowest
+        self._steps = steps
+        self._whole = workers * steps
+        self._milestone = 1
+        self.made = 0
+        """Steps of all workers together."""
+        self.milestones: list[int] = []
+        """When they had made 1 %, 2 %, ... of all steps, picoseconds."""
+        self.together = 0
+        """Steps made by the time, that time included, when somebody had made all its steps."""
+        self.together_until = NEVER
+        """That time, picoseconds."""
         self.fastest = 0
         """Steps that somebody has made."""
         self.leads_since = NEVER
@@ -33,6 +57,17 @@ class Progress:
     def lead(self, made: int, now: int) -> None:
         """Note that a worker is the first to have made its step number `made`, from 1."""
         self.fastest, self.leads_since = made, now
+
+    def count(self, now: int) -> None:
+        """Note that one more step has been made."""
+        self.made += 1
+        while 100 * self.made >= self._milestone * self._whole:
+            self.milestones.append(now)
+            self._milestone += 1
+        if self.fastest == self._steps and self.together_until == NEVER:
+            self.together_until = now
+        if now <= self.together_until:
+            self.together = self.made
 
     def settle(self) -> None:
         """Count the distance: the moment is over, and what is next has not happened.

@@ -434,5 +434,8 @@ def _outcome(name: str, world: World) -> Outcome:
         flows=world.time.network.flows_ended,
         digest=digest.hexdigest(),
         curve=tuple(world.learner.curve),
+        milestones_s=tuple(each / PICOSECONDS for each in world.progress.milestones),
+        together_s=min(end, world.progress.together_until) / PICOSECONDS,
+        together_steps=world.progress.together,
         most_behind=world.progress.most_behind,
     )

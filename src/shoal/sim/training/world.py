@@ -97,7 +97,9 @@ class World:
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
         self.times = [Times() for _ in self.host_of]
-        self.progress = Progress(lambda: min(each.steps for each in self.times))
+        self.progress = Progress(
+            lambda: min(each.steps for each in self.times), len(self.times), self.steps
+        )
         network = self.time.network
         self.summing = network if isinstance(network, SummingNetwork) else None
         is_bounded = isinstance(network, BoundedLossNetwork) and network.loss_bound > 0
@@ -149,6 +151,7 @@ class World:
         mine.of_steps = mine.compute, mine.wait, mine.exchange
         if mine.steps > progress.fastest:
             progress.lead(mine.steps, now)
+        progress.count(now)
         self.learner.note_step(rank, now)
         if self.learner.is_satisfied:
             self.time.stop()

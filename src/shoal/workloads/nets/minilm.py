@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from shoal.errors import DataError, UsageError
+from shoal.extras import install
 from shoal.workloads.cache import default_cache_dir, locked
 from shoal.workloads.fetch import Fetcher
 from shoal.workloads.sets.reviews import minilm_files
@@ -70,7 +71,6 @@ def _need_transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise UsageError(
-            'The model minilm needs transformers: pip install "shoal[text]".'
-        ) from error
+        message = f"The model minilm needs transformers: {install('text')}."
+        raise UsageError(message) from error
     return transformers

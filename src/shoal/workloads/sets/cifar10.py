@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.errors import DataError, UsageError
+from shoal.extras import install
 from shoal.workloads.fetch import Fetcher, WantedFile
 from shoal.workloads.sets.images import image_arrays, stack
 from shoal.workloads.website import WebSite
@@ -133,6 +134,6 @@ def _decode(file: Path | IO[bytes]) -> Array:
     try:
         from PIL import Image
     except ImportError as error:
-        raise UsageError('Pictures need Pillow: pip install "shoal[data]".') from error
+        raise UsageError(f"Pictures need Pillow: {install('data')}.") from error
     with Image.open(file) as picture:
         return np.asarray(picture.convert("RGB"))

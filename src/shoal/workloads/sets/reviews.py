@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.extras import install
 from shoal.workloads.cache import Array, Arrays
 from shoal.workloads.fetch import Fetcher, WantedFile
 from shoal.workloads.packages import InstalledPackage, PythonPackage
@@ -80,6 +81,6 @@ def _need_extras() -> tuple[Any, Any]:
         parquet = import_module("pyarrow.parquet")
         tokenizers = import_module("tokenizers")
     except ImportError as error:
-        message = f'The data set reviews needs {error.name}: pip install "shoal[data,text]".'
+        message = f"The data set reviews needs {error.name}: {install('data,text')}."
         raise UsageError(message) from error
     return tokenizers, parquet
