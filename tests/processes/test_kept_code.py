@@ -195,6 +195,36 @@ def test_code_is_for_one_processor_and_one_source(place: Place) -> None:
     assert changed.results == changed.plain
 
 
+def test_another_clone_of_the_source_compiles_nothing(place: Place, tmp_path: Path) -> None:
+    clone = Place(tmp_path / "clone")
+    clone.folder.mkdir()
+    clone.script.write_text(SCRIPT)
+    shared = {"XDG_CACHE_HOME": str(place.folder / "cache")}
+    assert not clone.run(**shared).compiles
+    for each in place.kept():
+        each.unlink()
+    before = _functions(place)
+    assert before
+    assert clone.run(**shared).compiles  # links what numba has kept
+    assert _functions(place) == before
+
+
+def _functions(place: Place) -> dict[str, float]:
+    """Return the files of numba's own, and when each was written.
+
+    But for those of `scale`: numba knows the class of its tables, one of a script, by its value.
+    """
+    found = place.folder.glob("cache/shoal/compiled/*/functions/**/*.nb*")
+    return {str(each): each.stat().st_mtime for each in found if ".scale-" not in each.name}
+
+
+def test_code_that_somebody_else_could_have_put_there_is_not_run(place: Place) -> None:
+    (folder,) = (place.folder / "cache" / "shoal" / "compiled").iterdir()
+    folder.chmod(0o777)
+    with pytest.raises(AssertionError, match="could hold code of theirs: remove it, or set"):
+        place.run()
+
+
 def test_without_a_place_to_write_every_process_compiles(warm: Place) -> None:
     for _ in range(2):
         alone = warm.run(XDG_CACHE_HOME="/proc/nowhere")

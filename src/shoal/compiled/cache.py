@@ -14,6 +14,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import platform
 import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from shoal.compiled.cache_folders import hold, remove_old
+from shoal.compiled.trust import check_trusted
 
-ROOMS: Final = ("compiled", "transport", "switching", "lab/network", "runtime/udp")
-"""Folders of the package whose functions are compiled and call each other."""
+ROOMS: Final = ("compiled", "transport", "switching", "lab/network", "runtime/udp/pump.py")
+"""Folders and files of the package whose functions are compiled and call each other."""
 
 ABOVE: Final = ("sim",)
 """Folders whose compiled functions call those of the rooms but are called by none of them: changing
@@ -35,7 +37,8 @@ def source_hash(rooms: Sequence[str] = ROOMS) -> str:
     package = Path(__file__).parents[1]
     digest = hashlib.sha256(_numba_version())
     for room in rooms:
-        for file in sorted((package / room).glob("**/*.py")):
+        place = package / room
+        for file in [place] if place.is_file() else sorted(place.glob("**/*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -48,12 +51,8 @@ def _numba_version() -> bytes:
     return Path(found.origin).with_name("_version.py").read_bytes()
 
 
-def _cache_folder() -> str:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return str(Path(base) / "shoal" / "compiled" / source_hash())
-
-
-_FOLDER: Final = _cache_folder()
+_BASE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+_FOLDER: Final = str(_BASE / "shoal" / "compiled" / source_hash())
 _HELD: Final = hold(Path(_FOLDER))
 """Keeps other processes from removing the folder for as long as this one lives."""
 if _HELD is not None:
@@ -67,15 +66,40 @@ def _folder_above() -> str:
     return str(Path(_FOLDER, f"above-{source_hash(ABOVE)}"))
 
 
+@functools.cache
+def _check_folder() -> None:
+    check_trusted(Path(_FOLDER), _BASE)
+
+
+@functools.cache
+def _processor() -> str:
+    """Return a hash of this kind of processor, which code is made for."""
+    try:
+        about = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        about = []
+    kinds = ("vendor_id", "cpu family", "model\t", "flags", "Features", "CPU ")
+    lines = [each for each in about if each.startswith(kinds)]
+    return hashlib.sha256("\n".join([platform.machine(), *lines]).encode()).hexdigest()[:8]
+
+
 def folder_for(module: str) -> str:
-    """Return the folder for the code of functions of `module`."""
+    """Return the folder for the code of functions of `module`.
+
+    Raises `ResourceError` if somebody else could have put code there.
+    """
+    _check_folder()
     is_above = any(module.startswith(f"shoal.{room}.") for room in ABOVE)
     return _folder_above() if is_above else _FOLDER
 
 
 def is_cold(what: str) -> bool:
-    """Return whether `what` has not been compiled yet for these sources on this machine."""
-    return not Path(_FOLDER, f"{_WARM}-{what}").exists()
+    """Return whether `what` has not been compiled yet for these sources and this processor."""
+    return not _mark_of(what).exists()
+
+
+def _mark_of(what: str) -> Path:
+    return Path(_FOLDER, f"{_WARM}-{what}-{_processor()}")
 
 
 @contextlib.contextmanager
@@ -96,4 +120,4 @@ def compiling_once(what: str) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         remove_old(Path(_FOLDER), time.time())
         yield
-        Path(_FOLDER, f"{_WARM}-{what}").touch()
+        _mark_of(what).touch()

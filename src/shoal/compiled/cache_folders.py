@@ -33,7 +33,7 @@ def hold(folder: Path) -> IO[bytes] | None:
     """
     try:
         while True:
-            folder.mkdir(parents=True, exist_ok=True)
+            _make(folder)
             with contextlib.suppress(FileNotFoundError):  # removed in the moment since
                 used = (folder / _USED).open("ab")
                 fcntl.flock(used, fcntl.LOCK_SH)
@@ -43,6 +43,13 @@ def hold(folder: Path) -> IO[bytes] | None:
                 used.close()
     except OSError:
         return None
+
+
+def _make(folder: Path) -> None:
+    """Make `folder`, which is this user's alone, and what is missing above it."""
+    for missing in reversed([each for each in folder.parents if not each.exists()]):
+        missing.mkdir(mode=0o755, exist_ok=True)  # whatever the mask: nobody else writes here
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def remove_old(own: Path, now: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
@@ -10,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numba as _numba
 from numba import types
 from numba.core import cgutils as _cgutils
-from numba.core import config
 from numba.extending import intrinsic
 
-from shoal.compiled.cache import folder_for
 from shoal.compiled.indices import WithoutSigns
 from shoal.compiled.intrinsics import array_over
+from shoal.compiled.kept_functions import KeptFunctions
 from shoal.compiled.machine_code import MachineCode
 
 if TYPE_CHECKING:
@@ -48,14 +48,9 @@ _KINDS: Final = {
 def make_dispatcher(function: Callable[..., object], *, inline: bool) -> Any:
     """Return what compiles `function` for the types that it is called with, kept on disk."""
     options = _OPTIONS | ({"forceinline": True} if inline else {})
-    settings: Any = config
-    previous, settings.CACHE_DIR = settings.CACHE_DIR, folder_for(function.__module__)
-    try:
-        dispatcher = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no place to write: compile in every process
-        dispatcher = numba.njit(**options)(function)
-    finally:
-        settings.CACHE_DIR = previous
+    dispatcher = numba.njit(**options)(function)
+    with contextlib.suppress(RuntimeError):  # no place to write: compile in every process
+        dispatcher._cache = KeptFunctions(function)  # noqa: SLF001 - as numba's own `cache=True` does
     _widen_arguments(dispatcher, function)
     return dispatcher
 

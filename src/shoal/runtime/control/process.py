@@ -110,6 +110,8 @@ class ControlProcess:
 
 
 def _spawn() -> subprocess.Popen[bytes]:
+    # Anybody of this user's, and root, can read a process's environment: the key is not in it.
+    environment = {name: value for name, value in os.environ.items() if name != "SHOAL_JOB_KEY"}
     path = os.pathsep.join([str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         # A session of its own: Ctrl-C ends the workers first, and this once they are gone.
@@ -118,7 +120,7 @@ def _spawn() -> subprocess.Popen[bytes]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**environment, "PYTHONPATH": path},
             start_new_session=True,
         )
     except OSError as error:
