@@ -34,7 +34,13 @@ def engines(lane_counts: Sequence[int], *, deadline_s: float = 20.0) -> Iterator
     """Yield started engines of this process, with as many lanes each."""
     size = len(lane_counts)
     made = [
-        UdpEngine(rank, size, TransportConfig(), deadline_s=deadline_s, lane_count=count)
+        UdpEngine(
+            rank,
+            size,
+            TransportConfig(stop_early=True),  # so something is missing where nothing gets lost
+            deadline_s=deadline_s,
+            lane_count=count,
+        )
         for rank, count in enumerate(lane_counts)
     ]
     with ThreadPoolExecutor(size) as threads:  # each waits for the others, to begin and to end

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from shoal.bench.loss.arms import LOSSLESS, Arm
 from shoal.bench.loss.profile_file import LossJob, read_loss_file
-from shoal.bench.loss.sweep import make_run, spec_of
+from shoal.bench.loss.sweep import DROPPING, make_run, spec_of
 from shoal.cli.profile_loss import profile_loss
 from shoal.jobs.pool import WorkerPool
 from shoal.jobs.run import run_spec
@@ -48,7 +48,7 @@ def dataset() -> Dataset:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(JOB.workers, deadline_s=60) as pool:
+    with WorkerPool(JOB.workers, deadline_s=60, variables=DROPPING) as pool:
         pool.start()
         yield pool
 

@@ -13,7 +13,7 @@ import os
 import pickle
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -53,6 +53,7 @@ class RunWorkers(Protocol):
         may_die: tuple[int, ...] = (),
         initialize: bool = True,
         deadline_s: float = DEADLINE_S,
+        environment: Mapping[str, str] = {},
     ) -> list[Any]: ...
 
 
@@ -63,6 +64,7 @@ def run_workers(
     may_die: tuple[int, ...] = (),
     initialize: bool = True,
     deadline_s: float = DEADLINE_S,
+    environment: Mapping[str, str] = {},
 ) -> list[Any]:
     """See the fixture of this name."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -70,7 +72,15 @@ def run_workers(
     processes = [
         context.Process(
             target=_work,
-            args=(theirs, rank, world_size, store.port, initialize, function, arguments),
+            args=(
+                theirs,
+                rank,
+                world_size,
+                {"MASTER_PORT": str(store.port), **environment},
+                initialize,
+                function,
+                arguments,
+            ),
             daemon=True,
         )
         for rank, (_, theirs) in enumerate(pipes)
@@ -124,7 +134,7 @@ def _work(
     pipe: Connection,
     rank: int,
     world_size: int,
-    port: int,
+    environment: Mapping[str, str],
     initialize: bool,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -132,13 +142,13 @@ def _work(
     torch.set_num_threads(1)
     os.environ.update(
         MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
         RANK=str(rank),
         WORLD_SIZE=str(world_size),
         LOCAL_RANK=str(rank),
         LOCAL_WORLD_SIZE=str(world_size),
         TORCHELASTIC_USE_AGENT_STORE="True",
         GLOO_SOCKET_IFNAME="lo",
+        **environment,
     )
     try:
         if initialize:

@@ -210,7 +210,7 @@ def _measure(
 ) -> LossProfile:
     """Make the runs that `file` lacks, writing each as it ends; return the job's profile."""
     from shoal.bench.loss.profile_file import LossProfile, write_loss_file
-    from shoal.bench.loss.sweep import make_run, missing_runs, with_run
+    from shoal.bench.loss.sweep import DROPPING, make_run, missing_runs, with_run
     from shoal.jobs.environment import describe_environment
     from shoal.jobs.pool import WorkerPool
 
@@ -227,6 +227,7 @@ def _measure(
         BenchProgress([start, *parts], quick=quick) as progress,
         WorkerPool(
             job.workers,
+            variables=DROPPING,
             deadline_s=deadline,
             uses_transport=True,
         ) as pool,

@@ -22,7 +22,7 @@ from shoal.jobs.spec import PoolSettings
 from shoal.jobs.worker import Failure, worker_main
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from multiprocessing.process import BaseProcess
     from types import TracebackType
 
@@ -49,6 +49,7 @@ class WorkerPool:
     """`workers` processes that wait for tasks. A context manager: leaving it ends them all.
 
     `uses_transport` says that tasks will open Shoal's transport: its code is loaded once for all.
+    `variables` are added to the workers' environment.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class WorkerPool:
         cache_directory: str | None = None,
         control_port: int = 0,
         uses_transport: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         import torch
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's own omission
@@ -76,6 +78,7 @@ class WorkerPool:
             job_key=secrets.token_hex(16),
             control_port=control_port,
             deadline_s=deadline_s,
+            variables=dict(variables or {}),
         )
         self.board = Board(self._directory, workers, create=True)
         self._processes: list[BaseProcess] = []

@@ -171,6 +171,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     job_key: str
     control_port: int = 0
     deadline_s: float = 60.0
+    variables: dict[str, str] = {}
+    """Added to the workers' environment."""
 
     @property
     def path(self) -> Path:

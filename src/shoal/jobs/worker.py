@@ -80,6 +80,7 @@ def worker_main(rank: int, settings: PoolSettings, connection: Connection) -> No
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears Ctrl-C and tells us
     threading.Thread(target=_die_with_launcher, args=(settings.path,), daemon=True).start()
     torch.set_num_threads(1)
+    os.environ.update(settings.variables)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody needs an answer now
         _work(rank, settings, connection)
 

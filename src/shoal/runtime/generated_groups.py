@@ -58,6 +58,7 @@ class GeneratedGroups:
         self._key = job_key(os.environ, host)
         self._step, self._has_left = 0, False
         self._number = next(communicator.generator_numbers)
+        self._deadline_s = communicator.deadline_s
         self._service: ControlProcess | None = None
         endpoint = self._serve(communicator, host)
         try:
@@ -103,7 +104,7 @@ class GeneratedGroups:
         """Leave the control plane; on rank 0, which serves it, once the others have."""
         self._client.close()
         if self._service is not None:
-            wait_until_deserted(self._service.endpoint, self._key)
+            wait_until_deserted(self._service.endpoint, self._key, self._deadline_s)
             self._stop_service()
 
     def __enter__(self) -> Self:

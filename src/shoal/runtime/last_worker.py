@@ -1,7 +1,7 @@
 """Rank 0 stays until the last worker has gone: it serves the control plane to all.
 
-Owns that wait. Knows nothing of what the others still do: a worker that is alive may take as long
-as it likes, and one that is lost is known to the control plane within its liveness timeout.
+Owns that wait. Knows nothing of what the others still do: a worker that gets on may take as long as
+it likes, and one that is lost is known to the control plane within its liveness timeout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zmq
 
 from shoal.errors import ShoalError
 from shoal.runtime.control.connection import Connection
-from shoal.runtime.control.messages import Dump, DumpRequest, WorkerState
+from shoal.runtime.control.messages import Dump, DumpRequest
 from shoal.runtime.control.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -24,13 +24,16 @@ _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.25
 
 
-def wait_until_deserted(endpoint: str, key: JobKey) -> None:
-    """Return once no worker at `endpoint` is alive, one was lost, or the service has ended."""
+def wait_until_deserted(endpoint: str, key: JobKey, patience_s: float) -> None:
+    """Return once no worker at `endpoint` is alive, one was lost, or the service has ended.
+
+    A worker that has not got on for `patience_s` seconds is stuck, and waited for no longer.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     connection = Connection(context, endpoint, key)
     pause_s = _FIRST_PAUSE_S
     try:
-        while _is_needed(connection):
+        while _is_needed(connection, patience_s):
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     except ShoalError:
@@ -40,7 +43,9 @@ def wait_until_deserted(endpoint: str, key: JobKey) -> None:
         context.term()
 
 
-def _is_needed(connection: Connection) -> bool:
+def _is_needed(connection: Connection, patience_s: float) -> bool:
     connection.send(DumpRequest())
     dump = wait_for(connection, Dump, _ANSWER_S, "The control plane does not answer.")
-    return dump.lost is None and any(it.state is WorkerState.ALIVE for it in dump.workers)
+    return dump.lost is None and any(
+        it.idle_ms is not None and it.idle_ms < 1000 * patience_s for it in dump.workers
+    )

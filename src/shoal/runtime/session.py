@@ -206,8 +206,8 @@ class Session:
         """Say goodbye and free everything. Safe to call twice.
 
         On rank 0, which serves the control plane, this returns once the others are done as well:
-        they may have steps to make. It does not wait for workers that are lost, nor if it has
-        failed itself.
+        they may have steps to make. It does not wait for workers that are lost, or stuck for a
+        deadline, nor if it has failed itself.
         """
         global _current  # noqa: PLW0603 - one session per process, as torch has one default group
         if _current is self:
@@ -219,7 +219,7 @@ class Session:
             self._group = None
         if self._service is not None:
             if self.endings.failure is None:
-                wait_until_deserted(self._service.endpoint, self._key)
+                wait_until_deserted(self._service.endpoint, self._key, self.deadline_s)
             self._service.stop()
             self._service = None
 

@@ -65,7 +65,11 @@ class AllReduce(AbstractStrategy):
             raise UsageError(message)
         self._replica = replica
         self._buckets = GradientBuckets(
-            replica.model, replica.communicator, replica.stopwatch, self._bucket_bytes
+            replica.model,
+            replica.communicator,
+            replica.stopwatch,
+            self._bucket_bytes,
+            replica.noting,
         )
         self._use = self._buckets.use
         if self._overlap == "next-forward":

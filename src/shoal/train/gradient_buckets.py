@@ -16,6 +16,7 @@ their own.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,6 +33,7 @@ from shoal.train.tensor_places import TensorPlaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
 
@@ -55,6 +57,7 @@ class GradientBuckets:
         communicator: Communicator,
         stopwatch: Stopwatch,
         bucket_bytes: int = BUCKET_BYTES,
+        noting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         """What is in the buckets; elsewhere, an index means a place in this list."""
@@ -69,7 +72,7 @@ class GradientBuckets:
                 " cast the model before making DistributedOptimizer."
             )
         self._communicator = communicator
-        self._stopwatch = stopwatch
+        self._stopwatch, self._noting = stopwatch, noting
         self._frozen = FrozenParameters(model.parameters())
         self.statistics = ChangedStatistics(model, first)
         """Of batch norm and the like, averaged along with the gradients."""
@@ -263,7 +266,8 @@ class GradientBuckets:
         if not fresh:
             return
         everyone = tuple(range(self._communicator.world_size))
-        with self._stopwatch.span(SpanKind.EXCHANGE, everyone, "every worker, every step"):
+        span = self._stopwatch.span(SpanKind.EXCHANGE, everyone, "every worker, every step")
+        with self._noting(), span:
             for number in fresh:
                 self._started[number].wait()
             if self.trailer in fresh:

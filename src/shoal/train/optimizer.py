@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.errors import UsageError
+from shoal.errors import DeadlineExceeded, UsageError
+from shoal.runtime.card_difference import name_ranks
 from shoal.runtime.session import current_session, default_group_is_shoal
 from shoal.runtime.transports import DEFAULT_HOLES
 from shoal.runtime.udp.remarks import Remark, remarks
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.01
+_LOOK_SECONDS = 1.0
+"""How often whoever waits longer than a deadline asks whether somebody is stuck."""
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -149,6 +152,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 seed=seed,
                 deadline_s=session.deadline_s,
                 stopwatch=self.stopwatch,
+                noting=self._endings.noting,
                 stepping=self._bare_steps.expected,
                 wire=wire,
             )
@@ -244,6 +248,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with self._endings.noting(), self._bare_steps.expected():
             self._synchronizer.step(update, skipped=skipped)
         self._num_steps += 1
+        self.replica.groups.note_progress()
         self._training.num_steps += 1
         self._training.is_averaged = False
         self._sampler.end_step()
@@ -325,7 +330,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Replace every replica by the mean of all; return the consensus distance before.
 
         Collective: every worker calls it, after `finish()`. A worker that trains on for longer than
-        the deadline is waited for as long as it is alive; `WorkerLost` is raised if it is not.
+        the deadline is waited for. Raises `WorkerLost` if one is lost, and `DeadlineExceeded` if
+        one is alive but has made no step for so long.
         """
         with self._endings.noting():
             self._meet()
@@ -336,11 +342,27 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _meet(self) -> None:
         """Wait until every worker has come here, however long the slowest still trains."""
-        facts, counter = self.replica.facts, f"{self.replica.session}/averaging"
-        meeting = -(-facts.increment(counter) // self._communicator.world_size)
-        while facts.value_of(counter) < meeting * self._communicator.world_size:
+        replica, facts = self.replica, self.replica.facts
+        counter, size = f"{replica.session}/averaging", self._communicator.world_size
+        meeting = -(-facts.increment(counter) // size)
+        look_at = time.monotonic() + replica.deadline_s
+        while facts.value_of(counter) < meeting * size:
             self._communicator.check()
+            replica.groups.note_progress()  # whoever waits is not stuck
+            if time.monotonic() > look_at:
+                look_at += _LOOK_SECONDS
+                self._check_nobody_is_stuck()
             time.sleep(_POLL_SECONDS)
+
+    def _check_nobody_is_stuck(self) -> None:
+        deadline_s = self.replica.deadline_s
+        stuck = self.replica.groups.stuck_workers(deadline_s)
+        if stuck:
+            message = (
+                f"{name_ranks(stuck)} did not get on for {deadline_s:g} s, while the other workers"
+                " waited to average the model: a longer deadline, or a look at what hangs there."
+            )
+            raise DeadlineExceeded(message)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state with the strategy's, schedule position included."""

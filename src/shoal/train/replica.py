@@ -82,6 +82,14 @@ class GroupSource(Protocol):
         """Return how often each worker has asked the generator, those that left among them."""
         ...
 
+    def note_progress(self) -> None:
+        """Let it be known that this worker is not stuck."""
+        ...
+
+    def stuck_workers(self, seconds: float) -> list[int]:
+        """Return the workers that are alive and have not got on for so many `seconds`."""
+        ...
+
 
 class Assigned(Protocol):
     """The answer to a group request."""
@@ -133,6 +141,10 @@ class Replica:
     """Seconds after which any wait for other workers ends in an error."""
 
     stopwatch: Stopwatch
+    noting: Callable[[], AbstractContextManager[None]] = nullcontext
+    """The context in which errors of the job are noted that a strategy raises elsewhere than in
+    the calls of `DistributedOptimizer`: in backward, say."""
+
     stepping: Callable[[], AbstractContextManager[None]] = nullcontext
     """The context in which a strategy steps `optimizer` outside of its own `step`."""
 

@@ -46,7 +46,7 @@ class TransportConfig:
     first_budget_packets: int = 64
     delay_target_us: float = 2_000.0
     tolerated_loss: float = 0.2
-    stop_early: bool = True
+    stop_early: bool = False
     layer_tags: bool = True
     importance_tags: bool = True
     paths: int = 1

@@ -244,8 +244,20 @@ def stops_early(link: VirtualLink, iteration: int) -> bool:
     return case.missing_by_shard() != [0]
 
 
+def test_where_nothing_gets_lost_a_bound_leaves_nothing_out() -> None:
+    link, endpoints = joined(2, TransportConfig(segment_bytes=SEGMENT))
+    case = Contributions(link, [[20] * 4, [7]], 0.2)
+    case.post()
+    link.run()
+    case.check()
+    assert case.missing_by_shard() == [0, 0]
+    assert endpoints[1].counts()[Counter.SENT] == 87
+
+
 def test_where_packets_get_lost_nothing_else_is_left_out() -> None:
-    config = TransportConfig(segment_bytes=SEGMENT, budget_packets=16, first_budget_packets=16)
+    config = TransportConfig(
+        segment_bytes=SEGMENT, budget_packets=16, first_budget_packets=16, stop_early=True
+    )
     link, _ = joined(2, config)
     assert stops_early(link, 1)
     exact = Contributions(link, [[20]], 0.0, 2)

@@ -7,7 +7,7 @@ weights and see the same batches in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from shoal.bench.loss.profile_file import LossJob
     from shoal.jobs.pool import WorkerPool
     from shoal.workloads import Dataset
+
+
+DROPPING: Final = {"SHOAL_STOP_EARLY": "1"}
+"""Has receivers drop what a bound allows: a network that loses as much as that is not at hand."""
 
 
 def missing_runs(profile: LossProfile, arms: Sequence[Arm], seeds: int) -> list[tuple[Arm, int]]:

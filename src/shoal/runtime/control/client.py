@@ -108,6 +108,7 @@ class ControlClient:
         Raises `WorkerLost` as soon as any worker is lost, `DeadlineExceeded` with the names of the
         workers that did not ask.
         """
+        self.note_progress()
         message = GroupRequest(session, self._rank, step)
         try:
             return self._ask(message, Assigned, f"for its group at step {step}")
@@ -235,6 +236,18 @@ class ControlClient:
             f"Rank {self._rank} waited {self._deadline_s:g} s {purpose} without an answer: a "
             "worker is slower than the deadline allows, or hangs."
         )
+
+    def note_progress(self) -> None:
+        """Let the next heartbeat say that this worker has got on: it is not stuck."""
+        self._watcher.progress += 1
+
+    def stuck_workers(self, seconds: float) -> list[int]:
+        """Return the workers that are alive and have not got on for so many `seconds`."""
+        return [
+            worker.rank
+            for worker in self.dump().workers
+            if worker.idle_ms is not None and worker.idle_ms > 1000 * seconds
+        ]
 
     def await_leaver(self, seconds: float) -> int | None:
         """Return the first worker that has left in the middle of a training, None if none has.

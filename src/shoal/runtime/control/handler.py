@@ -127,7 +127,7 @@ class ControlHandler:
         self._check_rank(message.rank)
         match message:
             case Heartbeat():
-                return self._on_heartbeat(identity, message.rank, now_ns)
+                return self._on_heartbeat(identity, message, now_ns)
             case Goodbye():
                 return self._on_goodbye(identity, message, now_ns)
             case Failed():
@@ -174,8 +174,8 @@ class ControlHandler:
         session.join(identity, message)
         return [(identity, Done())]
 
-    def _on_heartbeat(self, identity: bytes, rank: int, now_ns: int) -> list[Answer]:
-        is_new = self._liveness.heartbeat(identity, rank, now_ns)
+    def _on_heartbeat(self, identity: bytes, message: Heartbeat, now_ns: int) -> list[Answer]:
+        is_new = self._liveness.heartbeat(identity, message.rank, now_ns, message.progress)
         if self._lost is not None and identity not in self._told:
             return self._tell(self._lost, [identity])
         if not is_new:

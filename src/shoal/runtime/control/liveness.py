@@ -20,6 +20,8 @@ class _Worker:
     state: WorkerState = WorkerState.EXPECTED
     identity: bytes = b""
     heard_ns: int = 0
+    progress: int = 0
+    progressed_ns: int = 0
 
 
 class Liveness:
@@ -30,14 +32,16 @@ class Liveness:
         self._workers = [_Worker() for _ in range(world_size)]
         self._rank_of: dict[bytes, int] = {}
 
-    def heartbeat(self, identity: bytes, rank: int, now_ns: int) -> bool:
-        """Note that `rank` is alive; return whether `identity` is new.
+    def heartbeat(self, identity: bytes, rank: int, now_ns: int, progress: int = 0) -> bool:
+        """Note that `rank` is alive, and its `progress`; return whether `identity` is new.
 
         Raises `Refusal` if another connection already stands for `rank`.
         """
         worker = self._workers[rank]
         if worker.identity == identity:
             worker.heard_ns = now_ns
+            if progress != worker.progress:
+                worker.progress, worker.progressed_ns = progress, now_ns
             return False
         if worker.state in (WorkerState.ALIVE, WorkerState.LOST):
             raise Refusal(
@@ -46,7 +50,7 @@ class Liveness:
                 "of its own, and start a lost worker again only with the whole job.",
             )
         self._rank_of[identity] = rank
-        self._workers[rank] = _Worker(WorkerState.ALIVE, identity, now_ns)
+        self._workers[rank] = _Worker(WorkerState.ALIVE, identity, now_ns, progress, now_ns)
         return True
 
     def goodbye(self, rank: int) -> None:
@@ -93,12 +97,17 @@ class Liveness:
     def dump(self, now_ns: int) -> tuple[WorkerDump, ...]:
         """Return every worker's state, in order of rank."""
         return tuple(
-            WorkerDump(rank, worker.state, _silent_ms(worker, now_ns))
+            WorkerDump(
+                rank,
+                worker.state,
+                _ms_since(worker.heard_ns, worker, now_ns),
+                _ms_since(worker.progressed_ns, worker, now_ns),
+            )
             for rank, worker in enumerate(self._workers)
         )
 
 
-def _silent_ms(worker: _Worker, now_ns: int) -> int | None:
+def _ms_since(then_ns: int, worker: _Worker, now_ns: int) -> int | None:
     if worker.state is not WorkerState.ALIVE:
         return None
-    return (now_ns - worker.heard_ns) // NANOSECONDS_PER_MILLISECOND
+    return (now_ns - then_ns) // NANOSECONDS_PER_MILLISECOND

@@ -64,6 +64,8 @@ class Heartbeat(Message, frozen=True):
     """Rank `rank` is alive. The first on a connection is answered `Welcome`, others `Heard`."""
 
     rank: RankNumber
+    progress: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
+    """Grows as the worker gets on: one that is alive and stuck shows the same number."""
 
 
 class Goodbye(Message, frozen=True):
@@ -207,6 +209,9 @@ class WorkerDump(msgspec.Struct, frozen=True):
     state: WorkerState
     silent_ms: int | None
     """Time since it was last heard; None unless alive."""
+
+    idle_ms: int | None
+    """Time since it was last heard to have got on; None unless alive."""
 
 
 class Waiting(msgspec.Struct, frozen=True):

@@ -77,6 +77,8 @@ class Watcher:
         on_left: Callable[[int], None],
     ) -> None:
         self._rank = rank
+        self.progress = 0
+        """What the next heartbeat says of how far this worker has got."""
         self._on_lost, self._on_left = on_lost, on_left
         self._outbox: SimpleQueue[_Posted] = SimpleQueue()
         self._unanswered: deque[_Posted] = deque()
@@ -173,7 +175,7 @@ class Watcher:
             if silent_s > self._timeout_s + self._interval_s:
                 raise self._silence()
             if now >= beat_at:
-                self._connection.send(Heartbeat(self._rank))
+                self._connection.send(Heartbeat(self._rank, self.progress))
                 beat_at = time.monotonic() + self._interval_s
 
     def _silence(self) -> WorkerLost:

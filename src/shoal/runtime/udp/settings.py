@@ -99,6 +99,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
             rate_bytes_per_us=_rate(given, rate_control) or usual.rate_bytes_per_us,
             layer_tags=tags in ("both", "layers"),
             importance_tags=tags in ("both", "importance"),
+            stop_early=_choice(given, "SHOAL_STOP_EARLY", ("0", "1")) == "1",
         ),
         sums=SumOptions(
             loss_bound=_share(given, "SHOAL_LOSS_BOUND"),
