@@ -93,6 +93,17 @@ def folder_for(module: str) -> str:
     return _folder_above() if is_above else _FOLDER
 
 
+def kept_in() -> Path:
+    """Return the folder that compiled code is kept in, if it can be."""
+    return Path(_FOLDER)
+
+
+def mark_warm(what: str) -> None:
+    """Note that `what` has been compiled and kept; nothing if nothing can be."""
+    with contextlib.suppress(OSError):
+        Path(_FOLDER, f"{_WARM}-{what}").touch()
+
+
 def is_cold(what: str) -> bool:
     """Return whether `what` has not been compiled yet for these sources and this processor."""
     return not _mark_of(what).exists()
