@@ -75,7 +75,7 @@ def _compiling(kind: str) -> str:
 
 
 def _mark(kind: str) -> str:
-    return f"simulator-{kind}"
+    return f"sim-{kind}"
 
 
 @dataclass(frozen=True, slots=True)

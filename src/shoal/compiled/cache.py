@@ -101,7 +101,9 @@ def kept_in() -> Path:
 def mark_warm(what: str) -> None:
     """Note that `what` has been compiled and kept; nothing if nothing can be."""
     with contextlib.suppress(OSError):
-        Path(_FOLDER, f"{_WARM}-{what}").touch()
+        mark = _mark_of(what)
+        mark.parent.mkdir(exist_ok=True)
+        mark.touch()
 
 
 def is_cold(what: str) -> bool:
@@ -110,7 +112,8 @@ def is_cold(what: str) -> bool:
 
 
 def _mark_of(what: str) -> Path:
-    return Path(_FOLDER, f"{_WARM}-{what}-{_processor()}")
+    is_above = what.startswith(tuple(ABOVE))
+    return Path(_folder_above() if is_above else _FOLDER, f"{_WARM}-{what}-{_processor()}")
 
 
 @contextlib.contextmanager

@@ -68,4 +68,4 @@ def load_simulator(kind: str) -> None:
     read = parse_scenario(_JOB.format(carrier=_CARRIERS[kind]), "the smallest job")
     assert read.training is not None
     simulate(read.cluster, read.training, read.training.strategies[0])
-    mark_warm(f"simulator-{kind}")
+    mark_warm(f"sim-{kind}")
