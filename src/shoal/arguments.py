@@ -6,12 +6,24 @@ scalar, say), so that it can be compared among workers and written down.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection
 from numbers import Real
 from operator import index
 from typing import Any, Final, TypeGuard
 
 from shoal.errors import UsageError
+
+_SHORT_FORMS: Final = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "float32",
+    "fp16": "float16",
+    "fp32": "float32",
+    "half": "float16",
+    "allreduce": "all-reduce",
+}
+"""What others call some of our words."""
 
 LONGEST_S: Final = 2_000_000
 """Longest time to wait for, some 23 days: ZeroMQ and the kernel count milliseconds in 32 bits."""
@@ -67,9 +79,19 @@ def text(value: object, what: str) -> str:
 def one_of(value: object, what: str, choices: Collection[str]) -> str:
     """Return `value`; raise `UsageError` unless it is one of the words `choices`."""
     if not isinstance(value, str) or value not in choices:
-        message = f"Unknown {what} {value!r}; choose one of {', '.join(choices)}."
-        raise UsageError(message)
+        raise UsageError(unknown(f"Unknown {what}", value, choices))
     return value
+
+
+def unknown(fault: str, value: object, choices: Collection[str]) -> str:
+    """Return the sentence that a word is none of `choices`, which are they, and the nearest one.
+
+    `fault` is how it begins, such as "There is no strategy".
+    """
+    sentence = f"{fault} {value!r}; choose one of {', '.join(choices)}."
+    said = _SHORT_FORMS.get(str(value).lower(), str(value))
+    near = [said] if said in choices else difflib.get_close_matches(said, choices, n=1)
+    return f"{sentence} Did you mean {near[0]!r}?" if near else sentence
 
 
 def _index(value: Any) -> int | None:

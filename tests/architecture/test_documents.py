@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.app import _make_app
+from shoal.cli.commands import make_app
 from shoal.transport.operations import FIRST_READY_WAIT_US
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def options_of(words: list[str]) -> tuple[set[str], list[str]]:
     """Return the options that the command in `words` knows, and the words after its name."""
     import typer
 
-    command: Any = typer.main.get_command(_make_app())
+    command: Any = typer.main.get_command(make_app())
     rest = words[1:]
     while rest and hasattr(command, "commands"):
         assert rest[0] in command.commands, words

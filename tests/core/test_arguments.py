@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.arguments import flag, seconds, share, whole_number
+from shoal.arguments import flag, one_of, seconds, share, whole_number
 from shoal.errors import UsageError
 
 
@@ -58,3 +58,22 @@ def test_what_is_no_flag_is_refused(value: Any) -> None:
     assert flag(False, "It") is False
     with pytest.raises(UsageError, match=r"^It must be True or False, not "):
         flag(value, "It")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("fp16", "float16"), ("BF16", "bfloat16"), ("half", "float16"), ("float61", "float16")],
+)
+def test_the_nearest_word_is_asked_for(given: str, meant: str) -> None:
+    words = ("float32", "float16", "bfloat16")
+    with pytest.raises(UsageError) as refused:
+        one_of(given, "wire type", words)
+    assert str(refused.value) == (
+        f"Unknown wire type {given!r}; choose one of float32, float16, bfloat16. Did you mean"
+        f" {meant!r}?"
+    )
+
+
+def test_a_word_that_is_near_to_none_gets_the_list_alone() -> None:
+    with pytest.raises(UsageError, match=r"^Unknown thing 7; choose one of a, b\.$"):
+        one_of(7, "thing", ("a", "b"))

@@ -132,7 +132,7 @@ def test_sections_have_names_of_their_own_and_run_in_one_order() -> None:
         SYNC_SECTIONS[3],
     ]
     assert all(0 < s.quick_s <= s.full_s for s in (*SYNC_SECTIONS, *TRANSPORT_SECTIONS))
-    with pytest.raises(UsageError, match="did you mean 'accuracy'"):
+    with pytest.raises(UsageError, match="Did you mean 'accuracy'"):
         choose_sections(SYNC_SECTIONS, ["accurcy"])
 
 

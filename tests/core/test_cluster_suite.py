@@ -309,7 +309,7 @@ def test_only_chooses_scenarios_and_contenders_by_name() -> None:
     assert make_plan(quick=True, only=[left_out.name]).scenarios == (left_out,)
     with pytest.raises(UsageError, match="at least 1"):
         make_plan(quick=True, repeats=0)
-    with pytest.raises(UsageError, match=f"did you mean '{OURS.name}'"):
+    with pytest.raises(UsageError, match=f"Did you mean '{OURS.name}'"):
         make_plan(quick=True, only=[OURS.name + "x"])
 
 

@@ -85,7 +85,9 @@ def test_what_is_as_it_should_be_passes() -> None:
 
 def test_an_unknown_model_is_said_where_it_is_named() -> None:
     found = refusal(text_of(("parameters = 100_000", 'model = "vgg61"')))
-    assert found.startswith("job.toml, line 12: There is no architecture 'vgg61'; there are vgg16,")
+    assert found.startswith(
+        "job.toml, line 12: There is no architecture 'vgg61'; choose one of vgg16,"
+    )
 
 
 def test_an_unknown_transport_of_the_job_is_said_where_it_is_named() -> None:

@@ -186,7 +186,7 @@ def test_factorization_machine_sums_the_products_of_all_pairs():
 @pytest.mark.parametrize(
     ("name", "dataset", "reason"),
     [
-        ("alexnet", image_dataset(), r"no model 'alexnet': choose one of mlp, lenet,"),
+        ("alexnet", image_dataset(), r"no model 'alexnet'; choose one of mlp, lenet,"),
         ("lenet-small:2", image_dataset(), "lenet-small has no variants"),
         ("vgg11:wide", image_dataset(), r"vgg11:wide is no model: .* vgg11:0\.125"),
         ("vgg11:-1", image_dataset(), "vgg11:-1 is no model"),

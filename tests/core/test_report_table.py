@@ -101,7 +101,10 @@ def test_steps_to_the_target_are_those_of_the_point_that_met_it():
 def test_staleness_is_shown_where_some_run_counted_it():
     counted = changed(strategy="b", counters={"max.staleness": 12.0})
 
-    assert column(block_of(changed(), counted), "Staleness") == [("–", False), ("12.0", True)]
+    assert column(block_of(changed(), counted), "Staleness") == [("–", False), ("12.0", False)]
+    less = changed(strategy="c", counters={"max.staleness": 3.0})
+    marked = column(block_of(changed(), counted, less), "Staleness")
+    assert marked == [("–", False), ("12.0", False), ("3.00", True)]
     assert not any(heading[0] == "Staleness" for heading in block_of(changed()).headings)
 
 

@@ -195,7 +195,7 @@ def test_the_examples_can_be_simulated() -> None:
             ("transport = 'cubic'", "transport = 'cubik'"),
             "job.toml, line 10: Unknown transport 'cubik'",
         ),
-        (("sync = 'ripples'", "sync = 'riples'"), "did you mean 'ripples'?"),
+        (("sync = 'ripples'", "sync = 'riples'"), "Did you mean 'ripples'?"),
         (("group_size = 2", "group_sise = 2"), "group_sise"),
         (("dataset = 'digits'", "dataset = 'digit'"), "line 6: There is no data set 'digit'"),
         (("model = 'mlp'", "model = 'mpl'"), "There is no model 'mpl'"),

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 import shoal
 from shoal.collectives.buckets import layout_buckets
 from shoal.errors import UsageError
@@ -123,3 +125,23 @@ def test_a_seed_can_be_sent() -> None:
     for value in (None, "a", 1.5, 1 << 70):
         with pytest.raises(UsageError, match="The seed must be a whole number"):
             replica(value)
+
+
+@pytest.mark.parametrize(
+    ("sync", "option", "wanted"),
+    [
+        ("ripples", {"group_size": 3}, "go into it: sync=shoal.Ripples(group_size=3)."),
+        (shoal.DSSync(), {"interval": 2}, "go into it: sync=shoal.DSSync(interval=2)."),
+        ("ps-ssp", {"staleness": 1}, "go into it: sync=shoal.ParameterServer.ssp(staleness=1)."),
+        ("ripples", {"bucket": 1}, "has no option 'bucket', and nor has strategy 'ripples'."),
+    ],
+)
+def test_an_option_of_a_strategy_is_told_where_it_belongs(
+    sync: Any, option: dict[str, Any], wanted: str
+) -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UsageError) as refused:
+        shoal.DistributedOptimizer(optimizer, model, sync, **option)
+    assert str(refused.value).startswith("DistributedOptimizer has no option")
+    assert str(refused.value).endswith(wanted)

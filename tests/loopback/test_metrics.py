@@ -180,3 +180,16 @@ def test_the_environment_asks_for_it_by_the_rank_on_the_host() -> None:
 def test_a_port_that_is_none_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(UsageError, match=r"SHOAL_METRICS_PORT must be a port .*\.$"):
         serve_if_asked(engine([]), {"SHOAL_METRICS_PORT": text, "LOCAL_RANK": "1"})
+
+
+def test_each_help_text_can_be_read_alone() -> None:
+    """Prometheus and Grafana show a metric without the one above it."""
+    from shoal.runtime import metrics
+
+    texts = [each.text for each in metrics._OF_PEERS]
+    texts += [text for _, text, *_ in (*metrics._OF_OPERATIONS, *metrics._OF_RANK)]
+    assert len(set(texts)) == len(texts)
+    for text in texts:
+        assert " them" not in text
+        assert text.endswith(".")
+        assert text[0].isupper()

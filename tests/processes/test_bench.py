@@ -224,7 +224,7 @@ def test_the_command_writes_its_rows_and_can_be_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--only", "generator-cor"], "did you mean 'generator-core'"),
+        (["--only", "generator-cor"], "Did you mean 'generator-core'"),
         (["--resume"], "--resume continues a file"),
     ],
 )

@@ -41,7 +41,7 @@ LOADED = 5
 # --- what cannot be is refused before anything starts --------------------------------------------
 
 REFUSALS: dict[str, tuple[str, int, str]] = {
-    "strategy": ("--sync riples", 2, "There is no strategy 'riples'; did you mean 'ripples'?"),
+    "strategy": ("--sync riples", 2, "There is no strategy 'riples'; choose one of all-reduce"),
     "large group": (
         "--sync ripples --workers 2 --option group_size=4",
         2,
@@ -67,8 +67,8 @@ REFUSALS: dict[str, tuple[str, int, str]] = {
     "pull elsewhere": ("--pull-bound 0.1", 2, "Strategy 'ripples' has no option 'pull_bound'"),
     "target text": ("--target high", 2, "Invalid value for '--target': "),
     "target": ("--target nan", 2, "--target must be a finite number, not nan"),
-    "data set": ("--dataset nothing", 2, "There is no data set 'nothing': choose one of digits"),
-    "model": ("--model nothing", 2, "There is no model 'nothing': choose one of mlp"),
+    "data set": ("--dataset nothing", 2, "There is no data set 'nothing'; choose one of digits"),
+    "model": ("--model nothing", 2, "There is no model 'nothing'; choose one of mlp"),
     "unfit model": ("--model char-gpt", 2, "char-gpt reads symbols, but digits has images"),
     "no workers": ("--workers 0", 2, "--workers must be positive, not 0"),
     "no steps": ("--max-steps 0", 2, "--max-steps must be positive, not 0"),

@@ -213,6 +213,7 @@ def test_what_cannot_be_is_refused(options: list[str], complaint: str) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
     assert complaint in done.stderr
+    assert done.stdout == "", "refused before anything is looked at"
 
 
 def test_a_machine_that_cannot_be_reached_examines_no_pair() -> None:

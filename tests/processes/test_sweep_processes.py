@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from process_table import marked_environment, processes_of, wait_for_end
 from shoal.errors import ProtocolError, ResourceError
 from shoal.sweeps import Journal, Run, make_runs
+from shoal.sweeps.processes import in_processes
 
 DEADLINE_S = 60
 ENDS_S = 10
@@ -76,6 +78,20 @@ def test_processes_share_the_runs_and_end(tmp_path: Path) -> None:
     assert children() == set()
     assert told == sorted(told)
     assert len(set(told)) > 6  # what a run says on its way is told as well
+
+
+def test_no_thread_outlives_a_sweep_that_is_stopped() -> None:
+    """A thread of the pool that is still at work when Python ends meets pipes that are closed.
+
+    Then something is written after the last word.
+    """
+    before = set(threading.enumerate())
+    for _ in range(10):
+        runs = in_processes(list(enumerate(runs_of(*range(20, 40)))), 2, lambda *_: None)
+        next(runs)
+        runs.close()
+        assert set(threading.enumerate()) <= before
+    assert children() == set()
 
 
 def test_a_failure_elsewhere_is_the_same_sentence_here(tmp_path: Path) -> None:

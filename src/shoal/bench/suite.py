@@ -5,11 +5,11 @@ Owns their order: those that want as many worker processes follow each other.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shoal.arguments import unknown
 from shoal.bench import (
     accuracy,
     contention,
@@ -265,10 +265,7 @@ def choose_sections(suite: Sequence[Section], names: Sequence[str]) -> list[Sect
     known = {section.name: section for section in suite}
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            message = f"There is no section {name!r}{hint} Known: {', '.join(known)}."
-            raise UsageError(message)
+            raise UsageError(unknown("There is no section", name, known))
     return [section for section in suite if not names or section.name in names]
 
 

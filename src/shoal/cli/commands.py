@@ -23,6 +23,7 @@ from shoal.cli.reproduce import reproduce_app
 from shoal.cli.schedule import schedule
 from shoal.cli.simulate import simulate
 from shoal.cli.train import train
+from shoal.cli.warm_up import warm_up
 
 
 def version() -> None:
@@ -58,8 +59,10 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_shoal)
-    for command in (demo, train, schedule, simulate, plan, profile_loss, report, doctor, version):
+    for command in (demo, train, schedule, simulate, plan, profile_loss, report, doctor):
         app.command()(command)
+    app.command()(warm_up)
+    app.command()(version)
     app.add_typer(bench_app, name="bench")
     app.add_typer(lab_app, name="lab")
     app.add_typer(reproduce_app, name="reproduce")

@@ -93,6 +93,7 @@ def doctor(
         environment["SHOAL_BIND"] = bind
     if calls:
         environment["MASTER_ADDR"] = calls[0][0]
+    _check_key(environment, [host for host, _ in calls], bind if listen else None)
     findings, may_examine = _look(environment)
     if listen and may_examine:
         _write_json(findings, [], json)  # of this machine; the pair's are the caller's
@@ -115,6 +116,14 @@ def doctor(
         raise failure
     if is_anything_wrong(findings):
         raise typer.Exit(SOMETHING_IS_WRONG)
+
+
+def _check_key(environment: dict[str, str], called: Sequence[str], listens_at: str | None) -> None:
+    """Raise `UsageError` for a missing job key before anything is looked at."""
+    from shoal.runtime.rendezvous import job_key
+
+    for host in (*called, *((listens_at or "").split(",") if listens_at else ())):
+        job_key(environment, host)
 
 
 def _check_options(

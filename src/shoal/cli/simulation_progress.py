@@ -37,6 +37,10 @@ class SimulationProgress:
     def __exit__(self, *_details: object) -> None:
         self._bar.stop()
 
+    def say(self, line: str) -> None:
+        """Print a line, above the bar if there is one."""
+        self._bar.console.print(line, markup=False, soft_wrap=True)
+
     def tell(self, what: str, share: float) -> None:
         """Show what runs now, and how much is done."""
         self._bar.update(self._task, description=what, completed=share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -9,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from shoal.cli.simulation_progress import SimulationProgress
+from shoal.compiled import is_cold, mark_warm, sentence_of
 from shoal.errors import UsageError
 from shoal.sweeps import Finished, Journal, Run, make_runs, usable_cores
 from shoal.sweeps.run import code_version
@@ -52,6 +54,30 @@ def parse_seeds(given: str | None, usual: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
+def _cold_kinds(runs: Sequence[Run]) -> list[str]:
+    """Return the kinds of simulation among the runs whose code is not compiled yet."""
+    from shoal.sim.training.warm_up import kind_of, kind_over
+
+    kinds = set()
+    for run in runs:
+        given = run.arguments
+        if "training" in given and "strategy" in given:
+            kinds.add(kind_of(given["training"], given["strategy"]))
+        elif "candidate" in given:
+            kinds.add(kind_over(getattr(given["candidate"], "carrier", "")))
+    return [each for each in sorted(kinds) if each and is_cold(_mark(each))]
+
+
+def _compiling(kind: str) -> str:
+    from shoal.sim.training.warm_up import DURATIONS, name_of
+
+    return sentence_of(name_of(kind), DURATIONS[kind])
+
+
+def _mark(kind: str) -> str:
+    return f"sim-{kind}"
+
+
 @dataclass(frozen=True, slots=True)
 class Sweeping:
     """How a command makes its runs."""
@@ -63,10 +89,22 @@ class Sweeping:
     def make(self, runs: list[Run], result: type[T]) -> list[Finished[T]]:
         """Make the runs with a bar that says how long the rest will take."""
         jobs = usable_cores() if self.jobs is None else self.jobs
+        cold = [] if self.ray else _cold_kinds(runs)
+        told: list[str] = []
         with SimulationProgress() as bar:
-            return make_runs(
-                runs, result, bar.tell, jobs=jobs, ray=self.ray, journal=Journal(self._file())
+
+            def tell(what: str, share: float) -> None:
+                while cold and not share:  # the first run begins: not all are in the journal
+                    told.append(cold.pop(0))
+                    bar.say(_compiling(told[-1]))
+                bar.tell(what, share)
+
+            finished = make_runs(
+                runs, result, tell, jobs=jobs, ray=self.ray, journal=Journal(self._file())
             )
+        for kind in told:
+            mark_warm(_mark(kind))
+        return finished
 
     def _file(self) -> Path:
         if self.runs is not None:

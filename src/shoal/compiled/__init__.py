@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from shoal.compiled.announcing import announce, be_silent, sentence_of
 from shoal.compiled.bits import lowest_bit, number_of_bits
-from shoal.compiled.cache import compiling_once, is_cold
+from shoal.compiled.cache import compiling_once, is_cold, kept_in, mark_warm
 from shoal.compiled.entry import entry
 from shoal.compiled.functions import compiled, inlined
 from shoal.compiled.memory import (
@@ -33,6 +34,8 @@ __all__ = [
     "U8",
     "Arena",
     "Zeros",
+    "announce",
+    "be_silent",
     "compiled",
     "compiling_once",
     "copy_bytes",
@@ -40,9 +43,12 @@ __all__ = [
     "grid_at",
     "inlined",
     "is_cold",
+    "kept_in",
     "lowest_bit",
+    "mark_warm",
     "number_of_bits",
     "prefetch",
     "rows_at",
     "rows_of_zeros",
+    "sentence_of",
 ]

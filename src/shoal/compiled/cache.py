@@ -93,13 +93,27 @@ def folder_for(module: str) -> str:
     return _folder_above() if is_above else _FOLDER
 
 
+def kept_in() -> Path:
+    """Return the folder that compiled code is kept in, if it can be."""
+    return Path(_FOLDER)
+
+
+def mark_warm(what: str) -> None:
+    """Note that `what` has been compiled and kept; nothing if nothing can be."""
+    with contextlib.suppress(OSError):
+        mark = _mark_of(what)
+        mark.parent.mkdir(exist_ok=True)
+        mark.touch()
+
+
 def is_cold(what: str) -> bool:
     """Return whether `what` has not been compiled yet for these sources and this processor."""
     return not _mark_of(what).exists()
 
 
 def _mark_of(what: str) -> Path:
-    return Path(_FOLDER, f"{_WARM}-{what}-{_processor()}")
+    is_above = what.startswith(tuple(ABOVE))
+    return Path(_folder_above() if is_above else _FOLDER, f"{_WARM}-{what}-{_processor()}")
 
 
 @contextlib.contextmanager

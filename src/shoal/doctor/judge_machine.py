@@ -198,7 +198,7 @@ def _code(facts: MachineFacts) -> Finding:
         facts.bind,
         "not yet compiled for this version",
         Verdict.BETTER,
-        "Nothing: the first job compiles it, in a minute at most.",
+        "Run shoal warm-up, or let the first job compile it, which takes it about a minute.",
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Final
 
+from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal.groups.all_workers import AllWorkers
 from shoal.groups.bipartite import Bipartite
@@ -80,10 +80,7 @@ def make_schedule(
 def _find(name: str) -> type[AbstractGroupSchedule]:
     if name in ALL_SCHEDULES:
         return ALL_SCHEDULES[name]
-    close = difflib.get_close_matches(name, ALL_SCHEDULES, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    message = f"There is no schedule {name!r}; choose one of {', '.join(ALL_SCHEDULES)}.{hint}"
-    raise UsageError(message)
+    raise UsageError(unknown("There is no schedule", name, ALL_SCHEDULES))
 
 
 def _check_group_size(

@@ -43,6 +43,8 @@ class Column:
     is_higher_better: bool = False
     absent: Callable[[RunResult], str] = lambda _: NOT_APPLICABLE
     """What to write where there is no value."""
+    is_of_some: bool = False
+    """Whether a run without a value is no worse for it: the only one with a value is no best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,10 @@ def _steps_to_target(run: RunResult) -> float | None:
 
 
 _STALENESS = Column(
-    ("Staleness", "largest", "(steps)"), lambda run: run.counters.get("max.staleness"), number
+    ("Staleness", "largest", "(steps)"),
+    lambda run: run.counters.get("max.staleness"),
+    number,
+    is_of_some=True,
 )
 
 
@@ -156,7 +161,8 @@ def _cells(column: Column, runs: Sequence[RunResult]) -> list[Cell]:
         for run, value in zip(runs, values, strict=True)
     ]
     choose = max if column.is_higher_better else min
-    best = column.text(choose(present)) if len(set(texts)) > 1 and present else None
+    compared = len(present) if column.is_of_some else len(set(texts))
+    best = column.text(choose(present)) if compared > 1 and present else None
     return [Cell(text, text == best) for text in texts]
 
 

@@ -70,9 +70,21 @@ _OF_PEERS: Final = (
         _classes("sent_packets_by_class"),
         ("layer_class",),
     ),
-    _Metric("sent_again_packets", "Of them, repetitions.", _field("sent_again_packets")),
-    _Metric("refused_packets", "Of them, not taken by this machine.", _field("refused_packets")),
-    _Metric("placed_bytes", "Payload received and put in its place.", _field("placed_bytes")),
+    _Metric(
+        "sent_again_packets",
+        "Data packets sent again because an earlier copy was not acknowledged.",
+        _field("sent_again_packets"),
+    ),
+    _Metric(
+        "refused_packets",
+        "Data packets that this machine's kernel did not take for sending.",
+        _field("refused_packets"),
+    ),
+    _Metric(
+        "placed_bytes",
+        "Payload of data packets received and put in its place.",
+        _field("placed_bytes"),
+    ),
     _Metric("received_packets", "Data packets received.", _importance("received"), ("importance",)),
     _Metric(
         "received_class_packets",
@@ -80,66 +92,83 @@ _OF_PEERS: Final = (
         _classes("received_packets_by_class"),
         ("layer_class",),
     ),
-    _Metric("unused_packets", "Of them, repeated or too late.", _field("unused_packets")),
+    _Metric(
+        "unused_packets",
+        "Data packets received that were repeated or came too late.",
+        _field("unused_packets"),
+    ),
     _Metric(
         "rejected_packets",
-        "Datagrams that are replayed, cut off or out of place.",
+        "Datagrams of the peer that were replayed, cut off or out of place.",
         _field("rejected_packets"),
     ),
     _Metric(
         "known_packets", "Packets that the peer is known to have sent.", _field("known_packets")
     ),
-    _Metric("missing_packets", "Of them, not here (yet).", _field("missing_packets"), counts=False),
-    _Metric("probes", "Questions asked after silence.", _field("probes")),
-    _Metric("bitmaps", "Answers that said what was missing.", _field("bitmaps")),
-    _Metric("stops", "Ends of messages told to their senders.", _field("stops")),
+    _Metric(
+        "missing_packets",
+        "Packets that the peer is known to have sent and that are not here, or not yet.",
+        _field("missing_packets"),
+        counts=False,
+    ),
+    _Metric(
+        "probes", "Questions sent to the peer after it was silent for too long.", _field("probes")
+    ),
+    _Metric(
+        "bitmaps",
+        "Answers sent to the peer that said which packets were missing.",
+        _field("bitmaps"),
+    ),
+    _Metric(
+        "stops", "Messages whose sender was told that the rest is not needed.", _field("stops")
+    ),
     _Metric(
         "sum_due_bytes",
-        "Contributions of the peer to sums with a loss bound.",
+        "Bytes that the peer was to contribute to sums with a loss bound.",
         _classes("sum_due_bytes"),
         ("layer_class",),
     ),
     _Metric(
         "sum_allowed_bytes",
-        "Of them, what the bound would let go missing.",
+        "Bytes that the bound would let go missing of the peer's contributions.",
         _classes("sum_allowed_bytes"),
         ("layer_class",),
     ),
     _Metric(
         "sum_missing_bytes",
-        "Of them, what has not been added.",
+        "Bytes of the peer's contributions that sums were made without.",
         _classes("sum_missing_bytes"),
         ("layer_class",),
     ),
     _Metric(
         "renewal_due_bytes",
-        "Parameters pulled from the peer with a bound.",
+        "Bytes of parameters pulled from the peer with a loss bound.",
         _field("renewal_due_bytes"),
     ),
     _Metric(
         "renewal_missing_bytes",
-        "Of them, what kept its older value.",
+        "Bytes of pulled parameters that got lost and kept their older value.",
         _field("renewal_missing_bytes"),
     ),
     _Metric(
         "peer_wait_seconds",
-        "From asking for operations to the peer's first packet in each.",
+        "Time from asking for an operation to the peer's first packet in it, added up.",
         _field("wait_s"),
     ),
     _Metric(
         "peer_moving_seconds",
-        "From the first to the last packet of each of the peer's messages.",
+        "Time from the first to the last packet of the peer's messages, added up.",
         _field("moving_s"),
     ),
     _Metric(
         "round_trip_seconds",
-        "Smoothed round trip with the peer's processing.",
+        "Smoothed round trip time to the peer, its processing included.",
         _field("round_trip_s"),
         counts=False,
     ),
     _Metric(
         "credit_packets",
-        "What may be sent to the peer now.",
+        "Packets that may be sent to the peer now.",
         _field("credit_packets"),
         counts=False,
     ),
@@ -147,35 +176,65 @@ _OF_PEERS: Final = (
 
 _OF_OPERATIONS: Final[tuple[tuple[str, str, Callable[[OperationStats], float], bool], ...]] = (
     ("operations", "Operations that have ended.", lambda each: each.ended, True),
-    ("failed_operations", "Of them, with an error.", lambda each: each.failed, True),
+    (
+        "failed_operations",
+        "Operations that have ended with an error.",
+        lambda each: each.failed,
+        True,
+    ),
     (
         "operation_wait_seconds",
-        "From asking for operations to their end.",
+        "Time from asking for operations to their end, added up.",
         lambda each: each.wait_s,
         True,
     ),
     (
         "operation_longest_wait_seconds",
-        "The longest of these waits.",
+        "Longest time from asking for an operation to its end so far.",
         lambda each: each.longest_wait_s,
         False,
     ),
 )
 
 _OF_RANK: Final[tuple[tuple[str, str, Callable[[TransportStats], float], bool], ...]] = (
-    ("budget_packets", "What all peers may have under way.", lambda s: s.budget_packets, False),
-    ("deadline_seconds", "What an operation may take.", lambda s: s.deadline_s, False),
+    (
+        "budget_packets",
+        "Packets that all peers together may have under way to this rank.",
+        lambda s: s.budget_packets,
+        False,
+    ),
+    (
+        "deadline_seconds",
+        "Time that an operation may take before it fails.",
+        lambda s: s.deadline_s,
+        False,
+    ),
     ("operations_under_way", "Operations that have not ended.", lambda s: s.under_way, False),
-    ("oldest_operation_seconds", "Age of the oldest of them.", lambda s: s.oldest_s, False),
+    (
+        "oldest_operation_seconds",
+        "Time since the oldest operation that has not ended was asked for.",
+        lambda s: s.oldest_s,
+        False,
+    ),
     (
         "rejected_datagrams",
         "Datagrams that were not the transport's, from anybody.",
         lambda s: s.total.rejected_packets,
         True,
     ),
-    ("send_calls", "System calls that sent.", lambda s: s.loop.send_calls, True),
-    ("receive_calls", "System calls that received.", lambda s: s.loop.receive_calls, True),
-    ("sleeps", "Times that the loop had nothing to do.", lambda s: s.loop.sleeps, True),
+    ("send_calls", "System calls that sent datagrams.", lambda s: s.loop.send_calls, True),
+    (
+        "receive_calls",
+        "System calls that received datagrams.",
+        lambda s: s.loop.receive_calls,
+        True,
+    ),
+    (
+        "sleeps",
+        "Times that the transport's loop slept because there was nothing to do.",
+        lambda s: s.loop.sleeps,
+        True,
+    ),
 )
 
 

@@ -1,30 +1,27 @@
 """Has Shoal's transport compiled, or its code loaded, before anybody waits or is timed.
 
-Some of it is compiled where a sum may first lose something, or is first sent as another type; so
-two ranks on this machine make such sums.
+As `numpy_warm_up`, with the sums that strategies around a torch optimizer make.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from shoal.runtime.host_copy import HOST
+from shoal.runtime.numpy_warm_up import ELEMENTS, LOSS_BOUND, NARROW, between_two
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.transports import DEFAULT_HOLES, LossOptions
-from shoal.runtime.udp.engine import Card, UdpEngine
-from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import POLICIES
 
-_DEADLINE_S: Final = 120.0
-_ELEMENTS: Final = 10_000
-"""Several packets."""
+if TYPE_CHECKING:
+    from shoal.runtime.udp.engine import UdpEngine
+
 _SUMS: Final = (
     LossOptions(),
-    LossOptions(0.1, POLICIES[DEFAULT_HOLES]),
-    LossOptions(0.1, POLICIES[DEFAULT_HOLES], wire="float16"),
+    LossOptions(LOSS_BOUND, POLICIES[DEFAULT_HOLES]),
+    LossOptions(LOSS_BOUND, POLICIES[DEFAULT_HOLES], wire=NARROW),
 )
 
 
@@ -33,29 +30,11 @@ def load_transport() -> None:
 
     Raises what goes wrong at a rank.
     """
-    engines = [UdpEngine(rank, 2, TransportConfig(), deadline_s=_DEADLINE_S) for rank in range(2)]
-    errors: list[BaseException] = []
-
-    def run(engine: UdpEngine) -> None:
-        try:
-            _make_sums(engine, [each.card for each in engines])
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            errors.append(error)
-        finally:
-            engine.close()  # by each at once: the first to close waits for the last
-
-    threads = [threading.Thread(target=run, args=(engine,), daemon=True) for engine in engines]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    between_two(_make_sums)
 
 
-def _make_sums(engine: UdpEngine, cards: list[Card]) -> None:
-    engine.start(cards)
+def _make_sums(engine: UdpEngine) -> None:
     communicator = TransportCommunicator(engine)
     for loss in _SUMS:
         communicator.loss = loss
-        communicator.all_reduce(torch.ones(_ELEMENTS, device=HOST)).wait()
+        communicator.all_reduce(torch.ones(ELEMENTS, device=HOST)).wait()

@@ -49,7 +49,7 @@ def in_processes(
     """
     context = multiprocessing.get_context("spawn")
     shares = context.SimpleQueue()
-    others = set(multiprocessing.active_children())
+    others, threads = set(multiprocessing.active_children()), set(threading.enumerate())
     pool = ProcessPoolExecutor(
         jobs, mp_context=context, initializer=_prepare_worker, initargs=(shares,)
     )
@@ -74,6 +74,10 @@ def in_processes(
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         _end([each for each in multiprocessing.active_children() if each not in others])
+        # The pool's threads notice, and end; one that is still at it when Python ends meets closed
+        # pipes, and Python says so after our last word.
+        for thread in set(threading.enumerate()) - threads:
+            thread.join(_END_S)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import torch
 
@@ -25,7 +25,7 @@ from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.initial_buffers import broadcast_buffers
 from shoal.train.replica import Replica, Stopwatch
-from shoal.train.strategies import check_strategy, make_strategy
+from shoal.train.strategies import check_strategy, make_strategy, refuse_options
 from shoal.train.strategy import Averaged
 from shoal.train.transport_samples import TransportSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
@@ -106,10 +106,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         overlap: GradientOverlap | AveragingOverlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
+        **unknown: Never,
     ) -> None:
         # Not calling super().__init__: the wrapped optimizer owns parameter groups and state.
         asked = {"overlap": overlap, "pull_bound": pull_bound}
         strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
+        refuse_options(strategy, unknown)
         if isinstance(optimizer, DistributedOptimizer):
             raise UsageError("This is a DistributedOptimizer already; wrap the one within it.")
         check_can_be_wrapped(optimizer, model)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from shoal.arguments import share
+from shoal.arguments import share, unknown
 from shoal.errors import UsageError
 from shoal.factory_options import check_option_names
 from shoal.train.ad_psgd import ADPSGD
@@ -50,13 +50,23 @@ def make_strategy(
             raise UsageError(message)
         return sync
     if not isinstance(sync, str) or sync not in STRATEGIES:
-        near = difflib.get_close_matches(str(sync), STRATEGIES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        message = f"There is no strategy {sync!r}{hint} Known: {', '.join(STRATEGIES)}."
-        raise UsageError(message)
+        raise UsageError(unknown("There is no strategy", sync, STRATEGIES))
     factory = STRATEGIES[sync]
     check_option_names(sync, factory, options or {})
     return factory(**(options or {}))
+
+
+def refuse_options(strategy: AbstractStrategy, options: Mapping[str, object]) -> None:
+    """Raise `UsageError` for options that `DistributedOptimizer` has not; say where they belong."""
+    for name, value in options.items():
+        factory = STRATEGIES.get(strategy.name, type(strategy))
+        message = f"DistributedOptimizer has no option {name!r}"
+        if name in inspect.signature(factory).parameters:
+            maker = getattr(factory, "__qualname__", type(strategy).__name__)
+            message += f"; options of a strategy go into it: sync=shoal.{maker}({name}={value!r})."
+        else:
+            message += f", and nor has strategy {strategy.name!r}."
+        raise UsageError(message)
 
 
 def check_strategy(

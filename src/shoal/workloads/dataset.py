@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal.workloads.cache import Arrays, converted, default_cache_dir, load_or_build
 from shoal.workloads.fetch import Fetcher
@@ -200,8 +201,7 @@ def _key(name: str) -> str:
 
 def _loader(name: str) -> Loader:
     if name not in DATASETS:
-        message = f"There is no data set {name!r}: choose one of {', '.join(DATASETS)}."
-        raise UsageError(message)
+        raise UsageError(unknown("There is no data set", name, DATASETS))
     return DATASETS[name]
 
 

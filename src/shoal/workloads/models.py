@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal.workloads.dataset import InputKind
 
@@ -148,8 +149,7 @@ def family_of(name: str) -> str:
     """Return the family of a model's name, vgg11 of vgg11:0.125. Raises `UsageError` if unknown."""
     family = name.partition(":")[0]
     if family not in MODELS:
-        message = f"There is no model {family!r}: choose one of {', '.join(MODELS)}."
-        raise UsageError(message)
+        raise UsageError(unknown("There is no model", family, MODELS))
     return family
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal.workloads.models import family_of
 
@@ -87,8 +88,7 @@ _MODELS = {
 def default_model(dataset: str) -> str:
     """Return the name of the model to train on a data set when the user names none."""
     if dataset not in _MODELS:
-        message = f"There is no data set {dataset!r}: choose one of {', '.join(_MODELS)}."
-        raise UsageError(message)
+        raise UsageError(unknown("There is no data set", dataset, _MODELS))
     return _MODELS[dataset]
 
 

@@ -59,5 +59,5 @@ def test_a_bucket_is_as_urgent_as_its_front_most_layer() -> None:
 
 
 def test_an_unknown_architecture_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match="there are vgg16"):
+    with pytest.raises(UsageError, match="choose one of vgg16"):
         architecture("alexnet")

@@ -21,7 +21,7 @@ SLOW = TrainingSpec(
 def told(*happened: tuple[int, int]) -> Progress:
     """Return the progress of three workers, of which each of these makes a step at a time."""
     steps = [0, 0, 0]
-    progress = Progress(lambda: min(steps))
+    progress = Progress(lambda: min(steps), workers=3, steps=10)
     for worker, now in happened:
         if progress.leads_since < now:
             progress.settle()

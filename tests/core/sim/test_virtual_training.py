@@ -393,7 +393,7 @@ def test_the_generator_is_asked_by_everyone() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("riples", {}, "did you mean 'ripples'"),
+        ("riples", {}, "Did you mean 'ripples'"),
         ("ripples", {"size": 3}, "'ripples' has no option 'size'; its options: group_size"),
         ("local-sgd", {"interval": 0}, "interval between synchronizations must be .* at least 1"),
         ("local-sgd", {"overlap": "backward"}, "overlap is one of none, next-steps where"),

@@ -6,13 +6,13 @@ machine's speed meets all of them. Every outcome is in the file before the next 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from shoal.arguments import unknown
 from shoal.bench.cluster.contenders import CONTENDERS, Contender
 from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
 from shoal.bench.cluster.task import Task
@@ -149,13 +149,8 @@ def make_plan(
     known = [*(each.name for each in (*SCENARIOS, *CONTENDERS)), *studies]
     for name in only:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            message = (
-                f"No scenario, contender or study is called {name!r}{hint}"
-                f" Known: {', '.join(known)}."
-            )
-            raise UsageError(message)
+            fault = "No scenario, contender or study is called"
+            raise UsageError(unknown(fault, name, known))
     plan = Plan(_FULL, _FULL_REPEATS, SCENARIOS, CONTENDERS)
     if quick:
         plan = Plan(

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from shoal.compiled import compiling_once
+from shoal.compiled import announce, compiling_once, is_cold
 from shoal.errors import DeadlineExceeded, ResourceError
 from shoal.lab.network.interfaces import (
     CHECKSUM,
@@ -301,6 +301,8 @@ class Fabric:
     def _start(self) -> None:
         self._stopping = False
         self._cables.loop["started"] = time.monotonic_ns()
+        if is_cold("switch"):
+            announce("the lab's switch", "half a minute")
         with compiling_once("switch"):
             self._cables.loop["wanted"] = 1
             forward(self._state, self._cables)

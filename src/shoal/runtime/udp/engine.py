@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from shoal.compiled import compiling_once, is_cold
+from shoal.compiled import announce, compiling_once, is_cold
 from shoal.errors import MismatchError, ShoalError, UsageError
+from shoal.runtime.launch import rank_on_host
 from shoal.runtime.udp.lane import Lane, LaneCard
 from shoal.runtime.udp.links import LinkListener, PeerLinks
 from shoal.runtime.udp.operation_log import OperationLog
@@ -275,8 +275,8 @@ class UdpEngine:
     def _load_code(self) -> None:
         """Load or compile what the lanes call, before any deadline runs: that may take a while."""
         cold = is_cold("transport")
-        if cold and self.endpoint.rank == 0:
-            sys.stderr.write("compiling the transport, once for this version of it ...\n")
+        if cold and rank_on_host(self.endpoint.rank) == 0:
+            announce("the transport", "about a minute")
         tables = MessageTables(self.endpoint.world_size, self.endpoint.config.segment_bytes, RAW)
         with compiling_once("transport"):
             slot = self.endpoint.post(tables, 0, 0, 0)

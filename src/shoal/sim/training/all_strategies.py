@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal.factory_options import check_option_names, check_option_types
 from shoal.groups import GeneratorConfig, ds_sync_schedule
@@ -134,10 +134,7 @@ def make_simulated(name: str, options: Mapping[str, Any]) -> AbstractSimulatedSt
     """
     known = SIMULATED | BASELINES
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        message = f"There is no strategy {name!r}{hint} Known: {', '.join(known)}."
-        raise UsageError(message)
+        raise UsageError(unknown("There is no strategy", name, known))
     factory = known[name]
     for option in options:
         if option in NOT_SIMULATED and option not in inspect.signature(factory).parameters:

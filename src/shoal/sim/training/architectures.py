@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal.sim.training.model import Layer, ModelSize
 
@@ -218,7 +219,5 @@ _ARCHITECTURES: Final[dict[str, Callable[[], Sequence[Counted]]]] = {
 def architecture(name: str) -> Architecture:
     """Return the architecture of this name. Raises `UsageError` if there is none."""
     if name not in _ARCHITECTURES:
-        known = ", ".join(_ARCHITECTURES)
-        message = f"There is no architecture {name!r}; there are {known}."
-        raise UsageError(message)
+        raise UsageError(unknown("There is no architecture", name, _ARCHITECTURES))
     return Architecture(name, tuple(_ARCHITECTURES[name]()))
