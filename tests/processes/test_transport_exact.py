@@ -128,7 +128,7 @@ print(json.dumps(found))
 
 def test_arrays_of_whole_numbers_are_summed_exactly() -> None:
     port = free_port()
-    ended = outcomes([start(rank, 2, port, SCRIPT) for rank in range(2)])
+    ended = outcomes([start(rank, 2, port, SCRIPT, **DROPPING) for rank in range(2)])
     for code, out, error in ended:
         assert code == 0, error
         least = json.loads(out)
