@@ -15,7 +15,7 @@ from shoal.compiled import compiled, inlined
 from shoal.sim.packet import sources
 from shoal.sim.packet.calendar import push
 from shoal.sim.packet.window import FULL, NOBODY, NONE, inject, next_due
-from shoal.sim.transports import controls, receiving, round_trips, senders
+from shoal.sim.transports import controls, probing, receiving, round_trips, senders
 from shoal.sim.transports.tables import Mode
 from shoal.switching.network import free_row
 from shoal.switching.random_bits import mixed
@@ -84,6 +84,8 @@ def _fill(ends: Ends, flow: Row, record: Row, number: int) -> None:
     flow.paced_at = flow.is_limited = flow.is_over = flow.is_urgent = 0
     flow.peak = flow.rise_s = flow.reno = flow.prior = 0.0
     flow.reordering, flow.due = ends.rules[0].reordering, NEVER
+    flow.available = flow.packets
+    probing.begin(flow)
 
 
 @compiled
@@ -163,6 +165,8 @@ def _wake(state: State, ends: Ends, index: int, row: int, now: int) -> int:
             ends.arrived[index, :] = 0
             _free(ends, index)
             return -1
+    elif flow.probe_due <= now:
+        senders.note_probe_due(ends, index, now)
     return index
 
 
@@ -175,7 +179,7 @@ def _begin(ends: Ends, flow: Row, now: int) -> None:
         took = int(size * 8.0 * PICOSECONDS / ends.rules[0].local_rate)
         flow.due = max(now, ends.local_free_at[host]) + took
         ends.local_free_at[host] = flow.due
-        flow.mode, flow.packets = LOCAL, 0
+        flow.mode, flow.packets, flow.available = LOCAL, 0, 0
 
 
 @inlined

@@ -87,8 +87,29 @@ FLOW: Final = np.dtype(
         ("peak", "<f8"),  # window before the last reduction (W_max)
         ("rise_s", "<f8"),  # seconds until the window is there again (K)
         ("reno", "<f8"),  # window that Reno would have (W_est)
-        ("prior", "<f8"),  # window when the epoch's reduction came (cwnd_prior)
-        ("line", "u1", (16,)),
+        ("prior", "<f8"),  # window when the last reduction came (cwnd_prior); 0: none has
+        ("shortest", "<i8"),  # round trip so far; NEVER: none is known
+        ("round_shortest", "<i8"),  # of a round of slow start
+        ("round_at", "<i8"),  # when it began
+        ("train_at", "<i8"),  # when the last acknowledgement of its first train came
+        ("round_to", "<i4"),  # it ends when everything up to this one is acknowledged
+        ("samples", "u1"),  # of its round trip
+        ("has_left", "u1"),  # slow start, before a loss
+        # What recovery needs (`reduction`).
+        ("probes_new", "u1"),  # the probe is a packet that was never sent before
+        ("entered", "<f8"),  # window when it began
+        ("delivered", "<i4"),  # packets since
+        ("sent_in_recovery", "<i4"),
+        # What finds losses that three later packets do not tell of (`probing`).
+        ("probe_due", "<i8"),  # when to probe; NEVER: not
+        ("probe_at", "<i8"),  # when the probe that is under way was sent
+        ("overtaken_at", "<i8"),  # when what is overtaken is lost
+        ("watched_at", "<i8"),  # since when the first missing packet is known to be sent again
+        ("probe_to", "<i4"),  # what is acknowledged then ends the probe; -1: there is none
+        ("overtaken_to", "<i4"),  # those before it have been overtaken; -1: none is watched
+        ("watched", "<i4"),  # the first missing packet; -1: none is watched
+        ("chosen", "<i4"),  # is to be sent again next; -1: what is lost, in order
+        ("available", "<i4"),  # packets that there are to send by now
     ],
     align=True,
 )
@@ -149,7 +170,9 @@ RULES: Final = np.dtype(
         ("ecn", "u1"),  # bits of every packet sent
         ("backs_off", "u1"),  # a timeout that follows on another comes twice as late
         ("recovers_fast", "u1"),  # what is overtaken by others is taken for lost
-        ("pad", "u1", (3,)),
+        ("probes", "u1"),  # it looks for losses of which nothing tells (RFC 8985)
+        ("reduces", "u1"),  # in recovery the window shrinks, over a round trip
+        ("pad", "u1", (1,)),
     ],
     align=True,
 )
@@ -169,7 +192,8 @@ SEGMENT: Final = np.dtype(
 
 `sequence` is the packet's, or of an acknowledgement that of the packet that it answers; `run` says
 how many just before that have arrived as well (the first SACK block, RFC 2018), `ack` which packet
-the receiver is waiting for, `echo` whether the packet came with a congestion mark.
+the receiver is waiting for, `echo` how the packet came: with a congestion mark, for a second time
+(`receiving`).
 """
 
 Row: TypeAlias = Any
