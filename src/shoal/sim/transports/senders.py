@@ -19,7 +19,7 @@ from shoal.sim.transports import controls, probing, reduction, round_trips, scor
 from shoal.sim.transports.receiving import COPY, MARK
 from shoal.sim.transports.tables import Mode
 from shoal.switching.network import take_row
-from shoal.switching.tables import NEVER
+from shoal.switching.tables import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shoal.sim.transports.tables import Ends, Row
     from shoal.switching.tables import State
 
+LOCAL = int(Mode.LOCAL)
 OPEN, RECOVERY, TIMED_OUT = int(Mode.OPEN), int(Mode.RECOVERY), int(Mode.TIMED_OUT)
 
 
@@ -119,7 +120,9 @@ def send(state: State, window: Window, ends: Ends, index: int, now: int) -> int:
     """Send what may be sent and set the timer; return a `Problem`: then this can be tried again."""
     rules, flow, ring = ends.rules[0], ends.flows[index], ends.acknowledged[index]
     is_held_back, has_sent = False, False
-    while True:
+    if flow.mode == LOCAL:
+        _move_within(ends, flow, now)
+    while flow.mode != LOCAL:
         flow.is_limited = scoreboard.under_way(flow) >= int(flow.window)
         if flow.is_limited and not flow.is_urgent:
             break
@@ -132,16 +135,8 @@ def send(state: State, window: Window, ends: Ends, index: int, now: int) -> int:
         problem = _send_packet(state, window, ends, index, sequence, now)
         if problem != NONE:
             return problem
-        flow.is_urgent, has_sent = 0, True
-        if flow.mode == RECOVERY:
-            flow.sent_in_recovery += 1
-        if sequence == flow.nxt:
-            flow.nxt += 1
-        else:
-            scoreboard.note_sent_again(flow, sequence, now)
-            ends.records[flow.record].retransmitted += 1
-        if flow.due == NEVER:
-            flow.due = now + round_trips.timeout(rules, flow)
+        _note_sent(ends, flow, sequence, now)
+        has_sent = True
     if has_sent:
         probing.schedule(rules, flow, now)
     wanted = min(flow.due, flow.probe_due)
@@ -150,6 +145,31 @@ def send(state: State, window: Window, ends: Ends, index: int, now: int) -> int:
     if wanted < flow.timer_at:
         return set_timer(state, window, ends, index, wanted)
     return NONE
+
+
+@inlined
+def _note_sent(ends: Ends, flow: Row, sequence: int, now: int) -> None:
+    flow.is_urgent = 0
+    if flow.mode == RECOVERY:
+        flow.sent_in_recovery += 1
+    if sequence == flow.nxt:
+        flow.nxt += 1
+    else:
+        scoreboard.note_sent_again(flow, sequence, now)
+        ends.records[flow.record].retransmitted += 1
+    if flow.due == NEVER:
+        flow.due = now + round_trips.timeout(ends.rules[0], flow)
+
+
+@inlined
+def _move_within(ends: Ends, flow: Row, now: int) -> None:
+    """Let the next piece that there is move within its host, after all that moves there already."""
+    if flow.due == NEVER and flow.nxt < flow.available:
+        size, host = ends.records[flow.record].size * flow.piece // flow.packets, flow.source
+        took = int(size * 8.0 * PICOSECONDS / ends.rules[0].local_rate)
+        flow.due = max(now, ends.local_free_at[host]) + took
+        ends.local_free_at[host] = flow.due
+        flow.nxt += flow.piece
 
 
 @inlined
@@ -185,7 +205,7 @@ def _send_packet(
     state: State, window: Window, ends: Ends, index: int, sequence: int, now: int
 ) -> int:
     rules, flow, row = ends.rules[0], ends.flows[index], take_row(state)
-    is_last = sequence == flow.packets - 1
+    is_last = (sequence + 1) % flow.piece == 0
     problem = inject(
         state,
         window,

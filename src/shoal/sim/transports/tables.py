@@ -1,8 +1,9 @@
 """The rows that flows, transfers and records are made of, and what a packet says to their ends.
 
 A flow is a message from host to host: `packets` packets, numbered from 0, all but the last of full
-size. Its row holds both ends: the sender's windows, scoreboard and timer, and what the receiver
-has. Times are picoseconds, sizes bytes on the link, windows packets.
+size; or the messages of a ring's rounds, one after the other. Its row holds both ends: the sender's
+windows, scoreboard and timer, and what the receiver has. Times are picoseconds, sizes bytes on the
+link, windows packets.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ FLOW: Final = np.dtype(
         ("target", "<i4"),
         ("port", "<i4"),  # of the source
         ("back_port", "<i4"),  # of the target
-        ("last_size", "<i4"),  # bytes of the last packet
+        ("last_size", "<i4"),  # bytes of the last packet, of each piece
         ("backoff", "<i4"),  # timeouts since something was acknowledged
         ("reordering", "<i4"),  # packets acknowledged beyond one before it is taken for lost
         ("transfer", "<i4"),
@@ -110,6 +111,10 @@ FLOW: Final = np.dtype(
         ("watched", "<i4"),  # the first missing packet; -1: none is watched
         ("chosen", "<i4"),  # is to be sent again next; -1: what is lost, in order
         ("available", "<i4"),  # packets that there are to send by now
+        # What makes flows rounds of a ring, over connections that stay (`connections`).
+        ("piece", "<i4"),  # packets of a round, of which the last is `last_size` long
+        ("feeds", "<i4"),  # the flow that sends on what arrives, a round later; -1: none
+        ("connection", "<i4"),  # row of what outlasts it; -1: nothing does
     ],
     align=True,
 )
@@ -133,6 +138,29 @@ RECORD: Final = np.dtype(
 )
 """What has become of a flow, kept when its row is used again."""
 
+CONNECTION: Final = np.dtype(
+    [
+        ("used_at", "<i8"),  # until when; -1: not yet
+        ("window", "<f8"),
+        ("threshold", "<f8"),
+        ("smoothed", "<i8"),
+        ("variation", "<i8"),
+        ("shortest", "<i8"),
+        ("epoch", "<i8"),
+        ("peak", "<f8"),
+        ("rise_s", "<f8"),
+        ("reno", "<f8"),
+        ("prior", "<f8"),
+        ("fraction", "<f8"),
+        ("reordering", "<i4"),
+        ("has_left", "u1"),
+        ("is_busy", "u1"),  # a flow uses it
+        ("pad", "u1", (2,)),
+    ],
+    align=True,
+)
+"""As the fields of `FLOW`."""
+
 TRANSFER: Final = np.dtype([("flows", "<i4"), ("next", "<i4")], align=True)
 
 CORE: Final = np.dtype(
@@ -142,6 +170,7 @@ CORE: Final = np.dtype(
         ("flows", "<i4"),  # rows in use
         ("timers", "<i4"),  # rows of packets that are theirs
         ("finished", "<i4"),  # transfers that nobody has taken yet
+        ("fed", "<i4"),  # flow that has something to send on, and has not been asked; -1: none
         ("ended", "<i8"),  # flows
         ("given_up", "<i8"),  # flows whose sender has stopped trying
         ("started", "<i8"),  # flows, ever: the number of records
@@ -212,6 +241,8 @@ class Ends(NamedTuple):
     transfers: NDArray[np.void]
     finished: NDArray[np.int32]
     records: NDArray[np.void]
+    connections: NDArray[np.void]
+    """What flows leave to the next ones between the same hosts: rows of `CONNECTION`."""
     local_free_at: NDArray[np.int64]
     """By host: when what has been sent within it is through."""
     segments: NDArray[np.void]
@@ -236,9 +267,11 @@ def new_ends(packets: NDArray[np.void], *, flows: int, hosts: int, most_window: 
         transfers=np.zeros(flows, TRANSFER),
         finished=np.zeros(flows, np.int32),
         records=np.zeros(0, RECORD),
+        connections=np.zeros(0, CONNECTION),
         local_free_at=np.zeros(hosts, np.int64),
         segments=packets.view(SEGMENT),
     )
+    ends.core["fed"] = -1
     for table in (ends.flows, ends.transfers):
         table["next"] = np.arange(1, flows + 1)
         table["next"][-1] = -1
