@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from shoal.bench.reference_flows import PATTERNS, scenario_of
-from shoal.bench.reference_networks import cross_traffic, incast, lossy_path, ring, with_colors
+from shoal.bench.reference_networks import (
+    cross_traffic,
+    full_buffer,
+    incast,
+    incast_beside_ring,
+    lossy_path,
+    ring,
+    shared_trunk,
+    slow_link,
+    with_colors,
+)
 from shoal.bench.reference_tools import run_ns3, run_simgrid
 
 REFERENCE = Path(__file__).parents[1] / "tests" / "core" / "sim" / "reference"
@@ -63,6 +73,26 @@ def ns3_cases() -> list[dict[str, Any]]:
         for loss in (0.001, 0.01):
             scenario = lossy_path(control, loss, 10_000)
             add(f"{control}, loss {loss:g}", scenario, MANY_SEEDS)
+    return cases + overflow_cases()
+
+
+def overflow_cases() -> list[dict[str, Any]]:
+    """Return cases of TCP over ports that drop at their limit."""
+    cases = []
+
+    def add(name: str, scenario: dict[str, Any], seeds: tuple[int, ...] = (1,)) -> None:
+        cases.append({"name": f"overflow, {name}", "scenario": scenario, "seeds": seeds})
+
+    for control in ("newreno", "cubic"):
+        add(f"slow link, {control}", slow_link(control))
+        for limit in (20, 100):
+            add(f"buffer of {limit}, {control}", full_buffer(control, limit, 8_000))
+        add(f"shared trunk, {control}", shared_trunk(control), TEN_SEEDS)
+        for wait in (0.2, 0.01):
+            scenario = incast_beside_ring(control, wait)
+            add(f"incast beside a ring, least timeout {wait:g} s, {control}", scenario, TEN_SEEDS)
+    scenario = full_buffer("cubic", 20, 8_000) | {"recovery": "plain-prr"}
+    add("buffer of 20, cubic, plain-prr", scenario)
     return cases
 
 

@@ -160,7 +160,11 @@ WRONG = [
     ("count = 8", 'names = ["a", "7"]', "line 4: names: Programs take '7' for an address"),
     ("count = 8", 'names = ["localhost", "a"]', "line 4: names: Programs take 'localhost'"),
     ("count = 8", "count = 7", "line 7: 7 hosts cannot be divided among 2 leaves"),
-    ("count = 8", "count = true", "line 4: count: It takes a whole number of 1 to 4096, not True"),
+    (
+        "count = 8",
+        "count = true",
+        "line 4: count: It takes a whole number of 1 to 100000, not True",
+    ),
     ("46 =", "64 =", "line 29: 64: A DSCP is 0 to 63"),
     ("slower = 5", "slower = 0.2", "line 47: slower: A host is 1 to 1000 times slower"),
     ("30 kB", "x", "line 23: from: It takes a size such as"),

@@ -19,12 +19,15 @@ from shoal.reproduce.dlcp import (
     DLCP,
     JOBS,
     TCP,
+    TIMED,
+    TIMEOUTS_S,
     Measured,
     Tolerance,
     Trial,
     lose,
     measure_trial,
     plan,
+    timeout_words,
 )
 from shoal.reproduce.dlcp_claims import claims
 from shoal.reproduce.scenarios import read_parts
@@ -101,6 +104,39 @@ def test_claims_say_what_was_reached_and_what_was_missed() -> None:
     worse = {key: spread_of([0.9 if key[1] < BOUND else 0.8]) for key in learned}
     last = claims(whole, results, worse)[-1]
     assert last.verdict == "missed"
+
+
+def test_rivals_over_tcp_have_every_timer_and_are_judged_by_linuxs() -> None:
+    """A timer of 200 us, a thousandth of Linux's, makes steps and tails short; verdicts wait."""
+    whole = plan(quick=True)
+    for part in (whole.flows, whole.end_to_end, whole.gray):
+        timed = [each for each in part if each.rival.transport in TIMED]
+        assert {each.min_timeout_s for each in timed} == set(TIMEOUTS_S)
+        others = [each for each in part if each.rival.transport not in TIMED]
+        assert {each.min_timeout_s for each in others} == {None}
+    assert all(trial.is_usual for trial in whole.clock)
+
+    def found(trial: Trial) -> Measured:
+        slow = trial.min_timeout_s == 0.2
+        own = measured(trial)
+        return (
+            replace(own, step_ms=50 * own.step_ms, flow_ms=9.0, flow_p99_ms=90.0) if slow else own
+        )
+
+    results = {trial: found(trial) for trial in whole.trials}
+    learned = {(each, loss): spread_of([0.9]) for each in whole.tolerances for loss in whole.losses}
+    said = {each.what: each for each in claims(whole, results, learned)}
+    assert said["Flow time, 16 hosts: DLCP less than DCTCP, mean / tail"].verdict == "reached"
+    served = next(each for what, each in said.items() if "layers by priority over TCP" in what)
+    assert served.ours.startswith("4900.0 % faster")
+
+
+def test_the_least_timeout_is_the_trials() -> None:
+    trial = Trial("8", "resnet50", TCP, "all-reduce", loss=0.01)
+    short, usual = (measure_trial(replace(trial, min_timeout_s=s), 1) for s in (200e-6, 0.2))
+    assert short.digest != usual.digest
+    assert timeout_words(replace(trial, min_timeout_s=200e-6)) == "200 us"
+    assert timeout_words(replace(trial, min_timeout_s=0.2)) == "200 ms"
 
 
 def test_a_lossy_link_costs_tcp_more() -> None:

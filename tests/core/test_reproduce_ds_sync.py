@@ -104,6 +104,27 @@ def test_the_best_case_is_named_and_one_that_is_too_small_is_missed() -> None:
     assert [each.verdict for each in claims[6:]] == ["missed"] * 4
 
 
+def test_who_knew_more_is_in_a_row_of_its_own_and_not_judged() -> None:
+    """Only where ranks are scattered, and only by the division that is told the racks, it wins."""
+
+    def fast_by_racks(name: str) -> float:
+        return 10.0 if name.startswith("bert on scattered, DS-Sync, topology") else 100.0
+
+    accuracies, timings = paper.reproduce(
+        JOBS, ("flat", "scattered"), (), (1, 2), made(fast_by_racks, lambda *_: 10.0)
+    )
+    judged, blind = [], []
+    for claim in claims_of(JOBS, accuracies, timings)[6:]:
+        (blind if claim.verdict == "not judged" else judged).append(claim)
+    assert [each.verdict for each in judged] == ["missed"] * 4
+    assert [each.what for each in blind] == [
+        "DS-Sync that knows the racks over ring all-reduce that does not, best case",
+        "DS-Sync that knows the racks over hierarchical all-reduce that does not, best case",
+    ]
+    where = "(bert, scattered, DS-Sync, topology)"
+    assert {each.ours for each in blind} == {f"10.00 times as fast, 90% less time {where}"}
+
+
 def test_without_a_target_there_is_no_time_and_no_claim() -> None:
     def never_twice(name: str, seed: int) -> float | None:
         return None if seed == 2 else 10.0

@@ -17,6 +17,7 @@ from shoal.errors import DataError, UsageError
 from shoal.reproduce import ripples as paper
 from shoal.reproduce.ds_sync_jobs import JOBS, jobs_on
 from shoal.reproduce.learning import Learned
+from shoal.sim.training.outcome import Outcome
 from shoal.sweeps import Finished, make_runs
 
 pytestmark = pytest.mark.timeout(300)
@@ -123,7 +124,8 @@ def test_sweeps_hold_every_size_and_interval_once() -> None:
 
 
 def test_who_is_slow_matters_to_those_who_wait_for_everyone() -> None:
-    cases = [c for c in paper.main_cases() if c.strategy in ("all-reduce", "ripples")]
+    chosen = ("all-reduce", "ripples")
+    cases = [c for c in paper.main_cases() if c.strategy in chosen and not c.options]
     runs = paper.runs_of(cases, [1], TINY)
     results = paper.results_of(cases, make_runs(runs, Learned, lambda *_: None))
     at = {(each.case.strategy, each.case.slowdown): each for each in results}
@@ -133,6 +135,22 @@ def test_who_is_slow_matters_to_those_who_wait_for_everyone() -> None:
     again = make_runs(paper.runs_of(cases[:1], [1, 2], TINY), Learned, lambda *_: None)
     assert again[0].result == results[0].runs[0]
     assert again[1].result.digest != again[0].result.digest
+
+
+def test_a_hosts_link_and_software_are_varied_where_they_are_not_known() -> None:
+    runs = paper.timing_runs(1)
+    timed = paper.timings_of(make_runs(runs, Outcome, lambda *_: None))
+    assert len(timed) == 4 * 7
+    at = {
+        (each.machine.words, each.case.strategy, bool(each.case.options)): each.step_ms
+        for each in timed
+    }
+    worker, worker_software, host, _ = (machine.words for machine in paper.MACHINES)
+    assert at[host, "ripples-static", False] > 1.1 * at[worker, "ripples-static", False]
+    # a ring of 16 pays for 30 messages, groups of a host and a pair for few
+    assert at[worker_software, "all-reduce", False] > at[worker, "all-reduce", False] + 29
+    assert at[worker_software, "ripples", True] < at[worker, "ripples", True] + 10
+    assert at[worker, "ripples", True] < at[worker, "ripples", False]
 
 
 def test_the_command_writes_tables_runs_and_figures(
@@ -148,7 +166,9 @@ def test_the_command_writes_tables_runs_and_figures(
     result = CliRunner().invoke(reproduce_app, arguments)
     assert result.exit_code == 0, result.output
     report = json.loads(out.read_text())
-    assert len(report["results"]) == 18
+    assert len(report["results"]) == 21
+    assert len(report["timings"]) == 28
+    assert "What is not known of their machines" in result.stdout
     assert report["seeds"] == [1]
     assert 'model = "vgg16-cifar"' in report["scenario"]
     assert all(run["digest"] for each in report["results"] for run in each["runs"])

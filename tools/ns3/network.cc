@@ -28,6 +28,8 @@ struct Settings {
   double loss = 0;                         // from leaf 0 to spine 0
   int seed = 1;
   bool isHashed = false;                   // a flow keeps to a spine
+  int slowHost = -1;                       // its link has slowRate, both ways; -1: none
+  double slowRate = 0;
 };
 
 // SplitMix64's finalizer: switches choose by it in Shoal.
@@ -201,6 +203,22 @@ private:
   }
 };
 
+// As ns-3's, but a duplicate acknowledgement adds no packet to what its SACK block has counted, as RFC
+// 6937 has it and ns-3 from 3.45 on.
+class PlainPrr : public TcpPrrRecovery {
+public:
+  static TypeId GetTypeId()
+  {
+    static TypeId tid = TypeId("shoal_reference::PlainPrr").SetParent<TcpPrrRecovery>().AddConstructor<PlainPrr>();
+    return tid;
+  }
+  void DoRecovery(Ptr<TcpSocketState> tcb, uint32_t deliveredBytes, bool) override
+  {
+    TcpPrrRecovery::DoRecovery(tcb, deliveredBytes, false);
+  }
+  Ptr<TcpRecoveryOps> Fork() override { return CopyObject<PlainPrr>(this); }
+};
+
 struct Counts {
   long long hops = 0, deviceDrops = 0, discDrops = 0, marks = 0, lost = 0;
   double processor = 0, simulated = 0;
@@ -240,7 +258,8 @@ public:
       fabrics.push_back(fabric);
     }
     for (int h = 0; h < settings.hosts; h++)
-      Join(h, settings.hosts + h / each, settings.rate, settings.delay);
+      Join(h, settings.hosts + h / each, h == settings.slowHost ? settings.slowRate : settings.rate,
+           settings.delay);
     for (int l = 0; l < settings.leaves; l++)
       for (int s = 0; s < settings.spines; s++)
         Join(settings.hosts + l, settings.hosts + settings.leaves + s, settings.trunkRate, settings.trunkDelay);
@@ -492,6 +511,7 @@ struct Tcp {
   Counts Run(const Settings& settings, double begin, double limit)
   {
     const uint32_t segment = segmentBytes;
+    PlainPrr::GetTypeId();
     Config::SetDefault("ns3::TcpL4Protocol::SocketType", TypeIdValue(TypeId::LookupByName(control)));
     Config::SetDefault("ns3::TcpL4Protocol::RecoveryType", TypeIdValue(TypeId::LookupByName(recovery)));
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(segment));
@@ -501,7 +521,6 @@ struct Tcp {
     Config::SetDefault("ns3::TcpSocket::RcvBufSize", UintegerValue(mostWindow * segment));
     Config::SetDefault("ns3::TcpSocketBase::MinRto", TimeValue(Seconds(minTimeout)));
     Config::SetDefault("ns3::TcpSocketBase::ClockGranularity", TimeValue(MicroSeconds(1)));
-    Config::SetDefault("ns3::TcpCubic::HyStart", BooleanValue(false));
     Network network(settings);
     left = static_cast<int>(messages.size());
     for (std::size_t k = 0; k < messages.size(); k++) {

@@ -12,10 +12,15 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from random import Random
 
 DISCIPLINES = ("tail", "bands", "priority-red", "mark", "colors")
 CONTROLS = {"dctcp": "ns3::TcpDctcp", "newreno": "ns3::TcpNewReno", "cubic": "ns3::TcpCubic"}
-RECOVERIES = {"classic": "ns3::TcpClassicRecovery", "prr": "ns3::TcpPrrRecovery"}
+RECOVERIES = {
+    "classic": "ns3::TcpClassicRecovery",
+    "prr": "ns3::TcpPrrRecovery",
+    "plain-prr": "shoal_reference::PlainPrr",
+}
 BEGIN_S = 1.0
 """On ns-3's clock, when messages may begin; connections are made before."""
 LIMIT_S = 1000.0
@@ -46,8 +51,11 @@ def run(reference, scenario: dict) -> dict:
         tcp.mostWindow = scenario["most_window"]
         tcp.segmentBytes = SEGMENT_BYTES
         tcp.minTimeout = scenario["min_timeout_s"]
-        for message in scenario["messages"]:
+        spread = scenario.get("start_spread_ns", 0)
+        for number, message in enumerate(scenario["messages"]):
             source, target, packets, start_ns, *after = message
+            if spread:
+                start_ns += Random(1000 * scenario["seed"] + number).randrange(spread)
             tcp.Add(source, target, packets * SEGMENT_BYTES, start_ns, *(after or [-1]))
         tcp.sampleEvery = scenario.get("sample_ns", 0)
         counts = tcp.Run(settings, BEGIN_S, LIMIT_S)
@@ -98,6 +106,8 @@ def make_settings(reference, scenario: dict):
     settings.weight = scenario.get("average_weight", 1.0)
     settings.probability = scenario.get("probability", 1.0)
     settings.loss = scenario.get("loss", 0.0)
+    settings.slowHost = scenario.get("slow_host", -1)
+    settings.slowRate = scenario.get("slow_rate", 0)
     settings.isHashed = scenario.get("hashed", False)
     return settings
 

@@ -158,6 +158,94 @@ def lossy_path(control: str, loss: float, packets: int) -> Scenario:
     }
 
 
+TCP: Final[Scenario] = {
+    "discipline": "tail",
+    "recovery": "prr",
+    "first_window": 10,
+    "most_window": 1024,
+    "min_timeout_s": 0.2,
+}
+"""Of what overflows: ports that drop at their limit, and everything else by ns-3's defaults."""
+
+
+def slow_link(control: str) -> Scenario:
+    """Return a ring's flows on 8 hosts of 50 Mbit/s, of which the first has a tenth of that."""
+    return (
+        FABRIC
+        | TCP
+        | _shape(8, 1)
+        | {
+            "rate": 50_000_000,
+            "delay_ns": 50_000,
+            "limit_packets": 87,
+            "host_limit_packets": UNLIMITED,
+            "slow_host": 0,
+            "slow_rate": 5_000_000,
+            "control": control,
+            "messages": [[host, (host + 1) % 8, 1_162, 0] for host in range(8)],
+        }
+    )
+
+
+def full_buffer(control: str, limit: int, packets: int) -> Scenario:
+    """Return one message over a path of 100 Mbit/s and 20 ms whose port holds `limit` packets."""
+    return lossy_path(control, 0.0, packets) | {"limit_packets": limit}
+
+
+def shared_trunk(control: str) -> Scenario:
+    """Return two rings of 8 hosts, each dealt to both leaves, which one trunk of 4:1 joins."""
+    rings = [[0, 8, 1, 9, 2, 10, 3, 11], [4, 12, 5, 13, 6, 14, 7, 15]]
+    messages = [
+        [a, b, 400, 0] for ring in rings for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)
+    ]
+    return (
+        FABRIC
+        | TCP
+        | {
+            "hosts": 16,
+            "leaves": 2,
+            "spines": 1,
+            "rate": 100_000_000,
+            "trunk_rate": 200_000_000,
+            "delay_ns": 50_000,
+            "limit_packets": 87,
+            "host_limit_packets": UNLIMITED,
+            "control": control,
+            "messages": messages,
+            "start_spread_ns": 1_000_000,
+        }
+    )
+
+
+def incast_beside_ring(control: str, min_timeout_s: float) -> Scenario:
+    """Return 15 hosts that send to one while all 16 send to their next, behind one switch."""
+    ring = [[host, (host + 1) % 16, 400, 0] for host in range(16)]
+    return (
+        FABRIC
+        | TCP
+        | _shape(16, 1)
+        | {
+            "rate": 1_000_000_000,
+            "delay_ns": 10_000,
+            "limit_packets": 87,
+            "host_limit_packets": UNLIMITED,
+            "control": control,
+            "min_timeout_s": min_timeout_s,
+            "messages": [*([host, 0, 64, 0] for host in range(1, 16)), *ring],
+            "start_spread_ns": 1_000_000,
+        }
+    )
+
+
+def starts_of(scenario: Scenario) -> list[int]:
+    """Return when each message begins, ns: apart by chance up to `start_spread_ns`."""
+    spread = scenario.get("start_spread_ns", 0)
+    return [
+        message[3] + (Random(1_000 * scenario["seed"] + k).randrange(spread) if spread else 0)
+        for k, message in enumerate(scenario["messages"])
+    ]
+
+
 def _shape(hosts: int, leaves: int) -> Scenario:
     """Return a leaf-spine network in which a leaf has as many links up as down; a switch if one."""
     spines = hosts // leaves if leaves > 1 else 0
@@ -190,6 +278,11 @@ def topology_of(scenario: Scenario) -> Topology:
     )
     names = host_names(full["hosts"])
     topology = leaf_spine(names, full["leaves"], full["spines"], materials)
+    if "slow_host" in full:
+        for number, cable in enumerate(topology.cables):
+            if full["slow_host"] in (cable.source, cable.target):
+                port = replace(cable.port, rate=full["slow_rate"])
+                topology = topology.with_cable(number, replace(cable, port=port))
     if full["loss"] > 0:
         topology = with_link(topology, "leaf0-spine0", replace(trunk_link, loss=full["loss"]))
     return topology
@@ -269,6 +362,7 @@ def _run_messages(scenario: Scenario) -> Result:
         first_window=scenario["first_window"],
         most_window=scenario["most_window"],
         min_timeout_s=scenario["min_timeout_s"],
+        tail_probes=False,  # ns-3 has none
     )
     network = PacketNetwork(
         topology_of(scenario),
@@ -279,6 +373,7 @@ def _run_messages(scenario: Scenario) -> Result:
     )
     began = process_time()
     messages, started = scenario["messages"], list[int]()
+    starts = starts_of(scenario)
     followers = defaultdict[int, list[int]](list)
     under_way: dict[int, int] = {}
 
@@ -287,11 +382,11 @@ def _run_messages(scenario: Scenario) -> Result:
         started.append(number)
         under_way[network.start(at, [source], [target], [packets * FRAME])] = number
 
-    for number, (_, _, _, start_ns, *after) in enumerate(messages):
+    for number, (_, _, _, _, *after) in enumerate(messages):
         if after and after[0] >= 0:
             followers[after[0]].append(number)
         else:
-            start(1_000 * start_ns, number)
+            start(1_000 * starts[number], number)
     queues = _Queues(network, scenario)
     while under_way:
         ended = network.run(queues.next_look)
@@ -303,7 +398,7 @@ def _run_messages(scenario: Scenario) -> Result:
                 start(network.now, number)
     took_s = process_time() - began
     ends = dict(zip(started, network.records["end"].tolist(), strict=True))
-    took = [(ends[k] - 1_000 * message[3]) / 1e3 for k, message in enumerate(messages)]
+    took = [(ends[k] - 1_000 * starts[k]) / 1e3 for k in range(len(messages))]
     figures, totals = network.figures(), network.state.counts.sum(axis=(0, 1, 2))
     return {
         "took_ns": took,

@@ -41,6 +41,7 @@ _CASES: Final = (
     (64, 0.01, (_WINDOW, _HEAP, _PLAIN), False),
     (512, 0.003, (_WINDOW, _HEAP, _PLAIN), False),
     (1024, 0.003, (_WINDOW, _HEAP), False),
+    (4096, 0.0003, (_WINDOW, _HEAP), False),
     (64, 0.02, (_WINDOW, _HEAP), True),
     (512, 0.005, (_WINDOW, _HEAP), True),
 )
@@ -68,6 +69,7 @@ def measure(stand: Stand) -> list[Row]:
     )
     for case, ours, peer, target in (
         ("512 hosts", many, "64 hosts", at_least(0.75)),
+        ("4,096 hosts", rates[_WINDOW, 4096, False], "64 hosts", None),
         ("all features", full, "bare ports", at_least(0.7)),
     ):
         pairs = list(zip(ours, few, strict=True))

@@ -39,7 +39,7 @@ GROUP: Final = 8
 """Hosts of which all but one send to that one."""
 RING_LOAD: Final = 0.5
 INCAST_LOAD: Final = 1.2
-SHAPES: Final = {64: (8, 8), 512: (32, 16), 1024: (32, 32)}
+SHAPES: Final = {64: (8, 8), 512: (32, 16), 1024: (32, 32), 4096: (64, 64)}
 """Leaves and spines by the number of hosts: as much up as down."""
 PACKETS: Final = 1 << 18
 

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 _SEEDS, _QUICK_SEEDS = "1-3", "1"
 _CAVEAT = (
     "A re-implementation from partial sources; fabric, thresholds and compute times are assumed:"
-    " compare who wins and by about how much."
+    " compare who wins and by about how much. Rivals are judged with Linux's least timeout, 200 ms."
 )
+_TIMEOUT = "least timeout"
 _SLOTS = {
     "DLCP": 3,
     "DLCP, layers by priority": 4,
@@ -151,14 +152,17 @@ def dlcp(
 
 
 def _flow_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Measured]) -> Table:
+    from shoal.reproduce.dlcp import timeout_words
+
     times = ("mean ms", "99th ms")
-    columns = ("hosts", "carried by", *times, "flows", "packet-hops", "dropped", "lost")
-    table = table_of(title, columns, words=2)
+    columns = ("hosts", "carried by", _TIMEOUT, *times, "flows", "packet-hops", "dropped", "lost")
+    table = table_of(title, columns, words=3)
     for trial in trials:
         each = measured[trial]
         table.add_row(
             trial.cluster,
             trial.rival.name,
+            timeout_words(trial),
             f"{each.flow_ms:.3f}",
             f"{each.flow_p99_ms:.3f}",
             str(each.flows),
@@ -170,14 +174,18 @@ def _flow_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Me
 
 
 def _step_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Measured]) -> Table:
-    columns = ("job", "synchronised by", "carried by", "loss", "ms/step", "99th ms of flows")
-    table = table_of(title, columns, words=3)
+    from shoal.reproduce.dlcp import timeout_words
+
+    times = "ms/step", "99th ms of flows"
+    columns = ("job", "synchronised by", "carried by", _TIMEOUT, "loss", *times)
+    table = table_of(title, columns, words=4)
     for trial in trials:
         each = measured[trial]
         table.add_row(
             trial.job,
             _sync_words(trial),
             trial.rival.name,
+            timeout_words(trial),
             f"{trial.loss:.2%}" if trial.loss else "",
             f"{each.step_ms:.1f}",
             f"{each.flow_p99_ms:.2f}",
@@ -212,7 +220,7 @@ def _figures(
                 [
                     Bar(each.rival.name, _slot(each), value(measured[each]))
                     for each in plan.flows
-                    if each.cluster == cluster
+                    if each.cluster == cluster and each.is_usual
                 ],
             )
             for what, value in (("Mean time", _mean_time), ("99th percentile", _tail))
@@ -227,7 +235,7 @@ def _figures(
             [
                 Bar(each.rival.name, _slot(each), measured[each].step_ms)
                 for each in plan.end_to_end
-                if (each.job, each.sync, each.servers) == (job, sync, servers)
+                if (each.job, each.sync, each.servers) == (job, sync, servers) and each.is_usual
             ],
         )
         for job, sync, servers in kinds

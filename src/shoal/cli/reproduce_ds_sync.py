@@ -54,7 +54,7 @@ _SLOTS = {
 
 _READING = (
     '"94 % better" is read as 1.94 times as fast, the weaker of its two meanings; the other, 94 %'
-    " less time, would be 16.7 times as fast. Compare best cases with the other networks' rows."
+    " less time, would be 16.7 times as fast. Best cases are of those who know the same."
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shoal.reproduce.claim import Claim
-    from shoal.reproduce.ripples import Case, Result
+    from shoal.reproduce.ripples import Case, Result, Timed
     from shoal.sweeps import Spread
 
 _SEEDS = "1-3"
@@ -57,6 +57,7 @@ class RipplesReport(msgspec.Struct, frozen=True):
     environment: Environment
     results: list[Any]
     sweeps: list[Any]
+    timings: list[Any]
     claims: list[Any]
 
 
@@ -80,6 +81,7 @@ def ripples(
     from shoal.reproduce import ripples as paper
     from shoal.reproduce.learning import Learned
     from shoal.reproduce.scenarios import scenario_text
+    from shoal.sim.training.outcome import Outcome
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _SEEDS)
@@ -87,7 +89,9 @@ def ripples(
     load_data([learnt.dataset])
     main, swept = paper.main_cases(), paper.swept_cases() if sweeps else []
     todo = paper.runs_of([*main, *swept], repeats, learnt)
-    finished = Sweeping(jobs, ray, runs).make(todo, Learned)
+    sweeping = Sweeping(jobs, ray, runs)
+    finished = sweeping.make(todo, Learned)
+    timed = paper.timings_of(sweeping.make(paper.timing_runs(repeats[0]), Outcome))
     middle = len(main) * len(repeats)
     results = paper.results_of(main, finished[:middle])
     swept_results = paper.results_of(swept, finished[middle:]) if sweeps else []
@@ -103,6 +107,7 @@ def ripples(
             describe_environment(),
             results,
             swept_results,
+            timed,
             found,
         )
 
@@ -112,6 +117,7 @@ def ripples(
         (
             _results_table(results, f"Strategies: {title}"),
             _results_table(swept_results, f"Group sizes and intervals: {title}"),
+            _timing_table(timed),
             claims_table(found, steps=steps, per_step=per_step),
         ),
         made_of,
@@ -130,11 +136,8 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
     for each in results:
         case = each.case
         options = dict(case.options)
-        words = (
-            f", groups of {options['group_size']}, every {options['interval']}" if options else ""
-        )
         table.add_row(
-            case.strategy + words,
+            case.strategy + _option_words(options),
             "-" if case.slowdown == 1 else f"{case.slowdown:g}x",
             with_interval(each.seconds_to_target, ".2f"),
             with_interval(each.steps_to_target, ".0f", ""),
@@ -142,6 +145,29 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
             f"{each.wait_share:.0%}",
             f"{each.exchange_share:.0%}",
         )
+    return table
+
+
+def _option_words(options: Mapping[str, int | str]) -> str:
+    if "overlap" in options:
+        return f", {options['overlap']}"
+    return f", groups of {options['group_size']}, every {options['interval']}" if options else ""
+
+
+def _timing_table(timings: Sequence[Timed]) -> Table:
+    """Return what a step takes on every machine, and how long all-reduce takes over Ripples."""
+    machines = list(dict.fromkeys(each.machine.words for each in timings))
+    table = table_of(
+        "What is not known of their machines: ms per step, workers alike, nothing learnt",
+        ("strategy", *machines),
+        words=1,
+    )
+    rows: dict[str, list[str]] = {}
+    for each in timings:
+        name = each.case.strategy + _option_words(dict(each.case.options))
+        rows.setdefault(name, []).append(f"{each.step_ms:.1f}")
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
     return table
 
 
@@ -198,7 +224,7 @@ def _figures(
 
 def _bar(case: Case, met: Spread | None) -> Bar:
     return Bar(
-        case.strategy,
+        case.strategy + _option_words(dict(case.options)),
         HOME_SLOTS[case.strategy],
         None if met is None else met.mean,
         None if met is None else met.half_width,

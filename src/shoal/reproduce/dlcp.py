@@ -65,6 +65,13 @@ LAYERED: Final = replace(DLCP, name="DLCP, layers by priority", order="priority"
 """End to end: the prototype sends the partitions of tensors that ByteScheduler's kin sends, in its
 order (docs/papers.md, 1.4 and 1.11), so that the two differ in what carries them."""
 
+TIMED: Final = frozenset({"cubic", "dctcp"})
+"""Transports that wait for the kernel's least timeout."""
+TIMEOUTS_S: Final = (200e-6, 5e-3, 0.2)
+"""A thousandth of Linux's, one for data centres, and Linux's; tail-loss probes are beside them."""
+USUAL_TIMEOUT_S: Final = 0.2
+"""From which verdicts are taken: what those who run these transports have."""
+
 BEST_PRIOR: Final = {"all-reduce": TCP, "ps-layers": SCHEDULED}
 """By how a job is synchronised: whose steps the papers hold DLCP's against."""
 BEST_OWN: Final = {"all-reduce": DLCP, "ps-layers": LAYERED}
@@ -99,6 +106,13 @@ class Trial:
     steps: int = 1
     share: float = ASSUMED_SHARE
     """Of the card's float32 rate at which the model is computed."""
+    min_timeout_s: float | None = None
+    """The least after which a rival of `TIMED` sends again; None: it has none of these."""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether verdicts may be taken from it."""
+        return self.min_timeout_s in (None, USUAL_TIMEOUT_S)
 
     @property
     def name(self) -> str:
@@ -106,6 +120,7 @@ class Trial:
         extra = f", {self.servers} servers" if self.servers else ""
         extra += f", {self.share:g} of the card" if self.share != ASSUMED_SHARE else ""
         extra += f", {self.loss:.2%} loss" if self.loss else ""
+        extra += f", {timeout_words(self)}" if self.min_timeout_s else ""
         return f"{self.rival.name}, {self.job} on {self.cluster} hosts, {self.sync}{extra}"
 
     @property
@@ -148,6 +163,8 @@ def measure_trial(
         cluster = losing(cluster, trial.loss, lambda cable: 0 in (cable.source, cable.target))
     compute_s = scenario.training.compute_s * ASSUMED_SHARE / trial.share
     training = replace(scenario.training, steps=trial.steps, compute_s=compute_s)
+    if trial.min_timeout_s is not None:
+        training = replace(training, min_timeout_s=trial.min_timeout_s)
     options: dict[str, int | str] = {}
     if trial.sync == "ps-layers":
         options = {"servers": trial.servers, "order": trial.rival.order}
@@ -178,6 +195,21 @@ def _flow_times(network: Network) -> tuple[NDArray[np.float64], NDArray[np.int64
     records = network.records
     across = records[(records["source"] != records["target"]) & (records["end"] >= 0)]
     return (across["end"] - across["start"]).astype(np.float64), network.state.counts
+
+
+def timeout_words(trial: Trial) -> str:
+    """Return how tables call a trial's least timeout; nothing if it has none."""
+    if trial.min_timeout_s is None:
+        return ""
+    milliseconds = 1e3 * trial.min_timeout_s
+    return f"{milliseconds:g} ms" if milliseconds >= 1 else f"{1e3 * milliseconds:g} us"
+
+
+def _timed(trial: Trial) -> list[Trial]:
+    """Return the trial with every least timeout, if its rival waits for any."""
+    if trial.rival.transport not in TIMED:
+        return [trial]
+    return [replace(trial, min_timeout_s=each) for each in TIMEOUTS_S]
 
 
 def trial_run(trial: Trial, seed: int) -> Run:
@@ -298,28 +330,39 @@ def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
     jobs = JOBS[:1] if quick else JOBS
     flow_rivals = (DCTCP, PFABRIC, DLCP)
     ring = [
-        Trial(TESTBED, job, rival, "all-reduce", steps=_STEPS)
+        trial
         for job in jobs
         for rival in (TCP, DCTCP, DLCP)
+        for trial in _timed(Trial(TESTBED, job, rival, "all-reduce", steps=_STEPS))
     ]
     served = [
-        Trial(TESTBED, job, rival, servers=servers, steps=_STEPS)
+        trial
         for job in jobs
         for servers in (0, 1)
         for rival in (SCHEDULED, DCTCP, DLCP, LAYERED)
+        for trial in _timed(Trial(TESTBED, job, rival, servers=servers, steps=_STEPS))
     ]
     gray = [
-        Trial(TESTBED, "resnet50", rival, "all-reduce", loss=loss, steps=_STEPS)
+        trial
         for rival in (TCP, DCTCP, DLCP)
         for loss in GRAY_LOSSES
+        for trial in _timed(
+            Trial(TESTBED, "resnet50", rival, "all-reduce", loss=loss, steps=_STEPS)
+        )
     ]
     own_clock = [
         replace(trial, share=MEASURED_SHARES[trial.job])
         for trial in (*ring, *served)
         if trial.job in MEASURED_SHARES
+        and trial.is_usual
         and trial.rival in (BEST_PRIOR[trial.sync], BEST_OWN[trial.sync])
     ]
-    flows = [Trial(scale, "resnet50", rival) for scale in scales for rival in flow_rivals]
+    flows = [
+        trial
+        for scale in scales
+        for rival in flow_rivals
+        for trial in _timed(Trial(scale, "resnet50", rival))
+    ]
     steps = [Trial(scales[-1], "resnet50", rival) for rival in ABLATION]
     tolerances = TOLERANCES[:1] if quick else TOLERANCES
     return Plan(

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 STRATEGIES: Final = "ds-sync-strategies.toml"
 NETWORKS: Final = ("flat", "oversubscribed", "scattered", "contended")
+BLIND: Final = "scattered"
+"""The network where ranks are numbered without regard to racks."""
 RING, HIERARCHICAL, SSP, ASP, GRID, TOPOLOGY, STATEFUL = (
     "ring all-reduce",
     "hierarchical all-reduce",

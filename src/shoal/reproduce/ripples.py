@@ -23,10 +23,12 @@ from shoal.reproduce.learning import (
 )
 from shoal.reproduce.scenarios import read_parts
 from shoal.scenario.training_spec import StrategySpec
+from shoal.sim.training.simulation import simulate
 from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
+    from shoal.sim.training.outcome import Outcome
     from shoal.sweeps import Spread
 
 SCENARIO: Final = "ripples.toml"
@@ -40,6 +42,7 @@ QUICK: Final = Learnt("digits", "mlp", 0.95, 400, 0.4, 360)
 GROUP_SIZES: Final = (2, 3, 4, 8)
 INTERVALS: Final = (1, 2, 4, 8, 16)
 USUAL_SIZE: Final = 4
+OVERLAPPED: Final = (("overlap", "next-steps"),)
 SWEPT_SLOWDOWNS: Final = (1.0, 5.0)
 
 
@@ -48,7 +51,7 @@ class Case:
     """A strategy with its options and one slow worker, or none (a slowdown of 1)."""
 
     strategy: str
-    options: tuple[tuple[str, int], ...]
+    options: tuple[tuple[str, int | str], ...]
     slowdown: float
 
     @property
@@ -101,10 +104,15 @@ def learnt_on(asked: str | None, *, quick: bool) -> Learnt:
 
 
 def main_cases() -> list[Case]:
-    """Return the paper's comparison: every strategy of the scenario at every slowdown."""
+    """Return the paper's comparison: every strategy of the scenario at every slowdown.
+
+    And Ripples with exchanges that hide behind the next steps, which the papers do not have.
+    """
     training = scenario().training
     assert training is not None
-    return [Case(each.strategy, (), slow) for slow in SLOWDOWNS for each in training.strategies]
+    strategies = [Case(each.strategy, (), 1.0) for each in training.strategies]
+    cases = [*strategies, Case("ripples", OVERLAPPED, 1.0)]
+    return [replace(each, slowdown=slow) for slow in SLOWDOWNS for each in cases]
 
 
 def swept_cases() -> list[Case]:
@@ -188,7 +196,8 @@ def _ratios(results: Sequence[Result]) -> list[Ratios]:
 def _claim(
     results: Sequence[Result], other: str, slowdown: float, paper: str, least: float, differs: str
 ) -> Ratios:
-    at = {each.case.strategy: each for each in results if each.case.slowdown == slowdown}
+    papers = [each for each in results if not each.case.options]
+    at = {each.case.strategy: each for each in papers if each.case.slowdown == slowdown}
     met = [
         (seconds.mean, steps.mean)
         for name in RIPPLES
@@ -210,6 +219,79 @@ def _claim(
         iterations=iterations,
         per_iteration=theirs.step_ms.mean / min(at[name].step_ms.mean for name in RIPPLES),
     )
+
+
+# ---- what is not known of their machines ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What traffic within a host shares, and what software takes."""
+
+    local_rate: int
+    """Of all workers of a host together, bits per second."""
+    message_s: float
+    """For each message that follows another in an exchange."""
+    words: str
+
+
+_LINK: Final = 80_000_000_000
+MACHINES: Final = tuple(
+    Machine(_LINK * links, message_s, f"80 Gbit/s a {whose}, {1e3 * message_s:g} ms a message")
+    for links, whose in ((4, "worker"), (1, "host"))
+    for message_s in (0.0, 0.001)
+)
+_TIMED_STEPS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """How long a step of a strategy takes on a machine; nothing is learnt."""
+
+    machine: Machine
+    case: Case
+    step_ms: float
+    digest: str
+
+
+def timed_cases() -> list[Case]:
+    """Return what is timed on every machine: the strategies of workers that are alike."""
+    return [each for each in main_cases() if each.slowdown == 1]
+
+
+def timing_runs(seed: int) -> list[Run]:
+    """Return the runs of every case on every machine; each comes to an `Outcome`."""
+    whole = scenario()
+    training = whole.training
+    assert training is not None
+    return [
+        Run(
+            f"{case.name}, {machine.words}",
+            simulate,
+            {
+                "cluster": replace(whole.cluster, seed=seed),
+                "training": replace(
+                    training,
+                    strategies=(),
+                    steps=_TIMED_STEPS,
+                    local_rate=machine.local_rate,
+                    message_cost_s=machine.message_s,
+                ),
+                "strategy": StrategySpec(case.strategy, dict(case.options)),
+            },
+        )
+        for machine in MACHINES
+        for case in timed_cases()
+    ]
+
+
+def timings_of(finished: Sequence[Finished[Outcome]]) -> list[Timed]:
+    """Return what `timing_runs` came to, in their order."""
+    what = [(machine, case) for machine in MACHINES for case in timed_cases()]
+    return [
+        Timed(machine, case, each.result.step_ms, each.result.digest)
+        for (machine, case), each in zip(what, finished, strict=True)
+    ]
 
 
 def slowdown_words(factor: float) -> str:

@@ -23,6 +23,7 @@ from shoal.scenario.cluster_spec import (
 from shoal.scenario.overriding import with_values
 from shoal.scenario.toml_lines import lines_of
 from shoal.scenario.toml_table import (
+    MOST_HOSTS,
     MOST_NAMES,
     Table,
     parse_flag,
@@ -70,8 +71,15 @@ _ADDRESS: Final = re.compile("[0-9]+|0x[0-9a-f]*")
 
 
 def read_spec(path: Path) -> ClusterSpec:
-    """Return the cluster in the file at `path`; see `read_scenario`."""
-    return read_scenario(path).cluster
+    """Return the cluster in the file at `path`, for a lab; see `read_scenario`.
+
+    Raises `UsageError` for more hosts than a machine could make.
+    """
+    cluster = read_scenario(path).cluster
+    if cluster.topology.hosts > MOST_NAMES:
+        message = f"{path}: A lab has at most {MOST_NAMES:,} hosts, not {cluster.topology.hosts:,}."
+        raise UsageError(message)
+    return cluster
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -189,7 +197,7 @@ def _hosts(table: Table) -> tuple[list[str], int]:
     if "names" in table:
         names = table.take("names", _host_names)
     else:
-        names = host_names(table.take("count", lambda value: parse_whole(value, 1, MOST_NAMES)))
+        names = host_names(table.take("count", lambda value: parse_whole(value, 1, MOST_HOSTS)))
     workers = table.take("workers", lambda value: parse_whole(value, 1, MOST_NAMES), 1)
     table.end()
     return names, workers

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_NAMES = 4096
+MOST_NAMES: Final = 4096
+"""In a list."""
+MOST_HOSTS: Final = 100_000
+"""That are counted; labs, and what goes packet by packet, take fewer."""
 _MOST_LETTERS: Final = 63
 """Of a name: hosts are called by theirs, and the kernel and DNS take no longer ones."""
 

@@ -106,6 +106,18 @@ class Network(Protocol):
 
 
 @runtime_checkable
+class RingNetwork(Network, Protocol):
+    """A network that carries the rounds of a ring one after another, as they depend on each other.
+
+    Others are given the bytes of all its rounds at once.
+    """
+
+    def ring(self, at: int, hosts: Sequence[int], size: float) -> int:
+        """Let `hosts` sum `size` bytes around a ring from `at` on; return the transfer's number."""
+        ...
+
+
+@runtime_checkable
 class SummingNetwork(Network, Protocol):
     """A network whose transport makes sums itself, of which a bounded share may get lost."""
 

@@ -128,8 +128,9 @@ class VirtualTime:
             if awake == NEVER:
                 if transfers:
                     message = (
-                        "Transfers stand still: a link on their way is down or loses all packets,"
-                        " or they take longer than virtual time can count, 106 days."
+                        "Transfers stand still: a link on their way is down or loses so much, or"
+                        " takes so long, that a sender has given up, having heard nothing for 100"
+                        " s; or they take longer than virtual time can count, 106 days."
                     )
                     raise UsageError(message)
                 return

@@ -25,8 +25,7 @@ def check_paths(topology: Topology, without: Collection[int] = ()) -> None:
     for host in range(topology.hosts):
         nearest = cables.nearest(host)
         if nearest not in cut_off:
-            distance = cables.distances(nearest)
-            cut_off[nearest] = [other for other in range(topology.hosts) if other not in distance]
+            cut_off[nearest] = cables.cut_off(nearest)
         missing = [other for other in cut_off[nearest] if other != host]
         if missing:
             here, there = topology.host_names[missing[0]], topology.host_names[host]
@@ -75,18 +74,26 @@ class RouteMap:
 
     def __init__(self, topology: Topology, without: Collection[int]) -> None:
         self._into: dict[int, list[int]] = {}
-        self._out: list[list[tuple[int, int]]] = [[] for _ in topology.switches]
+        self._trunks_into: dict[int, list[int]] = {}
+        self._trunks: list[list[tuple[int, int]]] = [[] for _ in topology.switches]
+        send_to: list[list[int]] = [[] for _ in range(topology.hosts)]
         self._last: dict[tuple[int, int], tuple[int, ...]] = {}
         self._toward: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         for number, cable in enumerate(topology.cables):
             if number in without:
                 continue
             self._into.setdefault(cable.target, []).append(cable.source)
-            if cable.source < 0:
-                self._out[-1 - cable.source].append((number, cable.target))
-                if cable.target >= 0:
-                    ends = -1 - cable.source, cable.target
-                    self._last[ends] = (*self._last.get(ends, ()), number)
+            if cable.source >= 0:
+                send_to[cable.source].append(cable.target)
+            elif cable.target >= 0:
+                ends = -1 - cable.source, cable.target
+                self._last[ends] = (*self._last.get(ends, ()), number)
+            else:
+                self._trunks[-1 - cable.source].append((number, cable.target))
+                self._trunks_into.setdefault(cable.target, []).append(cable.source)
+        self._senders: dict[tuple[int, ...], list[int]] = {}
+        for host, targets in enumerate(send_to):
+            self._senders.setdefault(tuple(sorted(set(targets))), []).append(host)
 
     def last_ports(self, switch: int, host: int) -> tuple[int, ...]:
         """Return the ports that lead from `switch` to `host` itself."""
@@ -100,12 +107,10 @@ class RouteMap:
             self._toward[nearest] = [
                 tuple(
                     number
-                    for number, target in self._out[switch]
-                    if target < 0
-                    and -1 - switch in distance
-                    and distance.get(target) == distance[-1 - switch] - 1
+                    for number, target in self._trunks[switch]
+                    if -1 - switch in distance and distance.get(target) == distance[-1 - switch] - 1
                 )
-                for switch in range(len(self._out))
+                for switch in range(len(self._trunks))
             ]
         return self._toward[nearest]
 
@@ -113,18 +118,29 @@ class RouteMap:
         """Return what has a cable to `host`."""
         return tuple(sorted(set(self._into.get(host, ()))))
 
+    def cut_off(self, nearest: tuple[int, ...]) -> list[int]:
+        """Return the hosts that cannot reach one with `nearest` before it, in their order."""
+        distance = self.distances(nearest)
+        found = [
+            host
+            for targets, hosts in self._senders.items()
+            if not any(target in distance for target in targets)
+            for host in hosts
+            if host not in nearest
+        ]
+        return sorted(found)
+
     def distances(self, nearest: tuple[int, ...]) -> dict[int, int]:
-        """Return how many cables lie between each node and a host with `nearest` before it.
+        """Return how many cables lie between each switch and a host with `nearest` before it.
 
         Of those that can reach it. Nothing passes through a host.
         """
-        distance = dict.fromkeys(nearest, 1)
-        found = deque(node for node in nearest if node < 0)
+        distance = {node: 1 for node in nearest if node < 0}
+        found = deque(distance)
         while found:
             node = found.popleft()
-            for source in self._into.get(node, ()):
+            for source in self._trunks_into.get(node, ()):
                 if source not in distance:
                     distance[source] = distance[node] + 1
-                    if source < 0:
-                        found.append(source)
+                    found.append(source)
         return distance

@@ -1,12 +1,13 @@
 """NewReno with selective acknowledgements in plain Python, over the heap kernel: sets, no rings.
 
-Written from RFC 5681, 6298 and 6675 and from what the transports say of themselves, as the judge of
-`shoal.sim.transports`; slow, and with no control but this one.
+Written from RFC 5681, 6298, 6675 and 6937 and from what the transports say of themselves, as the
+judge of `shoal.sim.transports`; slow, with no control but this one, and no tail-loss probes.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,9 @@ class SlowFlow:
     mode: str = "coming"
     limited: bool = False
     urgent: bool = False
+    entered: float = 0.0
+    delivered: int = 0
+    sent_in_recovery: int = 0
     acked: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     resent: set[int] = field(default_factory=set)
@@ -142,7 +146,7 @@ class SlowTcp:
         if flow.mode == "coming":
             flow.mode = "open"
         else:
-            if flow.backoff == 0:
+            if flow.backoff == 0 and flow.mode != "recovery":
                 flow.threshold = max(2.0, flow.window / 2)
             flow.window = 1.0
             flow.backoff += 1
@@ -169,6 +173,7 @@ class SlowTcp:
                 flow.resent.add(chosen)
                 flow.retransmitted += 1
             flow.urgent = False
+            flow.sent_in_recovery += flow.mode == "recovery"
             note = Note(flow, now, chosen)
             self._put(flow.source, flow.target, now, flow.sizes[chosen], note)
             if flow.due == NEVER:
@@ -206,26 +211,49 @@ class SlowTcp:
         fresh = {k for k in known if k >= flow.una} - flow.acked
         flow.acked |= fresh
         flow.highest = max(flow.highest, note.ack, note.last + 1)
-        if fresh:
-            flow.variation += (abs(flow.smoothed - (now - note.sent)) - flow.variation) >> 2
-            flow.smoothed += (now - note.sent - flow.smoothed) >> 3
-        if note.ack > flow.una:
-            flow.una, flow.backoff = note.ack, 0
-            flow.due = now + self._wait(flow) if flow.una < flow.nxt else NEVER
-            self._arm(flow)
+        advances = note.ack > flow.una
+        self._restart(flow, note, now, learns=bool(fresh))
+        lost_before = len(flow.lost)
         for k in range(flow.una, flow.nxt):
             if k not in flow.acked and sum(j > k for j in flow.acked) >= flow.reordering:
                 flow.lost.add(k)
         if flow.mode != "open" and flow.una >= flow.recover:
+            if flow.mode == "recovery":
+                flow.window = flow.threshold
             flow.mode = "open"
         if fresh and flow.limited and flow.mode != "recovery":
             rise = min(len(fresh), max(0.0, flow.threshold - flow.window))
             flow.window += rise
             flow.window += (len(fresh) - rise) / flow.window
             flow.window = min(flow.window, float(self.rules.most_window))
+        makes_progress = advances and len(flow.lost) == lost_before
         if flow.mode == "open" and flow.una in flow.lost:
-            flow.threshold = flow.window = max(2.0, flow.window / 2)
+            flow.entered, flow.delivered, flow.sent_in_recovery = flow.window, 0, 0
+            flow.threshold = max(2.0, flow.window / 2)
             flow.mode, flow.recover, flow.urgent = "recovery", flow.nxt, True
             flow.recoveries += 1
+            makes_progress = False
+        if flow.mode == "recovery" and fresh:
+            self._reduce(flow, len(fresh), makes_progress=makes_progress)
         if flow.una < len(flow.sizes):
             self._send(flow, now)
+
+    def _restart(self, flow: SlowFlow, note: Note, now: int, *, learns: bool) -> None:
+        if learns:
+            flow.variation += (abs(flow.smoothed - (now - note.sent)) - flow.variation) >> 2
+            flow.smoothed += (now - note.sent - flow.smoothed) >> 3
+        if note.ack > flow.una:
+            flow.una, flow.backoff = note.ack, 0
+            flow.due = now + self._wait(flow) if flow.una < flow.nxt else NEVER
+            self._arm(flow)
+
+    def _reduce(self, flow: SlowFlow, arrived: int, *, makes_progress: bool) -> None:
+        flow.delivered += arrived
+        room = int(flow.threshold) - flow.under_way()
+        if room < 0:
+            allowed = math.ceil(flow.delivered * flow.threshold / flow.entered)
+            may_send = allowed - flow.sent_in_recovery
+        else:
+            may_send = max(flow.delivered - flow.sent_in_recovery, arrived) + makes_progress
+            may_send = min(room, may_send)
+        flow.window = float(flow.under_way() + max(may_send, 0 if flow.sent_in_recovery else 1))

@@ -35,6 +35,7 @@ def foretold(name: str, where: ClusterSpec, job: object, **options: object) -> O
     [
         # 4 MB are 33.4586 ms of a port with headers, 1514 / 1448; a way through the switch is 20 us
         ("all-reduce", {}, 1_000, 100 + 1.998 * 33.4586 + 1_998 * 0.02),
+        ("all-reduce", {}, 100_000, 100 + 1.99998 * 33.4586 + 199_998 * 0.02),
         ("all-reduce", {"algorithm": "direct"}, 1_000, 100 + 1.998 * 33.4586 + 4 * 0.02),
         ("ps-asp", {}, 1_000, 100 + 2 * (0.999 * 33.4586 + 0.02)),
         ("ds-sync", {}, 1_024, 100 + 1.9375 * 33.4586 + 62 * 0.02),  # groups of 32
@@ -136,6 +137,13 @@ def test_rounds_that_overlap_on_links_have_none() -> None:
     job = training("ds-sync", compute_s=0.01)
     with pytest.raises(UsageError, match="unlike groups that share links"):
         foretold("ds-sync", racks, job, shuffle="topology")
+
+
+def test_packet_by_packet_there_are_fewer() -> None:
+    job = training("all-reduce")
+    job = replace(job, strategies=(StrategySpec("all-reduce", transport="cubic"),))
+    with pytest.raises(UsageError, match=r"at most 4,096 hosts, not 4,097: take level"):
+        check(Scenario(cluster(4_097), job))
 
 
 def test_what_happens_to_the_cluster_has_none() -> None:

@@ -59,12 +59,12 @@ def test_a_timeout_after_a_mark_leaves_the_window_free_to_grow() -> None:
     write_rules(rules, Transport("dctcp"), local_rate=1e9)
     controls.begin(rules, flow)
     flow["mode"], flow["window"], flow["una"], flow["nxt"] = Mode.OPEN, 40.0, 60, 100
-    controls.note_ack(rules, flow, 1, 1, 0)
+    controls.note_ack(rules, flow, 1, 1, 0, 0)
     assert (flow["window"], flow["reduced_to"]) == (pytest.approx(40 * (1 - 1 / 2)), 100)
     controls.note_timeout(rules, flow)
     flow["mode"], flow["una"], flow["is_limited"] = Mode.TIMED_OUT, 61, 1
     for window in (2.0, 3.0, 4.0):
-        controls.note_ack(rules, flow, 1, 0, 0)
+        controls.note_ack(rules, flow, 1, 0, 0, 0)
         assert flow["window"] == window
 
 

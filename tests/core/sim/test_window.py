@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_network import SlowNetwork
 
+from shoal.sim.packet.tables import new_window
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
 from shoal.switching.tables import QUEUES, Count
 from shoal.switching.topology import (
@@ -21,10 +22,24 @@ from shoal.switching.topology import (
     fat_tree,
     host_names,
     leaf_spine,
+    make_state,
     star,
 )
 
 BOTH = (Heap, Window)
+
+
+@pytest.mark.parametrize("hosts", [64, 16_384])
+def test_the_ring_spans_a_large_packets_way_however_many_ports_there_are(hosts: int) -> None:
+    """What it does not span is walked past again and again: twice the time of a hop."""
+    port = Port(10 * GIGABIT)
+    materials = Materials(port, port, Link(1e-6))
+    state = make_state(star(host_names(hosts), materials), seed=1, packets=1 << 10)
+    window = new_window(state)
+    way = MICROSECOND + 9_000 * 8 * 100
+    assert len(window.heads) << int(window.clock[0]["shift"]) >= way
+    assert int(window.clock[0]["lookahead"]) >> int(window.clock[0]["shift"]) >= 4
+
 
 some_profile = st.none() | st.builds(
     lambda least, more, chance: Profile(least, least + more, chance),

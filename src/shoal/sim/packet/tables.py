@@ -25,7 +25,9 @@ LEAST_BYTES: Final = 64
 
 _LARGE_BYTES: Final = 9_000
 """Of a packet whose time on the link the ring still spans; what takes longer goes to `far`."""
-_MOST_BUCKETS: Final = 1 << 16
+_MOST_BUCKETS: Final = 1 << 19
+"""Two megabytes of heads. Where more would be needed they are wider: a packet that the ring does
+not span is walked past again and again, which costs more than what else lies in its bucket."""
 _FEWEST_BUCKETS: Final = 256
 _NARROW: Final = 4
 """A window is at least so many buckets wide."""
@@ -93,6 +95,8 @@ def new_window(state: State, *, least_size: int = LEAST_BYTES) -> Window:
     lookahead = _lookahead(state, least_size)
     shift = _shift(lookahead, len(state.ports))
     span = lookahead + _longest_way(state)
+    while span >> shift > _MOST_BUCKETS and lookahead >> shift > _NARROW:
+        shift += 1
     buckets = _power_of_two(min(max(span >> shift, _FEWEST_BUCKETS), _MOST_BUCKETS))
     order = np.argsort(state.ports["buffer"], kind="stable").astype(np.uint32)
     owners = state.ports["buffer"][order]

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from shoal.sim.training.strategy import AbstractSimulatedStrategy
 
 
+MOST_HOSTS_BY_PACKETS: Final = 4096
+"""What every port knows of every host no longer fits into memory much beyond."""
+
+
 def check(scenario: Scenario) -> None:
     """Raise `UsageError` for names, options, sizes, calibrations and ways that there are not.
 
@@ -142,6 +146,13 @@ def check_carrier(scenario: Scenario, strategy: StrategySpec) -> None:
         return
     if level_of(training, strategy) != "packets" or cluster.topology.hosts == 1:
         return
+    with said_of(scenario.places.get(strategy.name)):
+        if cluster.topology.hosts > MOST_HOSTS_BY_PACKETS:
+            message = (
+                f"Packet by packet there are at most {MOST_HOSTS_BY_PACKETS:,} hosts, not"
+                f' {cluster.topology.hosts:,}: take level = "flows" or "closed-form".'
+            )
+            raise UsageError(message)
     check_ways(cluster, scenario.links, by_packets=True)
     _check_buffers(scenario, strategy)
     if (strategy.transport or training.transport) == SHOAL:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from shoal.sim.network import SummingNetwork
+from shoal.sim.network import RingNetwork, SummingNetwork
 from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
 from shoal.sim.training.progress import Progress
 from shoal.sim.training.summing import Summand, sum_over_hosts
@@ -91,6 +91,8 @@ class World:
     progress: Progress = field(init=False)
     summing: SummingNetwork | None = field(init=False)
     """The network, if its transport makes sums itself."""
+    ringing: RingNetwork | None = field(init=False)
+    """The network, if it carries a ring's rounds one after another."""
     loses_values: bool = field(init=False)
     """Whether a share of values that travel may get lost."""
 
@@ -102,6 +104,7 @@ class World:
         )
         network = self.time.network
         self.summing = network if isinstance(network, SummingNetwork) else None
+        self.ringing = network if isinstance(network, RingNetwork) else None
         is_bounded = isinstance(network, BoundedLossNetwork) and network.loss_bound > 0
         self.loses_values = self.carries_values and is_bounded
         self._whole = Summand(self.model.bytes, tensor="parameters", policy=DIVIDE_BY_COUNT)
@@ -176,6 +179,10 @@ class World:
         elif algorithm == "direct":
             yield from self.hierarchical_mean(1, summand.size)  # with its messages' cost
             return
+        elif self.ringing is not None:
+            hosts = [self.host_of[rank] for rank in members]
+            number = self.ringing.ring(self.time.now, hosts, summand.size * network.header_factor)
+            yield self.time.over(number)
         else:
             # what a pipelined ring takes: the bytes of all rounds flow at once, 2(S-1)/S of it over
             # every hop, and each round's delay follows

@@ -15,7 +15,7 @@ from shoal.compiled import compiled, inlined
 from shoal.sim.packet import sources
 from shoal.sim.packet.calendar import push
 from shoal.sim.packet.window import FULL, NOBODY, NONE, inject, next_due
-from shoal.sim.transports import controls, receiving, round_trips, senders
+from shoal.sim.transports import connections, controls, probing, receiving, round_trips, senders
 from shoal.sim.transports.tables import Mode
 from shoal.switching.network import free_row
 from shoal.switching.random_bits import mixed
@@ -43,13 +43,16 @@ def start(
     interval: int,
     ports: NDArray,
     trips: NDArray,
+    rounds: int,
+    kept: NDArray,
 ) -> int:
     """Let the flows of `count` records from `first` on begin at `at`; return their transfer.
 
-    `ports` are those of hosts, `trips` the round trips of an idle path. There is room for all of
-    them, and a row of packets for each.
+    `ports` are those of hosts, `trips` the round trips of an idle path, `kept` the rows of their
+    connections. In more than one of `rounds` they are a ring: each next one sends on what has
+    arrived. There is room for all of them, and a row of packets for each.
     """
-    core = ends.core[0]
+    core, before, head = ends.core[0], -1, -1
     transfer = int(core.free_transfer)
     core.free_transfer = ends.transfers[transfer].next
     ends.transfers[transfer].flows = count
@@ -60,7 +63,14 @@ def start(
         core.free_flow = flow.next
         core.flows += 1
         core.started += 1
-        _fill(ends, flow, record, first + number)
+        _fill(ends, flow, record, first + number, rounds)
+        flow.connection = kept[number]
+        if rounds > 1:
+            if before < 0:
+                head = index
+            else:
+                ends.flows[before].feeds = index
+            before = index
         flow.transfer, flow.interval = transfer, interval
         flow.port, flow.back_port = ports[record.source], ports[record.target]
         round_trips.note_first(flow, trips[number])
@@ -68,22 +78,27 @@ def start(
         path = trips[number] * float(state.ports[flow.port].rate) / bits
         flow.bdp = min(max(1.0, float(int(path) + 1)), ends.rules[0].most_window)
         senders.set_timer(state, window, ends, index, at)
+    if rounds > 1:
+        ends.flows[before].feeds = head
     return transfer
 
 
 @inlined
-def _fill(ends: Ends, flow: Row, record: Row, number: int) -> None:
+def _fill(ends: Ends, flow: Row, record: Row, number: int, rounds: int) -> None:
     """Let `flow` be new, and what its record says."""
     flow.key = mixed(uint64(ends.core[0].seed) + uint64(number + 1))  # never 0, that of no flow
     flow.record, flow.mode = number, COMING
     flow.source, flow.target, flow.packets = record.source, record.target, record.packets
-    flow.last_size = record.size - (record.packets - 1) * int(ends.rules[0].frame_bytes)
+    flow.piece = flow.available = record.packets // rounds
+    flow.last_size = record.size // rounds - (flow.piece - 1) * int(ends.rules[0].frame_bytes)
+    flow.feeds = -1
     flow.una = flow.nxt = flow.lost_to = flow.again = flow.highest = flow.recover = 0
     flow.above = flow.again_out = flow.backoff = flow.expected = 0
     flow.echoes = flow.marked = flow.observed_to = flow.reduced_to = 0
     flow.paced_at = flow.is_limited = flow.is_over = flow.is_urgent = 0
     flow.peak = flow.rise_s = flow.reno = flow.prior = 0.0
     flow.reordering, flow.due = ends.rules[0].reordering, NEVER
+    probing.begin(flow)
 
 
 @compiled
@@ -102,6 +117,9 @@ def run(
             problem = senders.send(state, window, ends, index, now)
             if problem != NONE:
                 return problem, index
+        if core.fed >= 0:
+            index, core.fed = int(core.fed), -1
+            continue
         if core.finished > 0:
             return NONE, -1
         row = next_due(state, window, until)
@@ -112,20 +130,29 @@ def run(
         if index < 0:
             if not _react_as_source(state, window, others[packet.owner], row):
                 return FULL, -1
-        elif packet.size == 0:
-            index = _wake(state, ends, index, row, now)
-        elif packet.flow != ends.flows[index].key:
-            free_row(state, row)
-            index = -1
-        elif packet.destination == ends.flows[index].target:
-            _receive(state, window, ends, index, row)
-            index = -1
         else:
-            senders.note_answer(ends, index, packet, ends.segments[row])
-            free_row(state, row)
-            if ends.flows[index].una == ends.flows[index].packets:
-                _free(ends, index)
-                index = -1
+            index = _react(state, window, ends, index, row)
+
+
+@inlined
+def _react(state: State, window: Window, ends: Ends, index: int, row: int) -> int:
+    """Let a flow react to what is due; return the flow that may send something now, -1: none."""
+    packet = state.packets[row]
+    now = int(packet.at)
+    if packet.size == 0:
+        return _wake(state, ends, index, row, now)
+    if packet.flow != ends.flows[index].key:
+        free_row(state, row)
+        return -1
+    if packet.destination == ends.flows[index].target:
+        _receive(state, window, ends, index, row)
+        return -1
+    senders.note_answer(ends, index, packet, ends.segments[row])
+    free_row(state, row)
+    if ends.flows[index].una == ends.flows[index].packets:
+        _leave(ends, index, now)
+        return -1
+    return index
 
 
 @inlined
@@ -154,15 +181,17 @@ def _wake(state: State, ends: Ends, index: int, row: int, now: int) -> int:
         _begin(ends, flow, now)
     elif flow.due <= now:
         if flow.mode == LOCAL:
-            _end(ends, flow, now)
-            _free(ends, index)
-            return -1
+            return _arrive_locally(ends, index, now)
         if not senders.note_silence(ends, index, now):
             ends.core[0].given_up += 1
             ends.acknowledged[index, :] = 0
             ends.arrived[index, :] = 0
+            if flow.connection >= 0:
+                ends.connections[flow.connection].is_busy = 0
             _free(ends, index)
             return -1
+    elif flow.probe_due <= now:
+        senders.note_probe_due(ends, index, now)
     return index
 
 
@@ -170,12 +199,38 @@ def _wake(state: State, ends: Ends, index: int, row: int, now: int) -> int:
 def _begin(ends: Ends, flow: Row, now: int) -> None:
     flow.begun, flow.mode = now, OPEN
     controls.begin(ends.rules[0], flow)
-    if flow.source == flow.target:  # one after the other
-        size, host = ends.records[flow.record].size, flow.source
-        took = int(size * 8.0 * PICOSECONDS / ends.rules[0].local_rate)
-        flow.due = max(now, ends.local_free_at[host]) + took
-        ends.local_free_at[host] = flow.due
-        flow.mode, flow.packets = LOCAL, 0
+    if flow.source == flow.target:
+        flow.mode = LOCAL
+    elif flow.connection >= 0:
+        connections.resume(ends.rules[0], ends.connections[flow.connection], flow, now)
+
+
+@inlined
+def _arrive_locally(ends: Ends, index: int, now: int) -> int:
+    """Note that a piece has moved within its host; return the flow if there are more, else -1."""
+    flow = ends.flows[index]
+    flow.due = NEVER
+    flow.expected += flow.piece
+    _feed(ends, flow, int(flow.expected - flow.piece))
+    if flow.expected < flow.packets:
+        return index
+    _end(ends, flow, now)
+    _free(ends, index)
+    return -1
+
+
+@inlined
+def _feed(ends: Ends, flow: Row, had: int) -> None:
+    """Let the next of a ring send on what has arrived whole since there were `had` packets."""
+    pieces = flow.expected // flow.piece
+    if flow.feeds < 0 or pieces == had // flow.piece:
+        return
+    if had // flow.piece * flow.piece + flow.piece >= flow.packets:
+        return  # the next one had all that it ever sends, and may be gone
+    fed = ends.flows[flow.feeds]
+    fed.available = min((pieces + 1) * flow.piece, flow.packets)
+    if fed.mode != COMING:
+        ends.core[0].fed = flow.feeds
 
 
 @inlined
@@ -183,11 +238,12 @@ def _receive(state: State, window: Window, ends: Ends, index: int, row: int) -> 
     """Let the receiver answer the packet in `row`, in the same row."""
     rules, flow = ends.rules[0], ends.flows[index]
     packet, segment = state.packets[row], ends.segments[row]
-    begun, owner = packet.begun, packet.owner
+    begun, owner, had = packet.begun, packet.owner, int(flow.expected)
     receiving.note_arrival(flow, ends.records[flow.record], ends.arrived[index], packet, segment)
     if flow.expected == flow.packets and not flow.is_over:
         flow.is_over = 1
         _end(ends, flow, packet.at)
+    _feed(ends, flow, had)
     inject(
         state,
         window,
@@ -208,11 +264,22 @@ def _end(ends: Ends, flow: Row, now: int) -> None:
     """Note that everything has arrived."""
     core, record, transfer = ends.core[0], ends.records[flow.record], ends.transfers[flow.transfer]
     record.end = now
+    if flow.connection >= 0:  # what is not acknowledged yet holds nobody up
+        connections.keep(ends.connections[flow.connection], flow, now)
     core.ended += 1
     transfer.flows -= 1
     if transfer.flows == 0:
         ends.finished[core.finished] = flow.transfer
         core.finished += 1
+
+
+@inlined
+def _leave(ends: Ends, index: int, now: int) -> None:
+    """Let a flow go whose sender knows that all has arrived."""
+    flow = ends.flows[index]
+    if flow.connection >= 0 and not ends.connections[flow.connection].is_busy:
+        connections.keep(ends.connections[flow.connection], flow, now)
+    _free(ends, index)
 
 
 @inlined

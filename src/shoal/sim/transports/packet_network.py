@@ -23,7 +23,7 @@ from shoal.sim.packet.tables import LEAST_BYTES, Problem, new_window
 from shoal.sim.transports.engine import run, start, take_finished
 from shoal.sim.transports.settings import Transport, write_rules
 from shoal.sim.transports.standstill import SLICE, Standstill
-from shoal.sim.transports.tables import SEGMENT, new_ends, with_room
+from shoal.sim.transports.tables import CONNECTION, SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching.port import transmission_time
 from shoal.switching.tables import PICOSECONDS, Count, packet_bytes, with_packets
@@ -112,6 +112,7 @@ class PacketNetwork:
         arm(self._state, self._window, self._others)
         self._avoided: Collection[int] = down_cables(topology)
         self._lay_ways()
+        self._pairs: dict[tuple[int, int], int] = {}
         self._over: deque[int] = deque()
         self._standstill = Standstill(lambda: int(self._ends.records["received"].sum()))
 
@@ -181,6 +182,47 @@ class PacketNetwork:
         second. Numbers of transfers that are over are used again. Raises `UsageError` if `at` has
         passed.
         """
+        return self._start(at, sources, targets, sizes, most=most)
+
+    def ring(self, at: int, hosts: Sequence[int], size: float) -> int:
+        """Let `hosts` sum `size` bytes around a ring from `at` on; return the transfer's number.
+
+        In 2(S-1) rounds, each host sends on to the next what has come to it whole in the round
+        before, over one connection, whose window and timer go on where the last ring between the
+        two has left them, if they are not busy with another.
+        """
+        nexts, members = [*hosts[1:], hosts[0]], len(hosts)
+        kept = self._connections(hosts, nexts)
+        sizes = [size / members] * members
+        return self._start(at, hosts, nexts, sizes, rounds=2 * (members - 1), kept=kept)
+
+    def _connections(self, sources: Sequence[int], targets: Sequence[int]) -> list[int]:
+        """Return the rows of connections between hosts, -1 where they are busy."""
+        known, table, kept = self._pairs, self._ends.connections, list[int]()
+        for pair in zip(sources, targets, strict=True):
+            row = known.setdefault(pair, len(known))
+            is_busy = row in kept or (row < len(table) and table["is_busy"][row])
+            kept.append(-1 if is_busy or pair[0] == pair[1] else row)
+        if len(known) > len(table):
+            grown = np.zeros(2 * len(known), CONNECTION)
+            grown["used_at"] = -1
+            grown[: len(table)] = table
+            self._ends = self._ends._replace(connections=grown)
+        self._ends.connections["is_busy"][[row for row in kept if row >= 0]] = 1
+        return kept
+
+    def _start(
+        self,
+        at: int,
+        sources: Sequence[int] | NDArray[Any],
+        targets: Sequence[int] | NDArray[Any],
+        sizes: Sequence[float] | NDArray[Any],
+        *,
+        most: float = float("inf"),
+        rounds: int = 1,
+        kept: Sequence[int] = (),
+    ) -> int:
+        """Start flows of `rounds` messages each; `kept` are the rows of their connections."""
         if at < self.now:
             message = f"Time has passed beyond {at} ps: a transfer begins now or later."
             raise UsageError(message)
@@ -195,6 +237,8 @@ class PacketNetwork:
         rows["size"] = np.maximum(1, np.ceil(sizes))
         rows["packets"] = -(-rows["size"] // frame)
         rows["size"] += np.maximum(0, LEAST_BYTES - 1 - (rows["size"] - 1) % frame)
+        rows["size"] *= rounds
+        rows["packets"] *= rounds
         trips = [self.idle_round_trip(a, b) for a, b in zip(sources, targets, strict=True)]
         while count > self._free_rows():
             self._grow()
@@ -208,6 +252,8 @@ class PacketNetwork:
             round(8.0 * PICOSECONDS * frame / most),
             self._ports,
             np.array(trips, np.int64),
+            rounds,
+            np.array(kept or [-1] * count, np.int32),
         )
         return int(transfer)
 

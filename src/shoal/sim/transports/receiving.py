@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from shoal.sim.transports.tables import Row
 
+MARK: Final = 1
+COPY: Final = 2
+"""What an answer's `echo` is made of: its packet came with a congestion mark, had come before."""
 _LONGEST_RUN: Final = 255
 
 
@@ -24,11 +27,12 @@ _LONGEST_RUN: Final = 255
 def note_arrival(flow: Row, record: Row, ring: NDArray, packet: Row, segment: Row) -> None:
     """Note that a packet has arrived; its segment then says what the answer to it says."""
     index = int(segment.sequence)
-    segment.echo = packet.ecn == MARKED_ECN
+    segment.echo = MARK if packet.ecn == MARKED_ECN else 0
     record.marked += segment.echo
     segment.run = 0
     if index < flow.expected or is_set(ring, index):
         record.duplicates += 1
+        segment.echo |= COPY
     else:
         record.received += packet.size
         if index == flow.expected:

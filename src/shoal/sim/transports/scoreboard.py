@@ -55,6 +55,9 @@ def note_ack(flow: Row, ring: NDArray, most_reordering: int, ack: int, last: int
     """
     if flow.again <= last < flow.highest and last >= flow.una and not is_set(ring, last):
         flow.reordering = max(flow.reordering, min(most_reordering, flow.highest - last))
+    if 0 <= flow.chosen < min(ack, flow.again):  # it is not out again, and will not be
+        flow.again_out += 1
+        flow.chosen = -1
     count = 0
     for index in range(flow.una, ack):
         if is_set(ring, index):
@@ -80,12 +83,25 @@ def note_ack(flow: Row, ring: NDArray, most_reordering: int, ack: int, last: int
 
 
 @inlined
-def find_lost(flow: Row, ring: NDArray) -> None:
-    """Take for lost what enough others have overtaken."""
-    while flow.above >= flow.reordering:
+def find_lost(flow: Row, ring: NDArray, enough: int) -> int:
+    """Take for lost what `enough` others have overtaken; return how many packets these are."""
+    count = 0
+    while flow.above >= enough:
         if is_set(ring, flow.lost_to):
-            if flow.above == flow.reordering:
+            if flow.above == enough:
                 break
+            flow.above -= 1
+        else:
+            count += 1
+        flow.lost_to += 1
+    return count
+
+
+@inlined
+def take_for_lost(flow: Row, ring: NDArray, to: int) -> None:
+    """Take for lost what is not acknowledged before packet `to`."""
+    while flow.lost_to < to:
+        if is_set(ring, flow.lost_to):
             flow.above -= 1
         flow.lost_to += 1
 
@@ -99,7 +115,24 @@ def take_all_for_lost(flow: Row) -> None:
 
 @inlined
 def next_lost(flow: Row, ring: NDArray) -> int:
-    """Return the first packet that is lost and has not been sent again; -1 if there is none."""
+    """Return the packet to send again next; -1 if there is none.
+
+    One that was chosen, or the first that is lost and has not been sent again.
+    """
+    if flow.chosen >= 0:
+        return int(flow.chosen)
     while flow.again < flow.lost_to and is_set(ring, flow.again):
         flow.again += 1
     return int(flow.again) if flow.again < flow.lost_to else -1
+
+
+@inlined
+def note_sent_again(flow: Row, sequence: int, now: int) -> None:
+    """Note that a packet was sent again: as `next_lost` said."""
+    if sequence < flow.lost_to:  # else it is a probe
+        flow.again = max(flow.again, sequence + 1)
+        flow.again_out += 1
+        if sequence == flow.una:
+            flow.watched, flow.watched_at = sequence, now
+    if sequence == flow.chosen:
+        flow.chosen = -1

@@ -52,6 +52,9 @@ class Transport:
     """A packet is taken for lost when so many later ones are acknowledged."""
     most_reordering: int = 300
     """As far as that rises where packets turn out to have been overtaken (Linux)."""
+    tail_probes: bool = True
+    """Whether losses are looked for of which no later packets tell (RFC 8985), as Linux does and
+    ns-3 does not. Not by `pfabric`."""
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for what no transport can be told."""
@@ -123,3 +126,5 @@ def write_rules(rules: Row, transport: Transport, *, local_rate: float) -> None:
     rules["ack_queue"] = usual_ack_queue if transport.ack_queue is None else transport.ack_queue
     rules["ecn"] = CAPABLE_BITS if control in ECN_CAPABLE else 0
     rules["backs_off"] = rules["recovers_fast"] = not is_pfabric
+    rules["probes"] = transport.tail_probes and not is_pfabric
+    rules["reduces"] = control != LOSSLESS

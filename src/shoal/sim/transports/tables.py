@@ -1,8 +1,9 @@
 """The rows that flows, transfers and records are made of, and what a packet says to their ends.
 
 A flow is a message from host to host: `packets` packets, numbered from 0, all but the last of full
-size. Its row holds both ends: the sender's windows, scoreboard and timer, and what the receiver
-has. Times are picoseconds, sizes bytes on the link, windows packets.
+size; or the messages of a ring's rounds, one after the other. Its row holds both ends: the sender's
+windows, scoreboard and timer, and what the receiver has. Times are picoseconds, sizes bytes on the
+link, windows packets.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ FLOW: Final = np.dtype(
         ("target", "<i4"),
         ("port", "<i4"),  # of the source
         ("back_port", "<i4"),  # of the target
-        ("last_size", "<i4"),  # bytes of the last packet
+        ("last_size", "<i4"),  # bytes of the last packet, of each piece
         ("backoff", "<i4"),  # timeouts since something was acknowledged
         ("reordering", "<i4"),  # packets acknowledged beyond one before it is taken for lost
         ("transfer", "<i4"),
@@ -87,8 +88,33 @@ FLOW: Final = np.dtype(
         ("peak", "<f8"),  # window before the last reduction (W_max)
         ("rise_s", "<f8"),  # seconds until the window is there again (K)
         ("reno", "<f8"),  # window that Reno would have (W_est)
-        ("prior", "<f8"),  # window when the epoch's reduction came (cwnd_prior)
-        ("line", "u1", (16,)),
+        ("prior", "<f8"),  # window when the last reduction came (cwnd_prior); 0: none has
+        ("shortest", "<i8"),  # round trip so far; NEVER: none is known
+        ("round_shortest", "<i8"),  # of a round of slow start
+        ("round_at", "<i8"),  # when it began
+        ("train_at", "<i8"),  # when the last acknowledgement of its first train came
+        ("round_to", "<i4"),  # it ends when everything up to this one is acknowledged
+        ("samples", "u1"),  # of its round trip
+        ("has_left", "u1"),  # slow start, before a loss
+        # What recovery needs (`reduction`).
+        ("probes_new", "u1"),  # the probe is a packet that was never sent before
+        ("entered", "<f8"),  # window when it began
+        ("delivered", "<i4"),  # packets since
+        ("sent_in_recovery", "<i4"),
+        # What finds losses that three later packets do not tell of (`probing`).
+        ("probe_due", "<i8"),  # when to probe; NEVER: not
+        ("probe_at", "<i8"),  # when the probe that is under way was sent
+        ("overtaken_at", "<i8"),  # when what is overtaken is lost
+        ("watched_at", "<i8"),  # since when the first missing packet is known to be sent again
+        ("probe_to", "<i4"),  # what is acknowledged then ends the probe; -1: there is none
+        ("overtaken_to", "<i4"),  # those before it have been overtaken; -1: none is watched
+        ("watched", "<i4"),  # the first missing packet; -1: none is watched
+        ("chosen", "<i4"),  # is to be sent again next; -1: what is lost, in order
+        ("available", "<i4"),  # packets that there are to send by now
+        # What makes flows rounds of a ring, over connections that stay (`connections`).
+        ("piece", "<i4"),  # packets of a round, of which the last is `last_size` long
+        ("feeds", "<i4"),  # the flow that sends on what arrives, a round later; -1: none
+        ("connection", "<i4"),  # row of what outlasts it; -1: nothing does
     ],
     align=True,
 )
@@ -112,6 +138,29 @@ RECORD: Final = np.dtype(
 )
 """What has become of a flow, kept when its row is used again."""
 
+CONNECTION: Final = np.dtype(
+    [
+        ("used_at", "<i8"),  # until when; -1: not yet
+        ("window", "<f8"),
+        ("threshold", "<f8"),
+        ("smoothed", "<i8"),
+        ("variation", "<i8"),
+        ("shortest", "<i8"),
+        ("epoch", "<i8"),
+        ("peak", "<f8"),
+        ("rise_s", "<f8"),
+        ("reno", "<f8"),
+        ("prior", "<f8"),
+        ("fraction", "<f8"),
+        ("reordering", "<i4"),
+        ("has_left", "u1"),
+        ("is_busy", "u1"),  # a flow uses it
+        ("pad", "u1", (2,)),
+    ],
+    align=True,
+)
+"""As the fields of `FLOW`."""
+
 TRANSFER: Final = np.dtype([("flows", "<i4"), ("next", "<i4")], align=True)
 
 CORE: Final = np.dtype(
@@ -121,6 +170,7 @@ CORE: Final = np.dtype(
         ("flows", "<i4"),  # rows in use
         ("timers", "<i4"),  # rows of packets that are theirs
         ("finished", "<i4"),  # transfers that nobody has taken yet
+        ("fed", "<i4"),  # flow that has something to send on, and has not been asked; -1: none
         ("ended", "<i8"),  # flows
         ("given_up", "<i8"),  # flows whose sender has stopped trying
         ("started", "<i8"),  # flows, ever: the number of records
@@ -149,7 +199,9 @@ RULES: Final = np.dtype(
         ("ecn", "u1"),  # bits of every packet sent
         ("backs_off", "u1"),  # a timeout that follows on another comes twice as late
         ("recovers_fast", "u1"),  # what is overtaken by others is taken for lost
-        ("pad", "u1", (3,)),
+        ("probes", "u1"),  # it looks for losses of which nothing tells (RFC 8985)
+        ("reduces", "u1"),  # in recovery the window shrinks, over a round trip
+        ("pad", "u1", (1,)),
     ],
     align=True,
 )
@@ -169,7 +221,8 @@ SEGMENT: Final = np.dtype(
 
 `sequence` is the packet's, or of an acknowledgement that of the packet that it answers; `run` says
 how many just before that have arrived as well (the first SACK block, RFC 2018), `ack` which packet
-the receiver is waiting for, `echo` whether the packet came with a congestion mark.
+the receiver is waiting for, `echo` how the packet came: with a congestion mark, for a second time
+(`receiving`).
 """
 
 Row: TypeAlias = Any
@@ -188,6 +241,8 @@ class Ends(NamedTuple):
     transfers: NDArray[np.void]
     finished: NDArray[np.int32]
     records: NDArray[np.void]
+    connections: NDArray[np.void]
+    """What flows leave to the next ones between the same hosts: rows of `CONNECTION`."""
     local_free_at: NDArray[np.int64]
     """By host: when what has been sent within it is through."""
     segments: NDArray[np.void]
@@ -212,9 +267,11 @@ def new_ends(packets: NDArray[np.void], *, flows: int, hosts: int, most_window: 
         transfers=np.zeros(flows, TRANSFER),
         finished=np.zeros(flows, np.int32),
         records=np.zeros(0, RECORD),
+        connections=np.zeros(0, CONNECTION),
         local_free_at=np.zeros(hosts, np.int64),
         segments=packets.view(SEGMENT),
     )
+    ends.core["fed"] = -1
     for table in (ends.flows, ends.transfers):
         table["next"] = np.arange(1, flows + 1)
         table["next"][-1] = -1

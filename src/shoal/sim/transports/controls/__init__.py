@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import inlined
-from shoal.sim.transports.controls import cubic, dctcp, lossless, newreno, pfabric
+from shoal.sim.transports.controls import cubic, dctcp, hystart, lossless, newreno, pfabric
 from shoal.sim.transports.tables import Mode
 
 if TYPE_CHECKING:
@@ -44,14 +44,18 @@ def begin(rules: Row, flow: Row) -> None:
         flow.window, flow.threshold = rules.first_window, rules.most_window
     flow.fraction = 1.0  # as Linux begins: RFC 8257 leaves it open
     flow.epoch = -1
+    hystart.begin(flow, int(flow.smoothed))  # of the idle path
 
 
 @inlined
-def note_ack(rules: Row, flow: Row, acked: int, echo: int, now: int) -> None:
+def note_ack(rules: Row, flow: Row, acked: int, echo: int, trip: int, now: int) -> None:
     """Note that `acked` more packets have arrived; the scoreboard knows already.
 
-    `echo` is 1 if the acknowledgement tells of a congestion mark, else 0.
+    `echo` is 1 if the acknowledgement tells of a congestion mark, else 0; `trip` is how long the
+    packet that it answers and the answer took.
     """
+    if rules.control == CUBIC and acked > 0:
+        hystart.note_trip(flow, trip, now)
     may_grow = acked > 0 and flow.is_limited and flow.mode != RECOVERY
     if rules.control == DCTCP:
         may_grow = dctcp.note_echo(flow, echo) and may_grow
@@ -80,11 +84,13 @@ def note_timeout(rules: Row, flow: Row) -> None:
     """Note that the timer has run out; for the first time, or again (RFC 5681, section 3.1)."""
     if rules.control == LOSSLESS:
         return
-    if flow.backoff == 0:
+    if flow.backoff == 0 and flow.mode != RECOVERY:  # it has been reduced when recovery began
         if rules.control == CUBIC:
             cubic.reduce(flow)
         else:
             newreno.reduce(flow)
+    if rules.control == CUBIC:
+        cubic.forget(flow)
     flow.window = 1.0
     flow.reduced_to = 0  # what a mark held back may grow again
 

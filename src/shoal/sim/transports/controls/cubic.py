@@ -1,8 +1,9 @@
 """CUBIC: the window is a cubic function of the time since the last loss (RFC 9438).
 
 W(t) = C (t - K)^3 + W_max, K = cbrt((W_max - window) / C): steep, flat where the last loss came,
-steep again; never less than Reno would have (4.3), with fast convergence (4.7). HyStart++ is left
-out: slow start is Reno's.
+steep again; never less than Reno would have (4.3), with fast convergence (4.7). Slow start ends by
+`hystart`; until the first loss the window then grows by a twentieth in a round trip at least, and
+a timeout forgets where losses came, both as in Linux.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import inlined
+from shoal.sim.transports.controls import hystart
 from shoal.sim.transports.controls.newreno import SMALLEST_THRESHOLD, slow_start
-from shoal.switching.tables import PICOSECONDS
+from shoal.switching.tables import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
     from shoal.sim.transports.tables import Row
@@ -24,6 +26,8 @@ RENO_RISE: Final = 3 * (1 - FACTOR) / (1 + FACTOR)
 """Packets per round trip by which Reno with this factor would have the same share (alpha)."""
 MOST_GROWTH: Final = 1.5
 """Of the window in a round trip."""
+UNTRIED_GROWTH: Final = 1 / 20
+"""Of the window in a round trip, at least, as long as nothing was lost."""
 _ROUNDS: Final = 60
 
 
@@ -62,12 +66,13 @@ def grow(flow: Row, acked: int, now: int) -> None:
         flow.reno = flow.window
     since = (now - flow.epoch) / PICOSECONDS
     flow.reno += (RENO_RISE if flow.reno < flow.prior else 1.0) * left / flow.window
+    least = UNTRIED_GROWTH * left if flow.prior <= 0.0 else 0.0
     if window_at(since, flow.rise_s, flow.peak) < flow.reno:
-        flow.window = max(flow.window, flow.reno)
+        flow.window = max(flow.window + least, flow.reno)
         return
     target = window_at(since + flow.smoothed / PICOSECONDS, flow.rise_s, flow.peak)
     target = min(max(target, flow.window), MOST_GROWTH * flow.window)
-    flow.window += (target - flow.window) / flow.window * left
+    flow.window += max(least, (target - flow.window) / flow.window * left)
 
 
 @inlined
@@ -77,3 +82,10 @@ def reduce(flow: Row) -> None:
     flow.prior = flow.window
     flow.threshold = max(SMALLEST_THRESHOLD, flow.window * FACTOR)
     flow.epoch = -1
+
+
+@inlined
+def forget(flow: Row) -> None:
+    """Begin anew after a timeout: only the threshold remembers what there was."""
+    flow.peak = flow.prior = 0.0
+    hystart.begin(flow, NEVER)
