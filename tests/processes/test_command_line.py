@@ -292,7 +292,7 @@ def work(**_):
     del thing
     time.sleep(30)
 
-app._make_app = lambda: work
+app._run = work
 app.main()
 """
 
