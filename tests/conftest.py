@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SIMULATOR = Path(__file__).parent / "core" / "sim"
 PROCESSES = Path(__file__).parent / "processes"
 """Their workers are forked from a process that loads the transport."""
+NAMESPACES = Path(__file__).parent / "namespaces"
+"""Their networks have the lab's switch, which says so where it has to be compiled."""
 
 # The same examples everywhere, and no test fails for the speed of a machine.
 settings.register_profile("shoal", derandomize=True, deadline=None)
@@ -41,6 +43,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from shoal.runtime.warm_up import load_transport
 
         compiles.append(load_transport)
+    if any(NAMESPACES in item.path.parents for item in session.items):
+        from shoal.lab.network.warm_up import load_switch
+
+        compiles.append(load_switch)
     if any(SIMULATOR in item.path.parents for item in session.items):
         from kernels import compile_kernels
 
