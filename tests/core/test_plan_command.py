@@ -334,6 +334,7 @@ def test_the_plan_is_ranked_by_time_and_says_why(
     }
     best = found["ranked"][0]
     assert result.stdout.splitlines()[1].startswith(best["name"])
+    assert "\ns to target: virtual seconds until the small model" in result.stdout
     assert result.stdout.splitlines()[-1] == best["line"]
     assert best["name"] in found["reason"]
     assert "all-reduce" in found["reason"]

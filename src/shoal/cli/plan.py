@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from shoal.cli.options import require_writable
 from shoal.cli.replaying import MeasuredOption, replaying
@@ -59,6 +60,20 @@ class PlanReport(msgspec.Struct, frozen=True):
     plan: Any
     measured: str | None = None
     """The trace that `--measured` named."""
+
+
+_LEGEND: Final = {
+    "ms/step": "time that a worker takes for a step, on the mean over the workers",
+    "s to target": "virtual seconds until the small model has learnt as much as is asked of it; the"
+    " best is first",
+    "steps": "steps that a worker has made by then, on the mean",
+    "wait": "share of the workers' time spent waiting for others",
+    "exchange": "share of it spent sending and receiving, beyond what computing hides",
+    "behind": "steps that the slowest worker was behind the fastest, at most",
+    "apart": "distance of the workers' models from their mean",
+    "lost": "share lost of what may get lost",
+}
+"""The columns of the table, and what each of them says."""
 
 
 def plan(
@@ -126,6 +141,10 @@ def plan(
         write_whole(json, indented_json(report))  # first, for the table's reader may have gone
     console = output_console()
     console.print(_table(found))
+    console.print()
+    for name, meaning in _LEGEND.items():
+        if name != "lost" or found.screened:
+            console.print(Text(f"{name}: {meaning}.", style="dim"))
     console.print(f"\n{found.reason}\n")
     console.print(found.ranked[0].line, soft_wrap=True)
 
@@ -167,10 +186,9 @@ def _table(found: Plan) -> Table:
     is_carried = bool(found.screened)
     if is_carried:
         table.add_column("transport")
-    columns = ["ms/step", "s to target", "steps", "wait", "exchange", "behind", "apart"]
-    columns += ["lost"] if is_carried else []
-    for name in columns:
-        table.add_column(name, justify="right")
+    for name in _LEGEND:
+        if name != "lost" or is_carried:
+            table.add_column(name, justify="right")
     for each in found.ranked[:SHOWN]:
         met = each.seconds_to_target
         table.add_row(

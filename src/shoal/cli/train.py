@@ -237,14 +237,20 @@ def describe(spec: RunSpec) -> str:
     """Return in words what a run does, the padding included."""
     text = f"Training {spec.model} on {spec.dataset} with {spec.workers} workers, {spec.strategy}."
     if spec.transport != "gloo":
-        text += f" Over {spec.transport}, losing at most {spec.loss_bound:.0%} of what is summed"
-        text += f" ({spec.holes})." if spec.loss_bound else "."
+        text += f" Over {spec.transport}"
+        if spec.loss_bound:
+            text += f", losing at most {spec.loss_bound:.0%} of what is summed ({spec.holes})"
+        text += "."
         text += f" Floats are sent as {spec.wire}." if spec.wire else ""
     if spec.compute_ms is not None:
         text += (
             f" Each step's compute is padded to {spec.compute_ms:g} ms by sleeping, so that the"
             f" workers stand for {spec.workers} machines."
         )
+    if spec.metrics_port is not None:
+        last = spec.metrics_port + spec.workers - 1
+        text += f" Metrics are served at http://127.0.0.1:{spec.metrics_port}/metrics"
+        text += f", up to port {last} for rank {spec.workers - 1}." if spec.workers > 1 else "."
     for rank, factor in spec.slow.items():
         text += f" Rank {rank} is {slow_words(factor, spec.slow_probability.get(rank, 1.0))}."
     return text
