@@ -31,7 +31,7 @@ from shoal.train.transport_samples import TransportSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor, nn
 
@@ -109,9 +109,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         **unknown: Never,
     ) -> None:
         # Not calling super().__init__: the wrapped optimizer owns parameter groups and state.
-        asked = {"overlap": overlap, "pull_bound": pull_bound}
-        strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
-        refuse_options(strategy, unknown)
+        strategy = _strategy(sync, {"overlap": overlap, "pull_bound": pull_bound}, unknown)
         if isinstance(optimizer, DistributedOptimizer):
             raise UsageError("This is a DistributedOptimizer already; wrap the one within it.")
         check_can_be_wrapped(optimizer, model)
@@ -411,6 +409,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if name in {"_inner", "found_inf", "grad_scale"}:
             raise AttributeError(name)
         return getattr(self._inner, name)
+
+
+def _strategy(
+    sync: str | AbstractStrategy, asked: Mapping[str, object], unknown: Mapping[str, object]
+) -> AbstractStrategy:
+    """Return the strategy with the options asked for, if any; refuse those that nobody has."""
+    strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
+    refuse_options(strategy, unknown)
+    return strategy
 
 
 def _begin_alike(model: nn.Module, communicator: Communicator) -> FlatParameters:
