@@ -133,3 +133,26 @@ def test_what_is_lost_again_is_sent_again_without_the_timer() -> None:
     assert figures.timeouts == 0
     assert lasted(network)[0] < 100 * MS
     assert np.all(network.records["received"] == 300 * FRAME)
+
+
+@pytest.mark.parametrize("probes", [True, False])
+def test_a_timeout_that_was_too_short_is_taken_back(probes: bool) -> None:
+    """The path becomes longer than the timer: the first answer since is to what was sent before."""
+    network = network_of(long_way(port(), 0.001), first_window=64, tail_probes=probes)
+    number = send(network, 0, 1, 300)
+    network.run(US)
+    cable = network.topology.cables[TRUNK]
+    network.alter(US, TRUNK, replace(cable, link=replace(cable.link, delay_s=0.25)))
+    network.run(253 * MS)
+    figures, flow = network.figures(), network.flows[0]
+    assert figures.timeouts == 1
+    if probes:
+        assert figures.retransmitted <= 1  # when the timer ran out, and no probe but new data
+        assert flow["window"] > 64
+        assert flow["threshold"] == 1_024
+    else:
+        assert figures.retransmitted > 10
+        assert flow["threshold"] < 64
+    finish(network, [number])
+    assert (network.records["received"] == network.records["size"]).all()
+    check_idle(network)

@@ -66,9 +66,7 @@ def test_events_and_background_flows_reach_packets() -> None:
 @pytest.mark.parametrize("dead", [("down", True), ("loss", 1.0)])
 def test_a_way_that_stays_dead_is_said(dead: tuple[str, float | bool]) -> None:
     cluster = replace(CLUSTER, events=(LinkEvent(0.0, cables=(1,), link=(dead,)),))
-    with pytest.raises(
-        UsageError, match="stand still: a link on their way is down or loses so much"
-    ):
+    with pytest.raises(UsageError, match="stand still: a link on their way is down or"):
         simulate(cluster, JOB, StrategySpec("all-reduce"), network=packets_of(cluster))
 
 

@@ -92,6 +92,7 @@ def _fill(ends: Ends, flow: Row, record: Row, number: int, rounds: int) -> None:
     flow.piece = flow.available = record.packets // rounds
     flow.last_size = record.size // rounds - (flow.piece - 1) * int(ends.rules[0].frame_bytes)
     flow.feeds = -1
+    flow.undo_window = 0.0
     flow.una = flow.nxt = flow.lost_to = flow.again = flow.highest = flow.recover = 0
     flow.above = flow.again_out = flow.backoff = flow.expected = 0
     flow.echoes = flow.marked = flow.observed_to = flow.reduced_to = 0

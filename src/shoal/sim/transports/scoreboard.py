@@ -114,6 +114,17 @@ def take_all_for_lost(flow: Row) -> None:
 
 
 @inlined
+def take_none_for_lost(flow: Row, ring: NDArray) -> None:
+    """Take nothing for lost after all, and nothing for sent again."""
+    flow.lost_to = flow.again = flow.una
+    flow.above = flow.again_out = 0
+    flow.chosen = -1
+    for index in range(flow.una, flow.highest):
+        if is_set(ring, index):
+            flow.above += 1
+
+
+@inlined
 def next_lost(flow: Row, ring: NDArray) -> int:
     """Return the packet to send again next; -1 if there is none.
 

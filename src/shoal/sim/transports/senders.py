@@ -47,8 +47,7 @@ def note_answer(ends: Ends, index: int, packet: Row, segment: Row) -> None:
             round_trips.note_round_trip(flow, trip)
         flow.begun = now
     if flow.una > una:
-        flow.backoff = 0
-        flow.due = now + round_trips.timeout(rules, flow) if flow.una < flow.nxt else NEVER
+        _restart_timer(rules, flow, ring, int(packet.begun), now)
     lost, repaired = 0, False
     if rules.recovers_fast:
         lost = scoreboard.find_lost(flow, ring, probing.threshold(rules, flow))
@@ -76,6 +75,26 @@ def note_answer(ends: Ends, index: int, packet: Row, segment: Row) -> None:
 
 
 @inlined
+def _restart_timer(rules: Row, flow: Row, ring: NDArray, begun: int, now: int) -> None:
+    """Wait anew, the first missing packet having come: one that was sent at `begun` says so."""
+    if flow.mode == TIMED_OUT:
+        _take_back(rules, flow, ring, begun)
+    flow.backoff = 0
+    flow.due = now + round_trips.timeout(rules, flow) if flow.una < flow.nxt else NEVER
+
+
+@inlined
+def _take_back(rules: Row, flow: Row, ring: NDArray, begun: int) -> None:
+    """Undo a timeout if the first answer since is to what was sent before it (RFC 3522, Eifel)."""
+    if rules.probes and flow.backoff > 0 and flow.undo_window > 0 and begun < flow.timed_out_at:
+        flow.window = max(flow.window, flow.undo_window)
+        flow.threshold = max(flow.threshold, flow.undo_threshold)
+        flow.mode = OPEN
+        scoreboard.take_none_for_lost(flow, ring)
+    flow.undo_window = 0.0
+
+
+@inlined
 def _begin_recovery(ends: Ends, index: int) -> None:
     """Send again what is lost, with a smaller window."""
     rules, flow, ring = ends.rules[0], ends.flows[index], ends.acknowledged[index]
@@ -94,6 +113,10 @@ def note_silence(ends: Ends, index: int, now: int) -> bool:
     rules, flow = ends.rules[0], ends.flows[index]
     if now - flow.begun >= rules.give_up:
         return False
+    if flow.backoff == 0:
+        flow.undo_window, flow.undo_threshold, flow.timed_out_at = flow.window, flow.threshold, now
+        if flow.mode == RECOVERY:
+            flow.undo_window = 0.0
     controls.note_timeout(rules, flow)
     flow.backoff += 1
     scoreboard.take_all_for_lost(flow)

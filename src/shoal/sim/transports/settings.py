@@ -53,8 +53,8 @@ class Transport:
     most_reordering: int = 300
     """As far as that rises where packets turn out to have been overtaken (Linux)."""
     tail_probes: bool = True
-    """Whether losses are looked for of which no later packets tell (RFC 8985), as Linux does and
-    ns-3 does not. Not by `pfabric`."""
+    """Whether losses are looked for of which no later packets tell (RFC 8985), and a timeout that
+    was too short is taken back (RFC 3522), as Linux does and ns-3 does not. Not by `pfabric`."""
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for what no transport can be told."""

@@ -104,6 +104,9 @@ FLOW: Final = np.dtype(
         # What finds losses that three later packets do not tell of (`probing`).
         ("probe_due", "<i8"),  # when to probe; NEVER: not
         ("probe_at", "<i8"),  # when the probe that is under way was sent
+        ("timed_out_at", "<i8"),  # when the timer ran out that may have been too short
+        ("undo_window", "<f8"),  # what it was then; 0: there is nothing to take back
+        ("undo_threshold", "<f8"),
         ("overtaken_at", "<i8"),  # when what is overtaken is lost
         ("watched_at", "<i8"),  # since when the first missing packet is known to be sent again
         ("probe_to", "<i4"),  # what is acknowledged then ends the probe; -1: there is none
