@@ -12,8 +12,6 @@ DECODERS = re.compile(r"\b(msgspec\.(json|msgpack|toml)\.decode|tomllib\.loads?|
 EXCEPT = {
     "bench",  # output of tools and workers that it has started itself
     "decoding.py",
-    "doctor",  # messages
-    "runtime",  # messages
 }
 FILES = [
     path for path in sorted(SOURCE.rglob("*.py")) if path.relative_to(SOURCE).parts[0] not in EXCEPT

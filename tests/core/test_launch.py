@@ -7,9 +7,11 @@ import pytest
 import shoal
 from shoal.errors import UsageError
 from shoal.runtime.launch import (
+    hosts_of,
     rank_on_host,
     read_launch,
     read_master,
+    says_hosts,
     tasks_per_node,
     workers_on_host,
 )
@@ -170,3 +172,14 @@ def test_joining_a_job_says_what_is_missing(
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=complaint):
         shoal.init(deadline_s=1)
+
+
+def test_pods_with_a_rank_alone_do_not_say_who_shares_a_host() -> None:
+    pod = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "job-0", "MASTER_PORT": "1"}
+    assert not says_hosts(pod)
+    assert says_hosts({**pod, "LOCAL_WORLD_SIZE": "2"})
+    assert says_hosts({**pod, "SLURM_TASKS_PER_NODE": "2(x2)"})
+
+
+def test_hosts_are_numbered_in_the_order_of_ranks() -> None:
+    assert hosts_of(["a", "a", "b", "a", "c"]) == [0, 0, 1, 0, 2]

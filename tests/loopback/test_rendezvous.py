@@ -47,7 +47,14 @@ def caller(port: int) -> Iterator[zmq.Socket[bytes]]:
 
 @pytest.mark.parametrize(
     "frames",
-    [[b""], [b"\xc1\xff\x00"], [b"hello", b"world"], [msgspec.msgpack.encode({"rank": "two"})]],
+    [
+        [b""],
+        [b"\xc1\xff\x00"],
+        [b"hello", b"world"],
+        [msgspec.msgpack.encode({"rank": "two"})],
+        [b"\x81\xa7version\xa2\xff\xfe"],  # text that is not UTF-8
+        [b"\x91" * 5000],  # nested deep
+    ],
 )
 def test_what_is_no_arrival_is_answered_and_the_others_still_meet(
     port: int, frames: list[bytes]

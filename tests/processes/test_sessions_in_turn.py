@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,3 +171,19 @@ def test_an_unknown_level_is_refused_in_a_sentence(tmp_path: Path) -> None:
     ((code, _, errors),) = outcomes([start(0, 1, free_port(), SCRIPT, SHOAL_LOG="loud")])
     assert code != 0
     assert "SHOAL_LOG is one of debug, info, warning, error, not 'loud'." in errors
+
+
+POD = """
+import json, os, socket
+socket.gethostname = lambda: os.environ["POD"]  # what a pod's would be
+import shoal
+session = shoal.init(deadline_s=20)
+print(json.dumps([session.host, session.workers_per_host]))
+"""
+
+
+def test_pods_of_one_worker_each_are_hosts_of_their_own() -> None:
+    port = free_port()
+    pods = [start(rank, 2, port, POD, POD=f"worker-{rank}") for rank in range(2)]
+    ended = outcomes(pods)
+    assert [json.loads(out) for _, out, _ in ended] == [[0, 1], [1, 1]], ended

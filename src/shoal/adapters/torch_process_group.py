@@ -27,6 +27,7 @@ from shoal.adapters.torch_arguments import check_length, check_list, check_membe
 from shoal.adapters.torch_described_group import DescribedGroup
 from shoal.adapters.torch_future import Order, current_order
 from shoal.adapters.torch_host_copies import receive_through_host, through_host
+from shoal.adapters.torch_overloads import takes_one_output, takes_reduction, takes_root
 from shoal.adapters.torch_reductions import (
     check_reduction,
     factor_of,
@@ -36,6 +37,7 @@ from shoal.adapters.torch_reductions import (
     reduce_rows,
     reduction_of,
 )
+from shoal.adapters.torch_scratch import assign, assign_bytes, contiguous
 from shoal.adapters.torch_shards import check_shards, row_bytes
 from shoal.adapters.torch_work import TransportWork, afterwards, then
 from shoal.errors import DeadlineExceeded, UsageError
@@ -99,6 +101,10 @@ class ShoalProcessGroup(DescribedGroup):
         """Return what numbers operations that were reserved here, from `iteration` on."""
         return Order(self._order.home, self.group.resumed_at(iteration))
 
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        """Bound later operations by `timeout`, as torch's own groups let it be set."""
+        self.engine.deadline_s = timeout.total_seconds()
+
     def shutdown(self) -> None:
         """Leave; whoever else uses this process's transport goes on."""
         self.engine.close()
@@ -110,11 +116,13 @@ class ShoalProcessGroup(DescribedGroup):
 
     # ---- sums and other reductions --------------------------------------------------------------
 
+    @takes_reduction
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> TransportWork:
         """Reduce over all members, in place."""
         reduction = reduction_of(opts)
         return self._each(tensors, lambda tensor: self._reduce_whole(tensor, reduction))
 
+    @takes_reduction
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> TransportWork:
         """Reduce several tensors over all members, in place."""
         return self.allreduce(tensors, opts)
@@ -127,6 +135,7 @@ class ShoalProcessGroup(DescribedGroup):
         options = replace(options, scale=1 / self.group.size)
         return self._reduce_whole(tensor, ReduceOp.AVG, options)
 
+    @takes_root(dist.ReduceOptions)
     def reduce(self, tensors: list[Tensor], opts: Any) -> TransportWork:
         """Reduce over all members into the root's tensor."""
         check_member(opts.rootRank, self.group.size, "reduce")
@@ -147,7 +156,7 @@ class ShoalProcessGroup(DescribedGroup):
 
     @through_host(operations=lambda tensor, reduction, _: operations_of(reduction, tensor))
     def _reduce_dense(self, tensor: Tensor, reduction: Any, options: SumOptions) -> TransportWork:
-        flat, finish = _contiguous(tensor)
+        flat, finish = contiguous(tensor)
         if reduction == ReduceOp.PREMUL_SUM:
             flat, reduction = flat.mul_(factor_of(reduction, flat)), ReduceOp.SUM
         if is_made_in_sums(reduction, tensor):
@@ -198,6 +207,7 @@ class ShoalProcessGroup(DescribedGroup):
         first.tell(reduce_it) if first else reduce_it(None)
         return work.seal()
 
+    @takes_one_output(dist.ReduceScatterOptions)
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
     ) -> TransportWork:
@@ -220,7 +230,7 @@ class ShoalProcessGroup(DescribedGroup):
     ) -> TransportWork:
         """Reduce tensors of different sizes, one to each member."""
         scratch = [part.clone() for part in parts]
-        work = self._operation([output], lambda: _assign(output, scratch[self.group.me]))
+        work = self._operation([output], lambda: assign(output, scratch[self.group.me]))
         for each in scratch:
             self._reduce_whole(each, reduction).tell(work.part())
         return work.seal()
@@ -247,7 +257,7 @@ class ShoalProcessGroup(DescribedGroup):
         if not (self._sums_in_place(output) and is_sum(reduction, output)) or size == 1:
             scratch = whole.clone()
             inner = self._reduce_whole(scratch, reduction)
-            work = self._operation([output], lambda: _assign(output, scratch[me]))
+            work = self._operation([output], lambda: assign(output, scratch[me]))
             inner.tell(work.part())
             return work.seal()
         whole, form = whole.contiguous(), form_of(output.dtype, options.wire)
@@ -255,9 +265,9 @@ class ShoalProcessGroup(DescribedGroup):
         summed = self.group.shards_summed_here(from_memory, options)
         if len(summed) > 1:
             target = whole[summed.start :: summed.step].clone()
-            finish = functools.partial(_assign, output, target[summed.index(me)])
+            finish = functools.partial(assign, output, target[summed.index(me)])
         else:
-            target, finish = _contiguous(output, copy=False)
+            target, finish = contiguous(output, copy=False)
             target.copy_(whole[me].view(target.shape))
         work = self._operation([output], finish)
         then(self.group.reduce_scatter(from_memory, memory_of(target, form), options), work)
@@ -272,6 +282,7 @@ class ShoalProcessGroup(DescribedGroup):
 
     # ---- copies ---------------------------------------------------------------------------------
 
+    @takes_root(dist.BroadcastOptions)
     def broadcast(self, tensors: list[Tensor], opts: Any) -> TransportWork:
         """Overwrite every member's tensors with the root's."""
         check_member(opts.rootRank, self.group.size, "broadcast")
@@ -279,11 +290,12 @@ class ShoalProcessGroup(DescribedGroup):
 
     @through_host()
     def _broadcast_one(self, tensor: Tensor, root: int) -> TransportWork:
-        flat, finish = _contiguous(tensor)
+        flat, finish = contiguous(tensor)
         work = self._operation([tensor], finish)
         then(self.group.broadcast(bytes_of(flat), root), work)
         return work.seal()
 
+    @takes_one_output(None)
     @through_host(overwrites=True)
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -303,7 +315,7 @@ class ShoalProcessGroup(DescribedGroup):
 
         def finish() -> None:
             for out, row in zip(outputs[0], rows, strict=True):
-                _assign(out, row)
+                assign(out, row)
 
         work = self._operation(outputs[0], finish)
         counts = [length * source.element_size() for length in lengths]
@@ -315,7 +327,7 @@ class ShoalProcessGroup(DescribedGroup):
         """Collect every member's tensor, one behind the other."""
         size, me = self.group.size, self.group.me
         check_shards(source, output, size)
-        flat, finish = _contiguous(output, copy=False)
+        flat, finish = contiguous(output, copy=False)
         flat.view(size, -1)[me] = source.reshape(-1)
         work = self._operation([output], finish)
         counts = [source.numel() * source.element_size()] * size
@@ -340,6 +352,7 @@ class ShoalProcessGroup(DescribedGroup):
 
         return self._each(numbers, one)
 
+    @takes_one_output(dist.GatherOptions)
     @through_host(overwrites=True)
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> TransportWork:
         """Collect every member's tensor on the root."""
@@ -356,7 +369,7 @@ class ShoalProcessGroup(DescribedGroup):
 
         def finish() -> None:
             for out, row in zip(outputs[0] if at_root else [], whole, strict=True):
-                _assign(out, row)
+                assign(out, row)
 
         work = self._operation(outputs[0] if at_root else [], finish)
         sent = [0 if at_root or peer != root else length for peer in range(size)]
@@ -364,13 +377,14 @@ class ShoalProcessGroup(DescribedGroup):
         then(self._exchange(source, whole, sent, received, "gather"), work)
         return work.seal()
 
+    @takes_one_output(dist.ScatterOptions)
     @through_host(overwrites=True)
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any
     ) -> TransportWork:
         """Give every member one of the root's tensors."""
         size, me, root = self.group.size, self.group.me, opts.rootRank
-        target, copy = _contiguous(outputs[0], copy=False)
+        target, copy = contiguous(outputs[0], copy=False)
         length = target.numel() * target.element_size()
         check_member(root, size, "scatter")
         at_root = me == root
@@ -378,7 +392,7 @@ class ShoalProcessGroup(DescribedGroup):
             check_list(inputs[0], size, "scatter", length=target.numel())
         source = flat_copy(inputs[0]) if at_root else target.new_empty(0)
         if at_root:
-            _assign(target, source.view(size, -1)[me])
+            assign(target, source.view(size, -1)[me])
         work = self._operation(outputs, copy)
         sent = [length if at_root else 0] * size
         received = [0 if at_root or peer != root else length for peer in range(size)]
@@ -396,7 +410,7 @@ class ShoalProcessGroup(DescribedGroup):
     ) -> TransportWork:
         """Exchange rows of one tensor for rows of another."""
         size, me = self.group.size, self.group.me
-        target, finish = _contiguous(output, copy=False)
+        target, finish = contiguous(output, copy=False)
         source = source.contiguous()
         sent = row_bytes(source, input_splits, size)
         received = row_bytes(target, output_splits, size)
@@ -446,7 +460,7 @@ class ShoalProcessGroup(DescribedGroup):
         check_member(source, self.group.size, "recv")
         if needs_host_copy(tensors[0]):
             return receive_through_host(tensors, lambda host: self.recv(host, source, tag))
-        flat, finish = _contiguous(tensors[0], copy=False)
+        flat, finish = contiguous(tensors[0], copy=False)
         memory = bytes_of(flat)
         standing = self._from_anyone.claim(source, memory.count, tag)
         if standing is None:
@@ -456,7 +470,7 @@ class ShoalProcessGroup(DescribedGroup):
             place = standing.place
 
             def copy() -> None:
-                _assign_bytes(flat, place)
+                assign_bytes(flat, place)
                 finish()
 
             work = TransportWork(tensors, copy)
@@ -471,7 +485,7 @@ class ShoalProcessGroup(DescribedGroup):
         """
         if needs_host_copy(tensors[0]):
             return receive_through_host(tensors, lambda host: self.recv_anysource(host, tag))
-        flat, finish = _contiguous(tensors[0], copy=False)
+        flat, finish = contiguous(tensors[0], copy=False)
         work = TransportWork(tensors, finish)
         part = work.part()
 
@@ -479,7 +493,7 @@ class ShoalProcessGroup(DescribedGroup):
             timer.cancel()
             work.source = member
             if place is not None:
-                _assign_bytes(flat, place)
+                assign_bytes(flat, place)
             part(error)
 
         deadline_s = self._order.home.deadline_s or self.engine.deadline_s
@@ -554,35 +568,6 @@ class ShoalProcessGroup(DescribedGroup):
         for inner in works:
             inner.tell(work.part())
         return work.seal()
-
-
-def _contiguous(tensor: Tensor, *, copy: bool = True) -> tuple[Tensor, Callable[[], None]]:
-    """Return `tensor` or contiguous scratch for it, and what brings the outcome back.
-
-    Without `copy` the scratch starts undefined.
-    """
-    tensor = tensor.detach()
-    if tensor.is_contiguous():
-        return tensor, _nothing
-    scratch = (
-        tensor.contiguous()
-        if copy
-        else torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    )
-    return scratch, lambda: _assign(tensor, scratch)
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _assign(target: Tensor, source: Tensor) -> None:
-    target.detach().copy_(source.view(target.shape))
-
-
-def _assign_bytes(target: Tensor, source: Tensor) -> None:
-    """Copy bytes over the elements of a contiguous tensor of any type."""
-    target.view(-1).view(torch.uint8).copy_(source)
 
 
 def _bring_back(summand: Summand, finish: Callable[[], None]) -> Callable[[], None]:

@@ -10,11 +10,11 @@ import abc
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 import shoal
+from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
 from shoal.doctor.interfaces import interface_of
 from shoal.doctor.machine import packet_bytes
@@ -202,11 +202,8 @@ class OtherEnd(AbstractEnd):
                 message = f"The doctor at {self._where} did not answer within {ANSWER_S:g} s."
                 raise DeadlineExceeded(message)
             self._wait()
-        try:
-            answer = decode_answer(self._dealer.recv(zmq.NOBLOCK))
-        except msgspec.DecodeError as error:
-            message = f"The doctor at {self._where} answers what makes no sense: {error}."
-            raise ProtocolError(message) from error
+        fault = f"The doctor at {self._where} answers what makes no sense"
+        answer = decoded(decode_answer, self._dealer.recv(zmq.NOBLOCK), fault, raises=ProtocolError)
         if isinstance(answer, Refused):
             raise MismatchError(answer.reason)
         if not isinstance(answer, kind):

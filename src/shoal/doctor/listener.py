@@ -12,10 +12,10 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-import msgspec
 import zmq
 
 import shoal
+from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
 from shoal.doctor.ends import describe_end
 from shoal.doctor.messages import (
@@ -40,6 +40,7 @@ from shoal.doctor.messages import (
     encode,
 )
 from shoal.doctor.probes import TOKEN_BYTES, ProbeSockets
+from shoal.errors import ProtocolError
 from shoal.runtime.control.server_socket import Advice, bind, make_router, start_authenticator
 
 if TYPE_CHECKING:
@@ -110,12 +111,15 @@ class Listener:
     def _handle(self, frames: list[bytes], on_caller: Callable[[str], None]) -> None:
         identity, payload = frames[0], b"".join(frames[1:])
         try:
-            question = decode_question(payload)
-        except msgspec.DecodeError as error:
-            answer: Answer | None = Refused(
-                f"The listener does not understand the question ({error}): run the same version of"
-                " Shoal on both machines."
+            question = decoded(
+                decode_question,
+                payload,
+                "The listener does not understand the question",
+                "run the same version of Shoal on both machines",
+                ProtocolError,
             )
+        except ProtocolError as error:
+            answer: Answer | None = Refused(str(error))
         else:
             answer = self._answer(identity, question, on_caller)
         if answer is not None:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from shoal.errors import DeadlineExceeded, MismatchError
+from shoal.decoding import decode_json, decode_msgpack
+from shoal.errors import DataError, DeadlineExceeded, MismatchError
 from shoal.runtime.card_difference import compare, name_ranks, other_key, remarks, unreadable
 
 if TYPE_CHECKING:
@@ -123,8 +124,8 @@ def agree(
 def _obey(sealed: _Sealed, rank: int, *, is_genuine: bool) -> tuple[str, ...]:
     """Return the verdict's remarks or raise what it says."""
     try:
-        verdict = msgspec.json.decode(sealed.payload, type=_Verdict)
-    except msgspec.DecodeError:
+        verdict = decode_json(sealed.payload, _Verdict, "No verdict")
+    except DataError:
         verdict = _Verdict(_Outcome.MISMATCH, other_key([rank]))
     # A verdict that stops the job needs no genuine code: the same sentence reaches a worker with
     # another key, and whoever can write the store can stop the job anyway.
@@ -161,8 +162,8 @@ class _Table:
         except (RuntimeError, TimeoutError):
             return None
         try:
-            return msgspec.msgpack.decode(self._store.get(place), type=_Sealed)
-        except msgspec.DecodeError:
+            return decode_msgpack(self._store.get(place), _Sealed, "No card")
+        except DataError:
             return _FORGED
 
     def is_genuine(self, name: str, sealed: _Sealed) -> bool:
@@ -185,7 +186,7 @@ def _judge(table: _Table, world_size: int) -> _Verdict:
             "worker is running and can reach rank 0."
         )
         return _Verdict(_Outcome.LATE, sentence)
-    cards = {rank: msgspec.json.decode(it.payload, type=JobCard) for rank, it in there.items()}
+    cards = {rank: decode_json(it.payload, JobCard, "No card") for rank, it in there.items()}
     return _Verdict(_Outcome.AGREED, remarks=remarks(cards))
 
 
@@ -196,7 +197,7 @@ def _find_difference(table: _Table, sealed: Mapping[int, _Sealed]) -> str:
     cards: dict[int, JobCard] = {}
     for rank, it in sealed.items():
         try:
-            cards[rank] = msgspec.json.decode(it.payload, type=JobCard)
-        except msgspec.DecodeError:
+            cards[rank] = decode_json(it.payload, JobCard, "No card")
+        except DataError:
             return unreadable(rank)
     return compare(cards)

@@ -7,6 +7,7 @@ of ours waits for the store, which tells nobody that it is silent.
 
 from __future__ import annotations
 
+import socket
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,7 +23,7 @@ from shoal.runtime.control import ControlProcess, JobKey
 from shoal.runtime.control.service import usual_liveness_timeout_s
 from shoal.runtime.fresh_store import fresh_store
 from shoal.runtime.job_card import JobCard, agree
-from shoal.runtime.launch import Launch, read_launch
+from shoal.runtime.launch import Launch, hosts_of, read_launch, says_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +94,8 @@ def _meet(launch: Launch, job_key: str | None, deadline_s: float) -> Meeting:
     key = _agree_on_key(job_key, store, rank, deadline_s)
     if launch.shows_dealing:
         store.set(_DEALT, "1")
+    if not says_hosts():
+        launch = _by_host_names(launch, store, deadline_s)
     if rank == 0:
         store.set(_PER_HOST, str(launch.workers_per_host))
     agree(store, rank, world_size, key, "init", new_card(world_size), deadline_s)
@@ -190,6 +193,22 @@ def _launcher_says() -> Launch:
         return Launch(rank, size, rank, size, 0)
 
 
+def _by_host_names(launch: Launch, store: Store, deadline_s: float) -> Launch:
+    """Return where this worker stands by the names of all workers' hosts: no launcher says it."""
+    store.set(f"host-name/{launch.rank}", socket.gethostname())
+    hosts = hosts_of(
+        [_text(store, f"host-name/{rank}", deadline_s, rank) for rank in range(launch.world_size)]
+    )
+    mine = hosts[launch.rank]
+    return replace(
+        launch,
+        host=mine,
+        local_rank=hosts[: launch.rank].count(mine),
+        workers_per_host=hosts.count(mine),
+        host_if_dealt=None,
+    )
+
+
 def _agree_on_key(job_key: str | None, store: Store, rank: int, deadline_s: float) -> JobKey:
     """Return the given key, or the random one that rank 0 hands out if it was given none."""
     key = JobKey(job_key) if job_key else None
@@ -201,12 +220,12 @@ def _agree_on_key(job_key: str | None, store: Store, rank: int, deadline_s: floa
     return key
 
 
-def _text(store: Store, name: str, deadline_s: float) -> str:
-    """Return the text that rank 0 publishes under `name`, waiting for it."""
+def _text(store: Store, name: str, deadline_s: float, publisher: int = 0) -> str:
+    """Return the text that rank `publisher` puts under `name`, waiting for it."""
     try:
         store.wait([name], timedelta(seconds=deadline_s))
     except RuntimeError as error:
-        message = f"Rank 0 did not publish {name!r} within {deadline_s:g} s."
+        message = f"Rank {publisher} did not publish {name!r} within {deadline_s:g} s."
         raise DeadlineExceeded(message) from error
     return store.get(name).decode()
 

@@ -141,6 +141,21 @@ def read_master(
     return host, int(text)
 
 
+def says_hosts(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a launcher says how many workers share a host, or on which one this is.
+
+    Operators of Kubernetes start a pod for each worker with RANK and WORLD_SIZE alone.
+    """
+    names = [name for it in _LAUNCHERS for name in (it.per_host, it.host, *it.tasks) if name]
+    return any(name in environment for name in names)
+
+
+def hosts_of(names: Sequence[str]) -> list[int]:
+    """Return each worker's host as a number, by the `names` of their hosts: in order of rank."""
+    seen = list(dict.fromkeys(names))
+    return [seen.index(name) for name in names]
+
+
 def workers_on_host(world_size: int, environment: Mapping[str, str] = os.environ) -> int:
     """Return how many workers share this host: what the launcher says, or all of them."""
     for launcher in _of_this_job(environment, world_size=world_size):

@@ -21,7 +21,7 @@ from shoal.errors import UsageError
 from shoal.runtime.launch import read_launch
 from shoal.runtime.metrics import serve_if_asked
 from shoal.runtime.rendezvous import exchange_cards
-from shoal.runtime.shown import Shown, check_alike
+from shoal.runtime.shown import Shown, check_alike, shown_by
 from shoal.runtime.udp.group import EXACT, Memory, SumOptions, TransportGroup, stream_of
 from shoal.runtime.udp.opening import new_engine
 from shoal.runtime.udp.settings import from_environment
@@ -53,7 +53,7 @@ def connect(*, deadline_s: float = 60.0) -> NumpyCommunicator:
     try:
         card = msgspec.msgpack.encode(Shown.by(engine, settings.sums))
         cards = exchange_cards(launch.rank, launch.world_size, card, deadline_s=deadline_s)
-        every = [msgspec.msgpack.decode(each, type=Shown) for each in cards]
+        every = shown_by(cards)
         check_alike(every)
         engine.start([each.card for each in every])
         serve_if_asked(engine)

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.decoding import decode_msgpack
-from shoal.errors import MismatchError
 from shoal.runtime.metrics import serve_if_asked
-from shoal.runtime.shown import Shown, check_alike
+from shoal.runtime.shown import Shown, check_alike, shown_by
 from shoal.runtime.transport_communicator import TransportCommunicator
 from shoal.runtime.udp.opening import new_engine
 from shoal.runtime.udp.settings import from_environment
@@ -41,7 +39,7 @@ def open_engine(
     engine = new_engine(rank, world_size, settings, deadline_s=deadline_s)
     try:
         cards = exchange(msgspec.msgpack.encode(Shown.by(engine, settings.sums)))
-        every = [_shown(card, other) for other, card in enumerate(cards)]
+        every = shown_by(cards)
         check_alike(every)
         engine.start([each.card for each in every])
         serve_if_asked(engine)
@@ -49,13 +47,6 @@ def open_engine(
         engine.close()
         raise
     return engine
-
-
-def _shown(card: bytes, rank: int) -> Shown:
-    fault = f"The card of rank {rank} is not understood"
-    return decode_msgpack(
-        card, Shown, fault, "install the same version of Shoal everywhere", MismatchError
-    )
 
 
 def open_transport(

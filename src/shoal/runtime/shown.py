@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from shoal.decoding import decode_msgpack
 from shoal.errors import MismatchError
 from shoal.runtime.udp.engine import Card
 
@@ -35,6 +36,17 @@ class Shown(msgspec.Struct, frozen=True):
         hosts = f", LOCAL_WORLD_SIZE={self.per_host or '(none)'}"
         hosts = hosts if self.algorithm == "hierarchical" else ""
         return f"SHOAL_ALL_REDUCE={self.algorithm}{hosts} and SHOAL_WIRE={self.wire or '(none)'}"
+
+
+def shown_by(cards: Sequence[bytes]) -> list[Shown]:
+    """Return what ranks show by their `cards`; raise `MismatchError` for one not understood."""
+    advice = "install the same version of Shoal everywhere"
+    return [
+        decode_msgpack(
+            card, Shown, f"The card of rank {rank} is not understood", advice, MismatchError
+        )
+        for rank, card in enumerate(cards)
+    ]
 
 
 def check_alike(every: Sequence[Shown]) -> None:

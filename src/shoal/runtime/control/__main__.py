@@ -12,6 +12,7 @@ import threading
 
 import msgspec
 
+from shoal.decoding import decode_json
 from shoal.errors import ResourceError, UsageError
 from shoal.runtime.control.key import JobKey
 from shoal.runtime.control.process import Announcement, Orders
@@ -27,7 +28,7 @@ def main() -> int:
         line = stdin.readline()
     if not line:
         return 0  # the parent has ended before it said anything
-    orders = msgspec.json.decode(line, type=Orders)
+    orders = decode_json(line, Orders, "These are no orders for a control plane")
     try:
         service = ControlService(
             JobKey(orders.job_key),

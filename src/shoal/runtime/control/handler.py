@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from shoal.decoding import decoded
+from shoal.errors import ProtocolError
 from shoal.groups import waiting_for
 from shoal.runtime.control.fact_table import FactTable
 from shoal.runtime.control.liveness import Liveness
@@ -70,9 +70,9 @@ class ControlHandler:
     def receive(self, identity: bytes, payload: bytes, now_ns: int) -> list[Answer]:
         """Act on the bytes of one message, whatever they are."""
         try:
-            message = decode_request(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return self._reject(identity, RefusalKind.MALFORMED, f"Not a valid message: {error}.")
+            message = decoded(decode_request, payload, "Not a valid message", raises=ProtocolError)
+        except ProtocolError as error:
+            return self._reject(identity, RefusalKind.MALFORMED, str(error))
         return self.handle(identity, message, now_ns)
 
     def reject_frames(self, identity: bytes, count: int) -> list[Answer]:

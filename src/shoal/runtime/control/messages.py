@@ -269,7 +269,7 @@ encode = _encoder.encode
 """Return a message as bytes."""
 
 decode_request = _request_decoder.decode
-"""Return the request in some bytes; raises `msgspec.DecodeError` or `UnicodeDecodeError`."""
+"""Return the request in some bytes; to be called by way of `shoal.decoding.decoded`."""
 
 decode_reply = _reply_decoder.decode
-"""Return the reply in some bytes; raises `msgspec.DecodeError` or `UnicodeDecodeError`."""
+"""Return the reply in some bytes; to be called by way of `shoal.decoding.decoded`."""

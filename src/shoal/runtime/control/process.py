@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from shoal.decoding import decode_json
 from shoal.errors import ResourceError, UsageError
 from shoal.runtime.control.service import STOP_COMMAND
 
@@ -133,14 +134,11 @@ def _exchange(process: subprocess.Popen[bytes], orders: Orders) -> Announcement:
     _write(process, msgspec.json.encode(orders) + b"\n")
     assert process.stdout is not None
     line = _read_line(process.stdout.fileno(), time.monotonic() + _START_S)
-    try:
-        return msgspec.json.decode(line, type=Announcement)
-    except msgspec.DecodeError:
-        message = (
-            "The control plane's process ended before it was ready: its error is above, on the "
-            "standard error of rank 0."
-        )
-        raise ResourceError(message) from None
+    fault = (
+        "The control plane's process ended before it was ready: its error is above, on the standard"
+        " error of rank 0"
+    )
+    return decode_json(line, Announcement, fault, raises=ResourceError)
 
 
 def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
