@@ -41,3 +41,14 @@ def test_parameters_lie_side_by_side_and_only_the_last_bucket_is_short(
 def test_a_bucket_size_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="bucket size"):
         layout_buckets([1], 4, bucket_bytes=0)
+
+
+def test_parameters_of_different_kinds_share_no_bucket() -> None:
+    kinds = ["half", "full", "half", "full", "half"]
+    bytes_of = [2 if kind == "half" else 4 for kind in kinds]
+    buckets = layout_buckets(
+        [10, 10, 10, 10, 10], bytes_of, kinds=kinds, bucket_bytes=50, first_bucket_bytes=30
+    )
+    assert [bucket.parameters for bucket in buckets] == [(3,), (4, 2, 0), (1,)]
+    assert [bucket.offsets for bucket in buckets] == [(0,), (0, 10, 20), (0,)]
+    assert [bucket.num_elements for bucket in buckets] == [10, 30, 10]

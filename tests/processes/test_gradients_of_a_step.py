@@ -482,3 +482,50 @@ def test_optimizers_that_cannot_be_wrapped_or_copied(run_workers: RunWorkers) ->
     assert "SparseAdam takes sparse ones only" in sparse
     assert "DistributedOptimizer already" in twice
     assert "cannot be copied" in copied
+
+
+class SeveralTypes(nn.Module):
+    """Layers in three types, as models with a float32 norm or head beside bfloat16 have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.front = nn.Linear(FEATURES, FEATURES, dtype=torch.float64)
+        self.norm = nn.BatchNorm1d(FEATURES)
+        self.rear = nn.Linear(FEATURES, 2, dtype=torch.bfloat16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.rear(self.norm(self.front(inputs.double()).float()).bfloat16()).float()
+
+
+def train_several_types(transport: str, overlap: str) -> list[Tensor]:
+    session = shoal.init(deadline_s=30)
+    model = SeveralTypes()
+    optimizer = shoal.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model, transport=transport, overlap=overlap
+    )
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(own_rows(step, session.rank)).square().mean().backward()
+        optimizer.step()
+    optimizer.finish()
+    return [each.detach().clone() for each in (*model.parameters(), *model.buffers())]
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("transport", ["gloo", "shoal"])
+def test_parameters_may_have_several_types(
+    run_workers: RunWorkers, transport: str, overlap: str
+) -> None:
+    first, *others = run_workers(train_several_types, WORLD, transport, overlap)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    alone = SeveralTypes()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for rank in range(WORLD):
+            (alone(own_rows(step, rank)).square().mean() / WORLD).backward()
+        optimizer.step()
+    for ours, expected in zip(first, alone.parameters(), strict=False):
+        torch.testing.assert_close(ours, expected.detach(), rtol=0.05, atol=0.02)

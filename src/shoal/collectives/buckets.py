@@ -7,7 +7,7 @@ al., VLDB 2020). Pure sizes in, indices out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from shoal.arguments import whole_number
@@ -32,30 +32,35 @@ class Bucket:
 
 def layout_buckets(
     num_elements: Sequence[int],
-    element_bytes: int,
+    element_bytes: int | Sequence[int],
     *,
+    kinds: Sequence[Hashable] | None = None,
     bucket_bytes: int = BUCKET_BYTES,
     first_bucket_bytes: int = FIRST_BUCKET_BYTES,
 ) -> tuple[Bucket, ...]:
     """Return buckets for parameters of `num_elements` each, in the order they should be reduced.
 
     A bucket is closed when it has reached its size (the first one the smaller of both), so a
-    parameter is never split. Raises `UsageError` for a bucket size that is not positive.
+    parameter is never split. Parameters of different `kinds` (types, devices) share none; without
+    them all are of one. `element_bytes` are those of each parameter, or of all. Raises `UsageError`
+    for a bucket size that is not positive.
     """
     for size in (bucket_bytes, first_bucket_bytes):
         whole_number(size, "The bucket size in bytes", low=1)
     buckets: list[Bucket] = []
-    parameters: list[int] = []
-    offsets: list[int] = []
-    filled = 0
+    filling: dict[Hashable, Bucket] = {}
     for index in reversed(range(len(num_elements))):
-        parameters.append(index)
-        offsets.append(filled)
-        filled += num_elements[index]
+        kind = kinds[index] if kinds is not None else None
+        before = filling.pop(kind, Bucket((), (), 0))
+        bucket = Bucket(
+            (*before.parameters, index),
+            (*before.offsets, before.num_elements),
+            before.num_elements + num_elements[index],
+        )
+        each = element_bytes if isinstance(element_bytes, int) else element_bytes[index]
         limit = bucket_bytes if buckets else min(bucket_bytes, first_bucket_bytes)
-        if filled * element_bytes >= limit:
-            buckets.append(Bucket(tuple(parameters), tuple(offsets), filled))
-            parameters, offsets, filled = [], [], 0
-    if parameters:
-        buckets.append(Bucket(tuple(parameters), tuple(offsets), filled))
-    return tuple(buckets)
+        if bucket.num_elements * each >= limit:
+            buckets.append(bucket)
+        else:
+            filling[kind] = bucket
+    return (*buckets, *filling.values())

@@ -63,18 +63,18 @@ class GradientBuckets:
         """What is in the buckets; elsewhere, an index means a place in this list."""
         if not self.parameters:
             raise UsageError("The model has no parameters that require gradients.")
-        first = self.parameters[0]
-        if first.is_complex():
+        if any(p.is_complex() for p in self.parameters):
             raise UsageError("all-reduce averages real gradients only; view_as_real gives those.")
-        if any(p.dtype != first.dtype or p.device != first.device for p in self.parameters):
-            raise UsageError(
-                "all-reduce needs all trainable parameters in one data type on one device;"
-                " cast the model before making DistributedOptimizer."
-            )
         self._communicator = communicator
         self._stopwatch, self._noting = stopwatch, noting
         self._frozen = FrozenParameters(model.parameters())
-        self.statistics = ChangedStatistics(model, first)
+        self.layout = layout_buckets(
+            [p.numel() for p in self.parameters],
+            [p.element_size() for p in self.parameters],
+            kinds=[(p.dtype, p.device) for p in self.parameters],
+            bucket_bytes=bucket_bytes,
+        )
+        self.statistics = ChangedStatistics(model, self._kind_of(self.trailer))
         """Of batch norm and the like, averaged along with the gradients."""
         self._is_averaged = False
         """Whether gradients have been averaged since the last step."""
@@ -84,14 +84,9 @@ class GradientBuckets:
         """Set False while gradients only accumulate locally."""
         self.on_started: Callable[[], None] | None = None
         """What the end of backward calls instead of waiting."""
-        self.layout = layout_buckets(
-            [p.numel() for p in self.parameters],
-            first.element_size(),
-            bucket_bytes=bucket_bytes,
-        )
         self._order = ForwardOrder(model)
         self._layers = self._layers_of_buckets()
-        self._allocate(first)
+        self._allocate()
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._make_hook(index))
             for index, p in enumerate(self.parameters)
@@ -104,7 +99,11 @@ class GradientBuckets:
         """The bucket that carries the trailer and the statistics: the last."""
         return len(self.layout) - 1
 
-    def _allocate(self, like: Tensor) -> None:
+    def _kind_of(self, number: int) -> Tensor:
+        """Return a parameter in bucket `number`: all there are of its type and device."""
+        return self.parameters[self.layout[number].parameters[0]]
+
+    def _allocate(self) -> None:
         """Make the buckets' memory and the views of parameters, statistics and trailer in it."""
         self.views: dict[int, Tensor] = {}
         self._places = TensorPlaces()
@@ -112,7 +111,8 @@ class GradientBuckets:
         self._memory: list[Tensor] = []
         tail = self.statistics.num_elements + 2 + len(self.parameters)
         for number, bucket in enumerate(self.layout):
-            memory = like.new_zeros(bucket.num_elements + (tail if number == self.trailer else 0))
+            length = bucket.num_elements + (tail if number == self.trailer else 0)
+            memory = self._kind_of(number).new_zeros(length)
             self._memory.append(memory)
             for index, offset in zip(bucket.parameters, bucket.offsets, strict=True):
                 parameter = self.parameters[index]
