@@ -51,14 +51,18 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, index):
         return torch.nn.functional.cross_entropy(self.inner(batch[0]), batch[1])
 
+    def validation_step(self, batch, index):
+        worst = self.inner(batch[0]).abs().max()
+        self.log("worst", worst, sync_dist=True, reduce_fx="max")
+
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
-def fit(strategy, epochs, **options):
+def fit(strategy, epochs, precision="32-true", **options):
     module = Module()
     trainer = lightning.Trainer(
-        **WHERE, strategy=strategy, max_epochs=epochs, logger=False,
+        **WHERE, strategy=strategy, max_epochs=epochs, logger=False, precision=precision,
         enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=2,
         gradient_clip_val=0.5, enable_checkpointing=False, default_root_dir=os.environ["TOLD"],
     )
@@ -72,19 +76,24 @@ STRATEGIES = {
     "ripples": lambda: ShoalStrategy("ripples", deadline_s=20),
     "ripples over shoal": lambda: ShoalStrategy("ripples", transport="shoal"),
     "ds-sync": lambda: ShoalStrategy("ds-sync", transport="shoal", loss_bound=0.1),
+    "ps-bsp": lambda: ShoalStrategy("ps-bsp"),
+    "bf16": lambda: ShoalStrategy("ds-sync"),
 }
 
 if __name__ == "__main__":
     name = sys.argv[1]
-    trainer, module = fit(STRATEGIES[name](), 2)
+    trainer, module = fit(STRATEGIES[name](), 2, "bf16-mixed" if name == "bf16" else "32-true")
     device = str(trainer.strategy.root_device)
     tell(name, module, device=device, rate=trainer.optimizers[0].param_groups[0]["lr"])
-    if name == "all-reduce":
+    if name == "ddp over shoal":  # under inference mode, with metrics that all ranks reduce
+        (measured,) = trainer.validate(module, torch.utils.data.DataLoader(DATA, batch_size=8))
+        tell("validated", module, worst=measured["worst"])
+    if name in ("all-reduce", "ps-bsp"):
         trainer, _ = fit(STRATEGIES[name](), 1)
         path = str(Path(os.environ["TOLD"], "half.ckpt"))
         trainer.save_checkpoint(path)
         _, module = fit(STRATEGIES[name](), 2, ckpt_path=path)
-        tell("resumed", module)
+        tell(f"{name} resumed", module)
 """
 )
 
@@ -181,19 +190,25 @@ def test_lightning_s_optimizers_meet_each_by_itself(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("lightning") is None, reason="needs Lightning: make test-frameworks")
 def test_lightning_trains_as_its_ddp_does_and_resumes(tmp_path: Path) -> None:
     told: dict[str, list[dict[str, Any]]] = {}
-    for name in ("ddp", "ddp over shoal", "all-reduce", "ripples", "ds-sync"):
+    for name in ("ddp", "ddp over shoal", "all-reduce", "ripples", "ds-sync", "ps-bsp", "bf16"):
         told |= run(tmp_path, LIGHTNING, name)
+    assert told["validated"][0]["worst"] == told["validated"][1]["worst"] > 0
+    resumed = told.pop("ps-bsp resumed")[0]["weights"]
+    assert resumed == pytest.approx(told["ps-bsp"][0]["weights"], abs=1e-5)
     wanted = told["ddp"][0]["weights"]
     assert told["ddp over shoal"][0]["backend"] == "shoal"
     for name, ranks in told.items():
         assert ranks[0]["weights"] == ranks[1]["weights"], name
-        if name in ("ddp", "ddp over shoal", "all-reduce", "resumed"):
+        if name in EXACT:
             assert ranks[0]["weights"] == pytest.approx(wanted, abs=1e-5), name
         else:
             assert ranks[0]["weights"] == pytest.approx(wanted, abs=0.1), name
             assert ranks[0]["weights"] != pytest.approx(wanted, abs=1e-5), name
-        if name != "resumed":
+        if "rate" in ranks[0]:
             assert ranks[0]["rate"] == 0.025
+
+
+EXACT = ("ddp", "ddp over shoal", "validated", "all-reduce", "all-reduce resumed", "ps-bsp")
 
 
 ACCELERATE = (

@@ -70,7 +70,27 @@ class ShoalStrategy(DDPStrategy):
         if not isinstance(self._sync, str):
             self._sync.check_unbound()
         sync = copy.deepcopy(self._sync)
-        return shoal.DistributedOptimizer(optimizer, model, sync=sync, **self._options)
+        made = shoal.DistributedOptimizer(optimizer, model, sync=sync, **self._options)
+        made.meets_scaler = getattr(self.precision_plugin, "scaler", None) is not None
+        return made
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """Return the state of `optimizer` with what each rank's strategy keeps; collective.
+
+        Lightning saves it on rank 0 alone, and a parameter server keeps a shard on each rank.
+        """
+        state: dict[str, Any] = super().optimizer_state(optimizer)
+        kept: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(kept, state.get("shoal"))
+        return {**state, "shoal": kept}
+
+    def load_optimizer_state_dict(self, checkpoint: Any) -> None:
+        """Continue from `checkpoint`, of which each rank takes its own strategy's state."""
+        rank = distributed.get_rank()
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            kept = state["shoal"]
+            own = kept[rank] if rank < len(kept) else kept[0]  # which says for how many it is
+            optimizer.load_state_dict({**state, "shoal": own})
 
     def on_train_end(self) -> None:
         """Make the mean of all replicas every rank's model."""

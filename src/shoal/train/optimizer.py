@@ -90,7 +90,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
     first step if it was wrapped in that later.
     """
 
-    _step_supports_amp_scaling = True  # GradScaler then leaves skipping to step(), see there
+    meets_scaler = True
+    """Whether torch's GradScaler is to leave skipping to `step`, see there. Lightning will not clip
+    gradients for an optimizer that says so, also where there is no scaler."""
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        return self.meets_scaler
 
     def __init__(  # noqa: PLR0913 - a user's options, each by its name
         self,
