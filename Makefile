@@ -4,12 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-frameworks test-switch-config check format clean
+.PHONY: demo test test-all test-frameworks test-switch-config check format clean
 
 demo: $(STAMP)
 	$(BIN)/shoal demo
 
 test: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not long"
+
+# With what takes long and seldom fails: a release runs it.
+test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # What `make test` skips, in environments that do not fit into one: MXNet needs an older NumPy.

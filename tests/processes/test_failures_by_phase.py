@@ -142,7 +142,7 @@ def cases(syncs: dict[str, tuple[str, ...]]) -> list[tuple[str, str, str]]:
     return [(p, sync, over) for sync, overs in syncs.items() for over in overs for p in PHASES[1:]]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("phase", "sync", "transport"),
     cases({"all-reduce": ("gloo",), "ds-sync": ("shoal",), "ripples": ("gloo",)}),
@@ -161,15 +161,15 @@ def test_a_worker_that_dies_is_named_to_all(
         assert report["left"] < 2 * MARGIN_S
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("phase", "sync", "transport"),
     [
-        ("wrap", "ds-sync", "gloo"),
+        pytest.param("wrap", "ds-sync", "gloo", marks=pytest.mark.long),
         ("wrap", "all-reduce", "shoal"),
-        ("step", "ripples", "shoal"),
+        pytest.param("step", "ripples", "shoal", marks=pytest.mark.long),
         ("finish", "ds-sync", "gloo"),
-        ("average", "all-reduce", "gloo"),
+        pytest.param("average", "all-reduce", "gloo", marks=pytest.mark.long),
         ("average", "ripples", "gloo"),
     ],
 )
@@ -200,8 +200,8 @@ def test_a_store_that_is_silent_from_the_start_ends_the_start(
     ("phase", "sync", "transport"),
     [
         ("step", "all-reduce", "gloo"),
-        ("step", "ripples", "gloo"),
-        ("step", "ad-psgd", "gloo"),
+        pytest.param("step", "ripples", "gloo", marks=pytest.mark.long),
+        pytest.param("step", "ad-psgd", "gloo", marks=pytest.mark.long),
         ("finish", "ripples", "gloo"),
     ],
 )
