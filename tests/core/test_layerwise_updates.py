@@ -7,6 +7,7 @@ layers wait is a matter of the code, not of the clock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -230,6 +231,7 @@ def test_a_tensor_of_a_class_of_its_own_is_refused() -> None:
     replica.model, replica.communicator = model, communicator
     replica.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     replica.stopwatch, replica.flat = Stopwatch(0), FlatParameters(nn.Linear(1, 1))
+    replica.noting = replica.stepping = nullcontext
     with pytest.raises(UsageError, match=r"weight is a Strange"):
         strategy.bind(replica)
 

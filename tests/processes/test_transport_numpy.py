@@ -61,7 +61,7 @@ print(json.dumps(results))
 
 def test_every_collective_without_torch_or_the_compiler() -> None:
     size = 3
-    results = printed_by_ranks(SCRIPT, size)
+    results = printed_by_ranks(SCRIPT, size, SHOAL_STOP_EARLY="1")
     expected = [3.0 * index + 3 for index in range(20_000)]
     for rank, result in enumerate(results):
         assert result["sum"] == expected
@@ -86,7 +86,7 @@ def test_every_collective_without_torch_or_the_compiler() -> None:
         assert result["count"] == [3075] * 5
         assert result["rounded row"] == [3.0] * 4
         assert len(result["refusals"]) == 5
-        assert all(text.endswith(".") for text in result["refusals"])
+        assert all(text.endswith((".", "?")) for text in result["refusals"])
         assert result["imported"] == []
     assert results[1]["received"] == [float(index) for index in range(7)]
 

@@ -100,7 +100,9 @@ def test_no_feedback_at_all_is_only_slow() -> None:
 def test_a_sender_without_credit_hears_that_it_may_stop() -> None:
     # the receiver has enough, so it grants nothing any more; its STOP is lost
     thief = Thief(wire.STOP, lambda number: number == 0)
-    config = TransportConfig(segment_bytes=16, first_budget_packets=16, budget_packets=16)
+    config = TransportConfig(
+        segment_bytes=16, first_budget_packets=16, budget_packets=16, stop_early=True
+    )
     link, (sender, _) = joined(2, config, drop=thief)
     transfer = Transfer(link, 0, 1, np.ones(4 * 200, np.float32), loss_bound=0.5)
     transfer.post()
@@ -112,7 +114,7 @@ def test_a_sender_without_credit_hears_that_it_may_stop() -> None:
 @pytest.mark.parametrize("lost", [1, 2, 5])
 def test_a_stop_said_again_after_the_operation_says_what_was_missing(lost: int) -> None:
     thief = Thief(wire.STOP, lambda number: number < lost)
-    link, _ = joined(2, TransportConfig(segment_bytes=16), drop=thief)
+    link, _ = joined(2, TransportConfig(segment_bytes=16, stop_early=True), drop=thief)
     transfer = Transfer(
         link, 0, 1, np.ones(4 * 100, np.float32), loss_bound=0.4, keeps_missing=True
     )

@@ -169,7 +169,9 @@ def test_a_bitmap_that_claims_more_than_the_bound_overruns_nothing() -> None:
 
 def test_the_part_that_gets_lost_moves_from_iteration_to_iteration() -> None:
     """A receiver that stops at its bound cuts off what is sent last: never always the same."""
-    config = TransportConfig(segment_bytes=SEGMENT, budget_packets=8, first_budget_packets=8)
+    config = TransportConfig(
+        segment_bytes=SEGMENT, budget_packets=8, first_budget_packets=8, stop_early=True
+    )
     link, _ = joined(2, config)
     segments, rounds = 100, 60
     values = np.ones((2, 2 * 16 * segments), np.float32)

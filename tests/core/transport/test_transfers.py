@@ -134,7 +134,9 @@ def test_only_what_the_network_lost_is_missing_if_stopping_early_is_off(seed: in
 
 
 def test_stopping_early_ends_a_message_at_its_bound() -> None:
-    link, (sender, _) = joined(2, TransportConfig(segment_bytes=64, largest_batch=1))
+    link, (sender, _) = joined(
+        2, TransportConfig(segment_bytes=64, largest_batch=1, stop_early=True)
+    )
     values = np.ones(16 * 100, np.float32)
     transfer = Transfer(link, 0, 1, values, loss_bound=0.25, keeps_missing=True)
     transfer.post()
@@ -144,7 +146,9 @@ def test_stopping_early_ends_a_message_at_its_bound() -> None:
 
 
 def test_a_stop_ends_what_is_still_being_sent() -> None:
-    config = TransportConfig(segment_bytes=64, rate_control="fixed", rate_bytes_per_us=1.0)
+    config = TransportConfig(
+        segment_bytes=64, rate_control="fixed", rate_bytes_per_us=1.0, stop_early=True
+    )
     link, (sender, _) = joined(2, config)  # 96 us for a packet, 100 for a round trip
     transfer = Transfer(link, 0, 1, np.ones(16 * 400, np.float32), loss_bound=0.5)
     transfer.post()

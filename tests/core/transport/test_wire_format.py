@@ -83,7 +83,7 @@ VECTORS = {
 
 def five_floats(loss_bound: float = 0.0) -> tuple[VirtualLink, Transfer]:
     """Two hosts between which 1.0, 2.0, ... 5.0 go in two segments; clocks agree."""
-    link, _ = joined(2, TransportConfig(segment_bytes=16))
+    link, _ = joined(2, TransportConfig(segment_bytes=16, stop_early=True))
     link.offsets = [CLOCK - 1] * 2
     values = np.arange(1, 6, dtype=np.float32)
     return link, Transfer(link, 0, 1, values, loss_bound=loss_bound, keeps_missing=True)
