@@ -27,7 +27,7 @@ TOGETHER = StrategySpec("all-reduce", {})
 
 
 def outcome(strategy: StrategySpec, *, steps: int = 50, level: str = "flows") -> Outcome:
-    """Of 4 workers of which the first takes five times as long as the others, 20 ms."""
+    """Return the outcome of 4 workers; the first takes five times as long as the others, 20 ms."""
     text = SMALL[: SMALL.index("[[training.slow]]")].replace("spread = 0.1", "spread = 0.0")
     read = parse_scenario(text)
     assert read.training is not None

@@ -209,7 +209,7 @@ def test_lightning_trains_as_its_ddp_does_and_resumes(tmp_path: Path) -> None:
 
 
 EXACT = ("ddp", "ddp over shoal", "validated", "all-reduce", "all-reduce resumed")
-"""Those that clip the mean gradient, as DDP does; a server's workers clip each its own."""
+"""The runs that clip the mean gradient, as DDP does; a server's workers clip each its own."""
 
 
 ACCELERATE = (

@@ -165,7 +165,7 @@ TCP: Final[Scenario] = {
     "most_window": 1024,
     "min_timeout_s": 0.2,
 }
-"""Of what overflows: ports that drop at their limit, and everything else by ns-3's defaults."""
+"""Settings of the networks whose ports overflow; all else is as ns-3 has it by default."""
 
 
 def slow_link(control: str) -> Scenario:

@@ -90,7 +90,7 @@ def _run() -> Any:
 
 
 def _commands_of(error: Any) -> str:
-    """Return, for a command that is none, which there are; else nothing."""
+    """Return the list of commands if the first word names no command, else nothing."""
     commands = getattr(getattr(getattr(error, "ctx", None), "command", None), "commands", None)
     if not commands or not error.format_message().startswith("No such command"):
         return ""

@@ -229,7 +229,7 @@ class Machine:
     """What traffic within a host shares, and what software takes."""
 
     local_rate: int
-    """Of all workers of a host together, bits per second."""
+    """The rate that all workers of a host share, in bits per second."""
     message_s: float
     """For each message that follows another in an exchange."""
     words: str

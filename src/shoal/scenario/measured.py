@@ -63,7 +63,7 @@ class Measured:
 
 
 class _Arguments(msgspec.Struct, frozen=True):
-    """Of what a slice says of itself, what is read here."""
+    """The arguments of a slice that are read here."""
 
     members: tuple[int, ...] = ()
 

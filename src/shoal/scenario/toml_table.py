@@ -21,7 +21,7 @@ T = TypeVar("T")
 MOST_NAMES: Final = 4096
 """In a list."""
 MOST_HOSTS: Final = 100_000
-"""That are counted; labs, and what goes packet by packet, take fewer."""
+"""The most that a file may count; labs, and simulations packet by packet, take fewer."""
 _MOST_LETTERS: Final = 63
 """Of a name: hosts are called by theirs, and the kernel and DNS take no longer ones."""
 

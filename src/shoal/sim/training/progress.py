@@ -46,7 +46,7 @@ class Progress:
         self.together = 0
         """Steps made by the time, that time included, when somebody had made all its steps."""
         self.together_until = NEVER
-        """That time, picoseconds."""
+        """When somebody had made all its steps, in picoseconds."""
         self.fastest = 0
         """Steps that somebody has made."""
         self.leads_since = NEVER

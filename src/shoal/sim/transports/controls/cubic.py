@@ -25,9 +25,9 @@ FACTOR: Final = 0.7
 RENO_RISE: Final = 3 * (1 - FACTOR) / (1 + FACTOR)
 """Packets per round trip by which Reno with this factor would have the same share (alpha)."""
 MOST_GROWTH: Final = 1.5
-"""Of the window in a round trip."""
+"""The factor by which the window grows in a round trip at most."""
 UNTRIED_GROWTH: Final = 1 / 20
-"""Of the window in a round trip, at least, as long as nothing was lost."""
+"""The share of the window by which it grows in a round trip at least, while nothing was lost."""
 _ROUNDS: Final = 60
 
 

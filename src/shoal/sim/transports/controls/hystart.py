@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from shoal.sim.transports.tables import Row
 
 LEAST_WINDOW: Final = 16.0
-"""Packets: in smaller windows nothing is looked at."""
+"""The smallest window, in packets, in which HyStart looks for a queue."""
 SAMPLES: Final = 8
-"""Of a round, whose shortest is the round's."""
+"""The round trips sampled in a round; the shortest is the round's."""
 TRAIN_GAP: Final = 2 * PICOSECONDS // 1000
-"""Between acknowledgements of one train, at most."""
+"""The longest time between two acknowledgements of one train, in picoseconds."""
 LEAST_RISE: Final = 4 * PICOSECONDS // 1000
 MOST_RISE: Final = 16 * PICOSECONDS // 1000
-"""Of a round trip, which says that a queue grows."""
+"""The bounds, in picoseconds, of the rise of a round trip that says that a queue grows."""
 
 
 @inlined
