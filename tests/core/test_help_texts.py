@@ -81,7 +81,9 @@ def test_words_are_those_of_their_rooms() -> None:
     assert set(WIRE_TYPES) == set(words.WIRE_TYPES)
 
 
-def test_completion_gives_the_words_that_begin_so() -> None:
+def test_completion_gives_the_words_that_begin_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # whatever shell has started the tests
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
     assert words.completing(words.STRATEGIES)("ripples-") == ["ripples-static", "ripples-random"]
     script = CliRunner().invoke(APP, ["--show-completion", "bash"])
     assert "_SHOAL_COMPLETE" in script.stdout or "COMP_WORDS" in script.stdout
