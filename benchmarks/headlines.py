@@ -131,20 +131,26 @@ def _statistic(row: Row) -> str:
 
 
 def loopback_table(files: Sequence[BenchFile]) -> list[str]:
-    """Return how gloo's time compares with ours where nothing but processors is short, by these."""
-    ratios = [
-        {
-            row.case.partition(", ring")[0]: _figure(row.ratio)
-            for row in file.rows
-            if row.bench == "loopback" and row.target is not None and row.metric.startswith("time")
-        }
-        for file in files
-    ]
-    processors = " | ".join(file.environment.processor for file in files)
+    """Return how gloo's time compares with ours where nothing but processors is short.
+
+    A figure is the range over the machines that `files` are from: one does not hold on the next.
+    """
+    ratios: dict[str, list[float]] = {}
+    for file in files:
+        for row in file.rows:
+            is_ours = row.bench == "loopback" and row.target is not None
+            if is_ours and row.metric.startswith("time") and row.ratio is not None:
+                ratios.setdefault(row.case.partition(", ring")[0], []).append(row.ratio)
+    places = [file.environment.processor for file in files]
     return [
-        f"| clean loopback: gloo's time / ours | {processors} |",
-        f"| --- |{' ---: |' * len(files)}",
-        *(f"| {case} | {' | '.join(each[case] for each in ratios)} |" for case in ratios[0]),
+        f"| clean loopback | gloo's time / ours, on {len(files)} machines |",
+        "| --- | ---: |",
+        *(
+            f"| {case} | {_figure(min(values))} to {_figure(max(values))} |"
+            for case, values in ratios.items()
+        ),
+        "",
+        f"The machines: {'; '.join(places)}.",
     ]
 
 

@@ -89,10 +89,12 @@ def _line(row: Row) -> str:
     )
 
 
-def render_headlines(cluster: ClusterFile, transport: BenchFile, elsewhere: BenchFile) -> str:
+def render_headlines(
+    cluster: ClusterFile, transport: BenchFile, elsewhere: Sequence[BenchFile]
+) -> str:
     """Return the Markdown of what a reader of the README asks first.
 
-    `elsewhere` has rows of the transport from another processor.
+    `elsewhere` has rows of the transport from other machines.
     """
     return "\n".join(
         [
@@ -122,7 +124,7 @@ def render_headlines(cluster: ClusterFile, transport: BenchFile, elsewhere: Benc
             "",
             "On one machine, where nothing but processors is short:",
             "",
-            *loopback_table([transport, elsewhere]),
+            *loopback_table([transport, *elsewhere]),
             "",
             "The synchronization itself, beside DDP and other libraries:",
             "[docs/benchmarks.md](docs/benchmarks.md#measured) (`shoal bench sync`).",
@@ -292,7 +294,7 @@ def updated(text: str, generated: str) -> str:
 def main() -> None:
     sync = read_bench_file(RESULTS / "sync.json")
     transport = read_bench_file(RESULTS / "transport.json")
-    elsewhere = read_bench_file(RESULTS / "transport-epyc.json")
+    elsewhere = [read_bench_file(path) for path in sorted(RESULTS.glob("transport-epyc*.json"))]
     cluster = read_cluster_file(RESULTS / "cluster.json")
     documents = {
         ROOT / "README.md": render_headlines(cluster, transport, elsewhere),

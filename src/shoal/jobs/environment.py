@@ -34,10 +34,20 @@ def _torch() -> str | None:
 
 
 def _processor() -> str:
-    """Return the processor's model name where the system tells it."""
+    """Return the processor's name with what tells apart those that share it, where it is known.
+
+    Makers call many generations alike, and clouds hide the rest of the name.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    pairs = (line.partition(":") for line in first.splitlines())
+    fields = {key.strip(): value.strip() for key, _, value in pairs}
+    kind = [
+        f"{word} {fields[key]}"
+        for word, key in (("family", "cpu family"), ("model", "model"), ("stepping", "stepping"))
+        if key in fields
+    ]
+    name = fields.get("model name", platform.machine())
+    return f"{name} ({', '.join(kind)})" if kind else name

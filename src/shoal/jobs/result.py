@@ -85,7 +85,9 @@ class Environment(msgspec.Struct, frozen=True):
     torch: str | None
     """Null where it is not installed."""
     platform: str
+    """The system and its kernel."""
     processor: str
+    """Its name, family, model and stepping."""
     cores: int
     memory_gib: float
     taken_at: str

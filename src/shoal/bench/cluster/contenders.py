@@ -12,8 +12,9 @@ from shoal.bench.peers.ddp import DDP
 from shoal.bench.peers.decent_dp import DecentDP
 from shoal.bench.peers.hivemind_optimizer import HivemindOptimizer
 from shoal.bench.peers.ours import Shoal
+from shoal.bench.peers.pooled import CYCLE
 from shoal.bench.peers.post_local_sgd import PostLocalSGD
-from shoal.bench.peers.torchft import TorchFT, TorchFTDiLoCo
+from shoal.bench.peers.torchft import SYNC_EVERY, TorchFT, TorchFTDiLoCo
 from shoal.extras import install
 
 if TYPE_CHECKING:
@@ -63,23 +64,63 @@ class Contender:
 LOSS_BOUND: Final = 0.1
 """Share of a sum that may get lost; with error feedback, the default."""
 RARELY: Final = 8
-"""Steps between two averagings, of those that average rarely."""
+"""Steps between two averagings, of our modes that average rarely."""
 OVERLAPPED: Final = 4
-"""Steps between two averagings, of those that compute on meanwhile."""
+"""Steps between two averagings, of our modes that compute on meanwhile."""
+INTERVALS: Final = (1, 2, 4, 8, 16)
+"""Steps between two averagings that libraries are tried with that leave them to their user."""
 
-CONTENDERS: Final = (
-    Contender("alone", Alone(), in_quick=False),
+
+def _over_tcp(
+    name: str, library: PooledLibrary, *, in_quick: bool = False
+) -> tuple[Contender, Contender]:
+    """Return a library over both kinds of TCP: the usual one, and the one that bears losses."""
+    return (
+        Contender(name, library, in_quick=in_quick),
+        Contender(f"{name}-bbr", library, "bbr", in_quick=False),
+    )
+
+
+PEERS: Final[tuple[Contender, ...]] = (
     Contender("ddp-cubic", DDP()),
     Contender("ddp-bbr", DDP(), "bbr"),
-    Contender("ddp-fp16", DDP("fp16")),
-    Contender("ddp-powersgd", DDP("PowerSGD")),
-    Contender("ddp-powersgd-bbr", DDP("PowerSGD"), "bbr", in_quick=False),
-    Contender("post-local-sgd", PostLocalSGD()),
-    Contender("torchft-ddp", TorchFT()),
-    Contender("torchft-diloco", TorchFTDiLoCo()),
-    Contender("hivemind", HivemindOptimizer()),
-    Contender("decent-dp", DecentDP("complete"), in_quick=False),
-    Contender("decent-dp-one-peer", DecentDP("one-peer-exp")),
+    *_over_tcp("ddp-fp16", DDP("fp16"), in_quick=True),
+    *_over_tcp("ddp-powersgd", DDP("PowerSGD"), in_quick=True),
+    *_over_tcp("ddp-powersgd-fp16", DDP("PowerSGD-fp16")),
+    *_over_tcp("post-local-sgd", PostLocalSGD(), in_quick=True),
+    *(
+        contender
+        for steps in INTERVALS
+        if steps != CYCLE
+        for contender in _over_tcp(f"post-local-sgd-{steps}", PostLocalSGD(steps))
+    ),
+    *_over_tcp("torchft-ddp", TorchFT(), in_quick=True),
+    *_over_tcp("torchft-diloco", TorchFTDiLoCo(), in_quick=True),
+    *(
+        contender
+        for steps in INTERVALS
+        if steps != SYNC_EVERY
+        for contender in _over_tcp(f"torchft-diloco-{steps}", TorchFTDiLoCo(steps))
+    ),
+    *(
+        contender
+        for steps in INTERVALS
+        if steps > 1  # its two halves take turns
+        for contender in _over_tcp(
+            f"torchft-streaming-diloco-{steps}", TorchFTDiLoCo(steps, is_streaming=True)
+        )
+    ),
+    *_over_tcp("hivemind", HivemindOptimizer(), in_quick=True),
+    *_over_tcp("hivemind-fp16", HivemindOptimizer(is_half=True)),
+    *_over_tcp("hivemind-16-fp16", HivemindOptimizer(INTERVALS[-1], is_half=True)),
+    *_over_tcp("decent-dp", DecentDP("complete")),
+    *_over_tcp("decent-dp-one-peer", DecentDP("one-peer-exp"), in_quick=True),
+)
+"""The other libraries, each with every setting that ours has and it knows."""
+
+CONTENDERS: Final[tuple[Contender, ...]] = (
+    Contender("alone", Alone(), in_quick=False),
+    *PEERS,
     Contender("shoal-ddp-powersgd", DDP("PowerSGD", "shoal"), in_quick=False),
     Contender("shoal-all-reduce", Shoal("all-reduce", transport="shoal")),
     Contender(

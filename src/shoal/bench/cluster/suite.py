@@ -146,7 +146,7 @@ def make_plan(
     if repeats is not None and repeats < 1:
         message = f"--repeats must be at least 1, not {repeats}."
         raise UsageError(message)
-    known = [*(each.name for each in (*SCENARIOS, *CONTENDERS)), *studies]
+    known = [*(each.name for each in SCENARIOS), *(each.name for each in CONTENDERS), *studies]
     for name in only:
         if name not in known:
             fault = "No scenario, contender or study is called"

@@ -9,7 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, final
 
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    fp16_compress_hook,
+    fp16_compress_wrapper,
+)
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,7 +34,7 @@ _ONE_BUCKET_MB: Final = 10_000
 class DDP(PooledLibrary):
     """All-reduce of gradients in buckets, overlapped with backward.
 
-    `hook` is "" (none), "fp16" or "PowerSGD".
+    `hook` is "" (none), "fp16", "PowerSGD", or "PowerSGD-fp16", of which the factors are float16.
     """
 
     package = "torch"
@@ -57,12 +60,14 @@ class DDP(PooledLibrary):
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the usual training loop."""
-        if self._hook == "PowerSGD":
+        if self._hook.startswith("PowerSGD"):
             wrapped = DistributedDataParallel(model, bucket_cap_mb=_ONE_BUCKET_MB)
             state = PowerSGDState(
                 None, matrix_approximation_rank=_RANK, start_powerSGD_iter=_FIRST_STEPS
             )
-            wrapped.register_comm_hook(state, powerSGD_hook)
+            is_half = self._hook == "PowerSGD-fp16"
+            hook = fp16_compress_wrapper(powerSGD_hook) if is_half else powerSGD_hook
+            wrapped.register_comm_hook(state, hook)
         else:
             wrapped = DistributedDataParallel(model)
         if self._hook == "fp16":

@@ -27,15 +27,23 @@ AVERAGING_TIMEOUT_S: Final = 10.0
 
 @final
 class HivemindOptimizer(PooledLibrary):
-    """`hivemind.Optimizer` with local updates: workers step alone and average their parameters."""
+    """`hivemind.Optimizer` with local updates: workers step alone and average their parameters.
+
+    `steps_per_epoch` is how many steps lie between two averagings; with `is_half` parameters are
+    sent as float16, as its documentation advises.
+    """
 
     package = "hivemind"
     is_lock_step = False
 
+    def __init__(self, steps_per_epoch: int = STEPS_PER_EPOCH, *, is_half: bool = False) -> None:
+        self._steps_per_epoch, self._is_half = steps_per_epoch, is_half
+
     @property
     def title(self) -> str:
         """Its name, with how seldom it averages."""
-        return f"Hivemind (averages every {STEPS_PER_EPOCH} steps)"
+        words = f"averages every {self._steps_per_epoch} steps{', float16' * self._is_half}"
+        return f"Hivemind ({words})"
 
     @property
     def counterpart(self) -> PooledLibrary:
@@ -57,19 +65,21 @@ class HivemindOptimizer(PooledLibrary):
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of its quick start, with local updates."""
         import hivemind
+        from hivemind.compression import Float16Compression, NoCompression
 
         dht = start_peer(seat.address, seat.meeting_point.split(","))
         optimizer: Any = hivemind.Optimizer(
             dht=dht,
             run_id="train",
             # in steps: every sample counts as much, so the unit does not matter
-            target_batch_size=STEPS_PER_EPOCH * seat.world_size,
+            target_batch_size=self._steps_per_epoch * seat.world_size,
             batch_size_per_step=1,
             params=model.parameters(),
             optimizer=seat.make_optimizer,
             use_local_updates=True,
             matchmaking_time=MATCHMAKING_S,
             averaging_timeout=AVERAGING_TIMEOUT_S,
+            state_averaging_compression=Float16Compression() if self._is_half else NoCompression(),
         )
 
         def close() -> None:

@@ -1,7 +1,7 @@
 """PyTorch's post-local SGD: DDP's hook with the periodic model averager, from the first step on.
 
-Used as its documentation shows (period 4), with every worker a machine of its own: there is no
-subgroup in which gradients would be averaged, and no warm-up, which would be plain DDP.
+Used as its documentation shows, with every worker a machine of its own: there is no subgroup in
+which gradients would be averaged, and no warm-up, which would be plain DDP.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ if TYPE_CHECKING:
 
 @final
 class PostLocalSGD(PooledLibrary):
-    """Local steps; every fourth averages the parameters of all workers."""
+    """Local steps, of which some average the parameters of all workers.
+
+    `period` is how many steps lie between two averagings; 4 in its documentation.
+    """
 
     package = "torch"
+
+    def __init__(self, period: int = CYCLE) -> None:
+        self._period = period
 
     @property
     def title(self) -> str:
         """Its name."""
-        return f"PyTorch post-local SGD (period {CYCLE})"
+        return f"PyTorch post-local SGD (period {self._period})"
 
     @property
     def counterpart(self) -> PooledLibrary:
         """The same algorithm, averaging as often."""
-        return Shoal("local-sgd", interval=CYCLE)
+        return Shoal("local-sgd", interval=self._period)
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of the documentation's example."""
@@ -53,6 +59,6 @@ class PostLocalSGD(PooledLibrary):
         wrapped.register_comm_hook(state, post_localSGD_hook)
         optimizer = PostLocalSGDOptimizer(
             optim=seat.make_optimizer(wrapped.parameters()),
-            averager=PeriodicModelAverager(period=CYCLE, warmup_steps=0),
+            averager=PeriodicModelAverager(period=self._period, warmup_steps=0),
         )
         return Loop(wrapped, optimizer.zero_grad, optimizer.step)

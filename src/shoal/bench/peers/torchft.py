@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
+from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # torch exports it unmarked
 
 from shoal.bench.peers.ours import Shoal
@@ -21,14 +22,12 @@ from shoal.bench.peers.pooled import LOOPBACK, Loop, PooledLibrary, Seat
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import nn
-
 _DEADLINE = timedelta(seconds=60)
 _JOIN_MS = 10_000
 """How long the lighthouse waits for late replicas before the first step."""
 
 SYNC_EVERY: Final = 8
-"""Steps between two outer steps of DiLoCo."""
+"""Steps between two outer steps of DiLoCo, unless it is told otherwise."""
 _OUTER_RATE: Final = 0.7
 _OUTER_MOMENTUM: Final = 0.9
 """Of its train_diloco example's outer optimizer, and the paper's (arXiv 2311.08105)."""
@@ -107,17 +106,27 @@ class TorchFT(AbstractTorchFT):
 
 @final
 class TorchFTDiLoCo(AbstractTorchFT):
-    """Local steps, then an outer step with the mean of what they changed."""
+    """Local steps, then an outer step with the mean of what they changed.
+
+    `sync_every` is how many steps lie between two outer steps of the same parameters. If
+    `is_streaming`, two halves of the model take turns, and each is exchanged while half of the
+    steps up to the next one compute, as in its train_diloco example (Streaming DiLoCo, arXiv
+    2501.18512).
+    """
+
+    def __init__(self, sync_every: int = SYNC_EVERY, *, is_streaming: bool = False) -> None:
+        self._sync_every, self._is_streaming = sync_every, is_streaming
 
     @property
     def title(self) -> str:
         """Its name, with how rarely it synchronizes."""
-        return f"torchft DiLoCo (every {SYNC_EVERY} steps)"
+        name = "torchft Streaming DiLoCo" if self._is_streaming else "torchft DiLoCo"
+        return f"{name} (every {self._sync_every} steps)"
 
     @property
     def counterpart(self) -> PooledLibrary:
         """Averaging as rarely."""
-        return Shoal("local-sgd", interval=SYNC_EVERY)
+        return Shoal("local-sgd", interval=self._sync_every)
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of its DiLoCo example."""
@@ -125,8 +134,15 @@ class TorchFTDiLoCo(AbstractTorchFT):
         from torchft.local_sgd import DiLoCo
 
         inner = seat.make_optimizer(model.parameters())
-        outer = torch.optim.SGD(model.parameters(), _OUTER_RATE, _OUTER_MOMENTUM, nesterov=True)
-        averaging = DiLoCo(manager, [model], inner, outer, sync_every=SYNC_EVERY)
+        fragments: list[Any] = halves_of(model) if self._is_streaming else [model]
+        averaging = DiLoCo(
+            manager,
+            fragments,
+            inner,
+            [_outer(fragment) for fragment in fragments],
+            sync_every=self._sync_every,
+            fragment_sync_delay=self._sync_every // len(fragments) // 2 * self._is_streaming,
+        )
         averaging.__enter__()
 
         def close() -> None:
@@ -134,6 +150,28 @@ class TorchFTDiLoCo(AbstractTorchFT):
             _close(manager, store)
 
         return Loop(model, inner.zero_grad, inner.step, close)
+
+
+def _outer(fragment: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(fragment.parameters(), _OUTER_RATE, _OUTER_MOMENTUM, nesterov=True)
+
+
+def halves_of(model: nn.Module) -> list[nn.ModuleList]:
+    """Return the layers of `model` as two modules of about as many parameters.
+
+    Layers that share a parameter stay together, so that each parameter is in one of the two.
+    """
+    halves = [nn.ModuleList(), nn.ModuleList()]
+    for layer in model.modules():
+        own = set(layer.parameters(recurse=False))
+        if own:
+            sharing = (half for half in halves if own & set(half.parameters()))
+            next(sharing, min(halves, key=_size)).append(layer)
+    return halves
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _quieten() -> None:
