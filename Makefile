@@ -21,13 +21,13 @@ FRAMEWORK_TESTS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.130'
 test-frameworks:
 	$(PYTHON) -m venv $(VENV)-tensorflow-jax
 	$(VENV)-tensorflow-jax/bin/python -m pip install --quiet -c constraints.txt -e '.[tensorflow,jax]' $(FRAMEWORK_TESTS)
-	$(VENV)-tensorflow-jax/bin/python -m pytest -q tests/frameworks
+	$(VENV)-tensorflow-jax/bin/python -m pytest -q --timeout 3600 tests/frameworks
 	$(PYTHON) -m venv $(VENV)-mxnet
 	$(VENV)-mxnet/bin/python -m pip install --quiet -e '.[mxnet]' $(FRAMEWORK_TESTS)
-	$(VENV)-mxnet/bin/python -m pytest -q tests/frameworks
+	$(VENV)-mxnet/bin/python -m pytest -q --timeout 3600 tests/frameworks
 	$(PYTHON) -m venv $(VENV)-torch-libraries
 	$(VENV)-torch-libraries/bin/python -m pip install --quiet -c constraints.txt -e '.[torch]' lightning accelerate 'ray[train]' $(FRAMEWORK_TESTS)
-	$(VENV)-torch-libraries/bin/python -m pytest -q tests/frameworks
+	$(VENV)-torch-libraries/bin/python -m pytest -q --timeout 3600 tests/frameworks
 
 # The same of switches' configurations: what their makers' generators and published schemas say of
 # them. With SONIC_YANG_MODELS (docs/switch-config.md) SONiC's, too.

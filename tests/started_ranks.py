@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
+from patience import communicate
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -35,14 +37,15 @@ def start(rank: int, size: int, port: int, code: str, **more: str) -> subprocess
     )
 
 
-def outcomes(
-    processes: list[subprocess.Popen[str]], timeout_s: float = 50
-) -> list[tuple[int, str, str]]:
-    """Wait for processes to end; return each one's exit code, output and errors."""
+def outcomes(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Wait for the processes of a job to end; return each one's exit code, output and errors.
+
+    A job that does not get on any more is given up.
+    """
     ended = []
     try:
         for process in processes:
-            out, err = process.communicate(timeout=timeout_s)
+            out, err = communicate(process, processes)
             ended.append((process.returncode, out, err))
     finally:
         for process in processes:

@@ -41,7 +41,7 @@ def train(p, inputs, wanted, average):
     assert not any((held[0]["a"] == other["a"]).all() for other in held[1:])
     return p, held[-1]
 
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     begin = broadcast(drawn(comm.rank), comm, source=1)
     assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), begin, drawn(1)))
     share = len(INPUTS) // comm.world_size
@@ -80,7 +80,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import shoal
 from shoal.adapters.jax import Average, broadcast
 
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     split = NamedSharding(Mesh(jax.devices(), ("x",)), PartitionSpec("x"))
     tree = {
         "array": np.full(3, comm.rank, np.float16),
@@ -137,7 +137,7 @@ import shoal
 from shoal.adapters.jax import Average
 from shoal.groups import make_schedule
 
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     schedule, average = make_schedule("ds-sync", comm.world_size), Average(comm)
     parameters = {"w": jnp.full(5, float(comm.rank))}
     seen = []

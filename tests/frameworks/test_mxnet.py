@@ -42,7 +42,7 @@ def train(net, trainer, inputs, labels):
 def weights(net):
     return [each.data().asnumpy() for each in net.collect_params().values()]
 
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     mx.random.seed(comm.rank)
     net, alone = made(), made()
     refused = ""

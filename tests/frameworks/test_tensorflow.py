@@ -45,7 +45,7 @@ def sums(net):
 FIT = (
     MODEL
     + """
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     share = len(INPUTS) // comm.world_size
     shards = [slice(rank * share, (rank + 1) * share) for rank in range(comm.world_size)]
     keras.utils.set_random_seed(comm.rank)
@@ -95,7 +95,7 @@ def test_fit_trains_as_one_process_on_all_shards_does(bound: str) -> None:
 LOOP = (
     MODEL
     + """
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     average = GradientAverage(comm, wire="float16")
     weights = tf.Variable(np.full((40, 50), float(comm.rank)), dtype=tf.float32)
     table = tf.Variable(np.zeros((6, 2)), dtype=tf.float32)
@@ -154,7 +154,7 @@ class Slower(keras.optimizers.Adam):
     def __init__(self, factor):  # and no get_config
         super().__init__(lambda: 0.1 / factor)
 
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     def fit(net):
         rows = slice(comm.rank, None, comm.world_size)
         net.fit(INPUTS[rows], LABELS[rows], shuffle=False, verbose=0,
@@ -195,7 +195,7 @@ MIXED = (
     MODEL
     + """
 keras.config.set_dtype_policy("mixed_float16")
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     made = model()
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=1024)
     made.compile(distributed_optimizer(scaled, comm), LOSS, jit_compile=False)
@@ -223,7 +223,7 @@ def test_a_step_that_overflows_on_one_rank_is_skipped_by_all() -> None:
 LOGS = (
     MODEL
     + """
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     rows = slice(comm.rank, None, comm.world_size)
 
     def fit(*callbacks):
@@ -273,7 +273,7 @@ class Called(keras.Model):
     def call(self, inputs):
         return self.dense(inputs)
 
-with shoal.connect(deadline_s=20) as comm:
+with shoal.connect() as comm:
     def fit(net, **options):
         net.compile(distributed_optimizer(keras.optimizers.SGD(), comm), LOSS, **options)
         net.fit(INPUTS, LABELS, verbose=0, callbacks=[BroadcastVariables(comm)])
