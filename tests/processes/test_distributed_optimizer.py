@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 import shoal  # noqa: E402
 from shoal.groups import make_schedule  # noqa: E402
+from shoal.train import remark_log  # noqa: E402
 from shoal.train.strategies import STRATEGIES, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:
@@ -561,8 +563,9 @@ def test_other_steps_without_averaged_gradients_are_refused(run_workers: RunWork
 # --- who is slow, where nobody waits for it -----------------------------------------------------
 
 
-def train_beside_a_slow_worker(slow_rank: int) -> list[tuple[int, str, int]]:
+def train_beside_a_slow_worker(slow_rank: int) -> tuple[list[Any], list[str], list[str]]:
     session = shoal.init(deadline_s=30)
+    logged, remark_log.INTERVAL_S = log_of_remarks(), 0.05
     model = make_model()
     optimizer = shoal.DistributedOptimizer(make_optimizer(model), model, sync="ripples")
     is_slow = session.rank == slow_rank
@@ -573,12 +576,28 @@ def train_beside_a_slow_worker(slow_rank: int) -> list[tuple[int, str, int]]:
         time.sleep(0.04 if is_slow else 0.005)
         optimizer.step()
     while_training = optimizer.remarks() if session.rank == 0 else ()
+    said = len(logged)
     optimizer.finish()
     remarks = while_training or optimizer.remarks()
-    return [(remark.rank, remark.what, remark.seen_by) for remark in remarks]
+    named = [(remark.rank, remark.what, remark.seen_by) for remark in remarks]
+    return named, logged[:said], logged[said:]
+
+
+def log_of_remarks() -> list[str]:
+    """Return a list that takes what is logged about slow workers in this process."""
+    logger, lines = logging.getLogger(remark_log.__name__), []
+    logger.setLevel(logging.INFO)
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    return lines
 
 
 def test_ripples_names_the_slow_worker_over_gloo_too(run_workers: RunWorkers) -> None:
     found = run_workers(train_beside_a_slow_worker, 4, 2)
     for rank in (0, 1, 3):
-        assert found[rank] == [(2, "slow", rank)]
+        named, while_training, at_the_end = found[rank]
+        assert named == [(2, "slow", rank)]
+        for lines in (while_training, at_the_end):
+            (line,) = lines  # once, however many looks there were
+            assert "Rank 2 is slow: it asked for" in line

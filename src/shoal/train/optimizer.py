@@ -24,6 +24,7 @@ from shoal.train.consensus import average_model
 from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.initial_buffers import broadcast_buffers
+from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import check_strategy, make_strategy, refuse_options
 from shoal.train.strategy import Averaged
@@ -168,6 +169,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
         self._sole = SoleSynchronizer(model)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
+        self._remark_log = RemarkLog(name, self.remarks)
         self._num_steps = 0
         _log.info(
             "%s: sync=%r over %s, options %s, %d parameters",
@@ -259,6 +261,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._training.is_averaged = False
         self._sampler.end_step()
         self.stopwatch.step = self._num_steps
+        self._remark_log.look()
         return loss
 
     def _only_makes_state(self) -> bool:
@@ -329,8 +332,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._training.has_finished = True
         if self._synchronizer.averaged is Averaged.GRADIENTS:  # all have the last update's weights
             self._training.is_averaged = True
-        for remark in self.remarks() if _log.isEnabledFor(logging.INFO) else ():
-            _log.info("%s: %s", self._training.name, remark)
+        self._remark_log.close()
 
     def average_model(self) -> float:
         """Replace every replica by the mean of all; return the consensus distance before.
