@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import pytest
+from worker_processes import run_script
 
 from started_ranks import printed_by_ranks
+
+if TYPE_CHECKING:
+    from worker_processes import RunWorkers
 
 torch = pytest.importorskip("torch")
 
@@ -210,40 +217,61 @@ print(json.dumps([model.new.item(), model.same.item()]))
 """
 
 
+Printed = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def printed(run_workers: RunWorkers) -> Printed:
+    """Run a script as every rank of a job; return what each printed last."""
+
+    def run(code: str, size: int, **environment: str) -> list[Any]:
+        return run_workers(run_script, size, code, environment=environment, initialize=False)
+
+    return run
+
+
 @pytest.mark.parametrize("sync", ["ds-sync", "local-sgd", "ripples-static"])
 @pytest.mark.parametrize("over", ["gloo", "shoal"])
-def test_from_an_earlier_state_the_same_steps_come_to_the_same(sync: str, over: str) -> None:
-    assert printed_by_ranks(ROLL_BACK, 2, SYNC=sync, OVER=over) == [True, True]
+def test_from_an_earlier_state_the_same_steps_come_to_the_same(
+    printed: Printed, sync: str, over: str
+) -> None:
+    assert printed(ROLL_BACK, 2, SYNC=sync, OVER=over) == [True, True]
 
 
-def test_a_backward_pass_that_raised_is_forgotten_with_its_gradients() -> None:
-    assert printed_by_ranks(FAIL_A_PASS, 1) == [[True, -1.0]]
+def test_a_backward_pass_that_raised_is_forgotten_with_its_gradients(printed: Printed) -> None:
+    assert printed(FAIL_A_PASS, 1) == [[True, -1.0]]
 
 
 def test_a_forked_process_that_ends_takes_nothing_of_its_parent_s_apart() -> None:
     assert printed_by_ranks(FORK, 2) == [0, 7]
 
 
-def test_groups_of_a_second_generator_are_not_taken_for_the_first_one_s() -> None:
-    assert printed_by_ranks(GENERATORS_IN_TURN, 2) == [0.5, 0.5]
+def test_groups_of_a_second_generator_are_not_taken_for_the_first_one_s(printed: Printed) -> None:
+    assert printed(GENERATORS_IN_TURN, 2) == [0.5, 0.5]
 
 
-def test_a_message_of_another_size_is_an_error_for_who_receives_from_anyone() -> None:
-    assert printed_by_ranks(WRONG_SIZE, 2) == [True, True]
+def test_a_message_of_another_size_is_an_error_for_who_receives_from_anyone(
+    printed: Printed,
+) -> None:
+    assert printed(WRONG_SIZE, 2) == [True, True]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_parts_of_any_size_are_gathered_and_exchanged_unevenly(ranks: int) -> None:
-    assert printed_by_ranks(UNEVEN, ranks) == [True] * ranks
+def test_parts_of_any_size_are_gathered_and_exchanged_unevenly(
+    printed: Printed, ranks: int
+) -> None:
+    assert printed(UNEVEN, ranks) == [True] * ranks
 
 
-def test_lists_roots_and_peers_that_do_not_fit_the_group_are_refused() -> None:
-    assert printed_by_ranks(WRONG_LISTS, 2) == [[], []]
+def test_lists_roots_and_peers_that_do_not_fit_the_group_are_refused(printed: Printed) -> None:
+    assert printed(WRONG_LISTS, 2) == [[], []]
 
 
 @pytest.mark.parametrize("sync", ["all-reduce", "ds-sync", "local-sgd"])
-def test_a_buffer_that_forward_assigns_anew_is_averaged_like_others(sync: str) -> None:
-    one, other = printed_by_ranks(REASSIGNED, 2, SYNC=sync)
+def test_a_buffer_that_forward_assigns_anew_is_averaged_like_others(
+    printed: Printed, sync: str
+) -> None:
+    one, other = printed(REASSIGNED, 2, SYNC=sync)
     assert one == other
     assert one[0] == one[1]
 
@@ -274,5 +302,5 @@ print(json.dumps(heard))
 """
 
 
-def test_what_is_no_optimizer_or_no_model_is_refused_in_a_sentence() -> None:
-    assert printed_by_ranks(SWAPPED, 1) == [[True] * 3]
+def test_what_is_no_optimizer_or_no_model_is_refused_in_a_sentence(printed: Printed) -> None:
+    assert printed(SWAPPED, 1) == [[True] * 3]

@@ -7,6 +7,9 @@ is free by construction, and no worker's death takes it away.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -100,6 +103,14 @@ def run_workers(
     if failures:
         pytest.fail("\n".join(failures), pytrace=False)
     return [value if kind == "returned" else None for kind, value in outcomes]
+
+
+def run_script(code: str) -> Any:
+    """Run `code` as a worker's script; return what it printed last, read as JSON."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "script", "exec"), {"__name__": "__main__"})
+    return json.loads(printed.getvalue().splitlines()[-1])
 
 
 def _collect(pipes: list[Connection], deadline: float) -> list[tuple[str, Any]]:
