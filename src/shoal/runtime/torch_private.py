@@ -22,9 +22,20 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
+from shoal.errors import UsageError
+from shoal.extras import install
+
 if TYPE_CHECKING:
     from torch.autograd.profiler import record_function
     from torch.futures import Future
+
+_LEAST: Final = "2.7"
+"""Older ones lose works of process groups that are written in Python: C++ holds half of them."""
+
+if torch.__version__ < _LEAST:
+    raise UsageError(
+        f"This is torch {torch.__version__}, and Shoal needs {_LEAST} or newer: {install('torch')}"
+    )
 
 _Tensor = TypeVar("_Tensor", bound=Tensor)
 _frames: Any = _dynamo.eval_frame
