@@ -48,7 +48,6 @@ TESTS = [
     "tests/processes/test_distributed_optimizer.py",
     "tests/processes/test_gradients_of_a_step.py",
     "tests/processes/test_overlap.py",
-    "tests/processes/test_sessions_in_turn.py",
     "tests/processes/test_torch_held_works.py",
     "tests/processes/test_torch_overloads.py",
     "tests/processes/test_torch_profile.py",
@@ -127,7 +126,7 @@ def install(pair: Pair, interpreter: str, home: Path) -> str:
         file.write("\n".join(pin for pin in pins if not pin.startswith("torch==")))
         file.flush()
         pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        pip += ["--disable-pip-version-check", "-c", file.name, "-e", ".[torch]"]
+        pip += ["--disable-pip-version-check", "-c", file.name, "-e", ".[torch,report,metrics]"]
         done = subprocess.run(
             [*pip, pair.requirement, *TOOLS], cwd=ROOT, capture_output=True, text=True, check=False
         )
@@ -144,7 +143,10 @@ def run_tests(pair: Pair, python: Path, tests: list[str]) -> None:
     command = [str(python), "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", *tests]
     last = ""
     with subprocess.Popen(
-        [*command, "-m", "not long", "-r", "fEs"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [*command, "-m", "not long", "-r", "fEs", "--durations", "10"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as running:
         assert running.stdout
         for line in running.stdout:
