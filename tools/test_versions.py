@@ -193,13 +193,13 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--only", metavar="PYTHON/TORCH", help="one pair, also another one")
     arguments.add_argument("--keep", action="store_true", help="keep the environments")
-    arguments.add_argument("--list", action="store_true", help="say what would be tried")
+    arguments.add_argument("--list", action="store_true", help="only say what would be tried")
     arguments.add_argument("tests", nargs="*", default=TESTS)
     given = arguments.parse_args()
     pairs = [Pair(*given.only.split("/", 1))] if given.only else matrix()
+    for pair in pairs:
+        print(f"{pair.name}: {find_interpreter(pair.python) or 'no such Python: skipped'}")
     if given.list:
-        for pair in pairs:
-            print(f"{pair.name}: {find_interpreter(pair.python) or 'no such Python: skipped'}")
         return 0
     for pair in pairs:
         try_pair(pair, given.tests, keep=given.keep)
