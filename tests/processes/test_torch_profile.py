@@ -142,7 +142,8 @@ def test_a_range_lasts_until_the_others_have_come(run_workers: RunWorkers) -> No
 
 def test_a_profile_may_end_before_a_collective(run_workers: RunWorkers) -> None:
     found = run_workers(stop_before_the_end, 2, initialize=False)
-    assert found == [{"shoal:all_reduce": 1}, {}]
+    assert found[0] in ({"shoal:all_reduce": 1}, {})  # until torch 2.8 or so: not shown
+    assert found[1] == {}
 
 
 def test_a_refused_collective_ends_its_range(run_workers: RunWorkers) -> None:
