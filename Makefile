@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all test-frameworks test-switch-config check format clean
+.PHONY: demo test test-all test-frameworks test-versions test-switch-config check format clean
 
 demo: $(STAMP)
 	$(BIN)/shoal demo
@@ -28,6 +28,11 @@ test-frameworks:
 	$(PYTHON) -m venv $(VENV)-torch-libraries
 	$(VENV)-torch-libraries/bin/python -m pip install --quiet -c constraints.txt -e '.[torch]' lightning accelerate 'ray[train]' $(FRAMEWORK_TESTS)
 	$(VENV)-torch-libraries/bin/python -m pytest -q --timeout 3600 tests/frameworks
+
+# With several releases of Python and torch, one after another, in environments that are removed again.
+# ONLY=3.12/2.8 tries that pair, TESTS=... those tests, KEEP=1 keeps the environments.
+test-versions:
+	$(PYTHON) tools/test_versions.py $(if $(ONLY),--only $(ONLY)) $(if $(KEEP),--keep) $(TESTS)
 
 # The same of switches' configurations: what their makers' generators and published schemas say of
 # them. With SONIC_YANG_MODELS (docs/switch-config.md) SONiC's, too.

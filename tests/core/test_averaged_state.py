@@ -14,6 +14,24 @@ from shoal.errors import UsageError  # noqa: E402
 from shoal.train.averaged_state import AveragedState  # noqa: E402
 
 SIZE = 3 * 4 + 4
+
+
+class Beforehand(torch.optim.Optimizer):
+    """Makes its state when it is made, as Adagrad did until torch 2.8 or so."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["sum"] = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                self.state[parameter]["sum"].add_(parameter.grad)
+                parameter.sub_(self.state[parameter]["sum"], alpha=0.1)
+
+
 OPTIMIZERS: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], int]] = {
     "sgd": (lambda p: torch.optim.SGD(p, lr=0.1), 0),
     "momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), 1),
@@ -23,6 +41,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], int]] = {
     "adagrad": (torch.optim.Adagrad, 1),
     "rmsprop": (lambda p: torch.optim.RMSprop(p, centered=True, momentum=0.1), 3),
     "rprop": (torch.optim.Rprop, 2),
+    "beforehand": (Beforehand, 1),
 }
 """How each is made, and how many tensors as large as a parameter it keeps for it."""
 
@@ -47,7 +66,11 @@ def test_tensors_are_the_same_before_and_after_the_first_step(name: str) -> None
     state = AveragedState(optimizer)
     before = [flat.numel() for flat in state.gather()]
     assert sum(before) == OPTIMIZERS[name][1] * SIZE
-    if name not in {"adagrad", "rprop"}:  # which make theirs beforehand, or not of zeros
+    if name not in {
+        "adagrad",
+        "beforehand",
+        "rprop",
+    }:  # which make theirs beforehand, or not of zeros
         assert not any(flat.any() for flat in state.gather())
         assert not optimizer.state  # looking has left no trace
     assert torch.equal(weights, nn.utils.parameters_to_vector(model.parameters()))

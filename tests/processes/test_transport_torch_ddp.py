@@ -211,5 +211,6 @@ def test_sharded_checkpoints(run_workers: RunWorkers, tmp_path: Path) -> None:
     run_workers(partial(save_and_load, tmp_path), 2, initialize=False)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.8", reason="torch asserts that such sums are on a GPU")
 def test_fsdp_over_a_mesh_and_with_a_divisor_of_ones_own(run_workers: RunWorkers) -> None:
     run_workers(shard_and_divide, 4, initialize=False)

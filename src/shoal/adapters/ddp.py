@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import GradBucket
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # exported, but not in its __all__
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 

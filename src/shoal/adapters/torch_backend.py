@@ -19,7 +19,7 @@ def register() -> None:
     """Make "shoal" known to torch.distributed; quietly do nothing where torch has none."""
     import torch.distributed as dist
 
-    if dist.is_available() and "SHOAL" not in dist.Backend._plugins:  # noqa: SLF001 - registering twice raises
+    if dist.is_available() and "shoal" not in dist.Backend.backend_list:
         dist.Backend.register_backend("shoal", _create, extended_api=True, devices=["cpu", "cuda"])
 
 

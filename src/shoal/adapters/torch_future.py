@@ -20,6 +20,7 @@ from typing import Any, Self
 from torch import Tensor
 from torch.futures import Future
 
+from shoal.runtime.torch_private import read_with, tensor_of_nothing
 from shoal.runtime.udp.group import TransportGroup, stream_of
 
 
@@ -108,7 +109,7 @@ class ChainedFuture(Future[Any]):
         def raise_error(_value: Any) -> None:
             raise error
 
-        self._set_unwrap_func(raise_error)
+        read_with(self, raise_error)
         self.set_result(FailedTensor(error))
 
 
@@ -123,7 +124,7 @@ class FailedTensor(Tensor):
     @staticmethod
     def __new__(cls, error: BaseException) -> Self:
         """Return a tensor of nothing."""
-        made: Self = Tensor._make_wrapper_subclass(cls, (0,))  # noqa: SLF001 - torch's way to make one
+        made: Self = tensor_of_nothing(cls)
         made.error = error
         return made
 

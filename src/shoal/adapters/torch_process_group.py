@@ -28,6 +28,7 @@ from shoal.adapters.torch_described_group import DescribedGroup
 from shoal.adapters.torch_future import Order, current_order
 from shoal.adapters.torch_host_copies import receive_through_host, through_host
 from shoal.adapters.torch_overloads import takes_one_output, takes_reduction, takes_root
+from shoal.adapters.torch_profile import with_profiled_collectives
 from shoal.adapters.torch_reductions import (
     check_reduction,
     factor_of,
@@ -64,6 +65,7 @@ ReduceOp = dist.ReduceOp
 
 
 @with_untraced_methods
+@with_profiled_collectives
 class ShoalProcessGroup(DescribedGroup):
     """One group of ranks, as torch.distributed wants to see it, with a share in an engine.
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
-from torch._C._distributed_c10d import Work
+from torch.distributed import Work
 
 from shoal.adapters.torch_future import ChainedFuture, Order
 

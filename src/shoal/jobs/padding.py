@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from torch.autograd import Variable
+from shoal.runtime.torch_private import run_after_backward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class Padding:
     def _on_gradient(self, _parameter: Tensor) -> None:
         if not self._is_queued:
             self._is_queued = True
-            Variable._execution_engine.queue_callback(self._pad)  # noqa: SLF001 - runs at the end of backward, before the optimizer's own callback
+            run_after_backward(self._pad)  # before the optimizer's own callback
 
     def _pad(self) -> None:
         self._is_queued = False

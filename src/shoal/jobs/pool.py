@@ -20,6 +20,7 @@ from shoal.jobs import fork_server
 from shoal.jobs.board import Board
 from shoal.jobs.spec import PoolSettings
 from shoal.jobs.worker import Failure, worker_main
+from shoal.runtime.torch_private import COMPILER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -115,8 +116,8 @@ class WorkerPool:
     def start(self) -> None:
         """Start the processes and wait until all have joined the job."""
         self._is_starting = True
-        # torch loads torch._dynamo at the first use of any optimizer: once here, not in each worker
-        modules = ["shoal.jobs.worker", "torch._dynamo"]
+        # torch imports its compiler when any optimizer is first used: once here, not in each worker
+        modules = ["shoal.jobs.worker", COMPILER]
         if self._uses_transport:
             modules.append(fork_server.TRANSPORT_CODE)
         context = fork_server.start(modules)

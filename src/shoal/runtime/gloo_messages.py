@@ -17,6 +17,7 @@ from torch import Tensor
 from shoal.errors import UsageError, WorkerLost
 from shoal.runtime.guard import Failure, Guard, classify
 from shoal.runtime.host_copy import HOST
+from shoal.runtime.torch_private import source_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
@@ -111,7 +112,7 @@ class Messages:
         """
         work = self._guard.start(self._group.recv_anysource, [tensor], tag, peer=None, what=what)
         self._guard.wait_idly(work, what)
-        return int(work._source_rank())  # noqa: SLF001 - the only way to learn the source in torch
+        return source_of(work)
 
 
 class GlooConnections:

@@ -24,6 +24,7 @@ from shoal.runtime.control.service import usual_liveness_timeout_s
 from shoal.runtime.fresh_store import fresh_store
 from shoal.runtime.job_card import JobCard, agree
 from shoal.runtime.launch import Launch, hosts_of, read_launch, says_hosts
+from shoal.runtime.torch_private import default_store, stores_of_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +89,7 @@ def meet(job_key: str | None, deadline_s: float) -> Meeting:
 
 
 def _meet(launch: Launch, job_key: str | None, deadline_s: float) -> Meeting:
-    default = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch offers no public way to the store it has already connected
+    default = default_store()
     rank, world_size = launch.rank, launch.world_size
     store = fresh_store(default, "session", rank, world_size, deadline_s=deadline_s)
     key = _agree_on_key(job_key, store, rank, deadline_s)
@@ -165,7 +166,7 @@ def own_group(meeting: Meeting, deadline_s: float) -> dist.ProcessGroup:
     part of the store: in torch's own, where a restarted job finds what is left of the last one,
     gloo would take that for theirs.
     """
-    groups = dist.distributed_c10d._world.pg_map  # noqa: SLF001 - `new_group` takes no store
+    groups = stores_of_groups()
     default = dist.group.WORLD
     assert default is not None
     held = groups[default]

@@ -26,6 +26,7 @@ from torch import Tensor
 from shoal.collectives import Phase
 from shoal.errors import UsageError
 from shoal.runtime.gloo_messages import GlooConnections, GuardedWork
+from shoal.runtime.torch_private import set_timeout
 
 if TYPE_CHECKING:
     from shoal.runtime.exchange import Conversation
@@ -166,7 +167,7 @@ def _make_gloo(store: dist.Store, me: int, size: int, deadline: timedelta) -> Ba
 def _make_nccl(store: dist.Store, me: int, size: int, deadline: timedelta) -> Backend:  # type: ignore[name-defined]  # as above
     """NCCL ends the process when its own timeout strikes, so ours must come first."""
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = 2 * deadline  # noqa: SLF001 - as torch's own new_group sets it
+    set_timeout(options, 2 * deadline)
     return dist.ProcessGroupNCCL(store, me, size, options)
 
 

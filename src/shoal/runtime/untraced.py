@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import CodeType, FunctionType
-from typing import Any, ParamSpec, TypeVar
+from types import FunctionType
+from typing import ParamSpec, TypeVar, cast
 
-from torch._C import _dynamo
+from shoal.runtime.torch_private import leave_uncompiled, set_frame_watcher
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _Class = TypeVar("_Class", bound=type)
-
-_frames: Any = _dynamo.eval_frame
 
 
 def untraced(
@@ -34,14 +32,13 @@ def untraced(
 
     @functools.wraps(function)
     def called(*arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
-        before = _frames.set_eval_frame(None)
+        before = set_frame_watcher(None)
         try:
             return (function if before is None else within)(*arguments, **options)
         finally:
-            _frames.set_eval_frame(before)
+            set_frame_watcher(before)
 
-    called._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001 - what `disable` says
-    _leave_alone(called.__code__)  # type: ignore[attr-defined]  # of the function that `wraps` returns
+    leave_uncompiled(cast("FunctionType", called))
     return called
 
 
@@ -51,13 +48,3 @@ def with_untraced_methods(owner: _Class) -> _Class:
         if isinstance(value, FunctionType) and not name.startswith("__"):
             setattr(owner, name, untraced(value))
     return owner
-
-
-def _leave_alone(code: CodeType) -> None:
-    """Have a frame of `code` run as it is, whatever is compiled around it."""
-    if hasattr(_frames, "skip_code"):  # older releases of torch
-        _frames.skip_code(code)
-    else:
-        action = _frames._FrameAction  # noqa: SLF001 - as torch.compiler.disable uses it
-        strategy = _frames._FrameExecStrategy(action.SKIP, action.DEFAULT)  # noqa: SLF001
-        _frames.set_code_exec_strategy(code, strategy)

@@ -18,6 +18,7 @@ from shoal.groups.bipartite import Bipartite
 from shoal.runtime.channels import reserve_channels
 from shoal.runtime.master_copy import MasterCopy
 from shoal.runtime.pair_exchange import ActiveSide, Channels, PassiveSide
+from shoal.runtime.profiled import in_profile
 from shoal.trace import SpanKind
 from shoal.train.model_hooks import ModelHook
 from shoal.train.model_use import ModelUse
@@ -93,7 +94,8 @@ class ADPSGD(AbstractStrategy):
     def _await_exchange(self, active: ActiveSide) -> None:
         """Wait for the exchange that ran beside this step's computing, if it still does."""
         begin_ns = time.monotonic_ns()
-        exchange = active.wait()
+        with in_profile("shoal:exchange"):
+            exchange = active.wait()
         if exchange is not None:
             self._account(exchange, begin_ns, time.monotonic_ns())
 

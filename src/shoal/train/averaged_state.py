@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,9 @@ def _state_after_a_step(
     probe = object.__new__(kind)
     vars(probe).update(vars(optimizer))
     vars(probe).update({name: OrderedDict() for name in vars(probe) if name.endswith("_hooks")})
-    probe.state = defaultdict(dict)
+    # Some make theirs beforehand: all that `parameter` has is what the stand-in begins with.
+    own = optimizer.state.get(parameter)
+    probe.state = defaultdict(dict, {stand_in: deepcopy(own)} if own else {})
     probe.param_groups = [{**group, "params": [stand_in]}]
     try:
         kind.step(probe)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
 
 from shoal.errors import UsageError
+from shoal.runtime.torch_private import unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Asking:
                     awaited.arrive()
                     release(tensor)
         if func in _HARMLESS or asks_for_gradient:
-            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - torch's own way on
+            with unasked():  # torch's own way on
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
 

@@ -10,6 +10,8 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from shoal.runtime.torch_private import pre_step_hooks
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,7 +26,7 @@ class BareSteps:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._is_expected = False
         self._has_warned = False
-        hooks = getattr(optimizer, "_optimizer_step_pre_hooks", None)
+        hooks = pre_step_hooks(optimizer)
         if hooks is None:  # not one of torch's own kind
             self._handle = None
             return

@@ -20,10 +20,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
-from torch.autograd import Variable
 
 from shoal.collectives.buckets import BUCKET_BYTES, layout_buckets
 from shoal.errors import UsageError
+from shoal.runtime.torch_private import is_in_backward, run_after_backward, unasked
 from shoal.trace import SpanKind
 from shoal.train.changed_statistics import ChangedStatistics
 from shoal.train.forward_order import ForwardOrder
@@ -154,7 +154,7 @@ class GradientBuckets:
                 self._places.take_back()
             if self._order.settle():
                 self._layers = self._layers_of_buckets()
-            Variable._execution_engine.queue_callback(self._finish_backward)  # noqa: SLF001 - the only way to run at the end of backward; DDP's Python hooks use it too
+            run_after_backward(self._finish_backward)
         if index in self.ready:
             raise UsageError(
                 "A parameter got its gradient twice in one backward pass (activation"
@@ -301,7 +301,7 @@ class GradientBuckets:
 
         Raises `UsageError` if the others have a part of its gradients already.
         """
-        if not self._is_passing or torch._C._current_graph_task_id() >= 0:  # noqa: SLF001 - torch has no public way to ask whether backward runs
+        if not self._is_passing or is_in_backward():
             return
         if self._started and self._communicator.world_size > 1:
             raise UsageError(
@@ -320,7 +320,7 @@ class GradientBuckets:
         is_averaged, is_local = self._is_averaged, self._is_local
         self._is_averaged = self._is_local = False
         if not is_averaged:
-            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - looking needs no values
+            with unasked():  # looking needs no values
                 is_local = any(
                     parameter.grad is not None and parameter.grad is not self.views[index]
                     for index, parameter in enumerate(self.parameters)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from shoal.runtime.torch_private import buffers_held_by
 from shoal.train.shared_memory import without_views_of
 from shoal.workloads.means import is_wide_float
 
@@ -30,7 +31,7 @@ class KnownBuffers:
         known = {id(each) for each in self.tensors}
         self._slots = [
             (names, name, held)
-            for names in (module._buffers for module in model.modules())  # noqa: SLF001 - torch documents no way to put a buffer back
+            for names in map(buffers_held_by, model.modules())
             for name, held in names.items()
             if held is not None and id(held) in known
         ]

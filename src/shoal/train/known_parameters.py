@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
+from shoal.runtime.torch_private import modules_held_by, parameters_held_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,5 +42,5 @@ class KnownParameters:
 def _slots_of(model: nn.Module) -> Iterator[tuple[Mapping[str, object], str, object]]:
     """Yield where `model` holds its parameters and modules: the dictionary, the name and what."""
     for module in model.modules():
-        for names in (module._parameters, module._modules):  # noqa: SLF001 - torch documents no quicker way to look
+        for names in (parameters_held_by(module), modules_held_by(module)):
             yield from ((names, name, held) for name, held in names.items())

@@ -20,10 +20,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.autograd import Variable
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from shoal.errors import UsageError
+from shoal.runtime.torch_private import all_step_hooks, note_step, run_after_backward, unasked
 from shoal.train.awaited_tensors import await_values, check_can_await, release
 from shoal.train.bare_steps import BareSteps
 from shoal.train.model_hooks import ModelHook
@@ -130,8 +129,7 @@ class LayerwiseUpdates:
             for group in self._optimizer.param_groups
         ]
         self._is_owed = True
-        # A learning-rate scheduler checks that the optimizer steps before it does.
-        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - torch's name
+        note_step(self._optimizer)
         for index, parameter in enumerate(self._buckets.parameters):
             arrive = self._make_wait([self._buckets.place[index]])
             await_values(parameter, arrive, guards_gradient=index not in self._buckets.ready)
@@ -141,7 +139,7 @@ class LayerwiseUpdates:
         buckets, optimizer = self._buckets, self._optimizer
         if _has_step_hooks(optimizer):
             return False  # they want to run once per step
-        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - look without touching
+        with unasked():  # looking needs no values
             for index, parameter in enumerate(buckets.parameters):
                 expected = buckets.views[index] if index in buckets.ready else None
                 if parameter.grad is not expected:
@@ -170,7 +168,7 @@ class LayerwiseUpdates:
     def _settle_one(self, number: int) -> None:
         buckets = self._buckets
         try:
-            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - what is awaited is written to
+            with unasked():  # what is awaited is written to
                 buckets.land([number], publish=not self._is_cleared)
         except BaseException:
             self._abandon()
@@ -236,7 +234,7 @@ class LayerwiseUpdates:
         if self._open:
             if self._is_owed:
                 self._stale = set(self._open)
-                Variable._execution_engine.queue_callback(self._stale.clear)  # noqa: SLF001 - at the end of this backward pass
+                run_after_backward(self._stale.clear)
             self.settle()  # what is left: this forward pass did not use it
         if number in self._stale:
             raise UsageError(
@@ -251,7 +249,7 @@ class LayerwiseUpdates:
         if not (self._is_owed and set_to_none):
             self.settle()
         self._is_cleared = bool(self._open)
-        with torch._C.DisableTorchFunctionSubclass() if self._open else nullcontext():  # noqa: SLF001 - clearing needs no values
+        with unasked() if self._open else nullcontext():  # clearing needs no values
             yield
 
     def _abandon(self) -> None:
@@ -274,11 +272,8 @@ class LayerwiseUpdates:
 
 
 def _has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the user has asked to be told of every step; torch has no public word."""
-    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)  # noqa: SLF001
-    everywhere = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
-    hooks = (hook for table in (*own, *everywhere) for hook in table.values())
-    return any(not isinstance(hook, BareSteps) for hook in hooks)
+    """Return whether the user has asked to be told of every step."""
+    return any(not isinstance(hook, BareSteps) for hook in all_step_hooks(optimizer))
 
 
 def _is_same(one: Any, other: Any) -> bool:

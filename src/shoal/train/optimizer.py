@@ -15,6 +15,7 @@ import torch
 
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.runtime.card_difference import name_ranks
+from shoal.runtime.profiled import in_profile
 from shoal.runtime.session import current_session, default_group_is_shoal
 from shoal.runtime.transports import DEFAULT_HOLES
 from shoal.runtime.udp.remarks import Remark, remarks
@@ -253,7 +254,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         self._sole.check()
         self.flat.take_back()
-        with self._endings.noting(), self._bare_steps.expected():
+        with self._endings.noting(), self._bare_steps.expected(), in_profile("shoal:step"):
             self._synchronizer.step(update, skipped=skipped)
         self._num_steps += 1
         self.replica.groups.note_progress()

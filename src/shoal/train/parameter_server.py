@@ -25,6 +25,7 @@ from shoal.runtime.parameter_client import ParameterClient
 from shoal.runtime.parameter_protocol import Channels, Kind, Request
 from shoal.runtime.parameter_server import ShardServer, options_for
 from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSpan
+from shoal.runtime.profiled import in_profile
 from shoal.trace import SpanKind
 from shoal.train.flat_layout import place_of
 from shoal.train.frozen_parameters import FrozenParameters
@@ -182,11 +183,12 @@ class ParameterServer(AbstractStrategy):
             used = [False] * len(self._parameters) if skipped else self._pack()
             if self._pull_bound:
                 self._show_inbox()
-            answer = self._client.exchange(
-                Kind.SKIP if skipped else Kind.PUSH,
-                used,
-                self._hyperparameters.read(self._options()),
-            )
+            with in_profile("shoal:exchange"):  # how long it was held back is in the answer
+                answer = self._client.exchange(
+                    Kind.SKIP if skipped else Kind.PUSH,
+                    used,
+                    self._hyperparameters.read(self._options()),
+                )
             self._unpack()
         self._account(begin_ns, answer.held_ns)
 

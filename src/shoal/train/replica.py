@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from shoal.arguments import whole_number
+from shoal.runtime.profiled import in_profile
 from shoal.trace import NullSink, Span, SpanKind, TraceSink, checked_sink
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Adds up a worker's time by kind; every stretch also goes to the trace."""
+    """Adds up a worker's time by kind; every stretch also goes to the trace.
+
+    Those that are timed here are seen by torch's profiler as well, as "shoal:exchange" and so on.
+    """
 
     def __init__(self, rank: int, sink: TraceSink | None = None) -> None:
         self.rank = rank
@@ -40,7 +44,8 @@ class Stopwatch:
         """Account the body of the `with` statement as time of `kind`."""
         start_ns = time.monotonic_ns()
         try:
-            yield
+            with in_profile(f"shoal:{kind}"):
+                yield
         finally:
             self.add(kind, start_ns, time.monotonic_ns(), members, reason)
 

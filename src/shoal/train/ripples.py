@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, final
 from shoal.groups import GeneratorConfig
 from shoal.groups.averaging_points import AveragingPoints
 from shoal.groups.slow_worker import SlowWorker, slow_worker
+from shoal.runtime.profiled import in_profile
 from shoal.runtime.udp.remarks import Remark
 from shoal.trace import SpanKind
 from shoal.train.periodic_averaging import AbstractPeriodicAveraging
@@ -59,7 +60,8 @@ class GeneratedAveraging:
 
     def _request(self, step: int, stopwatch: Stopwatch) -> Assigned:
         start_ns = time.monotonic_ns()
-        assigned = self._replica.groups.request_group(self._replica.session, step)
+        with in_profile("shoal:wait"):  # a span says whom for, which is known only afterwards
+            assigned = self._replica.groups.request_group(self._replica.session, step)
         stopwatch.add(
             SpanKind.WAIT, start_ns, time.monotonic_ns(), assigned.members, assigned.reason
         )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shoal.runtime.torch_private import unasked
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -84,7 +86,7 @@ def _span(tensor: Tensor) -> tuple[str, int, int] | None:
     """Return the device and the first and last address, past the end, of what `tensor` covers."""
     if tensor.layout != torch.strided or not tensor.numel() or tensor.is_meta:
         return None
-    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - looking needs no values
+    with unasked():  # looking needs no values
         try:
             start = tensor.data_ptr()
         except RuntimeError:  # a wrapper around other tensors has none

@@ -13,6 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from shoal.errors import UsageError
+from shoal.runtime.torch_private import active_ddp_model
 from shoal.train.model_hooks import ModelHook
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class SoleSynchronizer:
             self._hook.remove()
 
     def _check_forward(self) -> None:
-        outer = DistributedDataParallel._get_active_ddp_module()  # noqa: SLF001 - nothing else tells a model that it is in one
+        outer = active_ddp_model()
         if outer is None:
             return
         own = {id(parameter) for parameter in self._model.parameters()}

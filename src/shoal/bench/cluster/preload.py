@@ -10,10 +10,12 @@ import contextlib
 import importlib
 import os
 
+from shoal.runtime.torch_private import COMPILER
+
 os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when it is imported
 
 for _name in (
-    "torch._dynamo",
+    COMPILER,
     "shoal.bench.cluster.worker",
     "shoal.bench.cluster.contenders",
     "shoal.runtime.engine_share",

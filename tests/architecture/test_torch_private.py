@@ -1,0 +1,116 @@
+"""What torch calls private is named in one file alone, which releases are tried with."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "shoal"
+HOME = SOURCE / "runtime" / "torch_private.py"
+TREES = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+
+OTHERS = {
+    "_exit": "os",
+    "_forkserver": "multiprocessing",
+    "_forkserver_pid": "multiprocessing",
+    "_asdict": "named tuples",
+    "_fields": "named tuples",
+    "_replace": "named tuples",
+    "_CacheLocator": "numba",
+    "_cache": "numba",
+    "_getvalue": "numba",
+    "_numba_type_": "numba",
+    "_params": "MXNet's trainer",
+    "_UNIX_SOCKET_PREFIX": "Hivemind",
+    "_end": "shoal.train.model_use, of another of its kind",
+    "_is_shared": "shoal.train.model_use, of another of its kind",
+    "_text": "shoal.runtime.control.key, of another of its kind",
+    "_shoal_awaited": "shoal.train.awaited_tensors, on tensors",
+}
+"""Private names, but torch's, that are used on what is not `self`; by whose they are."""
+
+OURSELVES = {"self", "cls", "super()"}
+
+
+def is_own(node: ast.Attribute) -> bool:
+    return ast.unparse(node.value) in OURSELVES
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def names_made_by(tree: ast.AST) -> Iterator[str]:
+    """Yield what classes of ours call their own parts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node):
+            yield node.attr
+
+
+OWN = {name for tree in TREES.values() for name in names_made_by(tree)}
+
+
+def private_names(tree: ast.AST) -> Iterator[str]:
+    """Yield what `tree` names of torch's private names, or of what may be those."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            if node.attr not in OTHERS and not (is_own(node) and node.attr in OWN):
+                yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and node.module and is_of_torch(node.module):
+            names = [*node.module.split("."), *(alias.name for alias in node.names)]
+            yield from filter(is_private, names)
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if is_private_path(each.name))
+        elif isinstance(node, ast.Call) and is_by_name(node):
+            name = ast.literal_eval(node.args[1]) if isinstance(node.args[1], ast.Constant) else ""
+            if is_private(name) and name not in OWN | OTHERS.keys():
+                yield name
+        elif isinstance(node, ast.Constant) and is_private_path(str(node.value)):
+            yield str(node.value)
+
+
+def is_of_torch(module: str) -> bool:
+    return module.partition(".")[0] == "torch"
+
+
+def is_private_path(path: str) -> bool:
+    return is_of_torch(path) and " " not in path and any(map(is_private, path.split(".")))
+
+
+def is_by_name(call: ast.Call) -> bool:
+    reading = {"getattr", "hasattr", "setattr", "delattr"}
+    return isinstance(call.func, ast.Name) and call.func.id in reading and len(call.args) > 1
+
+
+@pytest.mark.parametrize("path", TREES, ids=[str(path.relative_to(SOURCE)) for path in TREES])
+def test_no_other_file_names_what_torch_calls_private(path: Path) -> None:
+    found = sorted(set(private_names(TREES[path])))
+    if path == HOME:
+        assert found
+    else:
+        assert not found, "a function of shoal.runtime.torch_private, or an entry of OTHERS"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch._C._current_graph_task_id()",
+        "import torch._dynamo",
+        "from torch._C import _dynamo",
+        "from torch.optim.optimizer import _global_optimizer_pre_hooks",
+        "dist.distributed_c10d._world.pg_map",
+        "options._timeout = 1",
+        "self._set_unwrap_func(read)",
+        "getattr(optimizer, '_optimizer_step_pre_hooks', None)",
+        "preload(['torch._dynamo'])",
+    ],
+)
+def test_such_a_line_is_found(line: str) -> None:
+    assert list(private_names(ast.parse(line)))
