@@ -12,9 +12,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not long"
 
-# With what takes long and seldom fails: a release runs it.
+# With what takes long and seldom fails, and every example of a property: a release runs it.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	SHOAL_TEST_ALL=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # What `make test` skips, in environments that do not fit into one: MXNet needs an older NumPy.
 FRAMEWORK_TESTS := 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.130'

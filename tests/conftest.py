@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from hypothesis import settings
 
+from thoroughness import examples
+
 if TYPE_CHECKING:
     import pytest
 
@@ -21,7 +23,7 @@ NAMESPACES = Path(__file__).parent / "namespaces"
 """Their networks have the lab's switch, which says so where it has to be compiled."""
 
 # The same examples everywhere, and no test fails for the speed of a machine.
-settings.register_profile("shoal", derandomize=True, deadline=None)
+settings.register_profile("shoal", derandomize=True, deadline=None, max_examples=examples(100))
 settings.load_profile("shoal")
 
 

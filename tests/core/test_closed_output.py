@@ -13,6 +13,7 @@ from report_samples import ENVIRONMENT, make_run
 from scenario_texts import SMALL
 
 from shoal.jobs.result import ResultFile, write_results
+from thoroughness import seldom
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.timeout(300)
     ],
     ids=lambda arguments: arguments[0],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
+@pytest.mark.parametrize("unbuffered", seldom(["", "1"], often=[""]), ids=["at the end", "at once"])
 def test_output_that_nobody_reads_ends_a_command_quietly(
     arguments: list[str], unbuffered: str, tmp_path: Path
 ) -> None:

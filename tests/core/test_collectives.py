@@ -28,6 +28,7 @@ from shoal.collectives import (
 from shoal.collectives.choice import SCRATCH_BYTES, choose_sum, members_per_host
 from shoal.collectives.graphs import ALGORITHMS, all_reduce
 from shoal.errors import UsageError
+from thoroughness import examples
 
 
 @dataclass
@@ -144,7 +145,7 @@ def cases(draw: st.DrawFn) -> tuple[str, int, int, int, int]:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(case=cases(), seed=st.integers(0, 2**32))
 def test_every_member_ends_with_the_exact_mean(
     case: tuple[str, int, int, int, int], seed: int
@@ -162,7 +163,7 @@ def test_every_member_ends_with_the_exact_mean(
     assert group.elements_sent == 2 * (size - 1) * length
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(case=cases(), me=st.integers(0, 7))
 def test_pieces_are_never_empty_nor_longer_than_asked(
     case: tuple[str, int, int, int, int], me: int

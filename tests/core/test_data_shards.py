@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import UsageError
 from shoal.workloads.shard import batches, epoch_batches, shard_indices
+from thoroughness import examples
 
 WORLDS = st.integers(1, 9).flatmap(lambda world: st.tuples(st.just(world), st.integers(world, 60)))
 
@@ -44,7 +45,7 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 
 
 @given(st.integers(1, 4), st.integers(1, 30), st.integers(0, 12))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_endless_batches_are_full_and_resume_anywhere(world: int, batch_size: int, step: int):
     dataset = image_dataset()
     rank = world - 1

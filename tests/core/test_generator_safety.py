@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from shoal.groups.generator import GroupGenerator
 from shoal.groups.generator_config import GeneratorConfig
 from shoal.groups.generator_events import Assignment, AssignmentReason
+from thoroughness import examples
 
 COMPUTING, WAITING, MUST_ASK_AGAIN = "computing", "waiting", "must ask again"
 
@@ -179,7 +180,7 @@ class GeneratorMachine(RuleBasedStateMachine):
 
 
 TestGeneratorMachine = GeneratorMachine.TestCase
-TestGeneratorMachine.settings = settings(max_examples=120, stateful_step_count=30)
+TestGeneratorMachine.settings = settings(max_examples=examples(120), stateful_step_count=30)
 
 
 class ScriptedRandom:
@@ -325,7 +326,9 @@ def test_every_interleaving_of_a_few_workers_ends_with_nobody_left_waiting(
     [
         pytest.param(GeneratorConfig.smart_mode(2), 3, 1, id="smart"),
         pytest.param(GeneratorConfig.smart_mode(2, slowdown_threshold=1), 1, 2, id="filter"),
-        pytest.param(GeneratorConfig(2, inter_intra=False), 2, 1, id="one-host"),
+        pytest.param(
+            GeneratorConfig(2, inter_intra=False), 2, 1, id="one-host", marks=pytest.mark.long
+        ),
     ],
 )
 def test_every_interleaving_of_four_smart_workers_with_deaths(

@@ -18,6 +18,7 @@ from shoal.errors import DeadlineExceeded, MismatchError
 from shoal.runtime.card_difference import compare, name_ranks
 from shoal.runtime.control.key import JobKey
 from shoal.runtime.job_card import CardStore, JobCard, agree
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -229,7 +230,7 @@ def test_comparison_finds_a_difference_exactly_when_there_is_one(listed: list[Jo
     assert bool(compare(dict(enumerate(listed)))) == any(card != listed[0] for card in listed)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.binary(max_size=100), st.sampled_from(["0", "1", "verdict"]))
 def test_garbage_in_the_store_stops_the_job_with_a_sentence(garbage: bytes, place: str) -> None:
     class Tampered(MemoryStore):

@@ -44,6 +44,7 @@ def test_every_strategy_meets_every_carrier_at_every_scale() -> None:
         assert missing == (rings if scale == SCALES[-1] else set())
 
 
+@pytest.mark.long
 def test_a_combination_is_carried_by_what_it_names_and_loses_what_it_may() -> None:
     found = {
         carrier: found_of(each, Finished(measure(each, 1), 0.0))

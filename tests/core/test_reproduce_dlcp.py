@@ -63,6 +63,10 @@ def test_a_clock_that_was_measured_is_that_of_the_result_file() -> None:
     }
     assumed = set(plan(quick=False, parts=("end-to-end",)).trials)
     assert {replace(trial, share=ASSUMED_SHARE) for trial in clock} < assumed
+
+
+@pytest.mark.long
+def test_a_clock_of_twice_the_rate_halves_a_step_that_computes() -> None:
     trial = Trial("8", "vgg16", DLCP, "all-reduce")
     faster = measure_trial(replace(trial, share=2 * trial.share), 1).step_ms
     assert faster == pytest.approx(measure_trial(trial, 1).step_ms / 2, rel=0.05)

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from shoal.errors import ProtocolError, UsageError
 from shoal.groups.server_clock import ClockAdvance, ServerClock, Update, UpdateRule
+from thoroughness import examples
 
 
 def finish_iteration(clock: ServerClock, rank: int) -> ClockAdvance:
@@ -175,4 +176,4 @@ class ServerClockMachine(RuleBasedStateMachine):
 
 
 TestServerClockMachine = ServerClockMachine.TestCase
-TestServerClockMachine.settings = settings(max_examples=100, stateful_step_count=50)
+TestServerClockMachine.settings = settings(max_examples=examples(100), stateful_step_count=50)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -208,13 +206,10 @@ def test_wrong_names_are_refused_before_anything_runs(
     assert change[0] in NAMES
     (tmp_path / "job.toml").write_text(NAMES.replace(*change))
     runs = tmp_path / "runs.jsonl"
-    command = [sys.executable, "-m", "shoal.cli", "simulate", str(tmp_path / "job.toml")]
-    done = subprocess.run(
-        [*command, "--runs", str(runs)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 2
-    assert wanted in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    refused = simulate_once(tmp_path).exception
+    assert isinstance(refused, UsageError)
+    assert wanted in str(refused)
+    assert len(str(refused).splitlines()) == 1
     assert not runs.exists()
 
 

@@ -33,6 +33,7 @@ from shoal.runtime.control.messages import (
     WorkerState,
     encode,
 )
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from shoal.runtime.control.session import Answer
@@ -289,7 +290,7 @@ def test_the_dump_says_who_waits_for_how_long() -> None:
     assert [worker.silent_ms for worker in dump.workers] == [5, 5, 5]
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.binary(max_size=80))
 def test_any_bytes_get_one_answer(payload: bytes) -> None:
     handler = ControlHandler(2, TIMEOUT_NS, 0)
@@ -414,4 +415,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=20)
+TestAnyOrder.settings = settings(max_examples=examples(200), stateful_step_count=20)

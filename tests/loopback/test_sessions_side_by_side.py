@@ -13,6 +13,7 @@ from shoal.groups import GeneratorConfig
 from shoal.runtime.control import handler as handler_module
 from shoal.runtime.control.handler import ControlHandler
 from shoal.runtime.control.messages import Assigned, Done, GroupRequest, Join, Leave
+from thoroughness import examples
 
 
 def play(config: GeneratorConfig, orders: list[list[str]], random: Random) -> tuple[int, int]:
@@ -59,7 +60,7 @@ configurations = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     config=configurations,
     orders=st.lists(

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from lab_commands import DEADLINE_S
 
+from thoroughness import seldom
+
 pytest.importorskip("torch")
 
 from shoal.lab.lab import Lab
@@ -43,7 +45,7 @@ def _compiled() -> None:
     load_transport()
 
 
-@pytest.mark.parametrize("is_tagged", [True, False])
+@pytest.mark.parametrize("is_tagged", seldom([True, False], often=[True]))
 def test_switches_see_the_tags_of_a_users_script_and_spines_share_its_packets(
     is_tagged: bool,
 ) -> None:

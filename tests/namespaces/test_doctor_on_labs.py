@@ -64,6 +64,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "SHOAL_JOB_KEY": "the key of this test"}
 
 
+@pytest.mark.long
 def test_a_long_way_is_no_loss(tmp_path: Path) -> None:
     """What is still under way when the last packet has left has not got lost."""
     report = tmp_path / "report.json"

@@ -225,7 +225,7 @@ def test_the_command_writes_its_rows_and_can_be_resumed(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--only", "generator-cor"], "Did you mean 'generator-core'"),
-        (["--resume"], "--resume continues a file"),
+        pytest.param(["--resume"], "--resume continues a file", marks=pytest.mark.long),
     ],
 )
 def test_a_wrong_command_is_a_sentence(arguments: list[str], sentence: str) -> None:

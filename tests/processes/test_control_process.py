@@ -226,8 +226,10 @@ def train(pipe: Connection, endpoint: str, rank: int, config: GeneratorConfig, s
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "config",
-    [GeneratorConfig(group_size=2), GeneratorConfig.random_mode(3)],
-    ids=["smart", "random"],
+    [
+        pytest.param(GeneratorConfig(group_size=2), id="smart"),
+        pytest.param(GeneratorConfig.random_mode(3), id="random", marks=pytest.mark.long),
+    ],
 )
 def test_thousands_of_groups_with_random_delays_end_clean(config: GeneratorConfig) -> None:
     steps, world_size = 1000, 5

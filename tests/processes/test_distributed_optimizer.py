@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from thoroughness import seldom
+
 torch = pytest.importorskip("torch")
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
@@ -529,7 +531,12 @@ def train_and_look(sync: str, looks: bool) -> tuple[list[float], list[bool]]:
     return parameters_of(model), has_state
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "ps-bsp", "ds-sync", "ripples", "ad-psgd"])
+@pytest.mark.parametrize(
+    "sync",
+    seldom(
+        ["all-reduce", "ps-bsp", "ds-sync", "ripples", "ad-psgd"], often=("all-reduce", "ds-sync")
+    ),
+)
 def test_a_look_at_the_state_is_no_step(run_workers: RunWorkers, sync: str) -> None:
     looked = run_workers(train_and_look, 2, sync, True)
     assert [has_state for _, has_state in looked] == [[False] * 2] * 2

@@ -29,6 +29,7 @@ from shoal.runtime.control.key import JobKey
 from shoal.runtime.rendezvous import job_key
 from shoal.runtime.udp.settings import Settings
 from shoal.scenario.spec_file import read_scenario
+from thoroughness import seldom
 
 DOCTOR = [sys.executable, "-m", "shoal.cli", "doctor"]
 KEY = "the key of this test, no secret"
@@ -83,7 +84,7 @@ def findings_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("address", seldom(["127.0.0.1", "::1"], often=["::1"]))
 def test_a_pair_over_loopback_is_in_order(address: str, tmp_path: Path) -> None:
     if address == "::1" and not has_ipv6():
         pytest.skip("this machine has no IPv6 on loopback")
@@ -100,6 +101,7 @@ def test_a_pair_over_loopback_is_in_order(address: str, tmp_path: Path) -> None:
         assert {each["verdict"] for each in findings if each["name"] == name} == {"ok"}, findings
 
 
+@pytest.mark.long
 def test_a_range_of_ports_is_tried_with_its_ends() -> None:
     first, last = 21_000, 21_099  # below those that the kernel gives away
     with listening(SHOAL_PORTS=f"{first}-{last}") as place:
@@ -147,6 +149,7 @@ def test_files_are_written_although_nobody_reads_the_table(tmp_path: Path) -> No
     assert not read_report(own).pairs
 
 
+@pytest.mark.long
 def test_one_address_is_no_cluster_and_the_findings_are_there_all_the_same(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.toml"
     with listening() as place:

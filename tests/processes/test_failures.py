@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from thoroughness import seldom
+
 torch = pytest.importorskip("torch")
 
 import shoal  # noqa: E402
@@ -136,7 +138,9 @@ class Job:
             assert saved["optimizer"]["shoal"]["num_steps"] == report["step"] - report["first"]
 
 
-@pytest.mark.parametrize("sync", STRATEGIES)
+@pytest.mark.parametrize(
+    "sync", seldom(STRATEGIES, often=("all-reduce", "ds-sync", "ripples", "ps-asp"))
+)
 def test_a_lost_worker_is_named_to_all_who_save_and_resume(
     run_workers: RunWorkers, tmp_path: Path, sync: str
 ) -> None:
@@ -262,6 +266,7 @@ def test_workers_under_torchrun_that_disagree_all_hear_why(tmp_path: Path) -> No
     assert re.match(SENTENCES["strategy"], check_disagreement(tmp_path, world_size=2))
 
 
+@pytest.mark.long
 def test_a_checkpoint_outlives_torchrun_s_sigterm(tmp_path: Path) -> None:
     """torchrun ends all workers once one has failed: who has a handler saves nevertheless."""
     options = ("--accident", "kill", "--culprit", "1", "--await-sigterm", "--sync", "ps-bsp")

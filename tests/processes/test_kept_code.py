@@ -225,6 +225,7 @@ def test_code_that_somebody_else_could_have_put_there_is_not_run(place: Place) -
         place.run()
 
 
+@pytest.mark.long
 def test_without_a_place_to_write_every_process_compiles(warm: Place) -> None:
     for _ in range(2):
         alone = warm.run(XDG_CACHE_HOME="/proc/nowhere")

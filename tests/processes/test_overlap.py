@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from thoroughness import seldom
+
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import cross_entropy, linear  # noqa: E402
@@ -376,7 +378,7 @@ def check_equal(outcomes: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("transport", ["gloo", "shoal"])
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["adam"]))
 def test_every_script_ends_with_the_same_bits(
     run_workers: RunWorkers, optimizer: str, transport: str
 ) -> None:

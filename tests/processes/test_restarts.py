@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from thoroughness import seldom
+
 pytest.importorskip("torch")
 
 SCRIPT = """
@@ -38,7 +40,7 @@ shoal.shutdown()
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("way", ["session", "backend"])
+@pytest.mark.parametrize("way", seldom(["session", "backend"], often=["session"]))
 def test_workers_that_torchrun_starts_again_train(tmp_path: Path, way: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

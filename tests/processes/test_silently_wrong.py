@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from thoroughness import seldom
+
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard  # noqa: E402
@@ -170,7 +172,7 @@ def _skip_backward(sync: str, overlap: str | None, set_to_none: bool, steps: lis
     return torch.cat([each.detach().flatten() for each in model.parameters()])
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("set_to_none", seldom([True, False], often=[True]))
 @pytest.mark.parametrize("steps", [[5, 5], [2, 5]], ids=["all train", "only rank 1 trains still"])
 @pytest.mark.parametrize(
     ("sync", "overlap"), [("all-reduce", None), ("all-reduce", "next-forward"), ("ps-bsp", None)]
@@ -211,7 +213,13 @@ def _train_tied(sync: str) -> tuple[bool, float]:
     return tied[0].weight.data_ptr() == tied[1].weight.data_ptr(), distance
 
 
-@pytest.mark.parametrize("sync", [each for each in STRATEGIES if not each.startswith("ps-")])
+@pytest.mark.parametrize(
+    "sync",
+    seldom(
+        [each for each in STRATEGIES if not each.startswith("ps-")],
+        often=("all-reduce", "ds-sync", "ripples"),
+    ),
+)
 def test_weights_tied_by_memory_train_as_those_tied_by_object(
     run_workers: RunWorkers, sync: str
 ) -> None:

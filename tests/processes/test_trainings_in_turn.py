@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from thoroughness import seldom
+
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
@@ -143,7 +145,7 @@ def train_in_a_loop(sync: str, overlap: str, num_steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("overlap", ["none", "next-steps"])
-@pytest.mark.parametrize("sync", ["ripples", "ripples-random"])
+@pytest.mark.parametrize("sync", seldom(["ripples", "ripples-random"], often=["ripples"]))
 def test_workers_that_train_two_models_do_not_wait_in_a_circle(
     run_workers: RunWorkers, sync: str, overlap: str
 ) -> None:

@@ -33,6 +33,7 @@ SELECTION = (
 """They run under shoal's own name with three ranks: torch's file is loaded once, in ten seconds."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_selection_of_torchs_own_tests_passes(tmp_path: Path) -> None:
     pytest.importorskip("expecttest", reason="torch's tests need the package expecttest")

@@ -26,6 +26,7 @@ from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT
 from shoal.transport.holes import ERROR_FEEDBACK
 from shoal.transport.tables import Counter
 from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -127,7 +128,7 @@ def lossy(case: Case, *, carries_payload: bool = False) -> BoundedLossNetwork:
 
 
 @given(case=cases, flows=flows)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_all_comes_to_an_end_within_its_bound(
     case: Case, flows: list[tuple[int, int, int]]
 ) -> None:

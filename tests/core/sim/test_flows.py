@@ -22,6 +22,7 @@ from shoal.switching.topology import (
     leaf_spine,
     star,
 )
+from thoroughness import examples
 
 NS = 1_000
 SECOND = 10**12
@@ -100,7 +101,7 @@ def hops_of(network: FlowNetwork, source: int, target: int) -> dict[int, float]:
     ),
     jitter=st.integers(0, 1 << 30),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_flows_end_when_the_slow_description_says(
     shape: str, flows: list[Sent], jitter: int
 ) -> None:

@@ -26,6 +26,7 @@ from tcp_networks import (
 )
 
 from shoal.switching.settings import Link
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from shoal.sim.transports.packet_network import PacketNetwork
@@ -119,7 +120,7 @@ def test_two_rings_at_once_have_connections_of_their_own() -> None:
     control=st.sampled_from(["newreno", "cubic", "dctcp", "lossless", "pfabric"]),
     spray=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_byte_comes_once_whatever_happens(
     hosts: list[int], size: float, loss: float, limit: int | None, control: str, spray: bool
 ) -> None:

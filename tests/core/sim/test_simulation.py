@@ -13,6 +13,7 @@ from shoal.sim.packet.simulation import Flow, Simulation
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
 from shoal.switching.tables import QUEUES, Count, State
 from shoal.switching.topology import Materials, Topology, host_names, leaf_spine
+from thoroughness import examples
 
 some_flows = st.lists(
     st.builds(
@@ -39,7 +40,7 @@ def lossy_fabric() -> Topology:
 
 
 @given(flows=some_flows, spray=st.booleans())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_flows_are_packets_put_in_one_by_one(flows: list[Flow], spray: bool) -> None:
     how = {"seed": 4, "spray": spray, "shared_buffers": [20_000] * 5}
     simulation = Simulation(lossy_fabric(), flows, **how)  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.settings import Transport
 from shoal.switching.settings import Link, set_link
 from shoal.switching.tables import NEVER
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from shoal.sim.transports.packet_network import PacketNetwork
@@ -99,7 +100,7 @@ def run_all(network: PacketNetwork, wanted: Any) -> None:
 
 
 @given(how=networks, wanted=transfers)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_message_arrives_once(how: dict[str, Any], wanted: Any) -> None:
     network = lossy(how)
     run_all(network, wanted)

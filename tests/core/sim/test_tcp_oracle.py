@@ -13,6 +13,7 @@ from tcp_networks import FRAME, check_idle, fabric, network_of, port
 
 from shoal.switching.settings import Link
 from shoal.switching.tables import NEVER
+from thoroughness import examples
 
 SEEN: Counter[str] = Counter()
 
@@ -37,7 +38,7 @@ SEEN: Counter[str] = Counter()
     reordering=st.sampled_from([1, 3]),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_every_flow_takes_the_same_course(
     flows: list[tuple[int, int, int, int]],
     loss: float,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from thoroughness import seldom
+
 pytest.importorskip("torch")
 
 from dataclasses import replace
@@ -177,7 +179,7 @@ def test_pushes_that_get_lost_are_missed(sync: str) -> None:
     assert lossy.look(0).averaged > 0.5
 
 
-@pytest.mark.parametrize("sync", ["ps-bsp", "ps-layers"])
+@pytest.mark.parametrize("sync", seldom(["ps-bsp", "ps-layers"], often=["ps-bsp"]))
 def test_pushes_that_get_lost_are_made_up_for_if_wanted(sync: str) -> None:
     still, _ = learn("0.0", StrategySpec(sync))
     off = {}

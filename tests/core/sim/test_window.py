@@ -25,6 +25,7 @@ from shoal.switching.topology import (
     make_state,
     star,
 )
+from thoroughness import examples
 
 BOTH = (Heap, Window)
 
@@ -144,7 +145,7 @@ def play(engine: Heap, traffic: list[Send], change_at: int, link: Link) -> None:
     seed=st.integers(0, 5),
     down=st.booleans(),
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_windows_and_heap_agree_to_the_bit(
     shape: Topology, traffic: list[Send], spray: bool, buffer: int, seed: int, down: bool
 ) -> None:
@@ -170,7 +171,7 @@ def test_windows_and_heap_agree_to_the_bit(
     spray=st.booleans(),
     delay=st.sampled_from([0.0, 1e-6, 3.3e-6]),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_every_packet_comes_when_the_description_says(
     traffic: list[Send], spray: bool, delay: float
 ) -> None:

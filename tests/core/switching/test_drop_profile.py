@@ -15,6 +15,7 @@ from shoal.switching.drop_profile import AVERAGE_ONE, decayed, is_too_long
 from shoal.switching.link import mean_loss
 from shoal.switching.settings import Link, Port, Profile, Queue, fixed, set_link
 from shoal.switching.tables import COLORS, ONE, QUEUES, Count, new_state
+from thoroughness import examples
 
 GIGABIT = 1_000_000_000
 FULL = 1_500
@@ -81,7 +82,7 @@ def test_a_slope_marks_the_share_it_says() -> None:
     [Link(loss=0.01), Link(to_bad=0.002, to_good=0.05, bad_loss=0.5), Link(loss=0.001)],
 )
 def test_links_lose_the_share_they_say(link: Link) -> None:
-    line, packets = OnePort(Port(100 * GIGABIT), link), 60_000
+    line, packets = OnePort(Port(100 * GIGABIT), link), examples(60_000)
     for turn in range(packets):
         line.send(turn * SLOT, FULL)
     came = {each.number for each in line.run()}

@@ -12,6 +12,7 @@ from slow_network import SlowNetwork
 from shoal.switching import network
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link, set_port
 from shoal.switching.tables import PICOSECONDS, QUEUES, Count, State, new_state
+from thoroughness import examples
 
 GIGABIT = 1_000_000_000
 HOSTS_A_LEAF = 2
@@ -99,7 +100,7 @@ some_traffic = st.lists(
 
 
 @given(traffic=some_traffic, spray=st.booleans(), delay=st.sampled_from([0.0, 1e-6, 3.3e-6]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_every_packet_comes_when_the_description_says(
     traffic: list[tuple[int, ...]], spray: bool, delay: float
 ) -> None:

@@ -14,6 +14,7 @@ from shoal.errors import UsageError
 from shoal.switching.port import share_of, transmission_time
 from shoal.switching.settings import Port, Profile, Queue, fixed
 from shoal.switching.tables import CAPABLE, ONE, PLAIN, QUEUES, Count
+from thoroughness import examples
 
 GIGABIT = 1_000_000_000
 FULL = 1_500
@@ -48,7 +49,7 @@ some_packets = st.lists(
 
 
 @given(port=some_port, packets=some_packets, shared=st.sampled_from([0, 20_000, 1_000_000]))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_every_packet_fares_as_the_description_says(
     port: Port, packets: list[tuple[int, int, int, int]], shared: int
 ) -> None:

@@ -19,6 +19,7 @@ from shoal.transport import graph_tables
 from shoal.transport.forms import FLOAT32
 from shoal.transport.graph_tables import GraphOptions
 from shoal.transport.tables import Counter
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from shoal.transport.endpoint import Endpoint
@@ -105,7 +106,7 @@ def test_who_only_receives_hears_of_it_from_the_sender(sender_first: bool) -> No
     assert not shorter.received.any()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     count=st.integers(1, 60),
     loss=st.floats(0.05, 0.6),

@@ -9,6 +9,7 @@ from transfers import CANARY
 
 from shoal.compiled import compiled, lowest_bit
 from shoal.transport import bitmap
+from thoroughness import examples
 
 BITS = st.one_of(st.integers(1, 200), st.sampled_from([63, 64, 65, 127, 128, 129, 1023, 1024]))
 
@@ -35,7 +36,7 @@ class Guarded:
 
 
 @given(data=st.data(), bits=BITS)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_sequence_of_operations_is_that_of_a_set(data: st.DataObject, bits: int) -> None:
     guarded, expected = Guarded(bits), set(range(bits))
     bitmap.fill_bits(guarded.address, bits)

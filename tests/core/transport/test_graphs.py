@@ -24,6 +24,7 @@ from shoal.transport.forms import (
 )
 from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
 from shoal.transport.tables import Counter
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,7 +161,7 @@ def random_values(size: int, length: int, form: int, seed: int) -> NDArray[Any]:
     stop_early=st.booleans(),
     cut=st.none() | st.integers(0, 700),
 )
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_an_all_reduce_is_the_mean_of_everyone(
     algorithm: str,
     size: int,
@@ -208,7 +209,7 @@ def test_an_all_reduce_is_the_mean_of_everyone(
     stop_early=st.booleans(),
     exact=st.none() | st.integers(0, 900),
 )
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_with_a_bound_everyone_has_the_same_sum_of_what_arrived(
     size: int,
     length: int,
@@ -278,7 +279,7 @@ def test_no_contribution_is_added_twice_in_a_ring_with_losses(size: int, seed: i
         max_size=8,
     ),
 )
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_overlapping_groups_at_once_posted_in_any_order(
     seed: int, faults: Faults, operations: list[tuple[list[int], int, str, int]]
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.transport.replay import WINDOW, WORDS, accept_number, advance
+from thoroughness import examples
 
 
 class Oracle:
@@ -42,7 +43,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, start=st.sampled_from([0, 1, 63, WINDOW - 1, WINDOW, (1 << 32) - 5]))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_the_window_is_the_oracle(steps: list[tuple[str, int]], start: int) -> None:
     seen, oracle = np.zeros(WORDS, np.uint64), Oracle()
     oracle.end = end = last = start

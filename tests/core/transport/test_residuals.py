@@ -30,6 +30,7 @@ from shoal.transport.holes import ERROR_FEEDBACK
 from shoal.transport.messages import MessageTables, Sending
 from shoal.transport.residuals import add_kept, keep_missing
 from shoal.transport.tables import DONE, Counter
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +46,7 @@ def residual(tables: MessageTables, length: int, dtype: Any) -> NDArray[Any]:
     return guard.bytes.view(dtype).copy()
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     size=st.sampled_from([2, 4]),
     algorithm=st.sampled_from(["direct", "ring"]),

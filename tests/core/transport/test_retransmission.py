@@ -16,6 +16,7 @@ from virtual_link import Datagram, Faults, VirtualLink, joined, tag
 from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.tables import ADD, ASKING, SENDING, Counter
+from thoroughness import examples
 
 
 def count_segments(link: VirtualLink, segment_bytes: int) -> tuple[Bag[int], Bag[int]]:
@@ -57,7 +58,7 @@ def count_segments(link: VirtualLink, segment_bytes: int) -> tuple[Bag[int], Bag
     duplication=0.0,
     budget=512,
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_each_segment_is_sent_once_and_once_more_for_every_loss(
     seed: int,
     loss: float,

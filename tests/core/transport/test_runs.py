@@ -21,6 +21,7 @@ from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.replay import WORDS, accept_number, accept_run
 from shoal.transport.tables import ADD, WRITE, Counter
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +126,7 @@ def same_outcome(one: Transfer, other: Transfer) -> None:
 
 @pytest.mark.parametrize("mode", [WRITE, ADD])
 @pytest.mark.parametrize("stop_early", [False, True])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 1 << 30),
     loss_bound=st.sampled_from([0.0, 0.1, 0.5]),

@@ -22,6 +22,7 @@ from virtual_link import Faults, joined
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.rates import ALL_RATE_CONTROLS
 from shoal.transport.tables import ADD, WRITE
+from thoroughness import examples
 
 HOSTS = 3
 PAIRS = [(source, target) for source in range(HOSTS) for target in range(HOSTS) if source != target]
@@ -172,7 +173,7 @@ class TransportMachine(RuleBasedStateMachine):
 
 TestTransportMachine = TransportMachine.TestCase
 TestTransportMachine.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     report_multiple_bugs=False,
 )

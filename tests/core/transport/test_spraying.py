@@ -12,6 +12,7 @@ from transfers import Transfer
 from virtual_link import Datagram, Faults, joined
 
 from shoal.transport.endpoint import TransportConfig
+from thoroughness import examples
 
 SEGMENT = 64
 
@@ -34,7 +35,7 @@ def paths_taken(config: TransportConfig, lengths: list[int], loss: float) -> lis
     return taken
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     paths=st.integers(1, 5),
     unit=st.integers(1, 60),

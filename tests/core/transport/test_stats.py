@@ -26,6 +26,7 @@ from shoal.runtime.udp.stats import (
 from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.tables import CLASSES
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from shoal.transport.endpoint import Endpoint
@@ -53,7 +54,7 @@ def stats_of(endpoint: Endpoint, log: OperationLog, seconds: float = 1.0) -> Tra
 # ---- sums ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     size=st.sampled_from([2, 4, 6]),
     algorithm=st.sampled_from(graphs.ALGORITHMS),
@@ -232,7 +233,7 @@ def test_a_slow_way_shows_in_how_long_messages_take() -> None:
 # ---- waits --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(waits=st.lists(st.integers(0, 50), max_size=120), data=st.data())
 def test_the_longest_wait_of_any_interval(waits: list[int], data: st.DataObject) -> None:
     split = data.draw(st.integers(0, len(waits)))

@@ -14,6 +14,7 @@ from virtual_link import Faults, VirtualLink, joined
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT64, INT32, INT64, RAW
 from shoal.transport.tables import ADD, WRITE, Counter
+from thoroughness import examples
 
 FAULTS = st.builds(
     Faults,
@@ -75,7 +76,7 @@ def _happened(link: VirtualLink, pair: str, *names: str) -> int:
     mode=st.sampled_from([WRITE, ADD]),
     early=st.integers(-50_000, 50_000),
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_without_a_bound_everything_arrives(
     faults: Faults, config: TransportConfig, seed: int, count: int, mode: int, early: int
 ) -> None:
@@ -96,7 +97,7 @@ def test_without_a_bound_everything_arrives(
     count=st.integers(1, 400),
     bound=st.floats(0.01, 0.9),
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_with_a_bound_enough_arrives_and_the_rest_is_reported(
     faults: Faults, config: TransportConfig, seed: int, count: int, bound: float
 ) -> None:

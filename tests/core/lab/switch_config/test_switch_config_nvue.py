@@ -16,6 +16,7 @@ from switch_samples import any_settings, sharing, typical
 from shoal.lab.switch_config import switch_config
 from shoal.lab.switch_config.settings import SwitchSettings
 from shoal.switching.settings import CLASS_SELECTORS, Port, Queue
+from thoroughness import examples
 
 BYTES = range(1 << 32)
 STATE = {"enable", "disable"}
@@ -96,7 +97,7 @@ def tree_of(wanted: Any) -> dict[str, Any]:
 
 
 @given(any_settings("nvue"))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_there_is_a_command_for_every_branch(wanted: Any) -> None:
     tree = tree_of(wanted)
     check(tree, COMMANDS)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from switch_samples import any_settings, sharing, typical
 
 from shoal.lab.switch_config import switch_config
+from thoroughness import examples
 
 Tables = dict[str, dict[str, dict[str, str]]]
 
@@ -91,7 +92,7 @@ def tables_of(settings: Any) -> Tables:
 
 
 @given(any_settings("sonic"))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_tables_have_only_what_the_schema_has(wanted: Any) -> None:
     check(tables_of(wanted))
 
@@ -215,7 +216,7 @@ def test_sonics_own_models_accept_the_tables(model: Any, wanted: Any) -> None:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(10))
 def test_sonics_own_models_accept_any_tables(model: Any, data: st.DataObject) -> None:
     wanted = data.draw(any_settings("sonic"))
     model.from_raw(as_yang(tables_of(wanted))).validate()

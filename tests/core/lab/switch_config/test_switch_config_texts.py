@@ -17,6 +17,7 @@ from shoal.lab.switch_config.eos import PLATFORMS
 from shoal.lab.switch_config.linux_tc import LARGEST_LIMIT, average_weight, averaging
 from shoal.lab.switch_config.settings import SwitchSettings
 from shoal.switching.tables import QUEUES
+from thoroughness import examples
 
 if TYPE_CHECKING:
     from shoal.switching.settings import Profile
@@ -77,7 +78,7 @@ def deviations(settings: SwitchSettings, result: Read) -> set[tuple[str, int]]:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_what_differs_from_the_settings_is_noted(form: str, data: st.DataObject) -> None:
     wanted = data.draw(any_settings(form))
     written = switch_config(wanted, form)
@@ -90,7 +91,7 @@ def test_what_differs_from_the_settings_is_noted(form: str, data: st.DataObject)
 
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_thresholds_are_those_of_one_color(form: str, data: st.DataObject) -> None:
     wanted = data.draw(any_settings(form))
     result = read(form, switch_config(wanted, form).text)
@@ -169,7 +170,7 @@ def test_linux_has_no_limit_where_there_is_none() -> None:
 
 
 @given(st.integers(1, 1 << 29), st.integers(1, 15))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_burst_makes_the_weight(least: int, weight: int) -> None:
     packet, burst, made = averaging(least, weight)
     assert made == average_weight(least, packet, burst)

@@ -1,0 +1,32 @@
+"""How often things are tried: in `make test` some of the cases, all of them in `make test-all`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_IS_ALL = os.environ.get("SHOAL_TEST_ALL") == "1"
+_SHARE = 3
+
+
+def examples(count: int) -> int:
+    """Return how many of `count` examples of a property are tried: a third in `make test`."""
+    return count if _IS_ALL else max(10, count // _SHARE)
+
+
+def seldom(values: Iterable[Any], *, often: Collection[Any]) -> list[Any]:
+    """Return `values` to parametrize with; `make test` tries those in `often` alone.
+
+    It is for cases that take one way through the code, and have failed together so far.
+    """
+    return [
+        value
+        if value in often
+        else pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.long)
+        for value in values
+    ]
