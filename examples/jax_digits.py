@@ -22,9 +22,9 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import shoal
+from shoal.adapters.arrays.generated_groups import GeneratedGroups
 from shoal.adapters.jax import Average, broadcast
 from shoal.groups import make_schedule
-from shoal.runtime.generated_groups import GeneratedGroups
 
 TRAINED, BATCH = 1440, 32
 

@@ -42,7 +42,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         "transport" in item.nodeid or PROCESSES in item.path.parents for item in session.items
     )
     if uses_transport and find_spec("torch") is not None:
-        from shoal.runtime.warm_up import load_transport
+        from shoal.session.warm_up import load_transport
 
         compiles.append(load_transport)
     if any(NAMESPACES in item.path.parents for item in session.items):

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from shoal.groups.topology import Topology
-    from shoal.runtime.numpy_communicator import connect
-    from shoal.runtime.session import init, shutdown
-    from shoal.train.ad_psgd import ADPSGD
+    from shoal.session.numpy_communicator import connect
+    from shoal.session.session import init, shutdown
     from shoal.train.all_reduce import AllReduce
     from shoal.train.ds_sync import DSSync
     from shoal.train.local_sgd import LocalSGD
     from shoal.train.optimizer import DistributedOptimizer
-    from shoal.train.parameter_server import ParameterServer
+    from shoal.train.pairs.ad_psgd import ADPSGD
     from shoal.train.ripples import Ripples, RipplesRandom
     from shoal.train.ripples_static import RipplesStatic
+    from shoal.train.servers.parameter_server import ParameterServer
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "ADPSGD": "shoal.train.ad_psgd",
+    "ADPSGD": "shoal.train.pairs.ad_psgd",
     "AllReduce": "shoal.train.all_reduce",
     "DSSync": "shoal.train.ds_sync",
     "DataError": "shoal.errors",
@@ -43,7 +43,7 @@ _HOME = {
     "DistributedOptimizer": "shoal.train.optimizer",
     "LocalSGD": "shoal.train.local_sgd",
     "MismatchError": "shoal.errors",
-    "ParameterServer": "shoal.train.parameter_server",
+    "ParameterServer": "shoal.train.servers.parameter_server",
     "ProtocolError": "shoal.errors",
     "ResourceError": "shoal.errors",
     "Ripples": "shoal.train.ripples",
@@ -53,9 +53,9 @@ _HOME = {
     "Topology": "shoal.groups.topology",
     "UsageError": "shoal.errors",
     "WorkerLost": "shoal.errors",
-    "connect": "shoal.runtime.numpy_communicator",
-    "init": "shoal.runtime.session",
-    "shutdown": "shoal.runtime.session",
+    "connect": "shoal.session.numpy_communicator",
+    "init": "shoal.session.session",
+    "shutdown": "shoal.session.session",
 }
 
 __all__ = [

@@ -27,7 +27,7 @@ OTHERS = {
     "_UNIX_SOCKET_PREFIX": "Hivemind",
     "_end": "shoal.train.model_use, of another of its kind",
     "_is_shared": "shoal.train.model_use, of another of its kind",
-    "_text": "shoal.runtime.control.key, of another of its kind",
+    "_text": "shoal.control.key, of another of its kind",
     "_shoal_awaited": "shoal.train.awaited_tensors, on tensors",
 }
 """Private names, but torch's, that are used on what is not `self`; by whose they are."""
@@ -95,7 +95,7 @@ def test_no_other_file_names_what_torch_calls_private(path: Path) -> None:
     if path == HOME:
         assert found
     else:
-        assert not found, "a function of shoal.runtime.torch_private, or an entry of OTHERS"
+        assert not found, "a function of shoal.carriers.torch_private, or an entry of OTHERS"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_module_docstrings_are_not_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["shoal", "shoal.groups", "shoal.collectives", "shoal.runtime.control", "shoal.cli"]
+    "module", ["shoal", "shoal.groups", "shoal.collectives", "shoal.control", "shoal.cli"]
 )
 def test_importing_loads_no_torch(module: str) -> None:
     program = f"import sys, {module}; sys.exit('torch' in sys.modules)"

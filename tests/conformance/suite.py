@@ -100,7 +100,7 @@ def warm_up() -> None:
     """Load the transport's compiled code once, before anything is forked."""
     if BACKEND != "shoal":
         return
-    from shoal.runtime.warm_up import load_transport
+    from shoal.session.warm_up import load_transport
 
     load_transport()
 

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.carriers.any_source import AnySource, Wanted
 from shoal.errors import UsageError, WorkerLost
-from shoal.runtime.any_source import AnySource, Wanted
 
 SIZE, ME, TAG = 4, 1, 7
 OTHERS = [k for k in range(SIZE) if k != ME]

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from shoal.errors import DeadlineExceeded  # noqa: E402
-from shoal.runtime.fresh_store import fresh_store  # noqa: E402
+from shoal.session.fresh_store import fresh_store  # noqa: E402
 
 SIZE = 4
 

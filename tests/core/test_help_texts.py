@@ -67,7 +67,7 @@ def test_help_lists_the_words(names: tuple[str, ...], known: tuple[str, ...]) ->
 
 def test_words_are_those_of_their_rooms() -> None:
     pytest.importorskip("torch")
-    from shoal.runtime.transports import TRANSPORTS
+    from shoal.carriers.transports import TRANSPORTS
     from shoal.train.strategies import STRATEGIES
     from shoal.transport.forms import WIRE_TYPES
     from shoal.transport.holes import POLICIES

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.control.card_difference import compare, name_ranks
+from shoal.control.job_card import CardStore, JobCard, agree
+from shoal.control.key import JobKey
 from shoal.errors import DeadlineExceeded, MismatchError
-from shoal.runtime.card_difference import compare, name_ranks
-from shoal.runtime.control.key import JobKey
-from shoal.runtime.job_card import CardStore, JobCard, agree
 from thoroughness import examples
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def test_a_difference_is_worth_more_than_a_missing_worker(connect: Callable[[], 
 
 
 def test_without_rank_0_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.runtime.job_card._GRACE_S", 0.0)
+    monkeypatch.setattr("shoal.control.job_card._GRACE_S", 0.0)
     outcome = agree_all(MemoryStore, {1: CARD}, deadline_s=0.01)[1]
     assert "Rank 0 gave no verdict" in str(outcome)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import shoal
+from shoal.control.rendezvous import meeting_place
 from shoal.errors import UsageError
-from shoal.runtime.launch import (
+from shoal.launch import (
     hosts_of,
     rank_on_host,
     read_launch,
@@ -15,7 +16,6 @@ from shoal.runtime.launch import (
     tasks_per_node,
     workers_on_host,
 )
-from shoal.runtime.rendezvous import meeting_place
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}
 MASTER = {"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}

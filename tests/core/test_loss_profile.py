@@ -22,10 +22,10 @@ from shoal.bench.loss.profile_file import (
 )
 from shoal.bench.loss.table import HEADINGS, answers, cells
 from shoal.bench.loss.verdict import Criterion, judge, largest_bound, target_of
+from shoal.carriers.transports import LossOptions
 from shoal.cli.profile_loss import profile_loss
 from shoal.errors import DataError, UsageError
 from shoal.jobs.environment import describe_environment
-from shoal.runtime.transports import LossOptions
 
 EVERY = 10
 STEPS = 400

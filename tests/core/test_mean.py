@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shoal.runtime.mean import BLOCK, NARROW_TYPES, WIDE_TYPES, Mean  # noqa: E402
+from shoal.carriers.mean import BLOCK, NARROW_TYPES, WIDE_TYPES, Mean  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", [*WIDE_TYPES, *NARROW_TYPES])

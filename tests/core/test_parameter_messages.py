@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.runtime.parameter_shard import ModelLayout
+from shoal.train.servers.shard import ModelLayout
 
 
 @pytest.mark.parametrize("buffers", [range(0), range(7, 10), range(3), range(4, 6), range(10)])

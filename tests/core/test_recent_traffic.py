@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal.runtime.udp.recent_traffic import RecentTraffic
 from shoal.transport.tables import COUNTERS, Counter
+from shoal.wire.recent_traffic import RecentTraffic
 
 LARGE_ARE_LOST = {Counter.SENT_AGAIN: 9, Counter.CONTROL_RECEIVED: 4}
 

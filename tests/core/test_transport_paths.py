@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.runtime.udp.paths import (
+from shoal.wire.paths import (
     LARGEST_PLAN,
     Interface,
     PathPlan,

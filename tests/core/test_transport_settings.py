@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import UsageError
-from shoal.runtime.udp.settings import from_environment
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import ERROR_FEEDBACK, ZERO
+from shoal.wire.settings import from_environment
 
 
 def test_nothing_said_is_the_plain_transport() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from shoal.runtime.uncaught import UncaughtReporter
+from shoal.session.uncaught import UncaughtReporter
 
 if TYPE_CHECKING:
     import pytest

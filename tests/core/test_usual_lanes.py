@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from shoal.runtime.udp.opening import usual_lane_count
-from shoal.runtime.udp.settings import from_environment
+from shoal.wire.opening import usual_lane_count
+from shoal.wire.settings import from_environment
 
 
 @pytest.mark.parametrize(

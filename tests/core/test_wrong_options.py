@@ -13,11 +13,11 @@ pytest.importorskip("torch")
 import torch
 
 import shoal
+from shoal.carriers.transports import check_transport
 from shoal.collectives.buckets import layout_buckets
+from shoal.control.key import JobKey
 from shoal.errors import UsageError
 from shoal.groups import GeneratorConfig
-from shoal.runtime.control.key import JobKey
-from shoal.runtime.transports import check_transport
 from shoal.trace import ListSink
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import check_strategy, make_strategy

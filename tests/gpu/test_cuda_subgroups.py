@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.errors import UsageError
-from shoal.runtime.torch_communicator import TorchCommunicator
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

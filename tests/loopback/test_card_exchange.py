@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from shoal.errors import MismatchError, ResourceError  # noqa: E402
-from shoal.runtime.card_exchange import over_board, over_store  # noqa: E402
+from shoal.session.card_exchange import over_board, over_store  # noqa: E402
 
 SIZE, DEADLINE_S = 3, 20.0
 KEY = "a job key of the tests' own"
@@ -52,9 +52,9 @@ def test_whoever_puts_an_address_of_its_own_into_the_store_learns_no_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stranger serves at that address with another key: nobody hands anything in there."""
-    from shoal.runtime import card_exchange
-    from shoal.runtime.control.key import JobKey
-    from shoal.runtime.rendezvous import CardServer
+    from shoal.control.key import JobKey
+    from shoal.control.rendezvous import CardServer
+    from shoal.session import card_exchange
 
     monkeypatch.setenv("SHOAL_JOB_KEY", KEY)
     stranger = CardServer(JobKey("the key of somebody else"), "127.0.0.1", range(1), 1, 60.0)

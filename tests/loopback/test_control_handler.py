@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from shoal.groups import GeneratorConfig
-from shoal.runtime.control.handler import MAX_SESSIONS, ControlHandler
-from shoal.runtime.control.messages import (
+from shoal.control.handler import MAX_SESSIONS, ControlHandler
+from shoal.control.messages import (
     Assigned,
     Done,
     Dump,
@@ -33,10 +32,11 @@ from shoal.runtime.control.messages import (
     WorkerState,
     encode,
 )
+from shoal.groups import GeneratorConfig
 from thoroughness import examples
 
 if TYPE_CHECKING:
-    from shoal.runtime.control.session import Answer
+    from shoal.control.session import Answer
 
 CONFIG = GeneratorConfig(group_size=3)
 TIMEOUT_NS = 1_000

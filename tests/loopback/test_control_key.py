@@ -9,8 +9,8 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.control.key import MINIMUM_LENGTH, JobKey
 from shoal.errors import UsageError
-from shoal.runtime.control.key import MINIMUM_LENGTH, JobKey
 
 TEXT = "correct horse battery staple"
 

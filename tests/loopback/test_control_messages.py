@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shoal.groups import GeneratorConfig
-from shoal.runtime.control.handler import ControlHandler
-from shoal.runtime.control.messages import (
+from shoal.control.handler import ControlHandler
+from shoal.control.messages import (
     Assigned,
     Done,
     Dump,
@@ -27,6 +26,7 @@ from shoal.runtime.control.messages import (
     decode_request,
     encode,
 )
+from shoal.groups import GeneratorConfig
 
 REQUESTS = [
     Join("run-1", 3, 1, GeneratorConfig(slowdown_threshold=None), -5),

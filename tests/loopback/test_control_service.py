@@ -15,17 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from shoal.errors import (
-    DeadlineExceeded,
-    MismatchError,
-    ProtocolError,
-    ResourceError,
-    UsageError,
-    WorkerLost,
-)
-from shoal.groups import GeneratorConfig
-from shoal.runtime.control import ControlClient, ControlService, JobKey
-from shoal.runtime.control.messages import (
+from shoal.control import ControlClient, ControlService, JobKey
+from shoal.control.messages import (
     MAX_FRAME_BYTES,
     DumpRequest,
     Heartbeat,
@@ -36,7 +27,16 @@ from shoal.runtime.control.messages import (
     decode_reply,
     encode,
 )
-from shoal.runtime.control.service import STOP_COMMAND
+from shoal.control.service import STOP_COMMAND
+from shoal.errors import (
+    DeadlineExceeded,
+    MismatchError,
+    ProtocolError,
+    ResourceError,
+    UsageError,
+    WorkerLost,
+)
+from shoal.groups import GeneratorConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -297,7 +297,7 @@ def test_a_failure_may_be_reported_from_within_on_lost() -> None:
 def test_a_client_may_be_closed_while_another_thread_still_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shoal.runtime.control.client._CLOSING_S", 0.5)
+    monkeypatch.setattr("shoal.control.client._CLOSING_S", 0.5)
     with serving(2) as service, service.client(1) as other, ThreadPoolExecutor(1) as pool:
         other.join("run", 0, CONFIG, 1)
         client = service.client(0, deadline_s=1.0)

@@ -14,7 +14,7 @@ from shoal.doctor.judge_machine import judge_machine
 from shoal.doctor.machine import look_at_machine
 from shoal.doctor.probes import MAX_PORTS, Probe, ProbeSockets, sample
 from shoal.doctor.streams import Stream
-from shoal.runtime.udp.settings import Settings, from_environment
+from shoal.wire.settings import Settings, from_environment
 
 
 def has_ipv6() -> bool:

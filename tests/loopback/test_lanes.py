@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from shoal.errors import DeadlineExceeded, ShoalError, WorkerLost
-from shoal.runtime.udp import lane as lanes
-from shoal.runtime.udp.engine import UdpEngine
-from shoal.runtime.udp.group import DIVIDED_BYTES, Memory, SumOptions, TransportGroup
-from shoal.runtime.udp.interfaces import link_bits_per_s
-from shoal.runtime.udp.transfer import Transfer
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32
 from shoal.transport.holes import ERROR_FEEDBACK
 from shoal.transport.tables import Counter
+from shoal.wire import lane as lanes
+from shoal.wire.engine import UdpEngine
+from shoal.wire.group import DIVIDED_BYTES, Memory, SumOptions, TransportGroup
+from shoal.wire.interfaces import link_bits_per_s
+from shoal.wire.transfer import Transfer
 
 LARGE = 500_000
 """Elements: enough to be divided."""

@@ -15,8 +15,8 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.errors import ResourceError, UsageError
-from shoal.runtime.metrics import MetricsServer, serve_if_asked
-from shoal.runtime.udp.stats import (
+from shoal.watch.metrics import MetricsServer, serve_if_asked
+from shoal.wire.stats import (
     LoopStats,
     OperationStats,
     PeerStats,
@@ -184,7 +184,7 @@ def test_a_port_that_is_none_is_refused_in_a_sentence(text: str) -> None:
 
 def test_each_help_text_can_be_read_alone() -> None:
     """Prometheus and Grafana show a metric without the one above it."""
-    from shoal.runtime import metrics
+    from shoal.watch import metrics
 
     texts = [each.text for each in metrics._OF_PEERS]
     texts += [text for _, text, *_ in (*metrics._OF_OPERATIONS, *metrics._OF_RANK)]

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shoal.errors import ResourceError
-from shoal.runtime.udp.links import LinkListener, PeerLinks
+from shoal.wire.links import LinkListener, PeerLinks
 
 TAGS = ([0, 11], [22, 0])
 """By rank: the tag that each other one has to bring."""

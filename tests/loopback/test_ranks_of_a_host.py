@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shoal.runtime.udp.engine import UdpEngine
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.tables import NEAR
+from shoal.wire.engine import UdpEngine
 
 
 @pytest.mark.parametrize(

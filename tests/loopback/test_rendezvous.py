@@ -15,9 +15,9 @@ import pytest
 import zmq
 
 from free_ports import free_ports_in_a_row
+from shoal.control.key import JobKey
+from shoal.control.rendezvous import exchange_cards
 from shoal.errors import DeadlineExceeded, MismatchError, ResourceError
-from shoal.runtime.control.key import JobKey
-from shoal.runtime.rendezvous import exchange_cards
 
 KEY = "a key that only this test knows"
 DEADLINE_S = 20.0

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.control import handler as handler_module
+from shoal.control.handler import ControlHandler
+from shoal.control.messages import Assigned, Done, GroupRequest, Join, Leave
 from shoal.groups import GeneratorConfig
-from shoal.runtime.control import handler as handler_module
-from shoal.runtime.control.handler import ControlHandler
-from shoal.runtime.control.messages import Assigned, Done, GroupRequest, Join, Leave
 from thoroughness import examples
 
 

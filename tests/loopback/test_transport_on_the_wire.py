@@ -24,12 +24,12 @@ import pytest
 
 from shoal.compiled.libc import UDP_GRO, UDP_SEGMENT
 from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, UsageError
-from shoal.runtime.udp.engine import UdpEngine
-from shoal.runtime.udp.group import Memory, SumOptions, TransportGroup
 from shoal.transport import wire
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32
 from shoal.transport.tables import Counter as Sent
+from shoal.wire.engine import UdpEngine
+from shoal.wire.group import Memory, SumOptions, TransportGroup
 
 SO_NO_CHECK = 11
 """Without checksums the kernel refuses to cut batches (EINVAL), as a device may that cannot."""

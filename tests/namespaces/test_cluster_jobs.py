@@ -22,7 +22,7 @@ from shoal.bench.cluster.task import Task
 from shoal.bench.peers.ddp import DDP
 from shoal.bench.peers.ours import Shoal
 from shoal.bench.peers.pooled import Loop, PooledLibrary, Seat
-from shoal.runtime.warm_up import load_transport
+from shoal.session.warm_up import load_transport
 
 if TYPE_CHECKING:
     from torch import nn

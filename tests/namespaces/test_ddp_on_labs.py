@@ -14,8 +14,8 @@ from thoroughness import seldom
 pytest.importorskip("torch")
 
 from shoal.lab.lab import Lab
-from shoal.runtime.warm_up import load_transport
 from shoal.scenario.spec_file import read_spec
+from shoal.session.warm_up import load_transport
 from shoal.switching.tables import CAPABLE, PLAIN, Count
 
 pytestmark = pytest.mark.timeout(300)  # the first test compiles

@@ -25,7 +25,7 @@ from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError, UsageError
 from shoal.lab.network.interfaces import SEGMENTATION, offloads
 from shoal.lab.network.namespaces import Namespace, inside, obstacle
-from shoal.runtime.udp.interfaces import link_bits_per_s
+from shoal.wire.interfaces import link_bits_per_s
 
 pytestmark = pytest.mark.usefixtures("_emulated_network")
 

@@ -15,7 +15,7 @@ from shoal.bench.cluster.trials import dlcp, ds_sync
 from shoal.bench.cluster.trials.figures import TrialFigures, TrialKey
 from shoal.bench.cluster.trials.trial import Variant, run_trial
 from shoal.bench.cluster.trials.work import Work
-from shoal.runtime.warm_up import load_transport
+from shoal.session.warm_up import load_transport
 
 pytestmark = pytest.mark.timeout(300)  # the first test compiles
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from shoal.runtime.torch_communicator import TorchCommunicator
+from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.trace import ListSink
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.replica import Replica, Stopwatch

@@ -14,12 +14,12 @@ from replicas import bind, parameters_of
 from torch import Tensor, nn
 
 import shoal
+from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.errors import UsageError, WorkerLost
-from shoal.runtime.master_copy import MasterCopy
-from shoal.runtime.pair_exchange import ActiveSide, Channels, PassiveSide
-from shoal.runtime.torch_communicator import TorchCommunicator
 from shoal.trace import SpanKind
-from shoal.train.ad_psgd import ADPSGD
+from shoal.train.pairs.ad_psgd import ADPSGD
+from shoal.train.pairs.master_copy import MasterCopy
+from shoal.train.pairs.pair_exchange import ActiveSide, Channels, PassiveSide
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

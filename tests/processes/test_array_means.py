@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shoal.adapters.arrays.array_means import _Memory, means_for
 from shoal.errors import UsageError
-from shoal.runtime.array_means import _Memory, means_for
 from started_ranks import free_port, outcomes, printed_by_ranks, start
 
 AVERAGES = """
 import json, os, sys
 import numpy as np
 import shoal
-from shoal.runtime.array_means import ArrayMeans
+from shoal.adapters.arrays.array_means import ArrayMeans
 
 SHAPES = [(3, 5), (), (0, 4), (7,), (40, 50), (1,)]
 TYPES = ["float32", "float64", "float32", "float16", "float32", "float32"]
@@ -103,7 +103,7 @@ def test_means_are_those_of_all_ranks_and_nobody_writes_to_what_is_held() -> Non
 DIFFERS = """
 import numpy as np
 import shoal
-from shoal.runtime.array_means import ArrayMeans
+from shoal.adapters.arrays.array_means import ArrayMeans
 
 with shoal.connect(deadline_s=20) as comm:
     try:
@@ -126,7 +126,7 @@ OPTIONS_DIFFER = """
 import json
 import numpy as np
 import shoal
-from shoal.runtime.array_means import ArrayMeans
+from shoal.adapters.arrays.array_means import ArrayMeans
 
 said = []
 with shoal.connect(deadline_s=20) as comm:
@@ -159,7 +159,7 @@ def test_users_of_an_adapter_are_told_in_its_terms() -> None:
     code = """
 import numpy as np
 import shoal
-from shoal.runtime.array_means import means_for
+from shoal.adapters.arrays.array_means import means_for
 with shoal.connect(deadline_s=20) as comm:
     try:
         means_for("A", comm, {"loss_bnd": 0.1})
@@ -190,7 +190,7 @@ with shoal.connect(deadline_s=20) as comm:
 def test_options_that_mean_nothing_are_refused(options: dict[str, object], wanted: str) -> None:
     code = f"""
 import shoal
-from shoal.runtime.array_means import ArrayMeans
+from shoal.adapters.arrays.array_means import ArrayMeans
 with shoal.connect(deadline_s=20) as comm:
     try:
         ArrayMeans(comm, **{options!r})

@@ -12,9 +12,9 @@ from replicas import bind, parameters_of
 from served_model import backward, batch, make_model, make_optimizer, never
 from torch import Tensor, nn
 
-from shoal.runtime.torch_communicator import TorchCommunicator
+from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.trace import SpanKind
-from shoal.train.parameter_server import ParameterServer
+from shoal.train.servers.parameter_server import ParameterServer
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

@@ -260,7 +260,7 @@ def test_ctrl_c_ends_training(everyone: bool) -> None:
     with command("--max-steps", ENDLESS) as shoal:
         shoal.until(shoal.is_training)
         assert len(shoal.workers()) == WORKERS
-        assert any("shoal.runtime.control" in it for it in shoal.processes().values())
+        assert any("shoal.control" in it for it in shoal.processes().values())
         (os.killpg if everyone else os.kill)(shoal.process.pid, signal.SIGINT)
         assert last_line(shoal.check_end(130, PROMPT_S)) == "interrupted"
 

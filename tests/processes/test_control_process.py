@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shoal.control import ControlClient, ControlProcess, JobKey
 from shoal.errors import ResourceError, UsageError, WorkerLost
 from shoal.groups import GeneratorConfig
-from shoal.runtime.control import ControlClient, ControlProcess, JobKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,7 +102,7 @@ def test_the_process_starts_serves_and_stops() -> None:
 def test_the_key_shows_neither_in_arguments_nor_in_the_environment() -> None:
     with start(1) as service:
         entry = Path(f"/proc/{service.pid}")
-        assert b"shoal.runtime.control" in (entry / "cmdline").read_bytes()
+        assert b"shoal.control" in (entry / "cmdline").read_bytes()
         for name in ("cmdline", "environ"):
             assert TEXT.encode() not in (entry / name).read_bytes()
 
@@ -151,7 +151,7 @@ def test_a_process_that_does_not_come_up_is_a_resource_error(
 
 
 def test_it_imports_no_torch() -> None:
-    code = "import shoal.runtime.control.__main__, sys; print('torch' in sys.modules)"
+    code = "import shoal.control.__main__, sys; print('torch' in sys.modules)"
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, env=os.environ
     )
@@ -293,6 +293,6 @@ def test_a_stopped_worker_is_lost_and_told_when_it_wakes_up() -> None:
 
 
 def test_it_ends_quietly_when_nobody_gives_it_orders() -> None:
-    command = [sys.executable, "-m", "shoal.runtime.control"]
+    command = [sys.executable, "-m", "shoal.control"]
     done = subprocess.run(command, input=b"", capture_output=True, timeout=DEADLINE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

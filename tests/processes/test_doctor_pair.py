@@ -19,16 +19,16 @@ import pytest
 import zmq
 
 import shoal
+from shoal.control.key import JobKey
+from shoal.control.rendezvous import job_key
 from shoal.doctor.ends import OtherEnd, describe_end
 from shoal.doctor.messages import Hello, decode_answer, encode
 from shoal.doctor.probes import ProbeSockets
 from shoal.doctor.rate_search import MOST_BYTES
 from shoal.doctor.report import read_report
 from shoal.errors import MismatchError
-from shoal.runtime.control.key import JobKey
-from shoal.runtime.rendezvous import job_key
-from shoal.runtime.udp.settings import Settings
 from shoal.scenario.spec_file import read_scenario
+from shoal.wire.settings import Settings
 from thoroughness import seldom
 
 DOCTOR = [sys.executable, "-m", "shoal.cli", "doctor"]

@@ -11,8 +11,8 @@ AVERAGES = """
 import json, os, sys, time
 import numpy as np
 import shoal
-from shoal.runtime.array_means import ArrayMeans
-from shoal.runtime.generated_groups import GeneratedGroups
+from shoal.adapters.arrays.array_means import ArrayMeans
+from shoal.adapters.arrays.generated_groups import GeneratedGroups
 
 STEPS, SHORT = 40, 10
 
@@ -63,7 +63,7 @@ def test_groups_meet_as_the_generator_says_and_the_mean_stays(bound: str) -> Non
 LOST = """
 import os, sys
 import shoal
-from shoal.runtime.generated_groups import GeneratedGroups
+from shoal.adapters.arrays.generated_groups import GeneratedGroups
 
 with shoal.connect(deadline_s=20) as comm:
     try:
@@ -92,7 +92,7 @@ REFUSED = """
 import os
 import shoal
 from shoal.groups import GeneratorConfig
-from shoal.runtime.generated_groups import GeneratedGroups
+from shoal.adapters.arrays.generated_groups import GeneratedGroups
 
 with shoal.connect(deadline_s=20) as comm:
     try:

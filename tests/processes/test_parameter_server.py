@@ -15,12 +15,12 @@ from served_model import backward, batch, make_model, make_optimizer, never
 from torch import Tensor, nn
 
 import shoal
+from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.errors import UsageError, WorkerLost
-from shoal.runtime.hyperparameters import Hyperparameters, spread_over
-from shoal.runtime.parameter_shard import ModelLayout, ParameterShard, TrainedSpan
-from shoal.runtime.torch_communicator import TorchCommunicator
 from shoal.trace import SpanKind
-from shoal.train.parameter_server import ParameterServer
+from shoal.train.servers.hyperparameters import Hyperparameters, spread_over
+from shoal.train.servers.parameter_server import ParameterServer
+from shoal.train.servers.shard import ModelLayout, ParameterShard, TrainedSpan
 
 if TYPE_CHECKING:
     from collections.abc import Callable

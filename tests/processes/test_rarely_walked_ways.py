@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-from shoal.runtime.tensor_memory import round_to  # noqa: E402 - needs torch
+from shoal.carriers.tensor_memory import round_to  # noqa: E402 - needs torch
 
 ROLL_BACK = """
 import copy, json, os, torch, shoal
@@ -107,8 +107,8 @@ print(json.dumps(code))
 
 GENERATORS_IN_TURN = """
 import json, numpy as np, shoal
-from shoal.runtime.array_means import ArrayMeans
-from shoal.runtime.generated_groups import GeneratedGroups
+from shoal.adapters.arrays.array_means import ArrayMeans
+from shoal.adapters.arrays.generated_groups import GeneratedGroups
 with shoal.connect(deadline_s=20) as communicator:
     means, values = ArrayMeans(communicator), [np.full(9, communicator.rank, np.float32)]
     for _ in range(2):
@@ -122,7 +122,7 @@ print(json.dumps(float(values[0][0])))
 WRONG_SIZE = """
 import json, time, torch, shoal
 from shoal.errors import MismatchError
-from shoal.runtime.transport_communicator import TransportCommunicator
+from shoal.carriers.transport_communicator import TransportCommunicator
 refused = False
 with shoal.connect(deadline_s=20) as ours:
     communicator = TransportCommunicator(ours._engine)

@@ -165,9 +165,9 @@ def test_shoal_log_shows_what_happens_with_the_rank() -> None:
     for rank, (code, out, errors) in enumerate(outcomes(ranks)):
         assert (code, out) == (0, ""), errors
         for said in (
-            "shoal.runtime.session: joined 2 workers",
+            "shoal.session.session: joined 2 workers",
             "shoal.train.optimizer: run-1: sync='ripples'",
-            "shoal.runtime.session: left the job",
+            "shoal.session.session: left the job",
         ):
             assert f"rank {rank} INFO {said}" in errors
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 from worker_processes import RunWorkers, context
 
+from shoal.carriers.subgroup_cache import SubgroupCache
+from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
-from shoal.runtime.subgroup_cache import SubgroupCache
-from shoal.runtime.torch_communicator import TorchCommunicator
 from thoroughness import seldom
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 from test_torch_communicator import Average, check_averages, random_cases, values_of
 
+from shoal.carriers.tensor_memory import round_to
+from shoal.carriers.transport_communicator import TransportCommunicator
+from shoal.carriers.transports import LossOptions
 from shoal.errors import DeadlineExceeded, UsageError, WorkerLost
-from shoal.runtime.tensor_memory import round_to
-from shoal.runtime.transport_communicator import TransportCommunicator
-from shoal.runtime.transports import LossOptions
-from shoal.runtime.udp.engine import UdpEngine
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import ERROR_FEEDBACK, POLICIES
+from shoal.wire.engine import UdpEngine
 from thoroughness import seldom
 
 if TYPE_CHECKING:

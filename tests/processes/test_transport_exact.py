@@ -13,7 +13,7 @@ import torch.distributed as dist  # noqa: E402
 from test_transport_communicator import connect  # noqa: E402
 
 import shoal  # noqa: E402
-from shoal.runtime.transports import LossOptions  # noqa: E402
+from shoal.carriers.transports import LossOptions  # noqa: E402
 from started_ranks import free_port, outcomes, start  # noqa: E402
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 import shoal
 from shoal.adapters import torch_host_copies, torch_process_group
+from shoal.carriers.transports import LossOptions
 from shoal.errors import WorkerLost
-from shoal.runtime import host_copy, transport_communicator
-from shoal.runtime.transports import LossOptions
-from shoal.runtime.udp.engine import UdpEngine
+from shoal.session import host_copy, transport_communicator
 from shoal.train.strategies import STRATEGIES
 from shoal.train.strategy import Averaged
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import ERROR_FEEDBACK
+from shoal.wire.engine import UdpEngine
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

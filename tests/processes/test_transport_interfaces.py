@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from shoal.errors import UsageError
-from shoal.runtime.udp.engine import UdpEngine
 from shoal.transport.endpoint import TransportConfig
+from shoal.wire.engine import UdpEngine
 
 SCRIPT = """
 import ctypes, json, os, socket, struct
 import numpy as np
 import shoal
-from shoal.runtime.udp import sockets
+from shoal.wire import sockets
 
 RANDOM = 0xFFFFF000 + 56  # where the kernel's packet filters find a random number
 ATTACH_FILTER = 26

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import started_ranks
-from shoal.runtime.rendezvous import exchange_cards
+from shoal.control.rendezvous import exchange_cards
 
 SCRIPT = """
 import json, sys
 import numpy as np
 import shoal
-from shoal.runtime.udp.settings import from_environment
+from shoal.wire.settings import from_environment
 
 with shoal.connect(deadline_s=20) as comm:
     values = np.arange(200_000, dtype=np.float32) + comm.rank

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from shoal.runtime.monitored_barrier import BarrierIncomplete
+from shoal.wire.monitored_barrier import BarrierIncomplete
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

@@ -155,7 +155,7 @@ WHO_MEETS = """
 import json
 import numpy as np
 import shoal
-from shoal.runtime.array_means import ArrayMeans
+from shoal.adapters.arrays.array_means import ArrayMeans
 
 with shoal.connect(deadline_s=20) as comm:
     before = comm.stats()

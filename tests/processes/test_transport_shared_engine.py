@@ -15,12 +15,12 @@ from torch import nn
 
 import shoal
 from shoal.errors import DeadlineExceeded, WorkerLost
-from shoal.runtime.engine_share import open_engines
+from shoal.session.engine_share import open_engines
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
-    from shoal.runtime.session import Session
+    from shoal.session.session import Session
 
 LIMIT_S = 30.0
 INTERNET = socket.AF_INET, socket.AF_INET6

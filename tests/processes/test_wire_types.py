@@ -11,8 +11,8 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 import shoal  # noqa: E402
+from shoal.carriers.transports import check_transport  # noqa: E402
 from shoal.errors import MismatchError, UsageError  # noqa: E402
-from shoal.runtime.transports import check_transport  # noqa: E402
 from shoal.train.strategies import STRATEGIES, check_wire, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:

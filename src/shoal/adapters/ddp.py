@@ -26,11 +26,11 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from shoal.adapters.torch_process_group import ShoalProcessGroup
+from shoal.carriers.transports import check_transport
 from shoal.errors import UsageError
-from shoal.runtime.transports import check_transport
-from shoal.runtime.udp.group import SumOptions
 from shoal.train.forward_order import ForwardOrder
 from shoal.transport.tags import layer_class
+from shoal.wire.group import SumOptions
 
 
 class HookState:

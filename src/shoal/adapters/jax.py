@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from shoal.adapters.arrays.array_means import means_for
 from shoal.errors import UsageError
-from shoal.runtime.array_means import means_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.runtime.numpy_communicator import NumpyCommunicator
+    from shoal.session.numpy_communicator import NumpyCommunicator
 
 
 class Average:
@@ -33,8 +33,8 @@ class Average:
 
     Means are in the types of the trees, and where those are, whatever the sharding; those of NumPy
     arrays and numbers are on the default device. A tree's leaves count as layers in the order of
-    `jax.tree.leaves`. `options` are those of `shoal.runtime.array_means.ArrayMeans`: `loss_bound`,
-    `holes`, `wire`. Raises `UsageError` within a function that JAX transforms.
+    `jax.tree.leaves`. `options` are those of `shoal.adapters.arrays.array_means.ArrayMeans`:
+    `loss_bound`, `holes`, `wire`. Raises `UsageError` within a function that JAX transforms.
     """
 
     def __init__(self, communicator: NumpyCommunicator, **options: Any) -> None:

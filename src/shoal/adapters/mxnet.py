@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shoal.adapters.arrays.array_means import means_for
 from shoal.errors import UsageError
-from shoal.runtime.array_means import means_for
 
 vars(np).setdefault("bool", np.bool_)
 
 import mxnet as mx  # noqa: E402 - looks that name up
 
 if TYPE_CHECKING:
-    from shoal.runtime.numpy_communicator import NumpyCommunicator
+    from shoal.session.numpy_communicator import NumpyCommunicator
 
 
 class DistributedTrainer(mx.gluon.Trainer):
     """A `gluon.Trainer` whose updates are by the means of all ranks' gradients.
 
     `batch_size` of its `step` stays what one rank computes. One device for each process. `options`
-    are those of `shoal.runtime.array_means.ArrayMeans`: `loss_bound`, `holes`, `wire`. Raises
-    `UsageError` for sparse gradients, and for other options, a `kvstore` among them.
+    are those of `shoal.adapters.arrays.array_means.ArrayMeans`: `loss_bound`, `holes`, `wire`.
+    Raises `UsageError` for sparse gradients, and for other options, a `kvstore` among them.
     """
 
     def __init__(

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from shoal.adapters.torch_work import Tell, afterwards
-from shoal.runtime.host_copy import HOST
-from shoal.runtime.tensor_memory import bytes_of
+from shoal.carriers.host_copy import HOST
+from shoal.carriers.tensor_memory import bytes_of
 
 if TYPE_CHECKING:
-    from shoal.runtime.udp.group import TransportGroup
+    from shoal.wire.group import TransportGroup
 
 OPERATIONS = 3
 """How many operations of the group a sum makes."""

@@ -19,12 +19,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from shoal.adapters.arrays.array_means import means_for
 from shoal.errors import UsageError
-from shoal.runtime.array_means import means_for
 
 if TYPE_CHECKING:
-    from shoal.runtime.array_means import ArrayMeans
-    from shoal.runtime.numpy_communicator import NumpyCommunicator
+    from shoal.adapters.arrays.array_means import ArrayMeans
+    from shoal.session.numpy_communicator import NumpyCommunicator
 
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
 
@@ -35,7 +35,7 @@ class GradientAverage:
     Called with what `GradientTape.gradient` returns for the model's trainable variables, the layers
     near the input first. A variable without a gradient keeps having none, so all ranks must have
     the same ones; sparse gradients become dense. `options` are those of
-    `shoal.runtime.array_means.ArrayMeans`: `loss_bound`, `holes`, `wire`.
+    `shoal.adapters.arrays.array_means.ArrayMeans`: `loss_bound`, `holes`, `wire`.
     """
 
     def __init__(self, communicator: NumpyCommunicator, **options: Any) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from shoal.runtime.udp.engine import UdpEngine
+    from shoal.wire.engine import UdpEngine
 
 
 def register() -> None:
@@ -29,7 +29,7 @@ def current_engine() -> UdpEngine:
     Raises `UsageError` before `init_process_group("shoal")`.
     """
     from shoal.errors import UsageError
-    from shoal.runtime.engine_share import open_engines
+    from shoal.session.engine_share import open_engines
 
     engines = open_engines()
     if not engines:
@@ -43,10 +43,10 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
 
     from shoal.adapters.torch_process_group import ShoalProcessGroup
     from shoal.collectives.graphs import AUTO
-    from shoal.runtime.card_exchange import over_store
-    from shoal.runtime.engine_share import share_engine
-    from shoal.runtime.udp.group import TransportGroup
-    from shoal.runtime.udp.settings import from_environment
+    from shoal.session.card_exchange import over_store
+    from shoal.session.engine_share import share_engine
+    from shoal.wire.group import TransportGroup
+    from shoal.wire.settings import from_environment
 
     size = options.group_size
     ranks = tuple(options.global_ranks_in_group) or tuple(range(size))

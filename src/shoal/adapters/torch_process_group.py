@@ -41,11 +41,9 @@ from shoal.adapters.torch_reductions import (
 from shoal.adapters.torch_scratch import assign, assign_bytes, contiguous
 from shoal.adapters.torch_shards import check_shards, row_bytes
 from shoal.adapters.torch_work import TransportWork, afterwards, then
-from shoal.errors import DeadlineExceeded, UsageError
-from shoal.runtime.any_source import AnySource, Wanted
-from shoal.runtime.host_copy import HOST, HostCopy, needs_host_copy
-from shoal.runtime.monitored_barrier import MonitoredBarrier
-from shoal.runtime.tensor_memory import (
+from shoal.carriers.any_source import AnySource, Wanted
+from shoal.carriers.host_copy import HOST, HostCopy, needs_host_copy
+from shoal.carriers.tensor_memory import (
     Summand,
     bytes_of,
     flat_copy,
@@ -54,12 +52,14 @@ from shoal.runtime.tensor_memory import (
     memory_of,
     scatter_back,
 )
-from shoal.runtime.udp.group import EXACT, SumOptions, TransportGroup
-from shoal.runtime.untraced import with_untraced_methods
+from shoal.carriers.untraced import with_untraced_methods
+from shoal.errors import DeadlineExceeded, UsageError
 from shoal.transport.forms import RAW
+from shoal.wire.group import EXACT, SumOptions, TransportGroup
+from shoal.wire.monitored_barrier import MonitoredBarrier
 
 if TYPE_CHECKING:
-    from shoal.runtime.udp.transfer import Carrier
+    from shoal.wire.transfer import Carrier
 
 ReduceOp = dist.ReduceOp
 

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from shoal.carriers.tensor_memory import form_of
 from shoal.errors import UsageError
-from shoal.runtime.tensor_memory import form_of
 from shoal.transport.forms import RAW
 
 ReduceOp = dist.ReduceOp

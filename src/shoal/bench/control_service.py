@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.bench.control_clients import drive
 from shoal.bench.rows import Row, at_least, at_most, figure
+from shoal.control import ControlProcess, JobKey
 from shoal.errors import DeadlineExceeded
 from shoal.groups import GeneratorConfig
-from shoal.runtime.control import ControlProcess, JobKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

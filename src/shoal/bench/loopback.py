@@ -19,10 +19,10 @@ import torch.distributed as dist
 
 from shoal.bench.rows import Row, Target, at_least, at_most, comparison
 from shoal.collectives.choice import choose_sum
-from shoal.runtime.card_exchange import over_board
-from shoal.runtime.open_transport import open_transport
-from shoal.runtime.udp.opening import lane_count_of
-from shoal.runtime.udp.settings import from_environment
+from shoal.session.card_exchange import over_board
+from shoal.session.open_transport import open_transport
+from shoal.wire.opening import lane_count_of
+from shoal.wire.settings import from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

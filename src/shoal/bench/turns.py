@@ -21,17 +21,17 @@ import torch
 import torch.distributed as dist
 
 from shoal.bench.emulated_network import UDP_BYTES, Host
+from shoal.carriers.transport_communicator import TransportCommunicator
+from shoal.carriers.transports import LossOptions
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.lab.network.interfaces import INTERFACE
 from shoal.lab.network.namespaces import inside
-from shoal.runtime.card_exchange import over_board
-from shoal.runtime.open_transport import open_engine
-from shoal.runtime.transport_communicator import TransportCommunicator
-from shoal.runtime.transports import LossOptions
+from shoal.session.card_exchange import over_board
+from shoal.session.open_transport import open_engine
 
 if TYPE_CHECKING:
     from shoal.jobs.worker import WorkerContext
-    from shoal.runtime.udp.engine import UdpEngine
+    from shoal.wire.engine import UdpEngine
 
 GLOO: Final = "gloo"
 """Name of the contender that is not ours."""

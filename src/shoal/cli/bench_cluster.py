@@ -28,7 +28,7 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
     from shoal.cli.bench import rows_console
     from shoal.jobs.environment import describe_environment
     from shoal.lab.network.fabric import why_not
-    from shoal.runtime.warm_up import load_transport
+    from shoal.session.warm_up import load_transport
     from shoal.workloads.cache import default_cache_dir
 
     reason = why_not()

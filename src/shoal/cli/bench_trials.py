@@ -38,7 +38,7 @@ def run_studies(
     from shoal.cli.bench_cluster import open_file
     from shoal.jobs.environment import describe_environment
     from shoal.lab.network.fabric import why_not
-    from shoal.runtime.warm_up import load_transport
+    from shoal.session.warm_up import load_transport
     from shoal.workloads.cache import default_cache_dir
 
     reason = why_not()

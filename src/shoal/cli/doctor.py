@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.doctor.report import PairFigures
-    from shoal.runtime.udp.settings import Settings
+    from shoal.wire.settings import Settings
 
 DEFAULT_PORT: Final = 29499
 """Next to those of torch's launchers."""
@@ -120,7 +120,7 @@ def doctor(
 
 def _check_key(environment: dict[str, str], called: Sequence[str], listens_at: str | None) -> None:
     """Raise `UsageError` for a missing job key before anything is looked at."""
-    from shoal.runtime.rendezvous import job_key
+    from shoal.control.rendezvous import job_key
 
     for host in (*called, *((listens_at or "").split(",") if listens_at else ())):
         job_key(environment, host)
@@ -172,7 +172,7 @@ def _look(environment: dict[str, str]) -> tuple[list[Finding], bool]:
 
 def _settings(environment: dict[str, str]) -> tuple[Settings, ...]:
     """Return the settings for each of this machine's addresses."""
-    from shoal.runtime.udp.settings import from_environment
+    from shoal.wire.settings import from_environment
 
     return from_environment(environment).by_interface
 
@@ -187,8 +187,8 @@ def _settings_of_pair(environment: dict[str, str]) -> Settings:
 def _listen(
     environment: dict[str, str], port: int, seconds: float, findings: Sequence[Finding]
 ) -> None:
+    from shoal.control.rendezvous import job_key
     from shoal.doctor.listener import Listener
-    from shoal.runtime.rendezvous import job_key
 
     settings = _settings_of_pair(environment)
     key = job_key(environment, settings.bind)
@@ -227,8 +227,8 @@ def _examine_all(
 def _examine(
     environment: dict[str, str], called: tuple[str, int]
 ) -> tuple[list[Finding], PairFigures | None]:
+    from shoal.control.rendezvous import job_key
     from shoal.doctor.pair import examine_pair
-    from shoal.runtime.rendezvous import job_key
 
     host, port = called
     key, settings = job_key(environment, host), _settings_of_pair(environment)

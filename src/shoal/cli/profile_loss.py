@@ -108,8 +108,8 @@ def profile_loss(
     from shoal.bench.loss.profile_file import LossFile, read_loss_file
     from shoal.bench.loss.table import print_profile
     from shoal.bench.loss.verdict import Criterion
+    from shoal.carriers.transports import check_transport
     from shoal.jobs.spec import RunSpec
-    from shoal.runtime.transports import check_transport
     from shoal.workloads import default_model
 
     if seeds is None:

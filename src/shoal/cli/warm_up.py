@@ -55,12 +55,12 @@ def _parts() -> Iterator[tuple[str, str, Callable[[], None]]]:
 
 
 def _load_transport() -> None:
-    from shoal.runtime.numpy_warm_up import load_numpy_transport
+    from shoal.session.numpy_warm_up import load_numpy_transport
 
     load_numpy_transport()
     try:
-        from shoal.runtime.mean import load_means
-        from shoal.runtime.warm_up import load_transport
+        from shoal.carriers.mean import load_means
+        from shoal.session.warm_up import load_transport
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise

@@ -24,7 +24,7 @@ from typing import Final
 from shoal.compiled.cache_folders import hold, remove_old
 from shoal.compiled.trust import check_trusted
 
-ROOMS: Final = ("compiled", "transport", "switching", "lab/network", "runtime/udp/pump.py")
+ROOMS: Final = ("compiled", "transport", "switching", "lab/network", "wire/pump.py")
 """Folders and files of the package whose functions are compiled and call each other."""
 
 ABOVE: Final = ("sim",)

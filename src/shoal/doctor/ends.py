@@ -14,6 +14,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 import shoal
+from shoal.control.messages import MAX_FRAME_BYTES
 from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
 from shoal.doctor.interfaces import interface_of
@@ -40,16 +41,15 @@ from shoal.doctor.messages import (
     encode,
 )
 from shoal.errors import DeadlineExceeded, MismatchError, ProtocolError
-from shoal.runtime.control.messages import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shoal.control.key import JobKey
     from shoal.doctor.facts import Dialled
     from shoal.doctor.probes import Arrival, Probe, ProbeSockets
     from shoal.doctor.streams import Stream, Streamed, Tally
-    from shoal.runtime.control.key import JobKey
-    from shoal.runtime.udp.settings import Settings
+    from shoal.wire.settings import Settings
 
 ANSWER_S: Final = 15.0
 """How long the listener may take: longer than anything that it can be asked."""

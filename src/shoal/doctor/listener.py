@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 import zmq
 
 import shoal
+from shoal.control.server_socket import Advice, bind, make_router, start_authenticator
 from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
 from shoal.doctor.ends import describe_end
@@ -41,14 +42,13 @@ from shoal.doctor.messages import (
 )
 from shoal.doctor.probes import TOKEN_BYTES, ProbeSockets
 from shoal.errors import ProtocolError
-from shoal.runtime.control.server_socket import Advice, bind, make_router, start_authenticator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from shoal.control.key import JobKey
     from shoal.doctor.findings import Finding
-    from shoal.runtime.control.key import JobKey
-    from shoal.runtime.udp.settings import Settings
+    from shoal.wire.settings import Settings
 
 _IDLE_S: Final = 20.0
 """A caller that has said nothing for so long has gone."""

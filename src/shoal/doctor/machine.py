@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.doctor.probes import Arrival
-    from shoal.runtime.udp.settings import Settings
+    from shoal.wire.settings import Settings
 
 BATCH: Final = 8
 """Packets of a batch that is tried."""

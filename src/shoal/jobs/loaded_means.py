@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from shoal.runtime.mean import load_means
+from shoal.carriers.mean import load_means
 
 load_means()

@@ -15,12 +15,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
+from shoal.carriers.torch_private import COMPILER
 from shoal.errors import DeadlineExceeded, ShoalError, WorkerLost
 from shoal.jobs import fork_server
 from shoal.jobs.board import Board
 from shoal.jobs.spec import PoolSettings
 from shoal.jobs.worker import Failure, worker_main
-from shoal.runtime.torch_private import COMPILER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

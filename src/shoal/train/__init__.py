@@ -1,1 +1,1 @@
-"""The train room of Shoal."""
+"""Strategies around a torch optimizer, and the model in memory that they work on."""

@@ -14,10 +14,10 @@ import torch
 from torch.optim import SparseAdam
 
 from shoal.arguments import whole_number
+from shoal.carriers.host_copy import HOST
 from shoal.collectives.buckets import BUCKET_BYTES
 from shoal.collectives.gradient_overlap import check_gradient_overlap
 from shoal.errors import UsageError
-from shoal.runtime.host_copy import HOST
 from shoal.train.gradient_buckets import GradientBuckets
 from shoal.train.layerwise_updates import LayerwiseUpdates
 from shoal.train.strategy import AbstractStrategy, Averaged

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
+from shoal.carriers.torch_private import unasked
 from shoal.errors import UsageError
-from shoal.runtime.torch_private import unasked
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from shoal.runtime.changes import subtract
-from shoal.runtime.helper_thread import HelperThread
-from shoal.runtime.tensor_memory import round_to
+from shoal.carriers.helper_thread import HelperThread
+from shoal.carriers.tensor_memory import round_to
 from shoal.trace import SpanKind
 from shoal.train.model_hooks import ModelHook
+from shoal.train.pairs.changes import subtract
 from shoal.train.replica import Stopwatch
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.runtime.host_copy import HOST
+from shoal.carriers.host_copy import HOST
 from shoal.train.flat_parameters import constant_parameters
 
 if TYPE_CHECKING:

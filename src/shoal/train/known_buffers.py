@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from shoal.runtime.torch_private import buffers_held_by
+from shoal.carriers.torch_private import buffers_held_by
 from shoal.train.shared_memory import without_views_of
 from shoal.workloads.means import is_wide_float
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shoal.carriers.torch_private import modules_held_by, parameters_held_by
 from shoal.errors import UsageError
-from shoal.runtime.torch_private import modules_held_by, parameters_held_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

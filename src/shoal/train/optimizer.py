@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Never
 
 import torch
 
+from shoal.carriers.profiled import in_profile
+from shoal.carriers.transports import DEFAULT_HOLES
+from shoal.control.card_difference import name_ranks
 from shoal.errors import DeadlineExceeded, UsageError
-from shoal.runtime.card_difference import name_ranks
-from shoal.runtime.profiled import in_profile
-from shoal.runtime.session import current_session, default_group_is_shoal
-from shoal.runtime.transports import DEFAULT_HOLES
-from shoal.runtime.udp.remarks import Remark, remarks
+from shoal.session.session import current_session, default_group_is_shoal
 from shoal.train.all_reduce import AllReduce
 from shoal.train.bare_steps import BareSteps
 from shoal.train.consensus import average_model
@@ -31,6 +30,7 @@ from shoal.train.strategies import check_strategy, make_strategy, refuse_options
 from shoal.train.strategy import Averaged
 from shoal.train.transport_samples import TransportSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
+from shoal.watch.remarks import Remark, remarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from shoal.collectives.gradient_overlap import GradientOverlap
     from shoal.comm import Communicator
     from shoal.groups.averaging_points import AveragingOverlap
-    from shoal.runtime.udp.stats import TransportStats
     from shoal.trace import TraceSink
     from shoal.train.strategy import AbstractStrategy
+    from shoal.wire.stats import TransportStats
 
 
 _log = logging.getLogger(__name__)

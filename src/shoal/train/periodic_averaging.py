@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from shoal.runtime.channels import reserve_channels
+from shoal.carriers.channels import reserve_channels
 from shoal.train.averaged_state import AveragedState
 from shoal.train.delayed_average import DelayedAverage
 from shoal.train.model_use import ModelUse

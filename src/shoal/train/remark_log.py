@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shoal.runtime.udp.remarks import Remark
+    from shoal.watch.remarks import Remark
 
 INTERVAL_S: Final = 30.0
 """Between two looks; Ripples asks the group generator at each, and nobody reads faster."""

@@ -13,13 +13,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, final
 
+from shoal.carriers.profiled import in_profile
 from shoal.groups import GeneratorConfig
 from shoal.groups.averaging_points import AveragingPoints
-from shoal.groups.slow_worker import SlowWorker, slow_worker
-from shoal.runtime.profiled import in_profile
-from shoal.runtime.udp.remarks import Remark
 from shoal.trace import SpanKind
 from shoal.train.periodic_averaging import AbstractPeriodicAveraging
+from shoal.watch.remarks import Remark
+from shoal.watch.slow_worker import SlowWorker, slow_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

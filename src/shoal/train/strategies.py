@@ -9,13 +9,13 @@ from typing import TypeAlias
 from shoal.arguments import share, unknown
 from shoal.errors import UsageError
 from shoal.factory_options import check_option_names
-from shoal.train.ad_psgd import ADPSGD
 from shoal.train.all_reduce import AllReduce
 from shoal.train.ds_sync import DSSync
 from shoal.train.local_sgd import LocalSGD
-from shoal.train.parameter_server import ParameterServer
+from shoal.train.pairs.ad_psgd import ADPSGD
 from shoal.train.ripples import Ripples, RipplesRandom
 from shoal.train.ripples_static import RipplesStatic
+from shoal.train.servers.parameter_server import ParameterServer
 from shoal.train.strategy import AbstractStrategy
 from shoal.transport.renewals import check_pull_bound
 

@@ -19,9 +19,9 @@ from shoal.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.runtime.udp.remarks import Remark
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
+    from shoal.watch.remarks import Remark
 
 
 class Averaged(StrEnum):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shoal.carriers.torch_private import unasked
 from shoal.errors import UsageError
-from shoal.runtime.torch_private import unasked
 
 if TYPE_CHECKING:
     from torch import Tensor

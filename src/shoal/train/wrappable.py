@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from shoal.carriers.torch_private import active_ddp_model
 from shoal.errors import UsageError
-from shoal.runtime.torch_private import active_ddp_model
 from shoal.train.model_hooks import ModelHook
 
 if TYPE_CHECKING:

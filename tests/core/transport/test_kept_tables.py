@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.runtime.udp import group as groups
-from shoal.runtime.udp.group import Memory, TransportGroup
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.forms import FLOAT32
+from shoal.wire import group as groups
+from shoal.wire.group import Memory, TransportGroup
 
 if TYPE_CHECKING:
     import pytest
 
     from shoal.errors import ShoalError
-    from shoal.runtime.udp.stats import TransportStats
-    from shoal.runtime.udp.transfer import Transfer
     from shoal.transport.messages import MessageTables
+    from shoal.wire.stats import TransportStats
+    from shoal.wire.transfer import Transfer
 
 WORKERS = 64
 MESSAGES = (("request", 20), ("gradients", 1000), ("answer", 2), ("weights", 1001))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.runtime.udp.error_feedback import KEPT_TENSORS, ErrorFeedback
 from shoal.transport.forms import FLOAT32
 from shoal.transport.graph_tables import piece_length
 from shoal.transport.messages import MOST_MESSAGES, MessageTables, Sending
 from shoal.transport.operations import handle_of, index_of, slot_of
+from shoal.wire.error_feedback import KEPT_TENSORS, ErrorFeedback
 
 SEGMENT = 1_440
 

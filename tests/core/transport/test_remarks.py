@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shoal.runtime.udp.remarks import LEAST_LOSS, STANDS_OUT, remarks
-from shoal.runtime.udp.stats import LoopStats, PeerStats, Traffic, TransportStats
 from shoal.transport.tables import CLASSES
+from shoal.watch.remarks import LEAST_LOSS, STANDS_OUT, remarks
+from shoal.wire.stats import LoopStats, PeerStats, Traffic, TransportStats
 
 SECONDS = 10.0
 

@@ -15,17 +15,17 @@ from virtual_link import Datagram, Faults, Port, joined
 
 from shoal.collectives import graphs
 from shoal.collectives.message_graph import exact_from
-from shoal.runtime.udp.operation_log import MOST_PEAKS, OperationLog, SumAccount
-from shoal.runtime.udp.stats import (
+from shoal.transport import wire
+from shoal.transport.endpoint import TransportConfig
+from shoal.transport.tables import CLASSES
+from shoal.wire.operation_log import MOST_PEAKS, OperationLog, SumAccount
+from shoal.wire.stats import (
     LoopStats,
     TransportStats,
     loss_by_tag,
     operation_stats,
     read_traffic,
 )
-from shoal.transport import wire
-from shoal.transport.endpoint import TransportConfig
-from shoal.transport.tables import CLASSES
 from thoroughness import examples
 
 if TYPE_CHECKING:

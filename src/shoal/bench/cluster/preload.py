@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import os
 
-from shoal.runtime.torch_private import COMPILER
+from shoal.carriers.torch_private import COMPILER
 
 os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when it is imported
 
@@ -18,7 +18,7 @@ for _name in (
     COMPILER,
     "shoal.bench.cluster.worker",
     "shoal.bench.cluster.contenders",
-    "shoal.runtime.engine_share",
+    "shoal.session.engine_share",
     "torchft",
     "torchft.local_sgd",
     "decent_dp.ddp",

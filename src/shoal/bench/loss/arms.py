@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from shoal.carriers.transports import ALL_LAYERS, BACK, FRONT
 from shoal.errors import UsageError
-from shoal.runtime.transports import ALL_LAYERS, BACK, FRONT
 from shoal.transport.tags import IMPORTANCE, LARGE, NONE, SMALL
 
 ABLATIONS: Final = {

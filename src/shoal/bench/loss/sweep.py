@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from shoal.bench.loss.profile_file import LossProfile, LossRun
+from shoal.carriers.transports import ALL_LAYERS
 from shoal.jobs.run import Progress, run_spec
 from shoal.jobs.spec import RunSpec
 from shoal.jobs.training import BYTES_DUE, BYTES_LOST
-from shoal.runtime.transports import ALL_LAYERS
 
 _DIGITS = 6
 """After the point, of a metric that is kept."""

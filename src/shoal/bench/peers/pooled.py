@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from shoal.bench.stand import Stand
     from shoal.jobs.worker import WorkerContext
-    from shoal.runtime.udp.stats import TransportStats
+    from shoal.wire.stats import TransportStats
 
 CYCLE = 4
 """Steps timed in one go: as many as a library lets pass between two averagings."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.runtime.udp.stats import TransportStats
+    from shoal.wire.stats import TransportStats
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):

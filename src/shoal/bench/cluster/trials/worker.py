@@ -17,7 +17,7 @@ from shoal.bench.cluster.trials.work import Work, pace
 from shoal.bench.peers.pooled import PooledLibrary, Seat
 from shoal.bench.perceptron import training_step
 from shoal.lab.network.interfaces import address_of
-from shoal.runtime.session import current_session
+from shoal.session.session import current_session
 from shoal.workloads import load_dataset
 
 if TYPE_CHECKING:

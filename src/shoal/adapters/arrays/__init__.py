@@ -1,0 +1,1 @@
+"""What adapters of frameworks without torch stand on: means and groups of NumPy arrays."""

@@ -1,0 +1,179 @@
+"""Ripples/Prague for any framework: groups that the generator forms at run time, without torch.
+
+Owns one job's control plane beside a `NumpyCommunicator`: rank 0 serves it, everyone asks. What is
+averaged in the groups, and how, is the caller's (`array_means`). (docs/papers.md, 3.4.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+from msgspec.structs import replace
+
+from shoal.control import ControlClient, ControlProcess
+from shoal.control.last_worker import wait_until_deserted
+from shoal.control.rendezvous import job_key, meeting_place
+from shoal.control.service import usual_liveness_timeout_s
+from shoal.errors import MismatchError, ResourceError
+from shoal.groups import GeneratorConfig
+from shoal.launch import read_launch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from shoal.control import Assigned
+    from shoal.session.numpy_communicator import NumpyCommunicator
+
+_SESSION: Final = "groups"
+_LONGEST: Final = 1024
+"""Bytes of what rank 0 tells the others."""
+_FAILED: Final = "error: "
+
+
+class GeneratedGroups:
+    """This rank's place among those that a group generator divides; a context manager.
+
+    Made by all ranks of `communicator`, with the same `config` and `seed`. In the body,
+
+        for group in groups.owed():
+            parameters = means.parameters(parameters, group.members, sequence=group.group_id)
+
+    after each local step. Several models are averaged in the groups of one of these, since those of
+    two could wait for each other in a circle. A rank that is lost ends the others' waits, for
+    groups and in `communicator`, with `WorkerLost`. Raises `ResourceError` if rank 0 cannot serve
+    the control plane, `MismatchError` if ranks disagree.
+    """
+
+    def __init__(
+        self,
+        communicator: NumpyCommunicator,
+        config: GeneratorConfig | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        host, _ = meeting_place(os.environ)
+        self._key = job_key(os.environ, host)
+        self._step, self._has_left = 0, False
+        self._number = next(communicator.generator_numbers)
+        self._deadline_s = communicator.deadline_s
+        self._service: ControlProcess | None = None
+        endpoint = self._serve(communicator, host)
+        try:
+            self._client = ControlClient(
+                endpoint,
+                self._key,
+                communicator.rank,
+                communicator.deadline_s,
+                communicator.abort,
+            )
+            self._join(communicator, config or GeneratorConfig(), seed)
+        except BaseException:
+            self._stop_service()
+            raise
+
+    def owed(self) -> Iterator[Assigned]:
+        """Yield the groups that this rank is to average in before its next step, in their order.
+
+        To be called once for each step and gone through to the end, each group's mean made before
+        the next is asked for. A group of this rank alone is left out. Raises `WorkerLost` and
+        `DeadlineExceeded`.
+        """
+        more = True
+        while more:
+            assigned = self._client.request_group(_SESSION, self._step)
+            if len(assigned.members) > 1:
+                number = self._number << 32 | assigned.group_id  # another generator's has another
+                yield replace(assigned, group_id=number)
+            more = assigned.more
+        self._step += 1
+
+    def requests_by_rank(self) -> dict[int, int]:
+        """Return how often each rank has asked: a slow one less often than the others."""
+        return self._client.requests_by_rank(_SESSION)
+
+    def leave(self) -> None:
+        """Make no more steps: no group that has not started waits for this rank. Safe to repeat."""
+        if not self._has_left:
+            self._has_left = True
+            self._client.leave(_SESSION)
+
+    def close(self) -> None:
+        """Leave the control plane; on rank 0, which serves it, once the others have."""
+        self._client.close()
+        if self._service is not None:
+            wait_until_deserted(self._service.endpoint, self._key, self._deadline_s)
+            self._stop_service()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self.leave()
+            else:
+                self._client.__exit__(kind, error, trace)
+        finally:
+            self.close()
+
+    def _join(self, communicator: NumpyCommunicator, config: GeneratorConfig, seed: int) -> None:
+        """Join, and return once all have: who is early would average alone, and leave the others.
+
+        All hear of a refusal, since those that were let in would wait for the refused.
+        """
+        try:
+            refusal = self._refusal(config, seed)
+            is_in = communicator.all_gather(np.array([refusal is None]))
+            if refusal is not None:
+                raise refusal
+            if not is_in.all():
+                who = int(np.argmin(is_in))
+                message = f"Rank {who} was refused: all ranks must bring the same config and seed."
+                raise MismatchError(message)
+        except BaseException:
+            self._client.close()
+            raise
+
+    def _refusal(self, config: GeneratorConfig, seed: int) -> MismatchError | None:
+        try:
+            self._client.join(_SESSION, read_launch().host, config, seed)
+        except MismatchError as error:
+            return error
+        return None
+
+    def _serve(self, communicator: NumpyCommunicator, host: str) -> str:
+        """Serve the control plane on rank 0; return where, which rank 0 tells the others."""
+        said, failure = np.zeros(_LONGEST, np.uint8), None
+        if communicator.rank == 0:
+            try:
+                self._service = ControlProcess.start(
+                    host=host,
+                    key=self._key,
+                    world_size=communicator.world_size,
+                    liveness_timeout_s=usual_liveness_timeout_s(communicator.deadline_s),
+                )
+                text = self._service.endpoint
+            except ResourceError as error:
+                failure, text = error, f"{_FAILED}{error}"
+            told = np.frombuffer(text.encode()[:_LONGEST], np.uint8)
+            said[: told.size] = told
+        communicator.broadcast(said, 0)
+        if failure is not None:
+            raise failure
+        found = said.tobytes().rstrip(b"\0").decode(errors="replace")
+        if found.startswith(_FAILED):
+            raise ResourceError(found.removeprefix(_FAILED))
+        return found
+
+    def _stop_service(self) -> None:
+        if self._service is not None:
+            self._service.stop()
+            self._service = None

@@ -1,0 +1,1 @@
+"""Communicators, which carry what strategies exchange: over gloo, and over the wire."""

@@ -1,0 +1,126 @@
+"""Carries out an averaging plan on a tensor: partial all-reduce by messages among the members.
+
+Owns the execution of `collectives.Plan`. Decides nothing about who sends what to whom.
+(docs/papers.md, 3.2.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
+
+from shoal.carriers.gloo_messages import Kind, message_tag
+from shoal.collectives import (
+    AwaitFill,
+    AwaitSend,
+    Combine,
+    Fetch,
+    Fill,
+    Phase,
+    Plan,
+    Send,
+    Step,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup, Work
+
+    from shoal.carriers.guard import Waiting
+    from shoal.carriers.mean import Mean
+
+Transfer: TypeAlias = "tuple[Work, int]"
+"""A message under way, and the rank at its other end."""
+
+
+class Conversation:
+    """The messages of one average: among its members, kept apart from all others by `meaning`.
+
+    For use in `Guard.run`: it raises torch's own errors, and waits through `waiting`.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        members: Sequence[int],
+        channel: int,
+        meaning: tuple[object, ...],
+        waiting: Waiting,
+    ) -> None:
+        self._group = group
+        self._members = members
+        self.waiting = waiting
+        self._tags = {
+            Phase.REDUCE: message_tag(Kind.REDUCE, channel, members, meaning),
+            Phase.GATHER: message_tag(Kind.GATHER, channel, members, meaning),
+        }
+
+    def send(self, tensor: Tensor, member: int, phase: Phase) -> Transfer:
+        """Start sending `tensor` to the group's `member`."""
+        rank = self.waiting.peer = self._members[member]
+        return self._group.send([tensor], rank, self._tags[phase]), rank
+
+    def receive(self, tensor: Tensor, member: int, phase: Phase) -> Transfer:
+        """Start receiving into `tensor` from the group's `member`."""
+        rank = self.waiting.peer = self._members[member]
+        return self._group.recv([tensor], rank, self._tags[phase]), rank
+
+    def wait(self, transfer: Transfer) -> None:
+        """Block until `transfer` is done."""
+        self.waiting.wait(*transfer)
+
+
+class Exchange:
+    """One execution of a plan on `buffer`, with `scratch` for its slots. Use it once."""
+
+    def __init__(
+        self, conversation: Conversation, mean: Mean, buffer: Tensor, scratch: Tensor
+    ) -> None:
+        self._conversation = conversation
+        self._mean = mean
+        self._buffer = buffer
+        self._scratch = scratch
+        self._slot_length = 0
+        self._fetches: dict[int, Transfer] = {}
+        self._fills: dict[range, Transfer] = {}
+        self._sends: defaultdict[range, list[Transfer]] = defaultdict(list)
+
+    def run(self, plan: Plan) -> None:
+        """Carry out `plan` and wait for all of it."""
+        self._slot_length = plan.slot_length
+        for step in plan.steps:
+            self._do(step)
+        for transfer in chain(self._fills.values(), *self._sends.values()):
+            self._conversation.wait(transfer)
+
+    def _do(self, step: Step) -> None:
+        talk = self._conversation
+        match step:
+            case Send(piece, member, phase):
+                self._sends[piece].append(talk.send(self._part(piece), member, phase))
+            case Fetch(piece, member, slot):
+                self._fetches[slot] = talk.receive(self._slot(slot, piece), member, Phase.REDUCE)
+            case Fill(piece, member):
+                self._fills[piece] = talk.receive(self._part(piece), member, Phase.GATHER)
+            case Combine(piece, sources, finish):
+                arrived = [(member, self._arrived(slot, piece)) for member, slot in sources]
+                self._mean.combine(self._part(piece), arrived, finish=finish)
+            case AwaitSend(piece):
+                for transfer in self._sends.pop(piece):
+                    talk.wait(transfer)
+            case AwaitFill(piece):
+                talk.wait(self._fills.pop(piece))
+
+    def _arrived(self, slot: int, piece: range) -> Tensor:
+        """Return what `slot` was to receive, once it is there."""
+        self._conversation.wait(self._fetches.pop(slot))
+        return self._slot(slot, piece)
+
+    def _part(self, piece: range) -> Tensor:
+        return self._buffer[piece.start : piece.stop]
+
+    def _slot(self, slot: int, piece: range) -> Tensor:
+        start = slot * self._slot_length
+        return self._scratch[start : start + len(piece)]

@@ -1,0 +1,143 @@
+"""How job cards differ: what must be equal on all workers, and one sentence for each way it is not.
+
+Owns the order in which differences are looked for and their wording. Knows no store and no key.
+Every sentence names the workers, both values and what to do.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from shoal.control.job_card import JobCard
+
+_SHOWN_RANKS = 5
+
+
+def compare(cards: Mapping[int, JobCard]) -> str:
+    """Return the sentence about the first difference between rank 0's card and others, or ''."""
+    for describe, of in _MUST_AGREE:
+        others = _differing(cards, of)
+        if others:
+            return describe(name_ranks(others), len(others), cards[others[0]], cards[0])
+    return ""
+
+
+def _differing(cards: Mapping[int, JobCard], of: Callable[[JobCard], object]) -> list[int]:
+    """Return the ranks that differ from rank 0 in the way the first such rank does."""
+    values = {rank: of(card) for rank, card in sorted(cards.items())}
+    differing = [rank for rank, value in values.items() if value != values[0]]
+    return [rank for rank in differing if values[rank] == values[differing[0]]]
+
+
+def remarks(cards: Mapping[int, JobCard]) -> tuple[str, ...]:
+    """Return sentences about differences from rank 0's card that may matter but need not."""
+    sentences = []
+    for name, of in (("Python", _python_line), ("torch", _torch_line)):
+        if others := _differing(cards, of):
+            run, theirs, ours = _verb("run", len(others)), of(cards[others[0]]), of(cards[0])
+            sentences.append(f"{name_ranks(others)} {run} {name} {theirs} but rank 0 runs {ours}.")
+    return tuple(sentences)
+
+
+def _python_line(card: JobCard) -> str:
+    return ".".join(card.python.split(".")[:2])
+
+
+def _torch_line(card: JobCard) -> str:
+    return card.torch or "unknown"
+
+
+def _about_world_size(who: str, count: int, card: JobCard, first: JobCard) -> str:
+    return (
+        f"{who} {_verb('expect', count)} {card.world_size} workers but rank 0 expects "
+        f"{first.world_size}: start every worker with the same world size."
+    )
+
+
+def _about_version(who: str, count: int, card: JobCard, first: JobCard) -> str:
+    return (
+        f"{who} {_verb('run', count)} Shoal {card.version} but rank 0 runs {first.version}: "
+        "install the same version everywhere."
+    )
+
+
+def _about_strategy(who: str, count: int, card: JobCard, first: JobCard) -> str:
+    return (
+        f'{who} {_verb("run", count)} strategy "{card.strategy}" but rank 0 runs '
+        f'"{first.strategy}": start every worker with the same strategy.'
+    )
+
+
+def _about_options(who: str, count: int, card: JobCard, first: JobCard) -> str:
+    names = [name for name in first.options if card.options.get(name) != first.options[name]]
+    names += sorted(card.options.keys() - first.options.keys())
+    theirs, ours = (
+        " and ".join(f"{name}={each.options.get(name, 'nothing')}" for name in names)
+        for each in (card, first)
+    )
+    return (
+        f'{who} {_verb("run", count)} strategy "{card.strategy}" with {theirs} but rank 0 with'
+        f" {ours}: start every worker with the same options."
+    )
+
+
+def _about_model(who: str, count: int, card: JobCard, first: JobCard) -> str:
+    return (
+        f"{who} {_verb('train', count)} another model than rank 0: "
+        f"{_model_difference(card.model_fingerprint, first.model_fingerprint)}: build the same "
+        "model, in the same order, on every worker."
+    )
+
+
+def _model_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
+    pairs = zip_longest(theirs, ours, fillvalue="no entry")
+    place, (other, mine) = next((n, it) for n, it in enumerate(pairs) if it[0] != it[1])
+    counts = f"{len(theirs)} instead of {len(ours)} entries, "
+    if len(theirs) == len(ours):
+        counts = ""
+    return f"{counts}first different at entry {place}, {other} where rank 0 has {mine}"
+
+
+_MUST_AGREE: tuple[
+    tuple[Callable[[str, int, JobCard, JobCard], str], Callable[[JobCard], object]], ...
+] = (
+    (_about_world_size, lambda card: card.world_size),
+    (_about_version, lambda card: card.version),
+    (_about_strategy, lambda card: card.strategy),
+    (_about_options, lambda card: card.options),
+    (_about_model, lambda card: tuple(card.model_fingerprint)),
+)
+
+
+def other_key(ranks: Sequence[int]) -> str:
+    """Return the sentence about workers whose job key is not rank 0's."""
+    return (
+        f"{name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} another job key than rank 0: "
+        "start every worker with the same SHOAL_JOB_KEY."
+    )
+
+
+def unreadable(rank: int) -> str:
+    """Return the sentence about a card that this version of Shoal cannot read."""
+    return (
+        f"Rank {rank} shows a card that rank 0 cannot read: install the same version of Shoal "
+        "everywhere."
+    )
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as the subject of a sentence: "Rank 3", "Ranks 1, 2 and 7 more"."""
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]}"
+    shown = [str(rank) for rank in ranks[:_SHOWN_RANKS]]
+    if len(ranks) > _SHOWN_RANKS:
+        shown.append(f"{len(ranks) - _SHOWN_RANKS} more")
+    return f"Ranks {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _verb(stem: str, count: int) -> str:
+    return f"{stem}s" if count == 1 else stem

@@ -1,0 +1,267 @@
+"""The control plane as a worker sees it: join, ask for groups, leave, report, hear of losses.
+
+Owns the two connections of one worker: one for questions, used by whoever asks, and the watcher's.
+Knows neither how groups are formed nor what they are used for. No wait here is longer than the
+deadline given to the constructor.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Self
+
+import zmq
+
+from shoal.control.card_difference import name_ranks
+from shoal.control.connection import Connection
+from shoal.control.facts import ControlFacts
+from shoal.control.messages import (
+    Assigned,
+    Done,
+    Dump,
+    DumpRequest,
+    Failed,
+    GroupRequest,
+    Join,
+    Leave,
+)
+from shoal.control.waiting import R, not_asking, wait_for
+from shoal.control.watcher import Watcher
+from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from shoal.control.key import JobKey
+    from shoal.control.messages import Request
+    from shoal.groups import GeneratorConfig
+
+_CLOSING_S = 2.0
+_MAX_REASON = 1500
+
+
+class ControlClient:
+    """Rank `rank`'s connection to the control plane at `endpoint` (`tcp://host:port`).
+
+    `on_lost` is called on a thread of this client, once for each worker lost; it must neither raise
+    nor block. From then on `join`, `request_group`, `leave` and `facts` raise the first
+    `WorkerLost`.
+
+    Connecting raises `MismatchError` if the job key is not the service's or the rank not this
+    worker's own, `DeadlineExceeded` if nobody answers within `deadline_s` seconds. After a wait
+    that ended at its deadline, only `dump`, `report_failure` and `close` are of use.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        key: JobKey,
+        rank: int,
+        deadline_s: float,
+        on_lost: Callable[[WorkerLost], None],
+    ) -> None:
+        if deadline_s <= 0:
+            message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
+            raise UsageError(message)
+        self.endpoint = endpoint
+        """Where the control plane is."""
+        self._rank = rank
+        self._leavers: deque[int] = deque()
+        self._somebody_left = threading.Event()
+        self._deadline_s = deadline_s
+        self._report_loss = on_lost
+        self._failure: ShoalError | None = None
+        self._asking = threading.Lock()
+        self._closed = threading.Event()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self._watcher = Watcher(
+                self._context, endpoint, key, rank, deadline_s, self._on_lost, self._on_left
+            )
+        except BaseException:
+            self._context.term()
+            raise
+        self._connection = Connection(self._context, endpoint, key)
+        self.facts = ControlFacts(endpoint, key, deadline_s, self.check)
+        """What workers publish for each other."""
+
+    def check(self) -> None:
+        """Raise the first loss that was heard of, if there was one."""
+        if isinstance(self._failure, WorkerLost):
+            raise self._failure
+
+    def join(self, session: str, host: int, config: GeneratorConfig, seed: int) -> None:
+        """Take part in `session`, on machine `host`; all workers bring the same config and seed.
+
+        Raises `MismatchError` if they do not.
+        """
+        message = Join(session, self._rank, host, config, seed)
+        self._ask(message, Done, f"to join session {session!r}")
+
+    def request_group(self, session: str, step: int) -> Assigned:
+        """Return this worker's next group, once all its members have asked.
+
+        Raises `WorkerLost` as soon as any worker is lost, `DeadlineExceeded` with the names of the
+        workers that did not ask.
+        """
+        self.note_progress()
+        message = GroupRequest(session, self._rank, step)
+        try:
+            return self._ask(message, Assigned, f"for its group at step {step}")
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(f"{error} {self._blame(session)}".strip()) from error
+
+    def leave(self, session: str) -> None:
+        """Make no more requests in `session`; no group that has not started waits for this rank."""
+        self._ask(Leave(session, self._rank), Done, f"to leave session {session!r}")
+
+    def dump(self) -> Dump:
+        """Return what the control plane knows; works also after a loss."""
+        return self._dump(self._deadline_s)
+
+    def generator_counters(self, session: str, interval: int = 1) -> dict[str, float]:
+        """Return what the generator of `session` has counted so far, by name; {} if unknown.
+
+        Staleness is in steps, of which a worker makes `interval` for each request.
+        """
+        for run in self.dump().sessions:
+            if run.session == session:
+                counters = run.generator.counters
+                single = {n: c for n, c in asdict(counters).items() if isinstance(c, int | float)}
+                return single | counters.staleness(interval)
+        return {}
+
+    def requests_by_rank(self, session: str) -> dict[int, int]:
+        """Return how often each worker has asked the generator of `session`; {} if unknown.
+
+        Those that left are among them.
+        """
+        for run in self.dump().sessions:
+            if run.session == session:
+                there = {worker.rank: 0 for worker in run.generator.workers}
+                return {**there, **run.generator.counters.requests_by_rank}
+        return {}
+
+    def report_failure(self, reason: str, culprit: int | None = None) -> bool:
+        """Tell the others that this worker cannot go on, through `culprit` if one is known.
+
+        May be called from any thread. Never raises: the reason it is called for matters more.
+        Returns whether the control plane has confirmed, which inside `on_lost` it cannot have yet.
+        """
+        message = Failed(self._rank, culprit, reason[:_MAX_REASON])
+        return self._watcher.post(message, min(self._deadline_s, _CLOSING_S))
+
+    def close(self, *, is_finished: bool = True) -> None:
+        """Say goodbye and close everything, within seconds. Safe to call twice.
+
+        A worker that cannot go on calls `report_failure` first; a goodbye alone means success,
+        unless it leaves in the middle of a training (not `is_finished`).
+        A thread that still waits for an answer ends this client's sockets once it stops waiting.
+        """
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._watcher.stop(_CLOSING_S, is_finished=is_finished)
+        self.facts.close()
+        if self._asking.acquire(timeout=_CLOSING_S):
+            self._dispose()
+            self._asking.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not isinstance(error, WorkerLost):
+            self.report_failure(f"{type(error).__name__}: {error}")
+        self.close()
+
+    def _ask(self, message: Request, kind: type[R], purpose: str) -> R:
+        with self._turn():
+            if self._failure is not None:
+                raise self._failure
+            self._connection.send(message)
+            try:
+                return wait_for(self._connection, kind, self._deadline_s, self._late(purpose))
+            except (DeadlineExceeded, WorkerLost) as error:
+                # A late answer would be taken for that to the next question.
+                self._failure = error
+                raise
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let one thread at a time use the connection for questions."""
+        with self._asking:
+            if self._closed.is_set():
+                message = f"The control client of rank {self._rank} is closed; make another one."
+                raise UsageError(message)
+            try:
+                yield
+            finally:
+                if self._closed.is_set():
+                    self._dispose()
+
+    def _dispose(self) -> None:
+        """Close what is left, whoever comes last: `close` or a thread that was still asking."""
+        if self._watcher.has_ended and not self._context.closed:
+            self._connection.close(0)
+            self._context.term()
+
+    def _dump(self, deadline_s: float) -> Dump:
+        late = f"The control plane did not answer rank {self._rank} within {deadline_s:g} s."
+        with self._turn():
+            self._connection.send(DumpRequest())
+            return wait_for(self._connection, Dump, deadline_s, late, skip_others=True)
+
+    def _blame(self, session: str) -> str:
+        """Return a sentence about the workers that `session` waits for, or '' if unknown."""
+        try:
+            others = not_asking(self._dump(min(self._deadline_s, _CLOSING_S)), session)
+        except ShoalError as error:
+            return str(error)
+        if not others:
+            return ""
+        return f"{name_ranks(others)} did not ask for a group in that time."
+
+    def _late(self, purpose: str) -> str:
+        return (
+            f"Rank {self._rank} waited {self._deadline_s:g} s {purpose} without an answer: a "
+            "worker is slower than the deadline allows, or hangs."
+        )
+
+    def note_progress(self) -> None:
+        """Let the next heartbeat say that this worker has got on: it is not stuck."""
+        self._watcher.progress += 1
+
+    def stuck_workers(self, seconds: float) -> list[int]:
+        """Return the workers that are alive and have not got on for so many `seconds`."""
+        return [
+            worker.rank
+            for worker in self.dump().workers
+            if worker.idle_ms is not None and worker.idle_ms > 1000 * seconds
+        ]
+
+    def await_leaver(self, seconds: float) -> int | None:
+        """Return the first worker that has left in the middle of a training, None if none has.
+
+        Waits so long to hear of one.
+        """
+        self._somebody_left.wait(seconds)
+        return self._leavers[0] if self._leavers else None
+
+    def _on_left(self, rank: int) -> None:
+        self._leavers.append(rank)
+        self._somebody_left.set()
+
+    def _on_lost(self, lost: WorkerLost) -> None:
+        if self._failure is None:
+            self._failure = lost
+        self._report_loss(lost)

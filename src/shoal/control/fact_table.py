@@ -1,0 +1,56 @@
+"""Small facts that workers publish for each other, as the control plane keeps them.
+
+Owns the values, the counters and their limits. Knows neither what they mean nor who asks.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shoal.control.messages import (
+    AddFact,
+    Count,
+    Done,
+    FactRequest,
+    Facts,
+    ReadFacts,
+    RefusalKind,
+    Reply,
+    SetFact,
+)
+from shoal.control.refusal import Refusal
+
+MAX_BYTES: Final = 1 << 30
+"""How many bytes of names and values may be kept; more are a leak in the caller."""
+
+
+class FactTable:
+    """What has been published in one job."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._counters: dict[str, int] = {}
+        self._num_bytes = 0
+
+    def act(self, message: FactRequest) -> Reply:
+        """Do what `message` asks; raise `Refusal` if there is no room."""
+        match message:
+            case SetFact(name, value):
+                self._make_room(len(name) + len(value) - len(self._values.get(name, b"")))
+                self._values[name] = value
+                return Done()
+            case AddFact(name, amount):
+                if name not in self._counters:
+                    if not amount:
+                        return Count(0)
+                    self._make_room(len(name))
+                self._counters[name] = self._counters.get(name, 0) + amount
+                return Count(self._counters[name])
+            case ReadFacts(names):
+                return Facts(tuple(self._values.get(name) for name in names))
+
+    def _make_room(self, num_bytes: int) -> None:
+        if self._num_bytes + num_bytes > MAX_BYTES:
+            sentence = f"The facts of this job would take more than {MAX_BYTES >> 20} MiB."
+            raise Refusal(RefusalKind.TOO_MANY, sentence)
+        self._num_bytes += num_bytes

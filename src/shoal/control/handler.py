@@ -1,0 +1,244 @@
+"""What the control plane does with each message: state and a message in, replies out.
+
+Owns the sessions, the workers' liveness and the counters. Knows no socket and no clock: the service
+brings bytes, identities and the time, and sends what it is told. Malformed or misplaced messages
+are counted and answered, never raised. docs/papers.md, 3.4 (group generator as a service).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from shoal.control.fact_table import FactTable
+from shoal.control.liveness import Liveness
+from shoal.control.messages import (
+    AddFact,
+    Done,
+    Dump,
+    DumpRequest,
+    Failed,
+    Goodbye,
+    GroupRequest,
+    Heard,
+    Heartbeat,
+    Join,
+    Leave,
+    Left,
+    Lost,
+    ReadFacts,
+    RefusalKind,
+    Rejected,
+    Request,
+    SetFact,
+    Welcome,
+    decode_request,
+)
+from shoal.control.refusal import Refusal
+from shoal.control.session import Answer, Session
+from shoal.decoding import decoded
+from shoal.errors import ProtocolError
+from shoal.groups import waiting_for
+from shoal.units import NANOSECONDS_PER_MILLISECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_SESSIONS = 64
+"""Sessions that may be open at once; more are a leak in the caller."""
+
+
+class ControlHandler:
+    """The control plane of one job of `world_size` workers, without its sockets.
+
+    `identity` is an opaque name of the connection a message came over. Every method that takes
+    `now_ns` (nanoseconds on any monotonic clock) returns what to send where.
+    """
+
+    def __init__(self, world_size: int, liveness_timeout_ns: int, now_ns: int) -> None:
+        self.strangers = 0
+        self._world_size = world_size
+        self._started_ns = now_ns
+        self._liveness = Liveness(world_size, liveness_timeout_ns)
+        self._sessions: dict[str, Session] = {}
+        self._facts = FactTable()
+        self._lost: Lost | None = None
+        self._told: set[bytes] = set()
+        self._handled = 0
+        self._rejected: Counter[RefusalKind] = Counter()
+
+    def receive(self, identity: bytes, payload: bytes, now_ns: int) -> list[Answer]:
+        """Act on the bytes of one message, whatever they are."""
+        try:
+            message = decoded(decode_request, payload, "Not a valid message", raises=ProtocolError)
+        except ProtocolError as error:
+            return self._reject(identity, RefusalKind.MALFORMED, str(error))
+        return self.handle(identity, message, now_ns)
+
+    def reject_frames(self, identity: bytes, count: int) -> list[Answer]:
+        """Answer something that came in `count` frames where a message has one."""
+        sentence = f"A message has one frame, this one has {count}."
+        return self._reject(identity, RefusalKind.MALFORMED, sentence)
+
+    def handle(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
+        """Act on one message."""
+        try:
+            answers = self._act(identity, message, now_ns)
+        except Refusal as refusal:
+            return self._reject(identity, refusal.kind, str(refusal))
+        self._handled += 1
+        return answers
+
+    def tick(self, now_ns: int) -> list[Answer]:
+        """Notice workers that have gone silent."""
+        return [answer for lost in self._liveness.silent(now_ns) for answer in self._lose(lost)]
+
+    def disconnected(self, identity: bytes) -> list[Answer]:
+        """Note that a connection has closed: fatal if a worker that is alive was watched on it."""
+        rank = self._liveness.rank_of(identity)
+        if rank is None:
+            return []
+        return self._lose(
+            Lost(rank, f"Rank {rank} closed its connection unexpectedly: its process has ended.")
+        )
+
+    def shut_down(self, rank: int | None, reason: str) -> list[Answer]:
+        """Tell everyone who is still there that the control plane ends."""
+        return self._tell(Lost(rank, reason), self._liveness.alive())
+
+    def dump(self, now_ns: int) -> Dump:
+        """Return everything there is to know."""
+        return Dump(
+            world_size=self._world_size,
+            up_ms=(now_ns - self._started_ns) // NANOSECONDS_PER_MILLISECOND,
+            handled=self._handled,
+            workers=self._liveness.dump(now_ns),
+            sessions=tuple(session.dump(now_ns) for session in self._sessions.values()),
+            lost=self._lost,
+            rejected={str(kind): count for kind, count in sorted(self._rejected.items())},
+            strangers=self.strangers,
+        )
+
+    def _act(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
+        if isinstance(message, DumpRequest):
+            return [(identity, self.dump(now_ns))]
+        if isinstance(message, SetFact | AddFact | ReadFacts):
+            return [(identity, self._lost or self._facts.act(message))]
+        self._check_rank(message.rank)
+        match message:
+            case Heartbeat():
+                return self._on_heartbeat(identity, message, now_ns)
+            case Goodbye():
+                return self._on_goodbye(identity, message, now_ns)
+            case Failed():
+                return self._on_failed(identity, message)
+        if self._lost is not None:
+            return [(identity, self._lost)]
+        match message:
+            case GroupRequest():
+                return self._on_group_request(identity, message, now_ns)
+            case Join():
+                return self._on_join(identity, message)
+            case Leave():
+                answers = self._session(message.session).leave(identity, message.rank, now_ns)
+                self._drop_sessions()
+                return [(identity, Done()), *answers]
+
+    def _session(self, name: str) -> Session:
+        if (session := self._sessions.get(name)) is None:
+            raise Refusal(RefusalKind.NOT_JOINED, f"No session {name!r} is open: join it first.")
+        return session
+
+    def _on_group_request(
+        self, identity: bytes, message: GroupRequest, now_ns: int
+    ) -> list[Answer]:
+        """Ask the session; break the circle of waits across sessions that this may have closed."""
+        session, rank = self._session(message.session), message.rank
+        answers = session.request(identity, rank, message.step, now_ns)
+        if answers or len(self._sessions) == 1:
+            return answers
+        held = waiting_for(rank, self._awaited).intersection(session.awaited(rank))
+        return session.part(rank, held, now_ns) if held else []
+
+    def _awaited(self, rank: int) -> list[int]:
+        """Return the workers that `rank` waits for, in whichever session."""
+        return [other for session in self._sessions.values() for other in session.awaited(rank)]
+
+    def _on_join(self, identity: bytes, message: Join) -> list[Answer]:
+        session = self._sessions.get(message.session)
+        if session is None:
+            if len(self._sessions) >= MAX_SESSIONS:
+                sentence = f"{MAX_SESSIONS} sessions are open: leave one before joining another."
+                raise Refusal(RefusalKind.TOO_MANY, sentence)
+            session = self._sessions[message.session] = Session(message)
+        session.join(identity, message)
+        return [(identity, Done())]
+
+    def _on_heartbeat(self, identity: bytes, message: Heartbeat, now_ns: int) -> list[Answer]:
+        is_new = self._liveness.heartbeat(identity, message.rank, now_ns, message.progress)
+        if self._lost is not None and identity not in self._told:
+            return self._tell(self._lost, [identity])
+        if not is_new:
+            return [(identity, Heard())]
+        return [(identity, Welcome(self._liveness.timeout_ns // NANOSECONDS_PER_MILLISECOND))]
+
+    def _on_goodbye(self, identity: bytes, message: Goodbye, now_ns: int) -> list[Answer]:
+        rank = message.rank
+        self._check_watched(identity, rank)
+        self._liveness.goodbye(rank)
+        answers: list[Answer] = [(identity, Done())]
+        if not message.is_finished:
+            answers += [(other, Left(rank)) for other in self._liveness.alive()]
+        if self._lost is None:  # otherwise no session forms groups any more
+            for session in self._sessions.values():
+                answers += session.remove(rank, now_ns)
+            self._drop_sessions()
+        return answers
+
+    def _on_failed(self, identity: bytes, message: Failed) -> list[Answer]:
+        self._check_watched(identity, message.rank)
+        if message.culprit is None:
+            self._told.add(identity)
+            lost = Lost(message.rank, f"Rank {message.rank} gave up: {message.reason}")
+            return [*self._lose(lost), (identity, Done())]
+        self._check_rank(message.culprit)
+        if self._lost is not None:
+            # Workers that stop because of a loss break connections to workers that are well.
+            return [(identity, Done())]
+        sentence = f"Rank {message.rank} reports rank {message.culprit}: {message.reason}"
+        return [*self._lose(Lost(message.culprit, sentence)), (identity, Done())]
+
+    def _check_rank(self, rank: int) -> None:
+        if rank >= self._world_size:
+            sentence = f"There is no rank {rank} in a job of {self._world_size} workers."
+            raise Refusal(RefusalKind.NO_SUCH_WORKER, sentence)
+
+    def _check_watched(self, identity: bytes, rank: int) -> None:
+        if self._liveness.rank_of(identity) != rank:
+            sentence = f"Rank {rank} is not watched over this connection: send a heartbeat first."
+            raise Refusal(RefusalKind.NOT_JOINED, sentence)
+
+    def _lose(self, lost: Lost) -> list[Answer]:
+        """Mark a worker as lost, once; tell those who are watched and those who wait."""
+        if lost.rank is None or self._liveness.is_lost(lost.rank):
+            return []
+        self._lost = self._lost or lost
+        answers = self._tell(lost, self._liveness.lose(lost.rank))
+        for session in self._sessions.values():
+            answers += [(identity, lost) for identity in session.abandon()]
+        return answers
+
+    def _tell(self, lost: Lost, identities: Iterable[bytes]) -> list[Answer]:
+        answers: list[Answer] = [(identity, lost) for identity in identities]
+        self._told.update(identity for identity, _ in answers)
+        return answers
+
+    def _drop_sessions(self) -> None:
+        """Forget the sessions that all workers have left."""
+        finished = self._liveness.finished()
+        for name in [n for n, s in self._sessions.items() if s.is_over(self._world_size, finished)]:
+            del self._sessions[name]
+
+    def _reject(self, identity: bytes, kind: RefusalKind, reason: str) -> list[Answer]:
+        self._rejected[kind] += 1
+        return [(identity, Rejected(kind, reason))]

@@ -1,0 +1,203 @@
+"""Agreement before training: every worker shows its card, all raise the same error if two differ.
+
+Owns the card and how the workers reach one verdict; `card_difference` says what must be equal.
+Knows neither torch nor where the store comes from. A card carries a code made with the job key, so
+that a worker with another key cannot pass for one of ours.
+
+Rank 0 compares and publishes the verdict: one comparison, one sentence, read by everyone.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from shoal.control.card_difference import compare, name_ranks, other_key, remarks, unreadable
+from shoal.decoding import decode_json, decode_msgpack
+from shoal.errors import DataError, DeadlineExceeded, MismatchError
+
+if TYPE_CHECKING:
+    from shoal.control.key import JobKey
+
+_PREFIX = "shoal/card"
+_NO_TIME = timedelta(milliseconds=1)
+_GRACE_S = 2.0
+
+
+class CardStore(Protocol):
+    """Where cards are laid out: torch's stores fit. Failures raise `RuntimeError`."""
+
+    def set(self, key: str, value: Any) -> object:
+        """Keep `value`, bytes, under `key`: torch declares text and takes them."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Return what is under `key`."""
+        ...
+
+    def wait(self, keys: list[str], timeout: timedelta) -> object:
+        """Return once all `keys` are there; raise `RuntimeError` or `TimeoutError` when late."""
+        ...
+
+
+class JobCard(msgspec.Struct, frozen=True):
+    """What one worker brings to the job."""
+
+    version: str
+    """Shoal's version."""
+
+    world_size: int
+    """Number of workers this one expects, itself included."""
+
+    strategy: str = ""
+    """The strategy's word, or nothing while there is none."""
+
+    options: Mapping[str, str] = {}
+    """Options of the strategy and of what carries it, each as text."""
+
+    model_fingerprint: Sequence[str] = ()
+    """One line per tensor of the model (name, shape, type), in the model's order."""
+
+    python: str = platform.python_version()
+    """Version of the interpreter; a difference is a remark, not an error."""
+
+    torch: str = ""
+    """Version of torch; a difference is a remark, not an error."""
+
+
+class _Outcome(StrEnum):
+    AGREED = "agreed"
+    MISMATCH = "mismatch"
+    LATE = "late"
+
+
+class _Verdict(msgspec.Struct, frozen=True):
+    outcome: _Outcome
+    sentence: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    payload: bytes
+    code: bytes
+
+
+_FORGED = _Sealed(b"", b"")
+
+
+def agree(
+    store: CardStore,
+    rank: int,
+    world_size: int,
+    key: JobKey,
+    topic: str,
+    card: JobCard,
+    deadline_s: float,
+) -> tuple[str, ...]:
+    """Return once all workers have shown equal cards; the same call on every worker.
+
+    `topic` names the occasion and is used once per store. Returns remarks: sentences about
+    differences that may matter but need not. Raises `MismatchError`, with the same sentence on
+    every worker, if cards or job keys differ; `DeadlineExceeded` if somebody does not show up
+    within `deadline_s` seconds.
+    """
+    table = _Table(store, key, f"{_PREFIX}/{topic}", deadline_s)
+    table.lay(str(rank), msgspec.json.encode(card))
+    if rank == 0:
+        table.lay("verdict", msgspec.json.encode(_judge(table, world_size)))
+    sealed = table.read("verdict", _GRACE_S)  # rank 0, which knows who is late, gets to say so
+    if sealed is None:
+        message = (
+            f"Rank 0 gave no verdict on {topic!r} within {deadline_s:g} s: check that it is "
+            "running and has reached the same point of the script."
+        )
+        raise DeadlineExceeded(message)
+    return _obey(sealed, rank, is_genuine=table.is_genuine("verdict", sealed))
+
+
+def _obey(sealed: _Sealed, rank: int, *, is_genuine: bool) -> tuple[str, ...]:
+    """Return the verdict's remarks or raise what it says."""
+    try:
+        verdict = decode_json(sealed.payload, _Verdict, "No verdict")
+    except DataError:
+        verdict = _Verdict(_Outcome.MISMATCH, other_key([rank]))
+    # A verdict that stops the job needs no genuine code: the same sentence reaches a worker with
+    # another key, and whoever can write the store can stop the job anyway.
+    if verdict.outcome is _Outcome.LATE:
+        raise DeadlineExceeded(verdict.sentence)
+    if verdict.outcome is _Outcome.MISMATCH:
+        raise MismatchError(verdict.sentence)
+    if not is_genuine:
+        raise MismatchError(other_key([rank]))
+    return verdict.remarks
+
+
+class _Table:
+    """The part of the store that one occasion uses, with the codes of what lies there."""
+
+    def __init__(self, store: CardStore, key: JobKey, prefix: str, deadline_s: float) -> None:
+        self._store = store
+        self._key = key
+        self._prefix = prefix
+        self.deadline_s = deadline_s
+        self._end = time.monotonic() + deadline_s
+
+    def lay(self, name: str, payload: bytes) -> None:
+        """Put `payload` under `name`, with its code."""
+        sealed = _Sealed(payload, self._key.mac(self._place(name) + payload))
+        self._store.set(f"{self._prefix}/{name}", msgspec.msgpack.encode(sealed))
+
+    def read(self, name: str, grace_s: float = 0.0) -> _Sealed | None:
+        """Return what is under `name`, or None if it is not there `grace_s` after the deadline."""
+        place = f"{self._prefix}/{name}"
+        remaining = timedelta(seconds=max(0.0, self._end + grace_s - time.monotonic()))
+        try:
+            self._store.wait([place], max(remaining, _NO_TIME))
+        except (RuntimeError, TimeoutError):
+            return None
+        try:
+            return decode_msgpack(self._store.get(place), _Sealed, "No card")
+        except DataError:
+            return _FORGED
+
+    def is_genuine(self, name: str, sealed: _Sealed) -> bool:
+        """Return whether a holder of the job key has put this here."""
+        return self._key.verifies(self._place(name) + sealed.payload, sealed.code)
+
+    def _place(self, name: str) -> bytes:
+        return f"{self._prefix}/{name}".encode() + b"\0"
+
+
+def _judge(table: _Table, world_size: int) -> _Verdict:
+    """Read all cards as rank 0 and say what is to be said about them."""
+    sealed = {rank: table.read(str(rank)) for rank in range(world_size)}
+    there = {rank: it for rank, it in sealed.items() if it is not None}
+    if sentence := _find_difference(table, there):
+        return _Verdict(_Outcome.MISMATCH, sentence)
+    if late := [rank for rank, it in sealed.items() if it is None]:
+        sentence = (
+            f"{name_ranks(late)} did not show up within {table.deadline_s:g} s: check that every "
+            "worker is running and can reach rank 0."
+        )
+        return _Verdict(_Outcome.LATE, sentence)
+    cards = {rank: decode_json(it.payload, JobCard, "No card") for rank, it in there.items()}
+    return _Verdict(_Outcome.AGREED, remarks=remarks(cards))
+
+
+def _find_difference(table: _Table, sealed: Mapping[int, _Sealed]) -> str:
+    """Return the sentence about the first difference between cards that are there, or ''."""
+    if strangers := [r for r, it in sealed.items() if not table.is_genuine(str(r), it)]:
+        return other_key(strangers)
+    cards: dict[int, JobCard] = {}
+    for rank, it in sealed.items():
+        try:
+            cards[rank] = decode_json(it.payload, JobCard, "No card")
+        except DataError:
+            return unreadable(rank)
+    return compare(cards)

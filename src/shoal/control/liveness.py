@@ -1,0 +1,113 @@
+"""Who is alive: heartbeats in, losses out.
+
+Owns the state of every worker and who has been told about the first loss. Knows no clock and no
+socket: time is an argument, a connection is an opaque identity. A worker counts as alive from its
+first heartbeat to its goodbye; in between, silence for longer than the timeout, a closed connection
+or a report of failure makes it lost, for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.control.messages import Lost, RefusalKind, WorkerDump, WorkerState
+from shoal.control.refusal import Refusal
+from shoal.units import NANOSECONDS_PER_MILLISECOND, ns_to_seconds
+
+
+@dataclass(slots=True)
+class _Worker:
+    state: WorkerState = WorkerState.EXPECTED
+    identity: bytes = b""
+    heard_ns: int = 0
+    progress: int = 0
+    progressed_ns: int = 0
+
+
+class Liveness:
+    """State of the `world_size` workers of one job."""
+
+    def __init__(self, world_size: int, timeout_ns: int) -> None:
+        self.timeout_ns = timeout_ns
+        self._workers = [_Worker() for _ in range(world_size)]
+        self._rank_of: dict[bytes, int] = {}
+
+    def heartbeat(self, identity: bytes, rank: int, now_ns: int, progress: int = 0) -> bool:
+        """Note that `rank` is alive, and its `progress`; return whether `identity` is new.
+
+        Raises `Refusal` if another connection already stands for `rank`.
+        """
+        worker = self._workers[rank]
+        if worker.identity == identity:
+            worker.heard_ns = now_ns
+            if progress != worker.progress:
+                worker.progress, worker.progressed_ns = progress, now_ns
+            return False
+        if worker.state in (WorkerState.ALIVE, WorkerState.LOST):
+            raise Refusal(
+                RefusalKind.DUPLICATE,
+                f"Rank {rank} is already connected from another process: give every worker a rank "
+                "of its own, and start a lost worker again only with the whole job.",
+            )
+        self._rank_of[identity] = rank
+        self._workers[rank] = _Worker(WorkerState.ALIVE, identity, now_ns, progress, now_ns)
+        return True
+
+    def goodbye(self, rank: int) -> None:
+        """Note that `rank` has finished; it may come back over a new connection."""
+        worker = self._workers[rank]
+        self._rank_of.pop(worker.identity, None)
+        if worker.state is not WorkerState.LOST:
+            self._workers[rank] = _Worker(WorkerState.FINISHED)
+
+    def rank_of(self, identity: bytes) -> int | None:
+        """Return the rank that is watched over the connection `identity`."""
+        return self._rank_of.get(identity)
+
+    def is_lost(self, rank: int) -> bool:
+        """Return whether `rank` is known to be lost."""
+        return self._workers[rank].state is WorkerState.LOST
+
+    def silent(self, now_ns: int) -> list[Lost]:
+        """Return the loss of every worker that has been silent for longer than the timeout."""
+        limit_ns = now_ns - self.timeout_ns
+        return [
+            Lost(
+                rank,
+                f"Rank {rank} was silent for more than {ns_to_seconds(self.timeout_ns):g} s: its "
+                "process hangs or its machine cannot be reached.",
+            )
+            for rank, worker in enumerate(self._workers)
+            if worker.state is WorkerState.ALIVE and worker.heard_ns < limit_ns
+        ]
+
+    def lose(self, rank: int) -> list[bytes]:
+        """Mark `rank` as lost; return the connections over which to tell the others."""
+        self._workers[rank].state = WorkerState.LOST
+        return self.alive()
+
+    def alive(self) -> list[bytes]:
+        """Return the connections of the workers that are alive."""
+        return [w.identity for w in self._workers if w.state is WorkerState.ALIVE]
+
+    def finished(self) -> set[int]:
+        """Return the ranks that have said goodbye."""
+        return {r for r, w in enumerate(self._workers) if w.state is WorkerState.FINISHED}
+
+    def dump(self, now_ns: int) -> tuple[WorkerDump, ...]:
+        """Return every worker's state, in order of rank."""
+        return tuple(
+            WorkerDump(
+                rank,
+                worker.state,
+                _ms_since(worker.heard_ns, worker, now_ns),
+                _ms_since(worker.progressed_ns, worker, now_ns),
+            )
+            for rank, worker in enumerate(self._workers)
+        )
+
+
+def _ms_since(then_ns: int, worker: _Worker, now_ns: int) -> int | None:
+    if worker.state is not WorkerState.ALIVE:
+        return None
+    return (now_ns - then_ns) // NANOSECONDS_PER_MILLISECOND

@@ -1,0 +1,175 @@
+"""The control plane as a child process of rank 0: started, announced, stopped.
+
+Owns the child's life: the job key goes to it through its standard input, never through arguments
+or the environment; its endpoint or its error comes back through its standard output. It ends when
+told to, or when its standard input closes because the parent is gone. Knows no message.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from shoal.control.service import STOP_COMMAND
+from shoal.decoding import decode_json
+from shoal.errors import ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from shoal.control.key import JobKey
+
+_START_S = 30.0
+_STOP_S = 5.0
+_SOURCE_ROOT = Path(__file__).parents[3]
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What the child is told, as one line of JSON."""
+
+    host: str
+    port: int
+    job_key: str
+    world_size: int
+    liveness_timeout_s: float
+
+    def __repr__(self) -> str:
+        return "Orders(<hidden>)"
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """What the child answers, as one line of JSON: its endpoint, or why there is none."""
+
+    endpoint: str = ""
+    usage_error: str = ""
+    resource_error: str = ""
+
+
+class ControlProcess:
+    """A running service. Made by `start`, ended by `stop` or by the end of this process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], endpoint: str) -> None:
+        self._process = process
+        self.endpoint = endpoint
+        """Where workers connect, as `tcp://address:port`."""
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        key: JobKey,
+        world_size: int,
+        liveness_timeout_s: float,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> ControlProcess:
+        """Start a service for `world_size` workers on `host`:`port` (0: any free port).
+
+        `host` is an address of this machine that all workers can reach. Raises `ResourceError` if
+        the address cannot be had or the process does not start, `UsageError` for a bad value.
+        """
+        orders = Orders(host, port, key.reveal(), world_size, liveness_timeout_s)
+        process = _spawn()
+        try:
+            announcement = _exchange(process, orders)
+        except BaseException:
+            _end(process)
+            raise
+        if announcement.endpoint:
+            return cls(process, announcement.endpoint)
+        _end(process)
+        if announcement.usage_error:
+            raise UsageError(announcement.usage_error)
+        raise ResourceError(announcement.resource_error)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the service still runs."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the service; workers that have not said goodbye are told. Safe to call twice."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            _write(self._process, STOP_COMMAND + b"\n")
+        _end(self._process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_details: object) -> None:
+        self.stop()
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    # Anybody of this user's, and root, can read a process's environment: the key is not in it.
+    environment = {name: value for name, value in os.environ.items() if name != "SHOAL_JOB_KEY"}
+    path = os.pathsep.join([str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    try:
+        # A session of its own: Ctrl-C ends the workers first, and this once they are gone.
+        return subprocess.Popen(
+            [sys.executable, "-m", "shoal.control"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**environment, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+    except OSError as error:
+        message = f"The control plane's process cannot be started: {error}."
+        raise ResourceError(message) from error
+
+
+def _exchange(process: subprocess.Popen[bytes], orders: Orders) -> Announcement:
+    """Give the child its orders and return what it announces."""
+    _write(process, msgspec.json.encode(orders) + b"\n")
+    assert process.stdout is not None
+    line = _read_line(process.stdout.fileno(), time.monotonic() + _START_S)
+    fault = (
+        "The control plane's process ended before it was ready: its error is above, on the standard"
+        " error of rank 0"
+    )
+    return decode_json(line, Announcement, fault, raises=ResourceError)
+
+
+def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(data)
+    except BrokenPipeError:
+        return  # it has ended: whoever reads its announcement or its exit status learns why
+
+
+def _read_line(fd: int, end: float) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([fd], [], [], max(0.0, end - time.monotonic()))
+        chunk = os.read(fd, 4096) if ready else b""
+        if not ready:
+            message = f"The control plane's process was not ready within {_START_S:g} s."
+            raise ResourceError(message)
+        if not chunk:
+            break
+        line += chunk
+    return line
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close the child's pipes and wait for it, killing it if it takes too long."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,155 @@
+"""One training run inside a job: its group generator and the requests that wait for it.
+
+Owns which connection asked for which rank, and turns the generator's assignments into answers.
+Knows no socket, no clock and no other session. The rules for forming groups are the generator's
+(docs/papers.md, 3.4); this file only brings questions and answers together.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from shoal.control.messages import (
+    Assigned,
+    Join,
+    RefusalKind,
+    Reply,
+    SessionDump,
+    Waiting,
+)
+from shoal.control.refusal import Refusal
+from shoal.groups import GroupGenerator
+from shoal.units import NANOSECONDS_PER_MILLISECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from shoal.groups import Assignment
+
+Answer: TypeAlias = tuple[bytes, Reply]
+"""A connection's identity and what to send there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    identity: bytes
+    step: int
+    since_ns: int
+
+
+class Session:
+    """A generator and its workers. Created by the first `Join`, whose rules then hold for all."""
+
+    def __init__(self, first: Join) -> None:
+        self._rules = first
+        self._generator = GroupGenerator(first.config, random.Random(first.seed))
+        self._joined: dict[int, bytes] = {}
+        self._left: set[int] = set()
+        self._pending: dict[int, _Pending] = {}
+
+    def join(self, identity: bytes, message: Join) -> None:
+        """Let a worker in. Raises `Refusal` if it was in before or brings other rules."""
+        rank = message.rank
+        if rank in self._joined or rank in self._left:
+            raise Refusal(
+                RefusalKind.DUPLICATE,
+                f"Rank {rank} has joined session {message.session!r} before: name every run anew.",
+            )
+        if difference := _difference(self._rules, message):
+            raise Refusal(
+                RefusalKind.MISMATCH,
+                f"Rank {rank} joins session {message.session!r} with {difference}: start every "
+                "worker with the same options.",
+            )
+        self._generator.join(rank, message.host)
+        self._joined[rank] = identity
+
+    def request(self, identity: bytes, rank: int, step: int, now_ns: int) -> list[Answer]:
+        """Ask for the group of `rank`; return the answers this makes possible, to whomever."""
+        self._check(identity, rank)
+        if rank in self._pending:
+            raise Refusal(
+                RefusalKind.DUPLICATE,
+                f"Rank {rank} asked for a group while its previous request waits for an answer.",
+            )
+        self._pending[rank] = _Pending(identity, step, now_ns)
+        return self._answers(self._generator.request(rank, now_ns))
+
+    def awaited(self, rank: int) -> list[int]:
+        """Return the workers for which the request of `rank` waits; none if there is none."""
+        return self._generator.awaited(rank)
+
+    def part(self, rank: int, others: Collection[int], now_ns: int) -> list[Answer]:
+        """Let the group of `rank` meet without `others`; return the answers this makes possible."""
+        return self._answers(self._generator.part(rank, others, now_ns))
+
+    def leave(self, identity: bytes, rank: int, now_ns: int) -> list[Answer]:
+        """Let a worker out; return the answers this makes possible to others."""
+        self._check(identity, rank)
+        return self.remove(rank, now_ns)
+
+    def remove(self, rank: int, now_ns: int) -> list[Answer]:
+        """Let `rank` out if it is in; its own request is dropped."""
+        if self._joined.pop(rank, None) is None:
+            return []
+        self._pending.pop(rank, None)
+        self._left.add(rank)
+        return self._answers(self._generator.leave(rank, now_ns))
+
+    def is_over(self, world_size: int, finished: set[int]) -> bool:
+        """Return whether every worker of the job has left this run or finished altogether."""
+        return not self._joined and len(self._left | finished) == world_size
+
+    def abandon(self) -> list[bytes]:
+        """Drop every request; return the connections that wait for an answer."""
+        waiting = [pending.identity for pending in self._pending.values()]
+        self._pending.clear()
+        return waiting
+
+    def dump(self, now_ns: int) -> SessionDump:
+        """Return the state of this run."""
+        waiting = sorted(self._pending.items(), key=lambda item: item[1].since_ns)
+        return SessionDump(
+            session=self._rules.session,
+            seed=self._rules.seed,
+            joined=tuple(sorted(self._joined)),
+            left=tuple(sorted(self._left)),
+            waiting=tuple(
+                Waiting(rank, it.step, (now_ns - it.since_ns) // NANOSECONDS_PER_MILLISECOND)
+                for rank, it in waiting
+            ),
+            generator=self._generator.dump(),
+        )
+
+    def _check(self, identity: bytes, rank: int) -> None:
+        if self._joined.get(rank) != identity:
+            raise Refusal(
+                RefusalKind.NOT_JOINED,
+                f"Rank {rank} is not in session {self._rules.session!r} over this connection: join "
+                "it first.",
+            )
+
+    def _answers(self, assignments: Iterable[Assignment]) -> list[Answer]:
+        answers: list[Answer] = []
+        for made in assignments:
+            # One reply object serves all members it is the same for, so it is encoded once.
+            name, reason = self._rules.session, made.reason.value
+            last = Assigned(name, made.group_id, made.members, reason, more=False)
+            more = Assigned(name, made.group_id, made.members, reason, more=True)
+            for rank in made.members:
+                identity = self._pending.pop(rank).identity
+                answers.append((identity, more if rank in made.more else last))
+        return answers
+
+
+def _difference(first: Join, other: Join) -> str:
+    """Return how the rules of `other` differ, or nothing if they do not."""
+    wanted = {**asdict(first.config), "seed": first.seed}
+    given = {**asdict(other.config), "seed": other.seed}
+    return " and ".join(
+        f"{name}={value} where rank {first.rank} has {name}={wanted[name]}"
+        for name, value in given.items()
+        if value != wanted[name]
+    )

@@ -1,0 +1,64 @@
+"""Waiting for one reply, and what a reply means to whoever waits for it.
+
+Owns the deadline of a question and the translation of refusals and losses into the errors of
+`shoal.errors`. Knows no socket.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from shoal.control.messages import Dump, Lost, RefusalKind, Rejected, Reply
+from shoal.errors import DeadlineExceeded, MismatchError, ProtocolError, ShoalError, WorkerLost
+
+if TYPE_CHECKING:
+    from shoal.control.connection import Connection
+
+R = TypeVar("R", bound=Reply)
+_MISMATCHES = (RefusalKind.MISMATCH, RefusalKind.DUPLICATE, RefusalKind.NO_SUCH_WORKER)
+
+
+def wait_for(
+    connection: Connection,
+    kind: type[R],
+    deadline_s: float,
+    late: str,
+    *,
+    skip_others: bool = False,
+) -> R:
+    """Return the next reply, of type `kind`, that comes within `deadline_s`.
+
+    With `skip_others`, replies of other types are late ones to earlier questions. Raises
+    `DeadlineExceeded` with the sentence `late`, `WorkerLost` if a worker or the control plane is
+    gone, `MismatchError` or `ProtocolError` if the question was refused.
+    """
+    end = time.monotonic() + deadline_s
+    while (remaining_s := end - time.monotonic()) > 0:
+        reply = connection.receive(remaining_s)
+        if isinstance(reply, kind):
+            return reply
+        if reply is not None and not skip_others:
+            raise as_error(reply)
+    raise DeadlineExceeded(late)
+
+
+def not_asking(dump: Dump, session: str) -> list[int]:
+    """Return the workers that have joined `session` and do not wait for a group."""
+    for run in dump.sessions:
+        if run.session == session:
+            waiting = {it.rank for it in run.waiting}
+            return [rank for rank in run.joined if rank not in waiting]
+    return []
+
+
+def as_error(reply: Reply) -> ShoalError:
+    """Return the error that a reply other than the hoped-for one stands for."""
+    match reply:
+        case Lost(rank, reason):
+            return WorkerLost(reason, rank)
+        case Rejected(kind, reason) if kind in _MISMATCHES:
+            return MismatchError(reason)
+        case Rejected(_, reason):
+            return ProtocolError(reason)
+    return ProtocolError(f"The control plane gave an answer of the wrong kind: {reply!r}.")

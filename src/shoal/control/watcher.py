@@ -1,0 +1,216 @@
+"""The thread that keeps a worker known to be alive and hears of others that are not.
+
+Owns the second connection of a worker, so that a training thread that computes for minutes is still
+alive to the others, and a loss reaches a worker that is blocked in the data plane. Knows nothing of
+groups. The service learns of this worker's death when the connection or the heartbeats end, and
+this worker of the service's when its answers to heartbeats do.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import zmq
+
+from shoal.control.connection import Connection
+from shoal.control.messages import (
+    Done,
+    Goodbye,
+    Heard,
+    Heartbeat,
+    Left,
+    Lost,
+    Rejected,
+    Reply,
+    Request,
+    Welcome,
+)
+from shoal.control.waiting import wait_for
+from shoal.errors import ShoalError, WorkerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.control.key import JobKey
+
+HEARTBEATS_PER_TIMEOUT = 5
+"""Heartbeats sent within one liveness timeout of the service."""
+
+_LINGER_S = 0.5
+_WAKE_ADDRESS = "inproc://watcher"
+
+
+class _Posted:
+    """A message another thread wants sent, and whether it was confirmed."""
+
+    def __init__(self, message: Request) -> None:
+        self.message = message
+        self.is_confirmed = False
+        self.answered = threading.Event()
+
+    def answer(self, *, confirmed: bool) -> None:
+        """Let whoever posted this go on."""
+        self.is_confirmed = confirmed
+        self.answered.set()
+
+
+class Watcher:
+    """Watches over rank `rank`: connects at once, then runs as a daemon thread until `stop`.
+
+    `on_lost` is called on that thread, once for each worker lost, and `on_left` for each that
+    leaves in the middle of a training; they must neither raise nor block. The constructor raises
+    `MismatchError` for a wrong job key or rank and `DeadlineExceeded`.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        key: JobKey,
+        rank: int,
+        deadline_s: float,
+        on_lost: Callable[[WorkerLost], None],
+        on_left: Callable[[int], None],
+    ) -> None:
+        self._rank = rank
+        self.progress = 0
+        """What the next heartbeat says of how far this worker has got."""
+        self._on_lost, self._on_left = on_lost, on_left
+        self._outbox: SimpleQueue[_Posted] = SimpleQueue()
+        self._unanswered: deque[_Posted] = deque()
+        self._waking = threading.Lock()
+        self._has_ended = False
+        self._has_said_goodbye = False
+        self._is_stopping = threading.Event()
+        self._connection = Connection(context, endpoint, key)
+        try:
+            self._timeout_s = self._enroll(endpoint, deadline_s)
+        except BaseException:
+            self._connection.close(0)
+            raise
+        self._interval_s = self._timeout_s / HEARTBEATS_PER_TIMEOUT
+        self._wake_in, self._wake_out = _make_pair(context)
+        self._connection.poller.register(self._wake_in, zmq.POLLIN)
+        self._thread = threading.Thread(target=self._run, name=f"shoal-watch-{rank}", daemon=True)
+        self._thread.start()
+
+    def post(self, message: Request, deadline_s: float) -> bool:
+        """Send `message`, from any thread; return whether it was confirmed within `deadline_s`.
+
+        On the watcher's own thread, inside `on_lost`, it cannot wait and returns False.
+        """
+        posted = _Posted(message)
+        with self._waking:
+            if self._has_ended:
+                return False
+            self._outbox.put(posted)
+            self._wake_out.send(b"")
+        if threading.current_thread() is not self._thread:
+            posted.answered.wait(deadline_s)
+        return posted.is_confirmed
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread has ended and closed its sockets."""
+        return not self._thread.is_alive()
+
+    def stop(self, deadline_s: float, *, is_finished: bool = True) -> None:
+        """Say goodbye and end the thread, waiting at most `deadline_s` for each."""
+        self.post(Goodbye(self._rank, is_finished), deadline_s)
+        with self._waking:
+            self._is_stopping.set()
+            if not self._has_ended:
+                self._wake_out.send(b"")
+        self._thread.join(deadline_s)
+
+    def _enroll(self, endpoint: str, deadline_s: float) -> float:
+        """Send the first heartbeat; return after how many seconds of silence one is lost."""
+        self._connection.send(Heartbeat(self._rank))
+        late = (
+            f"No control plane answered rank {self._rank} at {endpoint} within {deadline_s:g} s: "
+            "check that rank 0 is running and that its address and port can be reached from here."
+        )
+        welcome = wait_for(self._connection, Welcome, deadline_s, late)
+        return welcome.timeout_ms / 1000
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except ShoalError as error:
+            if not self._has_said_goodbye:
+                self._on_lost(error if isinstance(error, WorkerLost) else WorkerLost(str(error)))
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        with self._waking:
+            self._has_ended = True
+            self._wake_out.close(0)
+            while not self._outbox.empty():
+                self._unanswered.append(self._outbox.get())
+        for posted in self._unanswered:
+            posted.answer(confirmed=False)
+        self._wake_in.close(0)
+        self._connection.close(_LINGER_S)
+
+    def _watch(self) -> None:
+        beat_at = time.monotonic() + self._interval_s
+        looked_at = time.monotonic()
+        silent_s = 0.0
+        while not self._is_stopping.is_set():
+            wait_s = min(max(0.0, beat_at - time.monotonic()), self._interval_s)
+            reply = self._connection.receive(wait_s)
+            # What this process did not run is no silence of the service: it may have been stopped.
+            now = time.monotonic()
+            silent_s = 0.0 if reply else silent_s + min(now - looked_at, self._interval_s)
+            looked_at = now
+            self._act_on(reply)
+            self._send_posted()
+            if self._has_said_goodbye:
+                continue  # a heartbeat after the goodbye would be a return to life
+            if silent_s > self._timeout_s + self._interval_s:
+                raise self._silence()
+            if now >= beat_at:
+                self._connection.send(Heartbeat(self._rank, self.progress))
+                beat_at = time.monotonic() + self._interval_s
+
+    def _silence(self) -> WorkerLost:
+        """Return the error of a service that answers no more heartbeats: rank 0 keeps it."""
+        message = (
+            f"The control plane was silent for more than {self._timeout_s:g} s: the machine of"
+            " rank 0, which keeps it, hangs or cannot be reached."
+        )
+        return WorkerLost(message, 0 if self._rank else None)
+
+    def _send_posted(self) -> None:
+        while self._wake_in.poll(0):
+            self._wake_in.recv()
+        while not self._outbox.empty():  # this thread alone takes from it
+            posted = self._outbox.get()
+            self._unanswered.append(posted)
+            self._connection.send(posted.message)
+            self._has_said_goodbye |= isinstance(posted.message, Goodbye)
+
+    def _act_on(self, reply: Reply | None) -> None:
+        match reply:
+            case Lost(rank, reason):
+                self._on_lost(WorkerLost(reason, rank))
+            case Left(rank):
+                self._on_left(rank)
+            case Heard():
+                pass
+            case Done() | Rejected() if self._unanswered:
+                self._unanswered.popleft().answer(confirmed=isinstance(reply, Done))
+
+
+def _make_pair(
+    context: zmq.Context[zmq.Socket[bytes]],
+) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    receiver, sender = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    receiver.bind(_WAKE_ADDRESS)
+    sender.connect(_WAKE_ADDRESS)
+    return receiver, sender

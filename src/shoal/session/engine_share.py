@@ -1,0 +1,188 @@
+"""One engine for all users of a process's transport, each with a share of its own.
+
+torch's process groups, strategies and whoever else wants the transport among the same ranks use one
+set of sockets. Owns who uses an engine: the first user opens it, the last one to leave closes it.
+What one user aborts, or a deadline of its own, touches its transfers only. Names of conversations
+are made of what kind of user asks and of how many did so before, so no two users share a stream.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from shoal.carriers.transport_communicator import TransportCommunicator
+from shoal.errors import ShoalError
+from shoal.session.open_transport import open_engine
+from shoal.wire.group import stream_of
+from shoal.wire.settings import from_environment
+
+if TYPE_CHECKING:
+    from shoal.carriers.transports import LossOptions
+    from shoal.session.card_exchange import Exchange
+    from shoal.transport.endpoint import Endpoint
+    from shoal.wire.engine import UdpEngine
+    from shoal.wire.stats import TransportStats
+    from shoal.wire.transfer import Transfer
+
+
+@dataclass(eq=False)
+class _Shared:
+    """An open engine and who uses it."""
+
+    engine: UdpEngine
+    ranks: tuple[int, ...]
+    users: int = 0
+    conversations: Counter[Hashable] = field(default_factory=Counter)
+    """How often a stream was asked for, by its meaning."""
+
+
+class EngineShare:
+    """What one user has of an engine; does what an engine does, for the user's transfers alone.
+
+    `deadline_s` bounds its transfers, whatever the engine was opened with. Made by `share_engine`.
+    """
+
+    def __init__(self, shared: _Shared, deadline_s: float) -> None:
+        self._shared = shared
+        self.deadline_s = deadline_s
+        self._error: ShoalError | None = None
+        self._lock = threading.RLock()
+        self._left = False
+
+    @property
+    def engine(self) -> UdpEngine:
+        """What is shared."""
+        return self._shared.engine
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of the job that the engine joins, in the order in which it numbers them."""
+        return self._shared.ranks
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The engine's."""
+        return self.engine.endpoint
+
+    @property
+    def lane_count(self) -> int:
+        """The engine's."""
+        return self.engine.lane_count
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The engine's."""
+        return self.engine.hosts
+
+    def new_stream(self, *meaning: Hashable) -> int:
+        """Return a stream that nobody has had on this engine; the same on all ranks.
+
+        All who take part must ask for streams of this `meaning` in the same order.
+        """
+        with _lock:
+            before = self._shared.conversations[meaning]
+            self._shared.conversations[meaning] += 1
+        return stream_of(*meaning, before)
+
+    def submit(self, transfer: Transfer) -> Transfer:
+        """Start a transfer; see `UdpEngine.submit`."""
+        transfer.limit_s = transfer.limit_s or self.deadline_s
+        transfer.owner = self
+        with self._lock:
+            if self._error is None:
+                return self.engine.submit(transfer)
+        transfer.refuse(self._error)
+        return transfer
+
+    def stats(self) -> TransportStats:
+        """Return a snapshot of what the engine has done for all of its users."""
+        return replace(self.engine.stats(), deadline_s=self.deadline_s)
+
+    def abort(self, error: ShoalError) -> None:
+        """Make every running and later transfer of this user fail. The first error stands."""
+        with self._lock:
+            self._error = self._error or error
+        self.engine.end_transfers(self, self._error)
+
+    def close(self) -> None:
+        """Leave; the last one closes the engine. Safe to call twice."""
+        with _lock:
+            if self._left:
+                return
+            self._left = True
+            self._shared.users -= 1
+            last = self._shared.users == 0
+        if last:
+            self.engine.close()
+        self.abort(ShoalError("The transport has been closed."))
+
+
+_lock = threading.RLock()
+_open: dict[tuple[int, tuple[int, ...]], _Shared] = {}
+"""By process, for one that was forked has no part in its parent's, and by the ranks that they join.
+"""
+
+
+def open_engines() -> list[UdpEngine]:
+    """Return the engines that are open in this process, the one that joins most ranks first."""
+    mine = [key for key, shared in _open.items() if _is_open(key, shared)]
+    return [_open[key].engine for key in sorted(mine, key=lambda key: -len(key[1]))]
+
+
+def share_engine(
+    rank: int,
+    members: tuple[int, ...],
+    world_size: int,
+    exchange: Exchange,
+    *,
+    deadline_s: float,
+) -> EngineShare:
+    """Return a share in this process's engine, and open one if there is none; collective.
+
+    An engine among all ranks of the job serves any `members`; if none is open, one that joins just
+    these does, in which they are numbered by their places in `members`: `exchange` is then used.
+    Which it is, is the same for all members. `deadline_s` bounds the opening and the share's
+    transfers.
+
+    Raises what `open_engine` does.
+    """
+    everyone = tuple(range(world_size))
+    with _lock:
+        for ranks in (everyone, members):
+            key = os.getpid(), ranks
+            shared = _open.get(key)
+            if shared is not None and _is_open(key, shared):
+                break
+        else:
+            me, size = members.index(rank), len(members)
+            engine = open_engine(me, size, exchange, deadline_s=deadline_s)
+            shared = _open[os.getpid(), members] = _Shared(engine, members)
+        shared.users += 1
+    return EngineShare(shared, deadline_s)
+
+
+def communicator_over(
+    share: EngineShare,
+    loss: LossOptions,
+    on_peer_error: Callable[[int | None, str], None] | None = None,
+) -> TransportCommunicator:
+    """Return a communicator for strategies with conversations of its own; not to be closed itself.
+
+    All members make theirs in the same order.
+    """
+    return TransportCommunicator(
+        share,
+        loss=loss,
+        algorithm=from_environment().sums.algorithm,
+        on_peer_error=on_peer_error,
+        stream=share.new_stream("communicator"),
+    )
+
+
+def _is_open(key: tuple[int, tuple[int, ...]], shared: _Shared) -> bool:
+    return key[0] == os.getpid() and not shared.engine.is_closed and shared.users > 0

@@ -1,0 +1,250 @@
+"""How a job's workers meet before their control plane stands: over torch's store, within a bound.
+
+Owns what goes through the store: a part of it that is this start's alone, the job key, the first
+comparison of cards, what workers know of hosts, and where the control plane is. After that nothing
+of ours waits for the store, which tells nobody that it is silent.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import torch
+import torch.distributed as dist
+
+import shoal
+from shoal.carriers.torch_private import default_store, stores_of_groups
+from shoal.control import ControlProcess, JobKey
+from shoal.control.job_card import JobCard, agree
+from shoal.control.service import usual_liveness_timeout_s
+from shoal.errors import DeadlineExceeded, ResourceError, UsageError
+from shoal.launch import Launch, hosts_of, read_launch, says_hosts
+from shoal.session.bounded import within
+from shoal.session.fresh_store import fresh_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own omission
+
+    from shoal.errors import ShoalError
+
+_NO_CONTROL: Final = "error: "
+_KEY, _DEALT, _PER_HOST, _CONTROL = "job-key", "ranks-dealt-to-hosts", "workers-per-host", "control"
+_BOUNDS: Final = 2.0
+"""Deadlines within which all that a start does through the store is over: each of its waits has one
+of its own, and says more when that ends it."""
+_SILENT: Final = (
+    "torch's store, at MASTER_ADDR, does not answer: the process that keeps it hangs, or its"
+    " machine cannot be reached."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What the workers know of each other once they have met."""
+
+    launch: Launch
+    key: JobKey
+    store: Store
+    """The part of torch's store that is this session's."""
+
+
+def join_processes(launch: Launch, deadline_s: float) -> None:
+    """Initialize torch.distributed as the launcher says. Raises `ResourceError` if it cannot."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
+    with _in_words_of_ours(launch, DeadlineExceeded):
+        within(_BOUNDS * deadline_s, _SILENT, lambda: _initialize(launch, deadline_s))
+
+
+def _initialize(launch: Launch, deadline_s: float) -> None:
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    rendezvous = dist.rendezvous(  # type: ignore[attr-defined]  # as documented
+        "env://", launch.rank, launch.world_size, timeout=timedelta(seconds=deadline_s)
+    )
+    store, rank, world_size = next(rendezvous)
+    dist.init_process_group(
+        backend,
+        store=fresh_store(store, "group", rank, world_size, deadline_s=deadline_s),
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=deadline_s),
+    )
+
+
+def meet(job_key: str | None, deadline_s: float) -> Meeting:
+    """Return what all workers agree on; collective, over the initialized torch.distributed.
+
+    Raises `MismatchError` on every worker if versions or job keys differ, `DeadlineExceeded` or
+    `ResourceError` if some cannot be met.
+    """
+    launch = _launcher_says()
+    with _in_words_of_ours(launch):
+        return within(_BOUNDS * deadline_s, _SILENT, lambda: _meet(launch, job_key, deadline_s))
+
+
+def _meet(launch: Launch, job_key: str | None, deadline_s: float) -> Meeting:
+    default = default_store()
+    rank, world_size = launch.rank, launch.world_size
+    store = fresh_store(default, "session", rank, world_size, deadline_s=deadline_s)
+    key = _agree_on_key(job_key, store, rank, deadline_s)
+    if launch.shows_dealing:
+        store.set(_DEALT, "1")
+    if not says_hosts():
+        launch = _by_host_names(launch, store, deadline_s)
+    if rank == 0:
+        store.set(_PER_HOST, str(launch.workers_per_host))
+    agree(store, rank, world_size, key, "init", new_card(world_size), deadline_s)
+    # Hosts may hold different numbers of workers, and all have to read their groups off the same
+    # table: rank 0's word counts. Whether ranks were dealt to hosts in turn is the word of whoever
+    # can tell; all had their say when they agreed.
+    if store.check([_DEALT]):
+        launch = launch.dealt()
+    per_host = int(_text(store, _PER_HOST, deadline_s))
+    return Meeting(replace(launch, workers_per_host=per_host), key, store)
+
+
+def serve_control(
+    meeting: Meeting, deadline_s: float, host: str, port: int
+) -> ControlProcess | None:
+    """Start the control plane on rank 0 and tell the others where it is."""
+    if meeting.launch.rank != 0:
+        return None
+    try:
+        service = ControlProcess.start(
+            host=host,
+            port=port,
+            key=meeting.key,
+            world_size=meeting.launch.world_size,
+            liveness_timeout_s=usual_liveness_timeout_s(deadline_s),
+        )
+    except ResourceError as error:
+        meeting.store.set(_CONTROL, f"{_NO_CONTROL}{error}")
+        raise
+    meeting.store.set(_CONTROL, service.endpoint)
+    return service
+
+
+def find_control(meeting: Meeting, deadline_s: float) -> str:
+    """Return where rank 0 serves the control plane; raise its error if it could not."""
+    with _in_words_of_ours(meeting.launch):
+        endpoint = within(
+            _BOUNDS * deadline_s, _SILENT, lambda: _text(meeting.store, _CONTROL, deadline_s)
+        )
+    if endpoint.startswith(_NO_CONTROL):
+        raise ResourceError(endpoint.removeprefix(_NO_CONTROL))
+    return endpoint
+
+
+def new_card(
+    world_size: int,
+    *,
+    strategy: str = "",
+    options: dict[str, str] | None = None,
+    model: tuple[str, ...] = (),
+) -> JobCard:
+    """Return the card of this worker."""
+    return JobCard(
+        version=shoal.__version__,
+        world_size=world_size,
+        strategy=strategy,
+        options=options or {},
+        model_fingerprint=model,
+        torch=str(torch.__version__),
+    )
+
+
+def own_group(meeting: Meeting, deadline_s: float) -> dist.ProcessGroup:
+    """Return a new gloo group of all workers, with NCCL where torch's own has it; collective.
+
+    What Shoal aborts or times out then is no group of the user's. Its members meet in the session's
+    part of the store: in torch's own, where a restarted job finds what is left of the last one,
+    gloo would take that for theirs.
+    """
+    groups = stores_of_groups()
+    default = dist.group.WORLD
+    assert default is not None
+    held = groups[default]
+    devices = "cpu:gloo,cuda:nccl" if "cuda:nccl" in dist.get_backend_config() else "gloo"
+
+    def make() -> dist.ProcessGroup:
+        groups[default] = (held[0], meeting.store)
+        try:
+            made = dist.new_group(backend=devices, timeout=timedelta(seconds=deadline_s))
+        finally:
+            groups[default] = held
+        assert made is not None
+        return made
+
+    with _in_words_of_ours(meeting.launch):
+        return within(_BOUNDS * deadline_s, _SILENT, make)
+
+
+def _launcher_says() -> Launch:
+    """Return the launcher's word where there is one, else one host for all."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    try:
+        return replace(read_launch(), rank=rank, world_size=size)
+    except UsageError:
+        return Launch(rank, size, rank, size, 0)
+
+
+def _by_host_names(launch: Launch, store: Store, deadline_s: float) -> Launch:
+    """Return where this worker stands by the names of all workers' hosts: no launcher says it."""
+    store.set(f"host-name/{launch.rank}", socket.gethostname())
+    hosts = hosts_of(
+        [_text(store, f"host-name/{rank}", deadline_s, rank) for rank in range(launch.world_size)]
+    )
+    mine = hosts[launch.rank]
+    return replace(
+        launch,
+        host=mine,
+        local_rank=hosts[: launch.rank].count(mine),
+        workers_per_host=hosts.count(mine),
+        host_if_dealt=None,
+    )
+
+
+def _agree_on_key(job_key: str | None, store: Store, rank: int, deadline_s: float) -> JobKey:
+    """Return the given key, or the random one that rank 0 hands out if it was given none."""
+    key = JobKey(job_key) if job_key else None
+    if rank == 0:
+        store.set(_KEY, "" if key else JobKey.generate().reveal())
+    if key is None:
+        # Nothing handed out: rank 0 was given one. A wrong key then is what all workers hear of.
+        key = JobKey(_text(store, _KEY, deadline_s) or JobKey.generate().reveal())
+    return key
+
+
+def _text(store: Store, name: str, deadline_s: float, publisher: int = 0) -> str:
+    """Return the text that rank `publisher` puts under `name`, waiting for it."""
+    try:
+        store.wait([name], timedelta(seconds=deadline_s))
+    except RuntimeError as error:
+        message = f"Rank {publisher} did not publish {name!r} within {deadline_s:g} s."
+        raise DeadlineExceeded(message) from error
+    return store.get(name).decode()
+
+
+@contextmanager
+def _in_words_of_ours(launch: Launch, *also: type[ShoalError]) -> Iterator[None]:
+    """Turn what torch says of its store and of gloo into a sentence about the start."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise _could_not_join(launch, error) from error
+    except also as error:
+        raise _could_not_join(launch, error) from error
+
+
+def _could_not_join(launch: Launch, error: Exception) -> ResourceError:
+    reason = str(error).partition("\n")[0].rstrip(".")
+    return ResourceError(
+        f"Rank {launch.rank} could not join the others ({reason}): check that all"
+        f" {launch.world_size} workers run, and MASTER_ADDR and MASTER_PORT."
+    )

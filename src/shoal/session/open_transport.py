@@ -1,0 +1,62 @@
+"""Opening Shoal's own transport among ranks that can exchange cards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.carriers.transport_communicator import TransportCommunicator
+from shoal.watch.metrics import serve_if_asked
+from shoal.wire.opening import new_engine
+from shoal.wire.settings import from_environment
+from shoal.wire.shown import Shown, check_alike, shown_by
+
+if TYPE_CHECKING:
+    from shoal.session.card_exchange import Exchange
+    from shoal.wire.engine import UdpEngine
+
+
+def open_engine(
+    rank: int,
+    world_size: int,
+    exchange: Exchange,
+    *,
+    deadline_s: float,
+    lane_count: int | None = None,
+) -> UdpEngine:
+    """Open this rank's transport and join the others; collective.
+
+    `lane_count` is how many lanes it opens, if that is not for the environment to say.
+
+    Raises `UsageError` for settings that mean nothing, `ResourceError` if sockets or ranks cannot
+    be had, `MismatchError` if the ranks' settings differ.
+    """
+    settings = from_environment()
+    if lane_count is not None:
+        settings = replace(settings, lane_count=lane_count)
+    engine = new_engine(rank, world_size, settings, deadline_s=deadline_s)
+    try:
+        cards = exchange(msgspec.msgpack.encode(Shown.by(engine, settings.sums)))
+        every = shown_by(cards)
+        check_alike(every)
+        engine.start([each.card for each in every])
+        serve_if_asked(engine)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def open_transport(
+    rank: int,
+    world_size: int,
+    exchange: Exchange,
+    *,
+    deadline_s: float,
+    lane_count: int | None = None,
+) -> TransportCommunicator:
+    """Open a transport of its own as a communicator; collective. See `open_engine`."""
+    engine = open_engine(rank, world_size, exchange, deadline_s=deadline_s, lane_count=lane_count)
+    return TransportCommunicator(engine, algorithm=from_environment().sums.algorithm)

@@ -1,0 +1,390 @@
+"""One worker's membership in a job: `init` to `shutdown`.
+
+Owns the order in which a worker gets its communicator and its control plane, and how a failure of
+one worker becomes an exception in the others. Decides nothing about training.
+
+A failure travels like this: whoever notices (the failing worker itself, a peer whose connection
+broke, the control plane's heartbeats) tells the control plane; it tells every worker's watcher
+thread; the watcher aborts the communicator; so the training thread's blocked wait raises
+`WorkerLost`, within the job's deadline and where the user can catch it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import torch.distributed as dist
+
+from shoal.arguments import seconds, whole_number
+from shoal.carriers.torch_communicator import TorchCommunicator
+from shoal.carriers.transports import DEFAULT_HOLES, LossOptions, check_transport
+from shoal.control import ControlClient, ControlProcess
+from shoal.control.job_card import agree
+from shoal.control.last_worker import wait_until_deserted
+from shoal.errors import ShoalError, UsageError, WorkerLost
+from shoal.launch import read_launch, read_master
+from shoal.session.endings import Endings
+from shoal.session.joining import (
+    find_control,
+    join_processes,
+    meet,
+    new_card,
+    own_group,
+    serve_control,
+)
+from shoal.session.log_output import show_log
+from shoal.session.uncaught import UncaughtReporter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shoal.carriers.transport_communicator import TransportCommunicator
+    from shoal.comm import Communicator
+    from shoal.control.facts import ControlFacts
+    from shoal.session.engine_share import EngineShare
+    from shoal.session.joining import Meeting
+
+_log = logging.getLogger(__name__)
+
+_current: Session | None = None
+
+DEFAULT_DEADLINE_S = 60.0
+_LEAVER_S = 1.0
+"""How long a broken connection waits to hear that its far end has left of its own accord."""
+
+
+class Session:
+    """This worker in its job. Made by `init` or `start_session`."""
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        communicator: TorchCommunicator,
+        control: ControlClient,
+        deadline_s: float,
+        service: ControlProcess | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self._real_launch = self._launch = meeting.launch
+        self._key = meeting.key
+        self.communicator = communicator
+        self.control = control
+        self.deadline_s = deadline_s
+        """Seconds after which any wait for other workers ends in an error."""
+        self._service = service
+        self._group = group
+        self.owns_default_group = False
+        """Whether `init` made torch's default group, so that it goes with the session."""
+        self._share: EngineShare | None = None
+        self._transports: WeakSet[TransportCommunicator] = WeakSet()
+        """One for each training, so that none meets the conversations of another."""
+        self.endings = Endings()
+        """How this worker's trainings end."""
+        self._runs = 0
+
+    @property
+    def facts(self) -> ControlFacts:
+        """Small facts shared by all workers."""
+        return self.control.facts
+
+    @property
+    def rank(self) -> int:
+        """This worker's index in the job."""
+        return self._launch.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers in the job."""
+        return self._launch.world_size
+
+    @property
+    def host(self) -> int:
+        """Index of this worker's host."""
+        return self._launch.host
+
+    @property
+    def workers_per_host(self) -> int:
+        """Workers on each host, as rank 0's launcher says; some hosts may hold others."""
+        return self._launch.workers_per_host
+
+    def pretend_hosts(self, workers_per_host: int | None) -> None:
+        """Treat the workers as if so many shared a host; None for what the launcher said."""
+        self._launch = self._real_launch
+        if workers_per_host is not None:
+            host = self.rank // workers_per_host
+            self._launch = replace(self._launch, workers_per_host=workers_per_host, host=host)
+
+    def agree(
+        self, topic: str, *, strategy: str, options: Mapping[str, object], model: Sequence[str]
+    ) -> None:
+        """Raise `MismatchError` on every worker unless all brought the same plans."""
+        card = new_card(
+            self.world_size,
+            strategy=strategy,
+            options={name: repr(value) for name, value in options.items()},
+            model=tuple(model),
+        )
+        agree(self.facts, self.rank, self.world_size, self._key, topic, card, self.deadline_s)
+
+    def communicator_over(
+        self,
+        transport: str,
+        loss_bound: float = 0.0,
+        holes: str = DEFAULT_HOLES,
+        wire: str | None = None,
+    ) -> Communicator:
+        """Return what goes over `transport`: "gloo", or "shoal" with that bound on losses.
+
+        `holes` says what a lost part of a sum counts as, `wire` what its floats are sent as.
+        Over "shoal" a new one each time, the same on every worker. Collective the first time that
+        it is asked for. Raises `UsageError` for names that do
+        not exist or a bound that is none.
+        """
+        policy = check_transport(transport, loss_bound, holes, wire)
+        if transport == "gloo":
+            return self.communicator
+        from shoal.session.card_exchange import over_board
+        from shoal.session.engine_share import communicator_over, share_engine
+
+        if self._share is None:
+            everyone = tuple(range(self.world_size))
+            exchange = over_board(self.facts, self.rank, self.world_size, self.deadline_s)
+            self._share = share_engine(
+                self.rank, everyone, self.world_size, exchange, deadline_s=self.deadline_s
+            )
+            self.communicator.on_abort(self._abort_transports)
+        loss = LossOptions(loss_bound, policy, wire=wire)
+        made = communicator_over(self._share, loss, self._report_peer)
+        made.workers_per_host = self.workers_per_host
+        self._transports.add(made)
+        return made
+
+    def _report_peer(self, rank: int | None, text: str) -> None:
+        if rank is not None:
+            self.control.report_failure(f"their connection broke ({text}).", culprit=rank)
+
+    def _abort_transports(self, error: ShoalError) -> None:
+        """Let whatever aborts the communicator abort all that goes over the transport too."""
+        if self._share is not None:
+            self._share.abort(error)
+        for transport in list(self._transports):
+            transport.abort(error)
+
+    def next_run_name(self) -> str:
+        """Return a name for the next training run, the same on every worker."""
+        self._runs += 1
+        return f"run-{self._runs}"
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell the others that this worker cannot go on, unless another one is to blame."""
+        self.endings.is_interrupted = True
+        if not isinstance(error, WorkerLost):
+            self.control.report_failure(f"{type(error).__name__}: {error}")
+
+    def say_goodbye(self) -> None:
+        """Tell the others how this worker ends. Safe to call twice.
+
+        One that has met an error of the job has failed. Whoever still waits for it learns that it
+        is gone, as if its process had ended.
+        """
+        if self.endings.failure is not None and not self.endings.is_interrupted:
+            self.report_failure(self.endings.failure)
+        self.control.close(is_finished=not self.endings.are_in_the_middle)
+        self.endings.warn(self.world_size)
+        if self._share is not None:
+            self._share.close()
+            self._share = None
+        self.communicator.abort(UsageError("This worker has left the job; start it again."))
+
+    def close(self) -> None:
+        """Say goodbye and free everything. Safe to call twice.
+
+        On rank 0, which serves the control plane, this returns once the others are done as well:
+        they may have steps to make. It does not wait for workers that are lost, or stuck for a
+        deadline, nor if it has failed itself.
+        """
+        global _current  # noqa: PLW0603 - one session per process, as torch has one default group
+        if _current is self:
+            _current = None
+        self.say_goodbye()
+        if self._group is not None and dist.is_initialized():
+            with suppress(RuntimeError, ValueError):  # the user may have destroyed all groups
+                dist.destroy_process_group(self._group)
+            self._group = None
+        if self._service is not None:
+            if self.endings.failure is None:
+                wait_until_deserted(self._service.endpoint, self._key, self.deadline_s)
+            self._service.stop()
+            self._service = None
+
+
+def init(
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    job_key: str | None = None,
+    control_host: str | None = None,
+    control_port: int = 0,
+) -> Session:
+    """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
+
+    Initializes torch.distributed if nobody has, and then ends that too in `shutdown`: gloo, with
+    NCCL for CUDA tensors where a GPU is. Groups that are there already stay as they are.
+    After `init_process_group("shoal")`, strategies go over that transport unless told otherwise.
+    `deadline_s` bounds every wait for other workers. `job_key` (default: SHOAL_JOB_KEY, else a
+    random one that rank 0 hands out through torch's store) authenticates the control plane, which
+    rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
+
+    Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
+    versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot
+    be had.
+    """
+    deadline_s = _checked_deadline(deadline_s, control_port)
+    _check_none_is_open()
+    is_ours = not dist.is_initialized()
+    if is_ours:
+        launch = read_launch()
+        read_master()  # torch does, and would say what is wrong in words of its own
+        show_log(launch.rank)
+        join_processes(launch, deadline_s)
+    else:
+        show_log(dist.get_rank())
+    session = start_session(
+        deadline_s=deadline_s,
+        job_key=job_key or os.environ.get("SHOAL_JOB_KEY"),
+        control_host=control_host or os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        control_port=control_port,
+        shares_group=not is_ours,
+    )
+    session.owns_default_group = is_ours
+    _uncaught.install()
+    atexit.register(shutdown)
+    return session
+
+
+def start_session(
+    *,
+    deadline_s: float,
+    job_key: str | None = None,
+    control_host: str = "127.0.0.1",
+    control_port: int = 0,
+    shares_group: bool = False,
+) -> Session:
+    """Make this process's session on an initialized torch.distributed. See `init`.
+
+    `shares_group` says that torch's default group is somebody else's too: what is not averaged over
+    Shoal's transport then goes over a group of the session's own.
+    """
+    global _current  # noqa: PLW0603 - one session per process, as torch has one default group
+    _check_none_is_open()
+    deadline_s = _checked_deadline(deadline_s, control_port)
+    meeting = meet(job_key, deadline_s)
+    group = None
+    if shares_group or default_group_is_shoal():
+        group = own_group(meeting, deadline_s)
+    session: Session | None = None
+
+    def on_peer_error(rank: int | None, text: str) -> None:
+        if session is None:
+            return
+        if rank is None:
+            _blame_who_left(session)
+            return
+        reason = text.partition("] ")[2].partition(". ")[0] or text  # without gloo's file names
+        session.control.report_failure(f"their connection broke ({reason}).", culprit=rank)
+
+    communicator = TorchCommunicator(
+        deadline_s=deadline_s, process_group=group, on_peer_error=on_peer_error
+    )
+    service = serve_control(meeting, deadline_s, control_host, control_port)
+    try:
+        control = ControlClient(
+            find_control(meeting, deadline_s),
+            meeting.key,
+            meeting.launch.rank,
+            deadline_s,
+            communicator.abort,
+        )
+    except BaseException:
+        if service is not None:
+            service.stop()
+        raise
+    session = _current = Session(meeting, communicator, control, deadline_s, service, group)
+    _log.info(
+        "joined %d workers as one of host %d; the control plane is at %s",
+        session.world_size,
+        session.host,
+        control.endpoint,
+    )
+    return session
+
+
+def _blame_who_left(session: Session) -> None:
+    """Name who has left in the middle of a training, if somebody's connection has ended."""
+    rank = session.control.await_leaver(_LEAVER_S)
+    if rank is not None:
+        message = f"Rank {rank} has left in the middle of a training, without finish()."
+        session.communicator.abort(WorkerLost(message, rank))
+
+
+def _forget_in_child() -> None:
+    """Let a forked process have no session: at its end it would take its parent's apart."""
+    global _current  # noqa: PLW0603 - one session per process, as torch has one default group
+    _current = None
+    atexit.unregister(shutdown)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def default_group_is_shoal() -> bool:
+    """Return whether `init_process_group("shoal")` made torch's default group."""
+    return dist.is_initialized() and "cpu:shoal" in dist.get_backend_config()
+
+
+def _checked_deadline(deadline_s: float, control_port: int) -> float:
+    """Return the deadline as a plain number; raise `UsageError` unless that and the port are."""
+    whole_number(control_port, "The control port (0 for any free one)", low=0, high=65535)
+    return seconds(deadline_s, "The deadline")
+
+
+def _check_none_is_open() -> None:
+    if _current is not None:
+        raise UsageError("shoal.init() was called twice; call shoal.shutdown() in between.")
+
+
+def current_session() -> Session:
+    """Return this process's session. Raises `UsageError` before `init`."""
+    if _current is None:
+        raise UsageError("Call shoal.init() before making a DistributedOptimizer.")
+    return _current
+
+
+def shutdown() -> None:
+    """Leave the job: say goodbye to the others, and destroy the process groups that `init` made.
+
+    Those that were there before stay.
+    """
+    session = _current
+    _uncaught.remove()
+    atexit.unregister(shutdown)
+    if session is None:
+        return
+    session.say_goodbye()
+    if session.owns_default_group and dist.is_initialized():
+        dist.destroy_process_group()
+    session.close()
+    _log.info("left the job")
+
+
+def _report_uncaught(error: BaseException) -> None:
+    if _current is not None:
+        _current.report_failure(error)
+
+
+_uncaught = UncaughtReporter(_report_uncaught)
