@@ -45,7 +45,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	PYTHONPATH=src $(BIN)/lint-imports --no-cache
+	PYTHONPATH=src:benchmarks $(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
 
 format: $(STAMP)
@@ -53,9 +53,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 # Dependencies are pinned in constraints.txt; the stamp follows it, so a changed pin reinstalls.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml benchmarks/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,report,data,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,report,data,dev]' -e benchmarks
 	touch $@
 
 clean:

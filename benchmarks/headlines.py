@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.bench.cluster.verdict import RATIO, TIME
-from shoal.bench.table import number
+from shoal_bench.cluster.verdict import RATIO, TIME
+from shoal_bench.table import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shoal.bench.bench_file import BenchFile
-    from shoal.bench.rows import Row
+    from shoal_bench.bench_file import BenchFile
+    from shoal_bench.rows import Row
 
 _GLOO: Final = ", gloo"
 """How the case of a row ends that is gloo's, on a network where nothing is taken side by side."""

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headlines import cluster_table, loopback_table, transport_table, winners_sentences
-from shoal.bench.bench_file import BenchFile, read_bench_file
-from shoal.bench.cluster.cluster_file import read_cluster_file
-from shoal.bench.cluster.contenders import CONTENDERS
-from shoal.bench.cluster.verdict import RATIO, TIME
-from shoal.bench.loss.profile_file import read_loss_file
-from shoal.bench.loss.table import HEADINGS, answers, cells, describe
-from shoal.bench.loss.verdict import Criterion, judge, target_of
-from shoal.bench.table import number
+from shoal.plan.loss.profile_file import read_loss_file
+from shoal.plan.loss.table import HEADINGS, answers, cells, describe
+from shoal.plan.loss.verdict import Criterion, judge, target_of
+from shoal_bench.bench_file import BenchFile, read_bench_file
+from shoal_bench.cluster.cluster_file import read_cluster_file
+from shoal_bench.cluster.contenders import CONTENDERS
+from shoal_bench.cluster.verdict import RATIO, TIME
+from shoal_bench.table import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.bench.cluster.cluster_file import ClusterFile
-    from shoal.bench.loss.profile_file import LossProfile
-    from shoal.bench.rows import Row
     from shoal.jobs.result import Environment
+    from shoal.plan.loss.profile_file import LossProfile
+    from shoal_bench.cluster.cluster_file import ClusterFile
+    from shoal_bench.rows import Row
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

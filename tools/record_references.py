@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from shoal.bench.reference_flows import PATTERNS, scenario_of
-from shoal.bench.reference_networks import (
+from shoal_bench.reference_flows import PATTERNS, scenario_of
+from shoal_bench.reference_networks import (
     cross_traffic,
     full_buffer,
     incast,
@@ -22,7 +22,7 @@ from shoal.bench.reference_networks import (
     slow_link,
     with_colors,
 )
-from shoal.bench.reference_tools import run_ns3, run_simgrid
+from shoal_bench.reference_tools import run_ns3, run_simgrid
 
 REFERENCE = Path(__file__).parents[1] / "tests" / "core" / "sim" / "reference"
 MANY_SEEDS = tuple(range(1, 41))

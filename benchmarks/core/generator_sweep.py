@@ -19,8 +19,8 @@ from random import Random
 from statistics import mean
 from typing import TypeAlias
 
-from shoal.bench.generator_rate import AVERAGING_NS, STEP_NS, Slowdown, Workload, build
 from shoal.groups.generator_config import GeneratorConfig
+from shoal_bench.generator_rate import AVERAGING_NS, STEP_NS, Slowdown, Workload, build
 
 STEPS = 200
 CLUSTERS = {"8 on 1": (8, 8), "16 on 4": (16, 4)}

@@ -46,22 +46,25 @@ class _Origin(msgspec.Struct, frozen=True):
     vcs_info: _Repository | None = None
 
 
-def install(extras: str) -> str:
-    """Return the command that installs the extras `extras`, such as "report" or "data,text"."""
+def install(extras: str, of: str = "shoal") -> str:
+    """Return the command that installs the extras `extras`, such as "report" or "data,text".
+
+    `of` is the distribution that has them.
+    """
     try:
-        shoal = distribution("shoal")
+        whole = distribution(of)
     except PackageNotFoundError:  # a source tree on the path
         return f"pip install '.[{extras}]' in Shoal's source folder"
-    where = _place(shoal, extras)
+    where = _place(whole, extras)
     if where is not None:
         return f"pip install {where}"
-    needed = _requirements(shoal, extras.split(","))
+    needed = _requirements(whole, extras.split(","))
     return " ".join(["pip install", *(f"'{each}'" for each in needed)])
 
 
-def _place(shoal: Distribution, extras: str) -> str | None:
-    """Return where pip took Shoal from, as an argument for pip; None if that is gone."""
-    noted = shoal.read_text("direct_url.json")
+def _place(whole: Distribution, extras: str) -> str | None:
+    """Return where pip took it from, as an argument for pip; None if that is gone."""
+    noted = whole.read_text("direct_url.json")
     if noted is None:
         return None
     try:
@@ -69,7 +72,7 @@ def _place(shoal: Distribution, extras: str) -> str | None:
     except DataError:
         return None
     if origin.vcs_info is not None:
-        return f"'shoal[{extras}] @ {origin.vcs_info.vcs}+{origin.url}'"
+        return f"'{whole.name}[{extras}] @ {origin.vcs_info.vcs}+{origin.url}'"
     url = urlsplit(origin.url)
     path = Path(unquote(url.path))
     if url.scheme != "file" or not path.exists():
@@ -78,11 +81,11 @@ def _place(shoal: Distribution, extras: str) -> str | None:
     return f"{option}'{path}[{extras}]'"
 
 
-def _requirements(shoal: Distribution, extras: list[str]) -> list[str]:
-    """Return what the extras need, as Shoal's own metadata has it."""
+def _requirements(whole: Distribution, extras: list[str]) -> list[str]:
+    """Return what the extras need, as the metadata has it."""
     found = []
-    for each in shoal.requires or ():
+    for each in whole.requires or ():
         requirement, _, marker = each.partition(";")
         if any(marker.replace("'", '"').strip() == f'extra == "{extra}"' for extra in extras):
             found.append(requirement.strip())
-    return found or ["shoal[" + ",".join(extras) + "]"]
+    return found or [f"{whole.name}[{','.join(extras)}]"]

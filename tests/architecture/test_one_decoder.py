@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from trees import FILES, SHOAL, SHOAL_BENCH, names
 
-SOURCE = Path(__file__).parents[2] / "src" / "shoal"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 DECODERS = re.compile(r"\b(msgspec\.(json|msgpack|toml)\.decode|tomllib\.loads?|json\.loads?)\(")
-EXCEPT = {
-    "bench",  # output of tools and workers that it has started itself
-    "decoding.py",
-}
-FILES = [
-    path for path in sorted(SOURCE.rglob("*.py")) if path.relative_to(SOURCE).parts[0] not in EXCEPT
+FOUND = [
+    path
+    for path in FILES
+    if path != SHOAL / "decoding.py"
+    # the benchmarks read the output of tools and workers that they have started themselves
+    and (SHOAL in path.parents or SHOAL_BENCH / "reproduce" in path.parents)
 ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(SOURCE)) for path in FILES])
+@pytest.mark.parametrize("path", FOUND, ids=names(FOUND))
 def test_nothing_is_decoded_elsewhere(path: Path) -> None:
     found = [match[0] for match in DECODERS.finditer(path.read_text())]
     assert not found, "use shoal.decoding"

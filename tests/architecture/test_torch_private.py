@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from trees import FILES, SHOAL, names
 
-SOURCE = Path(__file__).parents[2] / "src" / "shoal"
-HOME = SOURCE / "runtime" / "torch_private.py"
-TREES = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+HOME = SHOAL / "carriers" / "torch_private.py"
+TREES = {path: ast.parse(path.read_text()) for path in FILES}
 
 OTHERS = {
     "_exit": "os",
@@ -89,7 +89,7 @@ def is_by_name(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id in reading and len(call.args) > 1
 
 
-@pytest.mark.parametrize("path", TREES, ids=[str(path.relative_to(SOURCE)) for path in TREES])
+@pytest.mark.parametrize("path", TREES, ids=names(FILES))
 def test_no_other_file_names_what_torch_calls_private(path: Path) -> None:
     found = sorted(set(private_names(TREES[path])))
     if path == HOME:

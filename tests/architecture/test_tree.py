@@ -5,19 +5,17 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from trees import FILES, names
 
-SOURCE = Path(__file__).parents[2] / "src" / "shoal"
-FILES = sorted(SOURCE.rglob("*.py"))
+if TYPE_CHECKING:
+    from pathlib import Path
+
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py", "base.py"}
-
-
-def names(files: list[Path]) -> list[str]:
-    return [str(path.relative_to(SOURCE)) for path in files]
 
 
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.bench import reference_tools, sim_ns3, sim_simgrid
-from shoal.bench.stand import Stand
 from shoal.errors import ResourceError
+from shoal_bench import reference_tools, sim_ns3, sim_simgrid
+from shoal_bench.stand import Stand
 
 
 def test_sections_without_their_peers_say_so_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

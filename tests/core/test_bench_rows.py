@@ -15,19 +15,19 @@ from rich.console import Console
 
 pytest.importorskip("torch")
 
-from shoal.bench import control_service, group_average
-from shoal.bench.accuracy import POINTS, row_of
-from shoal.bench.bench_file import BenchFile, read_bench_file, write_bench_file
-from shoal.bench.ddp_step import slowest
-from shoal.bench.peers import library as library_module
-from shoal.bench.peers.all_libraries import LIBRARIES, installed
-from shoal.bench.rows import Row, at_least, at_most, comparison, figure
-from shoal.bench.stand import Stand
-from shoal.bench.suite import SYNC_SECTIONS, TRANSPORT_SECTIONS, Estimate, choose_sections
-from shoal.bench.table import print_rows
-from shoal.cli.bench_progress import duration
+from shoal.cli.parts_progress import Estimate, duration
 from shoal.errors import DataError, ResourceError, UsageError
 from shoal.jobs.environment import describe_environment
+from shoal_bench import control_service, group_average
+from shoal_bench.accuracy import POINTS, row_of
+from shoal_bench.bench_file import BenchFile, read_bench_file, write_bench_file
+from shoal_bench.ddp_step import slowest
+from shoal_bench.peers import library as library_module
+from shoal_bench.peers.all_libraries import LIBRARIES, installed
+from shoal_bench.rows import Row, at_least, at_most, comparison, figure
+from shoal_bench.stand import Stand
+from shoal_bench.suite import SYNC_SECTIONS, TRANSPORT_SECTIONS, choose_sections
+from shoal_bench.table import print_rows
 
 PAIRS = [(3.0, 2.0), (8.0, 4.0), (5.0, 5.0)]
 

@@ -12,17 +12,17 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shoal.bench.bench_file import read_bench_file
-from shoal.bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
-from shoal.bench.cluster.contenders import CONTENDERS, Contender, Side
-from shoal.bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
-from shoal.bench.cluster.records import Recorder, read_record
-from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
-from shoal.bench.cluster.suite import Part, Plan, left_to_do, make_plan, run_jobs, with_rows
-from shoal.bench.cluster.task import Task
-from shoal.bench.cluster.verdict import RATIO, entries_of, share_that_names, verdict
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
+from shoal_bench.bench_file import read_bench_file
+from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
+from shoal_bench.cluster.contenders import CONTENDERS, Contender, Side
+from shoal_bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
+from shoal_bench.cluster.records import Recorder, read_record
+from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
+from shoal_bench.cluster.suite import Part, Plan, left_to_do, make_plan, run_jobs, with_rows
+from shoal_bench.cluster.task import Task
+from shoal_bench.cluster.verdict import RATIO, entries_of, share_that_names, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable

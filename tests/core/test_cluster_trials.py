@@ -11,16 +11,20 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shoal.bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
-from shoal.bench.cluster.contenders import CONTENDERS
-from shoal.bench.cluster.outcome import Figures, Key, Outcome
-from shoal.bench.cluster.scenarios import SCENARIOS
-from shoal.bench.cluster.task import Task
-from shoal.bench.cluster.trials import dlcp, ds_sync, ripples
-from shoal.bench.cluster.trials.figures import Trial, TrialFigures, TrialKey
-from shoal.bench.cluster.trials.networks import MIDDLE_CLASS, SHALLOW_BYTES, oversubscribed
-from shoal.bench.cluster.trials.ripples import rows_of_ripples
-from shoal.bench.cluster.trials.studies import (
+from shoal.jobs.environment import describe_environment
+from shoal.switching.routes import check_paths
+from shoal.switching.settings import CLASS_SELECTORS
+from shoal.switching.tables import CAPABLE, COLORS, PLAIN, QUEUES, Count
+from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
+from shoal_bench.cluster.contenders import CONTENDERS
+from shoal_bench.cluster.outcome import Figures, Key, Outcome
+from shoal_bench.cluster.scenarios import SCENARIOS
+from shoal_bench.cluster.task import Task
+from shoal_bench.cluster.trials import dlcp, ds_sync, ripples
+from shoal_bench.cluster.trials.figures import Trial, TrialFigures, TrialKey
+from shoal_bench.cluster.trials.networks import MIDDLE_CLASS, SHALLOW_BYTES, oversubscribed
+from shoal_bench.cluster.trials.ripples import rows_of_ripples
+from shoal_bench.cluster.trials.studies import (
     CASES,
     STUDIES,
     TrialPart,
@@ -28,22 +32,18 @@ from shoal.bench.cluster.trials.studies import (
     make_trials,
     run_trials,
 )
-from shoal.bench.cluster.trials.traffic import Passed, Sent, passed, together
-from shoal.bench.cluster.trials.trial import figures_of
-from shoal.bench.cluster.trials.verdict import rows_of_trials
-from shoal.bench.cluster.trials.work import Work
-from shoal.bench.cluster.trials.worker import StepRecord
-from shoal.jobs.environment import describe_environment
-from shoal.switching.routes import check_paths
-from shoal.switching.settings import CLASS_SELECTORS
-from shoal.switching.tables import CAPABLE, COLORS, PLAIN, QUEUES, Count
+from shoal_bench.cluster.trials.traffic import Passed, Sent, passed, together
+from shoal_bench.cluster.trials.trial import figures_of
+from shoal_bench.cluster.trials.verdict import rows_of_trials
+from shoal_bench.cluster.trials.work import Work
+from shoal_bench.cluster.trials.worker import StepRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.bench.cluster.trials.trial import Variant
-    from shoal.bench.rows import Row
     from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal_bench.cluster.trials.trial import Variant
+    from shoal_bench.rows import Row
 
 WORK = Work(
     dataset="digits",

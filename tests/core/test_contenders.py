@@ -8,9 +8,9 @@ pytest.importorskip("torch")
 
 from torch import nn
 
-from shoal.bench.cluster.contenders import CONTENDERS, INTERVALS, PEERS, Contender, Side
-from shoal.bench.peers.post_local_sgd import PostLocalSGD
-from shoal.bench.peers.torchft import TorchFTDiLoCo, halves_of
+from shoal_bench.cluster.contenders import CONTENDERS, INTERVALS, PEERS, Contender, Side
+from shoal_bench.peers.post_local_sgd import PostLocalSGD
+from shoal_bench.peers.torchft import TorchFTDiLoCo, halves_of
 
 
 def titles(library: type) -> set[str]:

@@ -20,10 +20,10 @@ from shoal.cli.simulate import simulate
 from shoal.jobs.result import ResultFile, read_results, write_results
 from shoal.plan.candidates import Candidate
 from shoal.plan.ranking import Prediction, predict
-from shoal.reproduce.learning import Learned, Learnt, learn
 from shoal.scenario.spec_file import parse_scenario
 from shoal.sweeps import Journal, Run, make_runs, spread_of, with_interval
 from shoal.workloads import recipes
+from shoal_bench.reproduce.learning import Learned, Learnt, learn
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.bench.loopback import (
+from shoal_bench.loopback import (
     NAME,
     PROCESSOR_TARGET,
     TIME_TARGET,

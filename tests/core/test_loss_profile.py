@@ -10,9 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from shoal.bench.loss.arms import LOSSLESS, Arm, arms_of
-from shoal.bench.loss.curves import Curve, part_of_the_way, rounds_to, smoothed
-from shoal.bench.loss.profile_file import (
+from shoal.carriers.transports import LossOptions
+from shoal.cli.profile_loss import profile_loss
+from shoal.errors import DataError, UsageError
+from shoal.jobs.environment import describe_environment
+from shoal.plan.loss.arms import LOSSLESS, Arm, arms_of
+from shoal.plan.loss.curves import Curve, part_of_the_way, rounds_to, smoothed
+from shoal.plan.loss.profile_file import (
     LossFile,
     LossJob,
     LossProfile,
@@ -20,12 +24,8 @@ from shoal.bench.loss.profile_file import (
     read_loss_file,
     write_loss_file,
 )
-from shoal.bench.loss.table import HEADINGS, answers, cells
-from shoal.bench.loss.verdict import Criterion, judge, largest_bound, target_of
-from shoal.carriers.transports import LossOptions
-from shoal.cli.profile_loss import profile_loss
-from shoal.errors import DataError, UsageError
-from shoal.jobs.environment import describe_environment
+from shoal.plan.loss.table import HEADINGS, answers, cells
+from shoal.plan.loss.verdict import Criterion, judge, largest_bound, target_of
 
 EVERY = 10
 STEPS = 400

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.cli.reproduce_combined import combined
-from shoal.reproduce.combined import (
+from shoal.sweeps import Finished
+from shoal_bench.cli.reproduce_combined import combined
+from shoal_bench.reproduce.combined import (
     CARRIERS,
     CONDITIONS,
     SCALES,
@@ -19,7 +20,6 @@ from shoal.reproduce.combined import (
     measure,
     scenario_of,
 )
-from shoal.sweeps import Finished
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ def test_the_command_writes_and_draws_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     some = [replace(ANY, carrier=each) for each in CARRIERS[1:]]
-    monkeypatch.setattr("shoal.reproduce.combined.combinations", lambda *, quick: some)
+    monkeypatch.setattr("shoal_bench.reproduce.combined.combinations", lambda *, quick: some)
     file, plot = tmp_path / "found.json", tmp_path / "found.svg"
     combined(jobs=1, runs=tmp_path / "runs", json=file, plot=plot)
     found = json.loads(file.read_text())["found"]

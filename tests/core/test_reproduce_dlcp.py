@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from shoal.errors import UsageError
-from shoal.reproduce.dlcp import (
+from shoal.sweeps import spread_of
+from shoal_bench.reproduce.dlcp import (
     ABLATION,
     ASSUMED_SHARE,
     BOUND,
@@ -29,9 +30,8 @@ from shoal.reproduce.dlcp import (
     plan,
     timeout_words,
 )
-from shoal.reproduce.dlcp_claims import claims
-from shoal.reproduce.scenarios import read_parts
-from shoal.sweeps import spread_of
+from shoal_bench.reproduce.dlcp_claims import claims
+from shoal_bench.reproduce.scenarios import read_parts
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from shoal.cli.reproduce import reproduce_app
-from shoal.reproduce import ds_sync as paper
-from shoal.reproduce import ds_sync_jobs
-from shoal.reproduce.ds_sync_claims import claims as claims_of
-from shoal.reproduce.ds_sync_jobs import JOBS
-from shoal.reproduce.learning import Learned, Learnt
 from shoal.scenario.spec_file import parse_scenario
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.racks import racks_of
 from shoal.sweeps import Finished, Run
+from shoal_bench.cli.reproduce import reproduce_app
+from shoal_bench.reproduce import ds_sync as paper
+from shoal_bench.reproduce import ds_sync_jobs
+from shoal_bench.reproduce.ds_sync_claims import claims as claims_of
+from shoal_bench.reproduce.ds_sync_jobs import JOBS
+from shoal_bench.reproduce.learning import Learned, Learnt
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""

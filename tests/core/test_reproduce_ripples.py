@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from shoal.cli.reproduce import reproduce_app
 from shoal.errors import DataError, UsageError
-from shoal.reproduce import ripples as paper
-from shoal.reproduce.ds_sync_jobs import JOBS, jobs_on
-from shoal.reproduce.learning import Learned
 from shoal.sim.training.outcome import Outcome
 from shoal.sweeps import Finished, make_runs
+from shoal_bench.cli.reproduce import reproduce_app
+from shoal_bench.reproduce import ripples as paper
+from shoal_bench.reproduce.ds_sync_jobs import JOBS, jobs_on
+from shoal_bench.reproduce.learning import Learned
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""

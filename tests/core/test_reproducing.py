@@ -14,7 +14,7 @@ from shoal.cli import (
     reproduce_ripples,
     reproducing,
 )
-from shoal.cli.reproducing import hand_over, table_of
+from shoal_bench.cli.reproducing import hand_over, table_of
 
 if TYPE_CHECKING:
     from pathlib import Path

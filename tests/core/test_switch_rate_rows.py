@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from shoal.bench.switch_rate import NAME, held_again, rows_of
 from shoal.lab.check.load import Ladder, LoadTest, Step
+from shoal_bench.switch_rate import NAME, held_again, rows_of
 
 
 def step(offered: float, *, error: float = 0.0, delay_s: float = 0.0) -> Step:

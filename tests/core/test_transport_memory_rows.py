@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.bench.transport_memory import NAME, rows_of
+from shoal_bench.transport_memory import NAME, rows_of
 
 
 def looks(first: int) -> dict[str, dict[str, int]]:

@@ -6,9 +6,9 @@ import functools
 
 import pytest
 
-from shoal.bench.emulated_network import COMMANDS
 from shoal.lab.network.fabric import why_not
 from shoal.lab.network.namespaces import obstacle
+from shoal_bench.emulated_network import COMMANDS
 
 reason_to_skip = functools.cache(why_not)
 

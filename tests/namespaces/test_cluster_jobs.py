@@ -15,19 +15,19 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shoal.bench.cluster.contenders import Contender
-from shoal.bench.cluster.job import Runner
-from shoal.bench.cluster.scenarios import SCENARIOS, Scenario
-from shoal.bench.cluster.task import Task
-from shoal.bench.peers.ddp import DDP
-from shoal.bench.peers.ours import Shoal
-from shoal.bench.peers.pooled import Loop, PooledLibrary, Seat
 from shoal.session.warm_up import load_transport
+from shoal_bench.cluster.contenders import Contender
+from shoal_bench.cluster.job import Runner
+from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
+from shoal_bench.cluster.task import Task
+from shoal_bench.peers.ddp import DDP
+from shoal_bench.peers.ours import Shoal
+from shoal_bench.peers.pooled import Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from shoal.bench.cluster.outcome import Outcome
+    from shoal_bench.cluster.outcome import Outcome
 
 pytestmark = pytest.mark.timeout(200)  # the first test compiles
 

@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 from leftovers import references
 
-from shoal.bench.emulated_network import (
+from shoal.compiled.libc import UDP_SEGMENT
+from shoal.errors import ResourceError, UsageError
+from shoal.lab.network.interfaces import SEGMENTATION, offloads
+from shoal.lab.network.namespaces import Namespace, inside, obstacle
+from shoal.wire.interfaces import link_bits_per_s
+from shoal_bench.emulated_network import (
     FRAME_BYTES,
     UDP_BYTES,
     EmulatedNetwork,
     Host,
     Ports,
 )
-from shoal.compiled.libc import UDP_SEGMENT
-from shoal.errors import ResourceError, UsageError
-from shoal.lab.network.interfaces import SEGMENTATION, offloads
-from shoal.lab.network.namespaces import Namespace, inside, obstacle
-from shoal.wire.interfaces import link_bits_per_s
 
 pytestmark = pytest.mark.usefixtures("_emulated_network")
 
@@ -186,7 +186,7 @@ def test_a_missing_command_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_root_of_a_user_namespace_is_enough() -> None:
     code = (
-        "from shoal.bench.emulated_network import *\n"
+        "from shoal_bench.emulated_network import *\n"
         "from shoal.lab.network.interfaces import SEGMENTATION, offloads\n"
         "from shoal.lab.network.namespaces import obstacle\n"
         "assert obstacle(COMMANDS) is None\n"

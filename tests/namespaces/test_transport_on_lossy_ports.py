@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.bench.emulated_network import FRAME_BYTES, EmulatedNetwork, Ports
-from shoal.bench.turns import GLOO, Contender, all_reduce_rounds, blast, push_rounds
 from shoal.jobs.pool import WorkerPool
+from shoal_bench.emulated_network import FRAME_BYTES, EmulatedNetwork, Ports
+from shoal_bench.turns import GLOO, Contender, all_reduce_rounds, blast, push_rounds
 
 pytestmark = pytest.mark.usefixtures("_emulated_network")
 

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shoal.bench.cluster.trials import dlcp, ds_sync
-from shoal.bench.cluster.trials.figures import TrialFigures, TrialKey
-from shoal.bench.cluster.trials.trial import Variant, run_trial
-from shoal.bench.cluster.trials.work import Work
 from shoal.session.warm_up import load_transport
+from shoal_bench.cluster.trials import dlcp, ds_sync
+from shoal_bench.cluster.trials.figures import TrialFigures, TrialKey
+from shoal_bench.cluster.trials.trial import Variant, run_trial
+from shoal_bench.cluster.trials.work import Work
 
 pytestmark = pytest.mark.timeout(300)  # the first test compiles
 

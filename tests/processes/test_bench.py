@@ -23,17 +23,17 @@ pytest.importorskip("torch")
 import torch
 from torch.nn.functional import cross_entropy
 
-from shoal.bench import control_service, ddp_step, group_average, overlap, transport_memory
-from shoal.bench.peers.all_libraries import LIBRARIES
-from shoal.bench.peers.ddp import DDP
-from shoal.bench.peers.hivemind import Hivemind, Swarm
-from shoal.bench.peers.library import RateJob, StepJob
-from shoal.bench.peers.ours import Shoal
-from shoal.bench.peers.pooled import CYCLE, PooledLibrary, Seat
-from shoal.bench.peers.torchft import TorchFTDiLoCo
-from shoal.bench.perceptron import batch_of, local_optimizer, perceptron, training_step
-from shoal.bench.stand import Stand
 from shoal.errors import ResourceError
+from shoal_bench import control_service, ddp_step, group_average, overlap, transport_memory
+from shoal_bench.peers.all_libraries import LIBRARIES
+from shoal_bench.peers.ddp import DDP
+from shoal_bench.peers.hivemind import Hivemind, Swarm
+from shoal_bench.peers.library import RateJob, StepJob
+from shoal_bench.peers.ours import Shoal
+from shoal_bench.peers.pooled import CYCLE, PooledLibrary, Seat
+from shoal_bench.peers.torchft import TorchFTDiLoCo
+from shoal_bench.perceptron import batch_of, local_optimizer, perceptron, training_step
+from shoal_bench.stand import Stand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

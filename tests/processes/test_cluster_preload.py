@@ -21,7 +21,7 @@ PROGRAM = """
 import gc
 from multiprocessing.synchronize import SemLock
 
-import shoal.bench.cluster.preload
+import shoal_bench.cluster.preload
 import shoal.jobs.loaded_means
 import shoal.jobs.loaded_transport
 

@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shoal.bench.loss.arms import LOSSLESS, Arm
-from shoal.bench.loss.profile_file import LossJob, read_loss_file
-from shoal.bench.loss.sweep import DROPPING, make_run, spec_of
 from shoal.cli.profile_loss import profile_loss
 from shoal.jobs.pool import WorkerPool
 from shoal.jobs.run import run_spec
 from shoal.jobs.training import BYTES_DUE, BYTES_LOST
+from shoal.plan.loss.arms import LOSSLESS, Arm
+from shoal.plan.loss.profile_file import LossJob, read_loss_file
+from shoal.plan.loss.sweep import DROPPING, make_run, spec_of
 from shoal.transport.tags import IMPORTANCE, LARGE, NONE, SMALL
 from shoal.workloads import Dataset, load_dataset
 

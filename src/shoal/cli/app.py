@@ -30,6 +30,9 @@ _BY_SIGNAL: Final = 128
 _AGAIN_S: Final = 0.01
 """After which a signal that nobody could be told of is sent again."""
 
+_OF_THE_BENCHMARKS: Final = ("bench", "reproduce")
+"""Commands that another distribution adds."""
+
 _OUTPUT: Final = 1
 """The descriptor of standard output."""
 
@@ -90,10 +93,13 @@ def _run() -> Any:
 
 
 def _commands_of(error: Any) -> str:
-    """Return the list of commands if the first word names no command, else nothing."""
+    """Return which commands there are if the first word names none, else nothing."""
     commands = getattr(getattr(getattr(error, "ctx", None), "command", None), "commands", None)
-    if not commands or not error.format_message().startswith("No such command"):
+    words = error.format_message()
+    if not commands or not words.startswith("No such command"):
         return ""
+    if any(f"'{name}'" in words for name in _OF_THE_BENCHMARKS):
+        return " It comes with the benchmarks: pip install ./benchmarks in Shoal's source folder."
     return f" There are {', '.join(commands)}."
 
 

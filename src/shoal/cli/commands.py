@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import Annotated
+from importlib.metadata import entry_points
+from typing import Annotated, Final
 
 import typer
 
 import shoal
-from shoal.cli.bench import bench_app
 from shoal.cli.demo import demo
 from shoal.cli.doctor import doctor
 from shoal.cli.lab import lab_app
 from shoal.cli.plan import plan
 from shoal.cli.profile_loss import profile_loss
 from shoal.cli.report import report
-from shoal.cli.reproduce import reproduce_app
 from shoal.cli.schedule import schedule
 from shoal.cli.simulate import simulate
 from shoal.cli.train import train
 from shoal.cli.warm_up import warm_up
+
+_GROUP: Final = "shoal.commands"
+"""The entry points by which other distributions, such as `shoal-bench`, add subcommands."""
 
 
 def version() -> None:
@@ -63,7 +65,7 @@ def make_app() -> typer.Typer:
         app.command()(command)
     app.command()(warm_up)
     app.command()(version)
-    app.add_typer(bench_app, name="bench")
     app.add_typer(lab_app, name="lab")
-    app.add_typer(reproduce_app, name="reproduce")
+    for added in sorted(entry_points(group=_GROUP), key=lambda each: each.name):
+        app.add_typer(added.load(), name=added.name)
     return app

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.bench import reference_flows, reference_networks
+from shoal_bench import reference_flows, reference_networks
 
 REFERENCE = Path(__file__).parent / "reference"
 DIFFERS = {

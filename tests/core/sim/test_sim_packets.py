@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.bench.sim_packets import measure
+from shoal_bench.sim_packets import measure
 
 
 @pytest.mark.parametrize("is_full", [False, True])

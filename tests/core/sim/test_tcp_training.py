@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from tcp_networks import GIGABIT, MS
 
-from shoal.bench.sim_transports import measure
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, LinkEvent
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
@@ -19,6 +18,7 @@ from shoal.sim.transports.settings import Transport
 from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import Materials, host_names, star
+from shoal_bench.sim_transports import measure
 
 MARKED = Port(GIGABIT, (Queue(capable=Profile(60_000, 60_000)),) * QUEUES)
 CLUSTER = ClusterSpec(

@@ -1,0 +1,56 @@
+"""A benchmark's result file: the environment and the rows, grown section by section.
+
+Owns reading, merging and writing. Rows of a section that is measured again replace its old ones, so
+a long suite can be interrupted, resumed and repaired in pieces.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.jobs.files import indented_json, read_json, write_whole
+from shoal.jobs.result import Environment
+from shoal_bench.rows import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a benchmark leaves behind."""
+
+    environment: Environment
+    """Where the latest section was measured."""
+
+    rows: list[Row] = []
+    skipped: list[str] = []
+    """One sentence for each thing that could not be measured, beginning with its section's name."""
+
+    def sections(self) -> set[str]:
+        """Return the names of the sections that have rows."""
+        return {row.bench for row in self.rows}
+
+    def merged(
+        self, environment: Environment, section: str, rows: Sequence[Row], skipped: Sequence[str]
+    ) -> BenchFile:
+        """Return this file with what `section` has just measured in place of its old results."""
+        begin = f"{section}: "
+        return BenchFile(
+            environment=environment,
+            rows=[row for row in self.rows if row.bench != section] + list(rows),
+            skipped=[text for text in self.skipped if not text.startswith(begin)]
+            + [begin + text for text in skipped],
+        )
+
+
+def read_bench_file(path: Path) -> BenchFile:
+    """Read a result file. Raises `DataError` when it is absent, truncated or of another kind."""
+    return read_json(path, BenchFile, "a file of `shoal bench`", "choose another name")
+
+
+def write_bench_file(path: Path, file: BenchFile) -> None:
+    """Write `file` as indented JSON; `ResourceError` if that cannot be."""
+    write_whole(path, indented_json(file))

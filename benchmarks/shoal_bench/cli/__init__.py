@@ -1,0 +1,1 @@
+"""The commands `shoal bench` and `shoal reproduce`."""

@@ -1,0 +1,242 @@
+"""`shoal reproduce ds-sync`: the wording, the tables and the figures of that comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from shoal.cli.sweeping import (
+    JobsOption,
+    RayOption,
+    RunsOption,
+    SeedsOption,
+    Sweeping,
+    parse_seeds,
+)
+from shoal.jobs.environment import describe_environment
+from shoal.jobs.result import Environment
+from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.sweeps import with_deviation, with_interval
+from shoal_bench.cli.reproducing import (
+    CAVEAT,
+    DatasetOption,
+    JsonOption,
+    PlotOption,
+    check_files,
+    claims_sentence,
+    claims_table,
+    hand_over,
+    load_data,
+    origin,
+    table_of,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shoal_bench.reproduce.claim import Claim
+    from shoal_bench.reproduce.ds_sync import Accuracy, Timing
+
+_SEEDS, _QUICK_SEEDS = "1-5", "1-2"
+_QUICK_NETWORKS = 2
+_SLOTS = {
+    "ring all-reduce": 0,
+    "hierarchical all-reduce": 1,
+    "SSP": 8,
+    "ASP": 9,
+    "DS-Sync, grid": 3,
+    "DS-Sync, topology": 4,
+}
+"""Of the palette; slots that strategies have elsewhere are theirs here, but for the topology's."""
+
+_READING = (
+    '"94 % better" is read as 1.94 times as fast, the weaker of its two meanings; the other, 94 %'
+    " less time, would be 16.7 times as fast. Best cases are of those who know the same."
+)
+
+
+class DSSyncReport(msgspec.Struct, frozen=True):
+    """DS-Sync's comparison, for files."""
+
+    scenarios: dict[str, str]
+    """Every file that is a part of a scenario."""
+
+    seeds: tuple[int, ...]
+    """With 4 workers; with 16 the first three of them, larger clusters the first."""
+
+    jobs: list[Any]
+    environment: Environment
+    accuracies: list[Any]
+    timings: list[Any]
+    claims: list[Any]
+
+
+def ds_sync(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two networks, two seeds: some minutes.")
+    ] = False,
+    dataset: DatasetOption = None,
+    seeds: SeedsOption = None,
+    jobs: JobsOption = None,
+    ray: RayOption = False,
+    runs: RunsOption = None,
+    json: JsonOption = None,
+    plot: PlotOption = None,
+) -> None:
+    """Simulate the experiments of DS-Sync.
+
+    Accuracy against BSP, time on networks with bottlenecks, up to 1,024 workers.
+    """
+    from shoal_bench.reproduce import ds_sync as paper
+    from shoal_bench.reproduce.ds_sync_claims import claims as claims_of
+    from shoal_bench.reproduce.ds_sync_jobs import jobs_on
+    from shoal_bench.reproduce.scenarios import scenario_text
+
+    check_files(json, plot)
+    repeats = parse_seeds(seeds, _QUICK_SEEDS if quick else _SEEDS)
+    networks = paper.NETWORKS[:_QUICK_NETWORKS] if quick else paper.NETWORKS
+    scales = paper.SCALES[:1] if quick else paper.SCALES
+    chosen = jobs_on(dataset, quick=quick)
+    load_data(each.learnt.dataset for each in chosen)
+    accuracies, timings = paper.reproduce(
+        chosen, networks, scales, repeats, Sweeping(jobs, ray, runs).make, longer=not quick
+    )
+    found = claims_of(chosen, accuracies, timings)
+    files = paper.files(chosen, networks, scales)
+    made_of = f"{origin(files, repeats)} 16 workers: three seeds at most; more: the first."
+
+    def report() -> DSSyncReport:
+        return DSSyncReport(
+            {name: scenario_text(name) for name in files},
+            repeats,
+            list(chosen),
+            describe_environment(),
+            list(accuracies.values()),
+            timings,
+            found,
+        )
+
+    hand_over(
+        (
+            _accuracy_table(list(accuracies.values())),
+            _timing_table([each for each in timings if each.network not in paper.SCALES]),
+            _scale_table([each for each in timings if each.network in paper.SCALES]),
+            claims_table(found),
+        ),
+        made_of,
+        _READING,
+        CAVEAT,
+        json=json,
+        report=report,
+        plot=plot,
+        drawing=lambda: _figures([each.name for each in chosen], timings, found, made_of),
+    )
+
+
+def _accuracy_table(accuracies: Sequence[Accuracy]) -> Table:
+    table = table_of(
+        "Learning: metric of the mean model and of rank 0's after as many steps, mean (deviation)",
+        (
+            *("job", "workers", "network", "strategy", "steps"),
+            *("mean model", "rank 0", "seeds", "steps to it"),
+        ),
+        words=4,
+    )
+    for each in accuracies:
+        table.add_row(
+            each.lesson.job,
+            str(each.workers),
+            "flat" if each.lesson.network == "4" else each.lesson.network,
+            "BSP" if each.lesson.strategy == "ring all-reduce" else each.lesson.strategy,
+            "" if each.lesson.times == 1 else f"{each.lesson.times}x",
+            with_deviation(each.final, ".4f"),
+            with_deviation(each.final_rank0, ".4f"),
+            str(each.final.count),
+            with_interval(each.steps_to_target, ".0f"),
+        )
+    return table
+
+
+def _timing_table(timings: Sequence[Timing]) -> Table:
+    table = table_of(
+        "Time with 16 workers",
+        ("job", "network", "strategy", "ms/step", "wait", "exchange", "s to equal accuracy"),
+        words=3,
+    )
+    for each in timings:
+        seconds = each.seconds_to_target
+        table.add_row(
+            each.job,
+            each.network,
+            each.strategy,
+            with_interval(each.step_ms, ".1f"),
+            f"{each.wait_share:.0%}",
+            f"{each.exchange_share:.0%}",
+            "not met" if seconds is None else f"{seconds:.1f}",
+        )
+    return table
+
+
+def _scale_table(timings: Sequence[Timing]) -> Table:
+    table = table_of(
+        "Beyond the paper: ms per step, racks 4:1 oversubscribed, no learning",
+        ("job", "strategy", *dict.fromkeys(each.network for each in timings)),
+        words=2,
+    )
+    rows: dict[tuple[str, str], list[str]] = {}
+    for each in timings:
+        rows.setdefault((each.job, each.strategy), []).append(f"{each.step_ms.mean:.1f}")
+    for (job, strategy), cells in rows.items():
+        table.add_row(job, strategy, *cells)
+    return table
+
+
+def _figures(
+    jobs: Sequence[str], timings: Sequence[Timing], claims: Sequence[Claim], made_of: str
+) -> str:
+    from shoal_bench.reproduce import ds_sync as paper
+
+    rows: list[list[BarPanel | LinePanel]] = []
+    for job in jobs:
+        of_job = [each for each in timings if each.job == job]
+        networks = dict.fromkeys(e.network for e in of_job if e.network not in paper.SCALES)
+        rows.append(
+            [
+                BarPanel(
+                    f"{job}, {network}",
+                    "virtual seconds to equal accuracy, 16 workers",
+                    [_bar(each) for each in of_job if each.network == network],
+                )
+                for network in networks
+            ]
+        )
+    scales = list(dict.fromkeys(e.network for e in timings if e.network in paper.SCALES))
+    rows.append([_scale_panel(job, scales, timings) for job in jobs])
+    description = claims_sentence("DS-Sync", claims)
+    return draw_charts(rows, description, [made_of, _READING, CAVEAT])
+
+
+def _scale_panel(job: str, scales: Sequence[str], timings: Sequence[Timing]) -> LinePanel:
+    at = {
+        (each.strategy, each.network): each.step_ms.mean
+        for each in timings
+        if each.job == job and each.network in scales
+    }
+    lines = [
+        Line(
+            strategy,
+            _SLOTS[strategy],
+            [at.get((strategy, scale)) for scale in scales],
+            [None] * len(scales),
+            instead="not simulated",
+        )
+        for strategy in dict.fromkeys(strategy for strategy, _ in at)
+    ]
+    return LinePanel(f"{job}, beyond the paper", "ms per step, 4:1", "workers", scales, lines)
+
+
+def _bar(timing: Timing) -> Bar:
+    return Bar(timing.strategy, _SLOTS[timing.strategy], timing.seconds_to_target)

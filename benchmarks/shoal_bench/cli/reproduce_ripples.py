@@ -1,0 +1,259 @@
+"""`shoal reproduce ripples`: the wording, the tables and the figures of that comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from shoal.cli.sweeping import (
+    JobsOption,
+    RayOption,
+    RunsOption,
+    SeedsOption,
+    Sweeping,
+    parse_seeds,
+)
+from shoal.jobs.environment import describe_environment
+from shoal.jobs.result import Environment
+from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.report.palette import HOME_SLOTS
+from shoal.sweeps import with_interval
+from shoal_bench.cli.reproducing import (
+    CAVEAT,
+    DatasetOption,
+    JsonOption,
+    PlotOption,
+    check_files,
+    claims_sentence,
+    claims_table,
+    hand_over,
+    load_data,
+    origin,
+    table_of,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shoal.sweeps import Spread
+    from shoal_bench.reproduce.claim import Claim
+    from shoal_bench.reproduce.ripples import Case, Result, Timed
+
+_SEEDS = "1-3"
+_STEPS = "steps of a worker to the target"
+
+
+class RipplesReport(msgspec.Struct, frozen=True):
+    """Ripples/Prague's comparison, for files."""
+
+    scenario: str
+    """The whole file."""
+
+    seeds: tuple[int, ...]
+    learnt: Any
+    environment: Environment
+    results: list[Any]
+    sweeps: list[Any]
+    timings: list[Any]
+    claims: list[Any]
+
+
+def ripples(
+    quick: Annotated[bool, typer.Option("--quick", help="A small model: few minutes.")] = False,
+    dataset: DatasetOption = None,
+    seeds: SeedsOption = _SEEDS,
+    sweeps: Annotated[
+        bool, typer.Option(help="Group sizes and intervals as well: two thirds of the runs.")
+    ] = True,
+    jobs: JobsOption = None,
+    ray: RayOption = False,
+    runs: RunsOption = None,
+    json: JsonOption = None,
+    plot: PlotOption = None,
+) -> None:
+    """Simulate the experiments of Ripples/Prague.
+
+    Six strategies with equal workers and with a slow one, group sizes and intervals.
+    """
+    from shoal.sim.training.outcome import Outcome
+    from shoal_bench.reproduce import ripples as paper
+    from shoal_bench.reproduce.learning import Learned
+    from shoal_bench.reproduce.scenarios import scenario_text
+
+    check_files(json, plot)
+    repeats = parse_seeds(seeds, _SEEDS)
+    learnt = paper.learnt_on(dataset, quick=quick)
+    load_data([learnt.dataset])
+    main, swept = paper.main_cases(), paper.swept_cases() if sweeps else []
+    todo = paper.runs_of([*main, *swept], repeats, learnt)
+    sweeping = Sweeping(jobs, ray, runs)
+    finished = sweeping.make(todo, Learned)
+    timed = paper.timings_of(sweeping.make(paper.timing_runs(repeats[0]), Outcome))
+    middle = len(main) * len(repeats)
+    results = paper.results_of(main, finished[:middle])
+    swept_results = paper.results_of(swept, finished[middle:]) if sweeps else []
+    found = paper.claims(results, learnt)
+    title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}"
+    made_of = f"{origin([paper.SCENARIO], repeats)} {title}."
+
+    def report() -> RipplesReport:
+        return RipplesReport(
+            scenario_text(paper.SCENARIO),
+            repeats,
+            learnt,
+            describe_environment(),
+            results,
+            swept_results,
+            timed,
+            found,
+        )
+
+    steps = ["not met" if c.iterations is None else f"{c.iterations:.2f}" for c in found]
+    per_step = [f"{each.per_iteration:.2f}" for each in found]
+    hand_over(
+        (
+            _results_table(results, f"Strategies: {title}"),
+            _results_table(swept_results, f"Group sizes and intervals: {title}"),
+            _timing_table(timed),
+            claims_table(found, steps=steps, per_step=per_step),
+        ),
+        made_of,
+        CAVEAT,
+        json=json,
+        report=report,
+        plot=plot,
+        drawing=lambda: _figures(results, swept_results, found, title, made_of),
+    )
+
+
+def _results_table(results: Sequence[Result], title: str) -> Table:
+    table = table_of(
+        title, ("strategy", "slow worker", "s to target", "steps", "ms/step", "wait", "exchange")
+    )
+    for each in results:
+        case = each.case
+        options = dict(case.options)
+        table.add_row(
+            case.strategy + _option_words(options),
+            "-" if case.slowdown == 1 else f"{case.slowdown:g}x",
+            with_interval(each.seconds_to_target, ".2f"),
+            with_interval(each.steps_to_target, ".0f", ""),
+            with_interval(each.step_ms, ".1f"),
+            f"{each.wait_share:.0%}",
+            f"{each.exchange_share:.0%}",
+        )
+    return table
+
+
+def _option_words(options: Mapping[str, int | str]) -> str:
+    if "overlap" in options:
+        return f", {options['overlap']}"
+    return f", groups of {options['group_size']}, every {options['interval']}" if options else ""
+
+
+def _timing_table(timings: Sequence[Timed]) -> Table:
+    """Return what a step takes on every machine, and how long all-reduce takes over Ripples."""
+    machines = list(dict.fromkeys(each.machine.words for each in timings))
+    table = table_of(
+        "What is not known of their machines: ms per step, workers alike, nothing learnt",
+        ("strategy", *machines),
+        words=1,
+    )
+    rows: dict[str, list[str]] = {}
+    for each in timings:
+        name = each.case.strategy + _option_words(dict(each.case.options))
+        rows.setdefault(name, []).append(f"{each.step_ms:.1f}")
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    return table
+
+
+def _figures(
+    results: Sequence[Result],
+    sweeps: Sequence[Result],
+    claims: Sequence[Claim],
+    title: str,
+    made_of: str,
+) -> str:
+    from shoal_bench.reproduce import ripples as paper
+
+    seconds, steps = (
+        [
+            BarPanel(
+                paper.slowdown_words(slowdown).capitalize(),
+                unit,
+                [
+                    _bar(each.case, each.steps_to_target if by_steps else each.seconds_to_target)
+                    for each in results
+                    if each.case.slowdown == slowdown
+                ],
+            )
+            for slowdown in paper.SLOWDOWNS
+        ]
+        for unit, by_steps in (("virtual seconds to the target", False), (_STEPS, True))
+    )
+    options = {
+        "group size": ("group_size", paper.GROUP_SIZES, ("interval", 1)),
+        "interval, steps": ("interval", paper.INTERVALS, ("group_size", paper.USUAL_SIZE)),
+    }
+    lines = [
+        LinePanel(
+            f"By {words}",
+            unit,
+            words,
+            [str(each) for each in values],
+            [
+                _line(sweeps, strategy, slowdown, key, values, fixed, is_time=is_time)
+                for strategy in ("ripples", "ripples-random")
+                for slowdown in paper.SWEPT_SLOWDOWNS
+            ],
+        )
+        for words, (key, values, fixed) in (options.items() if sweeps else ())
+        for unit, is_time in (("virtual seconds to the target", True), ("ms per step", False))
+    ]
+    description = claims_sentence(f"Ripples/Prague, {title},", claims)
+    notes = [made_of, "Whiskers: 95 % interval over the seeds.", CAVEAT]
+    rows: list[Sequence[BarPanel | LinePanel]] = [seconds, steps]
+    if sweeps:
+        rows += [lines[:2], lines[2:]]
+    return draw_charts(rows, description, notes)
+
+
+def _bar(case: Case, met: Spread | None) -> Bar:
+    return Bar(
+        case.strategy + _option_words(dict(case.options)),
+        HOME_SLOTS[case.strategy],
+        None if met is None else met.mean,
+        None if met is None else met.half_width,
+    )
+
+
+def _line(
+    sweeps: Sequence[Result],
+    strategy: str,
+    slowdown: float,
+    key: str,
+    values: Sequence[int],
+    fixed: tuple[str, int],
+    *,
+    is_time: bool,
+) -> Line:
+    """Return one strategy over `values` of the option `key`, the other option being `fixed`."""
+    from shoal_bench.reproduce.ripples import slowdown_words
+
+    at = {
+        dict(r.case.options)[key]: r
+        for r in sweeps
+        if r.case.strategy == strategy and r.case.slowdown == slowdown and fixed in r.case.options
+    }
+    spreads = [at[v].seconds_to_target if is_time else at[v].step_ms for v in values]
+    return Line(
+        f"{strategy}, {slowdown_words(slowdown)}",
+        HOME_SLOTS[strategy],
+        [None if each is None else each.mean for each in spreads],
+        [None if each is None else each.half_width for each in spreads],
+        is_dashed=slowdown != 1,
+    )

@@ -1,0 +1,111 @@
+"""What the papers' commands share: options, files, and how claims and spreads are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from shoal.cli.options import require_writable
+from shoal.errors import UsageError
+from shoal.jobs.files import indented_json, write_whole
+from shoal.report.terminal_table import TERMINAL_WIDTH, output_console
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from shoal_bench.reproduce.claim import Claim
+
+JsonOption = Annotated[Path | None, typer.Option(help="Write runs and claims here.")]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What learns where the paper has CIFAR-10: digits, fashion-mnist, cifar10 or"
+        " cifar10-jpeg. Default: CIFAR-10 if the cache has it and not --quick, else a stand-in."
+    ),
+]
+PlotOption = Annotated[Path | None, typer.Option(help="Draw the figures here, as SVG.")]
+
+CAVEAT = (
+    "A re-implementation from partial sources; smaller models on the data named above stand in for"
+    " the paper's: compare who wins and by about how much."
+)
+
+
+def origin(files: Iterable[str], seeds: Iterable[int]) -> str:
+    """Return the sentence that says what a figure was simulated from."""
+    drawn = ", ".join(map(str, seeds))
+    return f"Scenarios of src/shoal/reproduce: {', '.join(sorted(files))}; seeds {drawn}."
+
+
+def check_files(json: Path | None, plot: Path | None) -> None:
+    """Refuse, before the work, what cannot be written; a plot is SVG."""
+    require_writable(json, plot)
+    if plot is not None and plot.suffix != ".svg":
+        message = f"Plots are SVG files: name one that ends in .svg, not {plot}."
+        raise UsageError(message)
+
+
+def load_data(names: Iterable[str]) -> None:
+    """Have these data sets in the cache before the runs, which would all wait for them.
+
+    Raises `DataError`, which says what to do, for one that cannot be had.
+    """
+    from shoal.workloads import load_dataset
+
+    for name in dict.fromkeys(names):
+        with Console(stderr=True).status(f"looking for {name}"):
+            load_dataset(name)
+
+
+def hand_over(
+    tables: Iterable[Table],
+    *sentences: str,
+    json: Path | None,
+    report: Callable[[], object],
+    plot: Path | None,
+    drawing: Callable[[], str],
+) -> None:
+    """Write what files are named for, and then print: whoever reads may stop in the middle.
+
+    Tables without a row are left out.
+    """
+    if json is not None:
+        write_whole(json, indented_json(report()))
+    if plot is not None:
+        write_whole(plot, drawing().encode(), "the plot")
+    console = output_console(TERMINAL_WIDTH)
+    for table in tables:
+        if table.row_count:
+            console.print(table)
+            console.print()
+    for sentence in sentences:
+        console.print(sentence)
+
+
+def table_of(title: str, names: Sequence[str], *, words: int = 1) -> Table:
+    """Return an empty table; its first `words` columns hold words, the others numbers."""
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place < words else "right")
+    return table
+
+
+def claims_table(claims: Sequence[Claim], **more: Sequence[str]) -> Table:
+    """Return the claims with what was found; columns `more` stand beside ours, by their names."""
+    names = [each.replace("_", " ") for each in more]
+    columns = ("claim", "paper", "ours", *names, "", "what differs")
+    table = table_of("", columns, words=len(columns))
+    for claim, *cells in zip(claims, *more.values(), strict=True):
+        table.add_row(claim.what, claim.paper, claim.ours, *cells, claim.verdict, claim.differs)
+    return table
+
+
+def claims_sentence(system: str, claims: Sequence[Claim]) -> str:
+    """Return the claims as the description of a figure."""
+    return f"{system} again: " + "; ".join(
+        f"{each.what}: paper {each.paper}, ours {each.ours}" for each in claims
+    )

@@ -1,0 +1,230 @@
+"""The suite: which jobs there are, in which order, and going through those that are not done.
+
+Contenders take turns within a scenario, and scenarios within a repeat, so that a drift of the
+machine's speed meets all of them. Every outcome is in the file before the next job begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from shoal.arguments import unknown
+from shoal.errors import UsageError
+from shoal_bench.cluster.contenders import CONTENDERS, Contender
+from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
+from shoal_bench.cluster.task import Task
+from shoal_bench.cluster.trials.ripples import rows_of_ripples
+from shoal_bench.cluster.trials.verdict import rows_of_trials
+from shoal_bench.cluster.verdict import entries_of, rows_of
+
+if TYPE_CHECKING:
+    from shoal.jobs.result import Environment
+    from shoal_bench.cluster.cluster_file import ClusterFile
+    from shoal_bench.cluster.outcome import Key, Outcome
+
+_OVERHEAD_S: Final = 3.0
+"""What a job takes beside its training: hosts, processes, meeting, judging."""
+
+_FULL_REPEATS: Final = 3
+_FULL: Final = Task(
+    dataset="text-stdlib",
+    model="char-gpt:1x128",
+    batch_size=2,
+    workers=8,
+    compute_ms=150.0,
+    seconds=60.0,
+    target_loss=2.55,
+    megabits=50,
+)
+_QUICK: Final = Task(
+    dataset="text-stdlib",
+    model="char-gpt:1x128",
+    batch_size=2,
+    workers=4,
+    compute_ms=50.0,
+    seconds=3.0,
+    target_loss=2.85,
+    megabits=100,
+    looks=30,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured."""
+
+    task: Task
+    repeats: int
+    scenarios: tuple[Scenario, ...]
+    contenders: tuple[Contender, ...]
+
+    def jobs(self) -> list[Part]:
+        """Return all jobs in their order."""
+        return [
+            Part(scenario, contender, repeat, self.task)
+            for repeat in range(self.repeats)
+            for scenario in self.scenarios
+            for contender in self.contenders
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A job, as what shows progress sees it."""
+
+    scenario: Scenario
+    contender: Contender
+    repeat: int
+    task: Task
+
+    @property
+    def name(self) -> str:
+        """The scenario."""
+        return self.scenario.name
+
+    @property
+    def summary(self) -> str:
+        """The contender."""
+        return self.contender.name
+
+    def seconds(self, *, quick: bool) -> float:
+        """Return about how long it takes."""
+        return self.task.seconds + _OVERHEAD_S
+
+
+class Runs(Protocol):
+    """Whoever runs jobs: `job.Runner`."""
+
+    def key(self, scenario: Scenario, contender: Contender, repeat: int) -> Key:
+        """Return a job's name in the file."""
+        ...
+
+    def run(
+        self,
+        scenario: Scenario,
+        contender: Contender,
+        repeat: int,
+        on_tick: Callable[[float], None],
+    ) -> Outcome:
+        """Return a job's outcome."""
+        ...
+
+
+class Shows(Protocol):
+    """Whoever shows progress: `cli.bench_progress.PartsProgress`."""
+
+    def begin(self, section: Part) -> None:
+        """Show that a job begins."""
+        ...
+
+    def note(self, text: str, share: float) -> None:
+        """Show which share of it is done."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        ...
+
+
+def make_plan(
+    *,
+    quick: bool,
+    only: Sequence[str] = (),
+    repeats: int | None = None,
+    studies: Sequence[str] = (),
+) -> Plan:
+    """Return the whole suite, a part of it if `quick`, or what `only` names.
+
+    Those are scenarios and contenders; names of one kind leave the other kind whole. `repeats` is
+    how often each job runs, None for the usual. Raises `UsageError` for an unknown name, and for
+    less than one repeat. `studies` are other names that a user may have meant.
+    """
+    if repeats is not None and repeats < 1:
+        message = f"--repeats must be at least 1, not {repeats}."
+        raise UsageError(message)
+    known = [*(each.name for each in SCENARIOS), *(each.name for each in CONTENDERS), *studies]
+    for name in only:
+        if name not in known:
+            fault = "No scenario, contender or study is called"
+            raise UsageError(unknown(fault, name, known))
+    plan = Plan(_FULL, _FULL_REPEATS, SCENARIOS, CONTENDERS)
+    if quick:
+        plan = Plan(
+            _QUICK,
+            1,
+            tuple(each for each in SCENARIOS if each.in_quick),
+            tuple(each for each in CONTENDERS if each.in_quick),
+        )
+    scenarios = tuple(each for each in SCENARIOS if each.name in only)
+    contenders = tuple(each for each in CONTENDERS if each.name in only)
+    return replace(
+        plan,
+        repeats=plan.repeats if repeats is None else repeats,
+        scenarios=scenarios or plan.scenarios,
+        contenders=contenders or plan.contenders,
+    )
+
+
+def left_to_do(plan: Plan, file: ClusterFile, runner: Runs) -> list[Part]:
+    """Return the jobs of `plan` that have no outcome in `file`, or could not be tried then."""
+    left = []
+    for job in plan.jobs():
+        found = file.find(runner.key(job.scenario, job.contender, job.repeat))
+        if found is None or found.skipped:
+            left.append(job)
+    return left
+
+
+def run_jobs(
+    jobs: Sequence[Part],
+    file: ClusterFile,
+    runner: Runs,
+    shows: Shows,
+    save: Callable[[ClusterFile], None],
+    environment: Callable[[], Environment],
+) -> ClusterFile:
+    """Run `jobs`, save the file after each of them, and return it."""
+    for job in jobs:
+        shows.begin(job)
+        task = job.task
+
+        def on_tick(elapsed_s: float, task: Task = task, job: Part = job) -> None:
+            shows.note(job.summary, elapsed_s / (task.seconds + _OVERHEAD_S))
+
+        outcome = runner.run(job.scenario, job.contender, job.repeat, on_tick)
+        for what, why in (("skipped", outcome.skipped), ("failed", outcome.failed)):
+            if why:
+                shows.say(f"{job.name}: {job.summary} {what}: {why}")
+        file = with_rows(file.with_outcome(environment(), outcome))
+        save(file)
+    return file
+
+
+def with_rows(file: ClusterFile) -> ClusterFile:
+    """Return `file` with the rows and the sentences that its outcomes make."""
+    sides = {each.name: each.side for each in CONTENDERS}
+    rows = []
+    for task in dict.fromkeys(outcome.key.task for outcome in file.outcomes):
+        chosen = [outcome for outcome in file.outcomes if outcome.key.task == task]
+        for scenario in SCENARIOS:
+            entries = entries_of(chosen, scenario.name, sides)
+            made = rows_of(scenario, entries, task.target_loss)
+            rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
+        made = rows_of_ripples(chosen)
+        rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
+    sentences = dict.fromkeys(
+        f"{outcome.key.scenario}: {outcome.key.contender}: {outcome.skipped or outcome.failed}"
+        for outcome in file.outcomes
+        if outcome.figures is None
+    )
+    sentences |= dict.fromkeys(
+        f"{trial.key.case}: {trial.key.variant}: {trial.failed}"
+        for trial in file.trials
+        if trial.failed
+    )
+    rows += rows_of_trials(file.trials)
+    return msgspec.structs.replace(file, rows=rows, skipped=list(sentences))

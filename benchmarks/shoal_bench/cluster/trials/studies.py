@@ -1,0 +1,202 @@
+"""The list of studies, which trials they are made of, and going through those that are not done.
+
+Variants take turns within a repeat of a case, so that a drift of the machine's speed meets all of
+them, and ratios are of trials of one repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from shoal_bench.cluster.suite import with_rows
+from shoal_bench.cluster.trials import dlcp, ds_sync
+from shoal_bench.cluster.trials.figures import TrialKey
+from shoal_bench.cluster.trials.work import Work
+
+if TYPE_CHECKING:
+    from shoal.jobs.result import Environment
+    from shoal_bench.cluster.cluster_file import ClusterFile
+    from shoal_bench.cluster.trials.figures import Trial
+    from shoal_bench.cluster.trials.trial import Variant
+
+_OVERHEAD_S: Final = 5.0
+"""What a trial takes beside its steps."""
+
+_WORK: Final = Work(
+    dataset="digits",
+    model="mlp:224x3",
+    workers=8,
+    steps=53,
+    layer_ms=2.0,
+    megabits=20,
+    bucket_bytes=64 << 10,
+    learning_rate=0.1,
+)
+_STEP_S: Final = 0.6
+"""About how long a step takes."""
+
+
+class Variants(Protocol):
+    """Makes a case's variants."""
+
+    def __call__(self, work: Work, *, every: bool) -> Sequence[Variant]:
+        """Return them; without `every`, those that a quick look needs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Variants that are held against each other."""
+
+    study: str
+    name: str
+    title: str
+    variants: Variants
+    steps: int
+    quick_steps: int | None
+    """None: nothing for a quick look."""
+    repeats: int
+
+    def work(self, *, quick: bool) -> Work:
+        """Return what is trained."""
+        steps = self.quick_steps if quick and self.quick_steps is not None else self.steps
+        return msgspec.structs.replace(_WORK, steps=steps)
+
+
+DLCP, DS_SYNC = "dlcp", "ds-sync"
+STUDIES: Final = (DLCP, DS_SYNC)
+"""What `--only` may name."""
+
+_STAR: Final = "7 to 1 at every port, ports that hold ten packets"
+_LEARNT: Final = 100
+"""Steps after which the model's accuracy changes by one image in 359 at most, in 200 more."""
+
+CASES: Final = (
+    Case(DLCP, "dlcp-incast", f"direct all-reduce, {_STAR}", dlcp.INCAST.variants, 30, 8, 2),
+    Case(DLCP, "dlcp-push", f"parameter servers, {_STAR}", dlcp.PUSH.variants, 30, 8, 1),
+    Case(
+        DLCP,
+        "dlcp-bursts",
+        "direct all-reduce, two leaves and two spines, bursts of others' traffic",
+        dlcp.BURSTS.variants,
+        24,
+        8,
+        1,
+    ),
+    *(
+        Case(
+            DLCP,
+            name + dlcp.TRAINED,
+            "all on, all off, until all is learnt",
+            ends,
+            _LEARNT,
+            None,
+            6,
+        )
+        for name, ends in (
+            ("dlcp-incast", dlcp.INCAST.ends),
+            ("dlcp-push", dlcp.PUSH.ends),
+            ("dlcp-bursts", dlcp.BURSTS.ends),
+        )
+    ),
+    Case(
+        DS_SYNC,
+        "ds-sync-oversubscribed",
+        "two leaves behind trunks of a quarter of their rate",
+        ds_sync.variants,
+        23,
+        8,
+        1,
+    ),
+)
+"""In the order in which they are measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPart:
+    """A trial, as what shows progress sees it."""
+
+    case: Case
+    variant: Variant
+    key: TrialKey
+
+    @property
+    def name(self) -> str:
+        """The case."""
+        return self.case.name
+
+    @property
+    def summary(self) -> str:
+        """The variant."""
+        return self.variant.name
+
+    def seconds(self, *, quick: bool) -> float:
+        """Return about how long it takes."""
+        return self.key.work.steps * _STEP_S + _OVERHEAD_S
+
+
+class Shows(Protocol):
+    """Whoever shows progress: `cli.bench_progress.PartsProgress`."""
+
+    def begin(self, section: TrialPart) -> None:
+        """Show that a trial begins."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        ...
+
+
+def make_trials(
+    studies: Collection[str], *, quick: bool, repeats: int | None = None
+) -> list[TrialPart]:
+    """Return the trials of `studies`, or of cases of them, in their order.
+
+    `quick` leaves out variants, steps and repeats; `repeats` is how often each is made, None for
+    the usual.
+    """
+    parts = []
+    for case in CASES:
+        if not {case.study, case.name} & set(studies) or (quick and case.quick_steps is None):
+            continue
+        work = case.work(quick=quick)
+        variants = case.variants(work, every=not quick)
+        parts += [
+            TrialPart(
+                case,
+                variant,
+                TrialKey(case=case.name, variant=variant.name, repeat=repeat, work=work),
+            )
+            for repeat in range(repeats or (1 if quick else case.repeats))
+            for variant in variants
+        ]
+    return parts
+
+
+def left_to_try(parts: Sequence[TrialPart], file: ClusterFile) -> list[TrialPart]:
+    """Return those of `parts` that have no figures in `file`."""
+    done = {trial.key for trial in file.trials if trial.figures is not None}
+    return [part for part in parts if part.key not in done]
+
+
+def run_trials(
+    parts: Sequence[TrialPart],
+    file: ClusterFile,
+    run: Callable[[TrialPart], Trial],
+    shows: Shows,
+    save: Callable[[ClusterFile], None],
+    environment: Callable[[], Environment],
+) -> ClusterFile:
+    """Make the trials, save the file after each of them, and return it."""
+    for part in parts:
+        shows.begin(part)
+        trial = run(part)
+        if trial.failed:
+            shows.say(f"{part.name}: {part.summary} failed: {trial.failed}")
+        file = with_rows(file.with_trial(environment(), trial))
+        save(file)
+    return file

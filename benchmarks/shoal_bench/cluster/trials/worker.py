@@ -1,0 +1,101 @@
+"""What a worker does in a trial: joins, trains its steps, and says what it has seen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shoal.lab.network.interfaces import address_of
+from shoal.session.session import current_session
+from shoal.workloads import load_dataset
+from shoal_bench.cluster.task import vector_of
+from shoal_bench.cluster.trials.traffic import Sent, sent_of
+from shoal_bench.cluster.trials.work import Work, pace
+from shoal_bench.peers.pooled import PooledLibrary, Seat
+from shoal_bench.perceptron import training_step
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TrialJob:
+    """What a worker is told at its start."""
+
+    library: PooledLibrary
+    work: Work
+    seed: int
+    environment: tuple[tuple[str, str], ...]
+    """Variables for Shoal's transport."""
+    workers_per_host: int | None
+    """What Shoal is told; None: the truth."""
+    directory: str
+    data_directory: Path | None
+    congestion_control: str = "cubic"
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return self.work.workers
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """What a worker has seen. Times in seconds since the beginning, by step."""
+
+    begins: list[float] = field(default_factory=list)
+    """Of forward passes. What a step leaves under way is waited for in the next one."""
+    fronts: list[float] = field(default_factory=list)
+    """When the first layer had passed forward, which waits for its own gradients at most."""
+    backs: list[float] = field(default_factory=list)
+    """When the last layer had."""
+    sent: Sent | None = None
+    """What the transport says, if it is ours."""
+    model: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    """The parameters at the end."""
+
+
+def run_steps(rank: int, job: TrialJob, connection: Connection) -> None:
+    """Train `work.steps` steps between being told to begin and saying what there was to see."""
+    os.environ.update(job.environment)
+    library, work = job.library, job.work
+    dataset = load_dataset(work.dataset, job.data_directory)
+    address = address_of(rank)
+    with contextlib.ExitStack() as services:
+        if rank == 0:
+            connection.send(services.enter_context(library.launch(work.workers, address)))
+        seat = Seat(rank, work.workers, connection.recv(), address, work.optimizer_of)
+        library.join(seat)
+        if job.workers_per_host is not None:
+            current_session().pretend_hosts(job.workers_per_host)
+        model = work.model_for(dataset, job.seed)
+        record, start = StepRecord(), float("inf")
+        layers = sum(any(True for _ in m.parameters(recurse=False)) for m in model.modules())
+
+        def on_forward(number: int) -> None:
+            for which, times in ((0, record.fronts), (layers - 1, record.backs)):
+                if number == which:
+                    times.append(time.monotonic() - start)
+
+        pace(model, work.layer_ms / 1000, on_forward)
+        loop = library.loop(seat, model)
+        data = work.batches_of(dataset, rank, job.seed)
+        connection.send("ready")
+        start = connection.recv()
+        time.sleep(max(0.0, start - time.monotonic()))
+        for _ in range(work.steps):
+            record.begins.append(time.monotonic() - start)
+            training_step(loop.model, next(data), loop.zero_grad, loop.update)
+        loop.close()
+        stats = loop.stats()
+        record.sent = None if stats is None else sent_of(stats)
+        record.model = vector_of(model)
+        connection.send(record)
+        threading.Event().wait()  # others may still need what this process serves

@@ -1,0 +1,45 @@
+"""Section `gpu`: sums of tensors on a GPU, Shoal's transport against gloo, over loopback.
+
+As in section `loopback`, but for where the tensors lie: both copy them to the host and back. All
+ranks share one GPU, which so makes all their copies. NCCL is no contender, for it wants a GPU for
+each rank and a network of its own. Skipped where there is no GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from shoal_bench import loopback
+
+if TYPE_CHECKING:
+    from shoal.jobs.worker import WorkerContext
+    from shoal_bench.rows import Row
+    from shoal_bench.stand import Stand
+
+NAME = "gpu"
+
+
+def measure(stand: Stand) -> list[Row]:
+    """Return time and processor time, as section `loopback` does."""
+    if not torch.cuda.is_available():
+        stand.skip("there is no CUDA GPU here.")
+        return []
+    repeats = stand.choose(full=15, quick=5)
+    cases = [(ranks, megabytes) for ranks in loopback.RANKS for megabytes in loopback.MEGABYTES]
+    rows: list[Row] = []
+    for done, (ranks, megabytes) in enumerate(cases):
+        stand.note(f"{ranks} ranks, {megabytes} MB", done, len(cases))
+        pool = stand.pool(ranks)
+        gpu = pool.call(name_of_gpu)[0]
+        ways = loopback.usual_ways(ranks)
+        by_rank = pool.call(loopback.compare, megabytes * 1_000_000, repeats, ways, "cuda")
+        case = f"{ranks} ranks on one {gpu}, {megabytes} MB"
+        rows += loopback.rows_of(NAME, case, megabytes, by_rank, ways)
+    return rows
+
+
+def name_of_gpu(_context: WorkerContext) -> str:
+    """Return what the GPU is called. A task for the pool."""
+    return torch.cuda.get_device_name()

@@ -1,0 +1,216 @@
+"""Section `loopback`: Shoal's transport against gloo, all-reduce over clean loopback.
+
+All sum the same buffer over the same processes, one after the other in alternating order; the time
+is that of the slowest rank, processor time that of all ranks and all their threads. Packets are of
+1,500 bytes, as on Ethernet; gloo's TCP uses loopback's 64 KiB segments, as it does by default.
+Where there are cores for that, ours has as many lanes as it usually has, and also one and four.
+Targets are for the algorithm that such a sum takes unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from shoal.collectives.choice import choose_sum
+from shoal.session.card_exchange import over_board
+from shoal.session.open_transport import open_transport
+from shoal.wire.opening import lane_count_of
+from shoal.wire.settings import from_environment
+from shoal_bench.rows import Row, Target, at_least, at_most, comparison
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shoal.jobs.worker import WorkerContext
+    from shoal_bench.stand import Stand
+
+NAME = "loopback"
+RANKS = (2, 4, 8)
+ALGORITHMS = ("direct", "ring")
+MEGABYTES = (25, 100)
+MOST_LANES = 4
+TIME_TARGET = at_least(1.0)
+PROCESSOR_TARGET = at_most(1.2)
+
+_WARM_UP = 3
+_DEADLINE_S = 60.0
+
+
+def measure(stand: Stand) -> list[Row]:
+    """Return time and processor time, for every number of ranks, size of buffer and algorithm."""
+    repeats = stand.choose(full=15, quick=5)
+    rows: list[Row] = []
+    for number, ranks in enumerate(RANKS):
+        for which, megabytes in enumerate(MEGABYTES):
+            done = number * len(MEGABYTES) + which
+            stand.note(f"{ranks} ranks, {megabytes} MB", done, len(RANKS) * len(MEGABYTES))
+            num_bytes = megabytes * 1_000_000
+            unasked = choose_sum(ranks, num_bytes, ranks, keeps_apart=False)
+            ways = sorted(usual_ways(ranks), key=lambda way: way.algorithm != unasked)
+            ways += [Way(unasked, lanes) for lanes in _other_lanes(ranks, ways[0].lanes)]
+            by_rank = stand.pool(ranks).call(compare, num_bytes, repeats, ways)
+            case, usual, others = f"{ranks} ranks, {megabytes} MB", ways[:1], ways[1:]
+            rows += rows_of(NAME, case, megabytes, by_rank, usual, TIME_TARGET, PROCESSOR_TARGET)
+            rows += rows_of(NAME, case, megabytes, by_rank, others, first=1)
+    return rows
+
+
+class Way(NamedTuple):
+    """How Shoal makes a sum: by which algorithm, over how many lanes."""
+
+    algorithm: str
+    lanes: int
+
+    @property
+    def label(self) -> str:
+        """What rows call it."""
+        return self.algorithm if self.lanes == 1 else f"{self.algorithm}, {self.lanes} lanes"
+
+
+def usual_ways(ranks: int) -> list[Way]:
+    """Return a way for each algorithm, with as many lanes as that many ranks have here."""
+    lanes = lane_count_of(from_environment(), ranks)
+    return [Way(algorithm, lanes) for algorithm in ALGORITHMS]
+
+
+def _other_lanes(ranks: int, usual: int) -> list[int]:
+    """Return numbers of lanes to compare the usual one with: those for which there are cores."""
+    cores = len(os.sched_getaffinity(0))
+    return [lanes for lanes in (1, MOST_LANES) if lanes != usual and lanes * ranks <= cores]
+
+
+class Sample(NamedTuple):
+    """What a sum took: milliseconds of elapsed time, and of this process's processors."""
+
+    elapsed_ms: float
+    processor_ms: float
+
+
+Samples = list[tuple[Sample, ...]]
+"""Of each repeat: one for each way, then gloo's."""
+
+
+def rows_of(
+    section: str,
+    case: str,
+    megabytes: int,
+    by_rank: Sequence[Samples],
+    ways: Sequence[Way],
+    time_target: Target | None = None,
+    processor_target: Target | None = None,
+    *,
+    first: int = 0,
+) -> list[Row]:
+    """Return the rows of one case of a section, from every rank's samples.
+
+    `ways` are those that stand from place `first` on among the samples.
+    """
+    rows: list[Row] = []
+    for place, way in enumerate(ways, first):
+        elapsed, processor = [], []
+        for repeat in zip(*by_rank, strict=True):
+            ours, theirs = [each[place] for each in repeat], [each[-1] for each in repeat]
+            elapsed.append(
+                (max(each.elapsed_ms for each in ours), max(each.elapsed_ms for each in theirs))
+            )
+            processor.append(
+                (
+                    sum(each.processor_ms for each in ours) / megabytes,
+                    sum(each.processor_ms for each in theirs) / megabytes,
+                )
+            )
+        rows += [
+            comparison(
+                section,
+                f"{case}, {way.label}",
+                "time, gloo / ours",
+                "ms",
+                elapsed,
+                peer="gloo all_reduce",
+                inverse=True,
+                target=time_target,
+            ),
+            comparison(
+                section,
+                f"{case}, {way.label}",
+                "processor seconds per gigabyte reduced, ours / gloo's",
+                "s/GB",
+                processor,
+                peer="gloo all_reduce",
+                target=processor_target,
+            ),
+        ]
+    return rows
+
+
+def compare(
+    context: WorkerContext,
+    num_bytes: int,
+    repeats: int,
+    ways: Sequence[Way],
+    device: str = "cpu",
+) -> Samples:
+    """Return this rank's samples of sums of a tensor on `device`. A task for the pool."""
+    session = context.session
+    transports = {
+        lanes: open_transport(
+            session.rank,
+            session.world_size,
+            over_board(
+                session.facts,
+                session.rank,
+                session.world_size,
+                _DEADLINE_S,
+                name=session.next_run_name(),
+            ),
+            deadline_s=_DEADLINE_S,
+            lane_count=lanes,
+        )
+        for lanes in dict.fromkeys(way.lanes for way in ways)
+    }
+    buffer = torch.ones(num_bytes // 4, device=device)
+    finish = torch.cuda.synchronize if buffer.is_cuda else _nothing
+    contenders = len(ways) + 1
+    samples: Samples = []
+    try:
+        for repeat in range(_WARM_UP + repeats):
+            taken = [Sample(0.0, 0.0)] * contenders
+            for turn in range(contenders):
+                which = (turn + repeat) % contenders
+                buffer.fill_(1.0)
+                finish()
+                dist.barrier()
+                begin, spent = time.perf_counter(), _processor_s()
+                if which < len(ways):
+                    transport = transports[ways[which].lanes]
+                    transport.algorithm = ways[which].algorithm
+                    transport.all_reduce(buffer).wait()
+                else:
+                    dist.all_reduce(buffer)
+                finish()
+                elapsed = time.perf_counter() - begin
+                dist.barrier()  # others may still need this process to answer
+                taken[which] = Sample(elapsed * 1000, (_processor_s() - spent) * 1000)
+                if buffer[0] != session.world_size or buffer[-1] != session.world_size:
+                    raise AssertionError("the sum is wrong")
+            if repeat >= _WARM_UP:
+                samples.append(tuple(taken))
+    finally:
+        for transport in transports.values():
+            transport.close()
+    return samples
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _processor_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

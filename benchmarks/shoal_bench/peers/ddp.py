@@ -1,0 +1,76 @@
+"""PyTorch's DistributedDataParallel: its defaults, or one of its communication hooks.
+
+On gloo; or on Shoal's backend, in which nothing but the transport is another.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal, final
+
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    fp16_compress_hook,
+    fp16_compress_wrapper,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from shoal_bench.peers.ours import Shoal
+from shoal_bench.peers.pooled import DEADLINE_S, Loop, PooledLibrary, Seat
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_RANK: Final = 4
+"""Of PowerSGD's approximation; its paper trains with 1 to 4."""
+_FIRST_STEPS: Final = 2
+"""Not compressed; the fewest that it allows with its error feedback."""
+_ONE_BUCKET_MB: Final = 10_000
+"""With several buckets its chained collectives do not keep one order on gloo."""
+
+
+@final
+class DDP(PooledLibrary):
+    """All-reduce of gradients in buckets, overlapped with backward.
+
+    `hook` is "" (none), "fp16", "PowerSGD", or "PowerSGD-fp16", of which the factors are float16.
+    """
+
+    package = "torch"
+
+    def __init__(self, hook: str = "", backend: Literal["gloo", "shoal"] = "gloo") -> None:
+        self._hook, self._backend = hook, backend
+        self.is_ours = backend == "shoal"
+
+    @property
+    def title(self) -> str:
+        """Its name, with the hook."""
+        name = f"PyTorch DDP, {self._hook} hook" if self._hook else "PyTorch DDP"
+        return f"{name}, on Shoal's backend" if self.is_ours else name
+
+    def join(self, _seat: Seat) -> None:
+        """Join the job."""
+        dist.init_process_group(self._backend, timeout=timedelta(seconds=DEADLINE_S))
+
+    @property
+    def counterpart(self) -> PooledLibrary:
+        """The same algorithm."""
+        return Shoal("all-reduce")
+
+    def loop(self, seat: Seat, model: nn.Module) -> Loop:
+        """Return the usual training loop."""
+        if self._hook.startswith("PowerSGD"):
+            wrapped = DistributedDataParallel(model, bucket_cap_mb=_ONE_BUCKET_MB)
+            state = PowerSGDState(
+                None, matrix_approximation_rank=_RANK, start_powerSGD_iter=_FIRST_STEPS
+            )
+            is_half = self._hook == "PowerSGD-fp16"
+            hook = fp16_compress_wrapper(powerSGD_hook) if is_half else powerSGD_hook
+            wrapped.register_comm_hook(state, hook)
+        else:
+            wrapped = DistributedDataParallel(model)
+        if self._hook == "fp16":
+            wrapped.register_comm_hook(None, fp16_compress_hook)
+        optimizer = seat.make_optimizer(wrapped.parameters())
+        return Loop(wrapped, optimizer.zero_grad, optimizer.step)

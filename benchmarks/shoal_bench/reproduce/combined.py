@@ -1,0 +1,160 @@
+"""Beyond the papers: who synchronises with whom times what carries it, packet by packet.
+
+DLCP's papers run a parameter server and all-reduce over their transport, DS-Sync's and Ripples'
+run their groups over a transport that repairs everything. Here each is over the others, among 64
+to 1,024 workers whose links lose packets, and with one of the workers slow. Only time passes: what
+lost parts of sums do to learning is measured with fewer workers (`dlcp`, `shoal profile-loss`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from shoal.sim.training.simulation import simulate
+from shoal.sweeps import Finished, Run
+from shoal_bench.reproduce.scenarios import losing, read_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shoal.scenario.training_spec import Scenario, StrategySpec
+    from shoal.sim.training.outcome import Outcome
+
+JOB, STRATEGIES = "combined-deepfm.toml", "combined-strategies.toml"
+SCALES: Final = ("64", "256", "1024")
+"""Workers, one on each host, in racks whose uplinks carry a quarter of what their hosts send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """A transport, and how much of a contribution it may lose."""
+
+    name: str
+    transport: str
+    loss_bound: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What is wrong with the cluster."""
+
+    name: str
+    loss: float = 0.0
+    """Of every link, either way."""
+    slowdown: float = 1.0
+    """Of the first worker."""
+
+
+CARRIERS: Final = (
+    Carrier("Shoal's, 10 % may get lost", "shoal", 0.1),
+    Carrier("Shoal's, exact", "shoal"),
+    Carrier("TCP (CUBIC)", "cubic"),
+)
+LOSSY: Final = Condition("0.1 % loss", 0.001)
+CONDITIONS: Final = (
+    Condition("no loss"),
+    LOSSY,
+    Condition("1 % loss", 0.01),
+    Condition("0.1 % loss, a worker 5x slower", 0.001, 5.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """A strategy over a carrier, on a cluster in some condition."""
+
+    strategy: str
+    carrier: Carrier
+    scale: str
+    condition: Condition
+
+    @property
+    def name(self) -> str:
+        """What progress calls it."""
+        return f"{self.strategy} over {self.carrier.name}, {self.scale}, {self.condition.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a combination came to. Times are virtual."""
+
+    combination: Combination
+    step_ms: float
+    """Mean over workers."""
+    wait_share: float
+    exchange_share: float
+    lost_share: float | None
+    """Of the bytes that might get lost; None: none might."""
+    digest: str
+
+
+def scenario_of(scale: str) -> Scenario:
+    """Return the job on this many workers, under all strategies."""
+    return read_parts(*files(scale))
+
+
+def files(scale: str) -> tuple[str, ...]:
+    """Return the names of the files whose parts the scenario is."""
+    return f"ds-sync-{scale}.toml", JOB, STRATEGIES
+
+
+def combinations(*, quick: bool) -> list[Combination]:
+    """Return everything over everything, but what takes hours; `quick`: of 64 workers, a half.
+
+    The largest scale is simulated in one condition only, and no ring of Shoal's transport there,
+    whose messages would be four million a step.
+    """
+    found = []
+    for scale in SCALES[:1] if quick else SCALES:
+        conditions = (LOSSY,) if scale == SCALES[-1] else CONDITIONS[: 2 if quick else None]
+        for condition in conditions:
+            for strategy in _strategies(scenario_of(scale)):
+                for carrier in CARRIERS:
+                    is_ring = strategy.strategy == "all-reduce" and carrier.transport == "shoal"
+                    if scale != SCALES[-1] or not is_ring:
+                        found.append(Combination(strategy.name, carrier, scale, condition))
+    return found
+
+
+def run_of(combination: Combination, seed: int) -> Run:
+    """Return a combination as a run of a sweep; it comes to an `Outcome`."""
+    weight = (int(combination.scale) / 64) * (1 + 3 * (combination.carrier.transport == "shoal"))
+    arguments = {"combination": combination, "seed": seed}
+    return Run(f"{combination.name}, seed {seed}", measure, arguments, weight)
+
+
+def measure(
+    combination: Combination, seed: int, *, tick: Callable[[float], None] | None = None
+) -> Outcome:
+    """Simulate a combination."""
+    whole, condition, carrier = (
+        scenario_of(combination.scale),
+        combination.condition,
+        combination.carrier,
+    )
+    assert whole.training is not None
+    cluster = losing(replace(whole.cluster, seed=seed), condition.loss, lambda _cable: True)
+    slow = {0: condition.slowdown} if condition.slowdown > 1 else {}
+    strategy = next(each for each in _strategies(whole) if each.name == combination.strategy)
+    carried = replace(strategy, transport=carrier.transport, loss_bound=carrier.loss_bound)
+    return simulate(cluster, replace(whole.training, strategies=(), slow=slow), carried, tick=tick)
+
+
+def found_of(combination: Combination, finished: Finished[Outcome]) -> Found:
+    """Return what matters of an outcome."""
+    outcome = finished.result
+    might = outcome.counters.get("lossy_bytes", 0.0)
+    return Found(
+        combination,
+        outcome.step_ms,
+        outcome.wait_share,
+        outcome.exchange_share,
+        outcome.counters["lost_bytes"] / might if might else None,
+        outcome.digest,
+    )
+
+
+def _strategies(whole: Scenario) -> Sequence[StrategySpec]:
+    assert whole.training is not None
+    return whole.training.strategies

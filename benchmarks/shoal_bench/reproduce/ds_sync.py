@@ -1,0 +1,276 @@
+"""DS-Sync's comparison: accuracy against BSP, and time on networks with bottlenecks.
+
+Two kinds of runs. In some of them stand-ins for the paper's models learn on real data, as stale and
+as far apart as the simulated cluster makes them: what accuracy they come to, in how many steps. In
+the others only time passes: how long a step of the paper's job takes on each network. Where the
+order of updates does not depend on the network (all-reduce, DS-Sync) a strategy learns on one
+network and its steps count on all; SSP and ASP learn on each. Source: docs/papers.md, 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from shoal.sim.training.outcome import Outcome
+from shoal.sim.training.simulation import simulate
+from shoal.sweeps import Finished, Run, spread_of, spread_of_all
+from shoal_bench.reproduce.learning import Learned, learn
+from shoal_bench.reproduce.scenarios import read_parts
+
+if TYPE_CHECKING:
+    from shoal.scenario.training_spec import Scenario, StrategySpec
+    from shoal.sweeps import Spread
+    from shoal_bench.reproduce.ds_sync_jobs import Job
+
+T = TypeVar("T")
+
+STRATEGIES: Final = "ds-sync-strategies.toml"
+NETWORKS: Final = ("flat", "oversubscribed", "scattered", "contended")
+BLIND: Final = "scattered"
+"""The network where ranks are numbered without regard to racks."""
+RING, HIERARCHICAL, SSP, ASP, GRID, TOPOLOGY, STATEFUL = (
+    "ring all-reduce",
+    "hierarchical all-reduce",
+    "SSP",
+    "ASP",
+    "DS-Sync, grid",
+    "DS-Sync, topology",
+    "DS-Sync, grid, state averaged",
+)
+LONGER: Final = 4
+"""Times as many steps: whether the accuracies of BSP and DS-Sync meet later."""
+SCALES: Final = ("64", "256", "1024")
+MANY_SEEDS: Final = 3
+"""Repeats with 16 workers, as the paper's; with 4 it made five."""
+_MOST_SERVED: Final = 64
+"""Workers up to which a parameter server on every host is simulated."""
+_SCALE_STEPS: Final = 10
+"""Where there are more than 16: two periods of the topology-aware division."""
+
+
+class Make(Protocol):
+    """Makes runs and returns what they came to, in their order."""
+
+    def __call__(self, runs: list[Run], result: type[T], /) -> list[Finished[T]]:
+        """Return the results as `result`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A job learnt by one strategy on one network."""
+
+    job: str
+    network: str
+    strategy: str
+    times: int = 1
+    """As many steps as the job has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """A lesson over its seeds."""
+
+    lesson: Lesson
+    workers: int
+    final: Spread
+    """Metric of the mean of all models on the whole test set."""
+    final_rank0: Spread
+    steps_to_target: Spread | None
+    """None: some seed's run did not meet it within its steps."""
+    runs: tuple[Learned, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a step of a job takes on a network, over the seeds."""
+
+    job: str
+    network: str
+    strategy: str
+    workers: int
+    step_ms: Spread
+    wait_share: float
+    exchange_share: float
+    seconds_to_target: float | None
+    """Steps to the target, as they were learnt, times the time of a step; None: not learnt."""
+    digests: tuple[str, ...]
+
+
+def scenario_of(job: str, network: str) -> Scenario:
+    """Return a job on a network, under all strategies."""
+    return read_parts(f"ds-sync-{network}.toml", f"ds-sync-{job}.toml", STRATEGIES)
+
+
+def reproduce(
+    jobs: Sequence[Job],
+    networks: Sequence[str],
+    scales: Sequence[str],
+    seeds: Sequence[int],
+    make: Make,
+    *,
+    longer: bool = True,
+) -> tuple[dict[Lesson, Accuracy], list[Timing]]:
+    """Let `make` make all runs; return what was learnt, and the times on `networks` and `scales`.
+
+    With 16 workers the first three seeds serve, with more the first one. `longer`: four learn for
+    longer as well.
+    """
+    taught = [
+        (lesson, learning_runs(job, lesson, seeds if lesson.network == "4" else seeds[:MANY_SEEDS]))
+        for job in jobs
+        for lesson in lessons(job, networks, longer=longer)
+    ]
+    learnt = iter(make([run for _, runs in taught for run in runs], Learned))
+    accuracies = {
+        lesson: accuracy_of(lesson, [next(learnt).result for _ in runs]) for lesson, runs in taught
+    }
+    timed = [
+        (job.name, network, strategy.name, timing_runs(job.name, network, strategy, of_seeds))
+        for job in jobs
+        for network in (*networks, *scales)
+        for of_seeds in (seeds[:1] if network in scales else seeds[:MANY_SEEDS],)
+        for strategy in timed_strategies(scenario_of(job.name, network))
+    ]
+    outcomes = iter(make([run for *_, runs in timed for run in runs], Outcome))
+    timings = []
+    for job, network, strategy, runs in timed:
+        found = [next(outcomes).result for _ in runs]
+        steps = steps_learnt(accuracies, job, network, strategy)
+        timings.append(timing_of(job, network, strategy, found, steps))
+    return accuracies, timings
+
+
+def lessons(job: Job, networks: Sequence[str], *, longer: bool) -> list[Lesson]:
+    """Return what has to be learnt: with 4 workers, also for `longer`, with 16 on `networks`."""
+    found = [Lesson(job.name, "4", each) for each in (RING, GRID, STATEFUL, SSP, ASP)]
+    if longer:
+        found += [Lesson(job.name, "4", each, LONGER) for each in (RING, GRID)]
+    for network in networks:
+        racks = _has_racks(scenario_of(job.name, network))
+        first = (TOPOLOGY,) if racks else (RING, GRID)
+        found += [Lesson(job.name, network, each) for each in (*first, SSP, ASP)]
+    return found
+
+
+def learning_runs(job: Job, lesson: Lesson, seeds: Sequence[int]) -> list[Run]:
+    """Return a lesson with every seed; each run comes to a `Learned`."""
+    whole = scenario_of(lesson.job, lesson.network)
+    assert whole.training is not None
+    strategy = next(each for each in whole.training.strategies if each.name == lesson.strategy)
+    steps = lesson.times * (job.learnt.steps if lesson.network == "4" else job.steps_of_16)
+    longer = f", {lesson.times} times the steps" if lesson.times > 1 else ""
+    return [
+        Run(
+            f"{lesson.job} learns on {lesson.network}, {lesson.strategy}{longer}, seed {seed}",
+            learn,
+            {
+                "cluster": replace(whole.cluster, seed=seed),
+                "training": replace(whole.training, strategies=()),
+                "strategy": strategy,
+                "learnt": replace(job.learnt, steps=steps),
+            },
+            weight=4 * steps * whole.cluster.topology.hosts / 400,
+        )
+        for seed in seeds
+    ]
+
+
+def timed_strategies(whole: Scenario) -> list[StrategySpec]:
+    """Return the strategies that are timed on a network; a rack sums first where there are racks.
+
+    Without racks DS-Sync's topology-aware division is one group of all, which nobody would use. How
+    much state there is to average depends on what learns, and nothing does here.
+    """
+    assert whole.training is not None
+    workers, racks = whole.cluster.topology.hosts, _has_racks(whole)
+    found = []
+    for each in whole.training.strategies:
+        if each.name in (SSP, ASP) and workers > _MOST_SERVED:
+            continue
+        if (each.name == TOPOLOGY and not racks) or each.name == STATEFUL:
+            continue
+        options = dict(each.options)
+        if "per_host" in options:
+            options["per_host"] = math.isqrt(workers)  # hosts of a rack, in all of these files
+        found.append(replace(each, options=options))
+    return found
+
+
+def timing_runs(job: str, network: str, strategy: StrategySpec, seeds: Sequence[int]) -> list[Run]:
+    """Return a strategy on a network with every seed; each run comes to an `Outcome`."""
+    whole = scenario_of(job, network)
+    assert whole.training is not None
+    training = replace(whole.training, strategies=())
+    if network in SCALES:
+        training = replace(training, steps=_SCALE_STEPS)
+    return [
+        Run(
+            f"{job} on {network}, {strategy.name}, seed {seed}",
+            simulate,
+            {
+                "cluster": replace(whole.cluster, seed=seed),
+                "training": training,
+                "strategy": strategy,
+            },
+            weight=whole.cluster.topology.hosts / 16,
+        )
+        for seed in seeds
+    ]
+
+
+def _has_racks(whole: Scenario) -> bool:
+    return len(whole.cluster.topology.switches) > 1
+
+
+def accuracy_of(lesson: Lesson, runs: Sequence[Learned]) -> Accuracy:
+    """Return what a lesson came to over its seeds."""
+    return Accuracy(
+        lesson,
+        scenario_of(lesson.job, lesson.network).cluster.topology.hosts,
+        spread_of([each.final for each in runs]),
+        spread_of([each.final_rank0 for each in runs]),
+        spread_of_all([each.steps_to_target for each in runs]),
+        tuple(runs),
+    )
+
+
+def timing_of(
+    job: str, network: str, strategy: str, outcomes: Sequence[Outcome], steps: float | None
+) -> Timing:
+    """Return what timings came to over their seeds; `steps` are those to the target."""
+    mean = spread_of([each.step_ms for each in outcomes])
+    return Timing(
+        job,
+        network,
+        strategy,
+        outcomes[0].workers,
+        mean,
+        sum(each.wait_share for each in outcomes) / len(outcomes),
+        sum(each.exchange_share for each in outcomes) / len(outcomes),
+        None if steps is None else steps * mean.mean / 1e3,
+        tuple(each.digest for each in outcomes),
+    )
+
+
+def steps_learnt(
+    accuracies: Mapping[Lesson, Accuracy], job: str, network: str, strategy: str
+) -> float | None:
+    """Return the mean steps to the target; None if some seed's run did not meet it or none learns.
+
+    The grid and BSP learn the same on every network, whichever way BSP sums.
+    """
+    if network in SCALES:
+        return None
+    order_is_fixed = strategy in (RING, HIERARCHICAL, GRID)
+    name = RING if strategy == HIERARCHICAL else strategy
+    found = accuracies.get(Lesson(job, "flat" if order_is_fixed else network, name))
+    return None if found is None or found.steps_to_target is None else found.steps_to_target.mean
+
+
+def files(jobs: Sequence[Job], networks: Sequence[str], scales: Sequence[str]) -> list[str]:
+    """Return the names of all files whose parts the scenarios are."""
+    clusters = [f"ds-sync-{each}.toml" for each in ("4", *networks, *scales)]
+    return [*clusters, *(job.file for job in jobs), STRATEGIES]

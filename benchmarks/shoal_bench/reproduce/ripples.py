@@ -1,0 +1,299 @@
+"""Ripples/Prague's comparison: six strategies, workers alike and one of them 2 or 5 times slower.
+
+The clock is that of the paper's job (`ripples.toml`); what is learnt is a smaller real model on
+real data, whose gradients are computed in the order of virtual time. So iterations to the target
+are real, and a re-implementation's: the paper's data, model and hardware differ. Source:
+docs/papers.md, 3.6 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from shoal.scenario.training_spec import StrategySpec
+from shoal.sim.training.simulation import simulate
+from shoal.sweeps import Finished, Run, spread_of, spread_of_all
+from shoal_bench.reproduce.claim import Claim, verdict
+from shoal_bench.reproduce.learning import (
+    CIFAR10,
+    Learned,
+    Learnt,
+    choose_data,
+    data_words,
+    learn,
+)
+from shoal_bench.reproduce.scenarios import read_parts
+
+if TYPE_CHECKING:
+    from shoal.scenario.training_spec import Scenario
+    from shoal.sim.training.outcome import Outcome
+    from shoal.sweeps import Spread
+
+SCENARIO: Final = "ripples.toml"
+SLOWDOWNS: Final = (1.0, 2.0, 5.0)
+RIPPLES: Final = ("ripples-static", "ripples-random", "ripples")
+
+REAL: Final = Learnt("cifar10", "lenet:2", 0.50, 600, 0.1, 1000)
+FULL: Final = Learnt("fashion-mnist", "lenet", 0.87, 2000, 0.1, 2000)
+QUICK: Final = Learnt("digits", "mlp", 0.95, 400, 0.4, 360)
+
+GROUP_SIZES: Final = (2, 3, 4, 8)
+INTERVALS: Final = (1, 2, 4, 8, 16)
+USUAL_SIZE: Final = 4
+OVERLAPPED: Final = (("overlap", "next-steps"),)
+SWEPT_SLOWDOWNS: Final = (1.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A strategy with its options and one slow worker, or none (a slowdown of 1)."""
+
+    strategy: str
+    options: tuple[tuple[str, int | str], ...]
+    slowdown: float
+
+    @property
+    def name(self) -> str:
+        """What progress calls it."""
+        options = "".join(f" {key}={value}" for key, value in self.options)
+        return f"{self.strategy}{options}, {slowdown_words(self.slowdown)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A case over its seeds."""
+
+    case: Case
+    seconds_to_target: Spread | None
+    """None: some seed's run did not meet the target within its steps."""
+    steps_to_target: Spread | None
+    step_ms: Spread
+    wait_share: float
+    exchange_share: float
+    runs: tuple[Learned, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios(Claim):
+    """A claim about another strategy, in times as long as with the best mode of Ripples."""
+
+    time: float | None
+    """To the target; None: one of them did not meet it."""
+    iterations: float | None
+    """Steps to the target, over those of the mode that was there first."""
+    per_iteration: float
+    """Time per step."""
+
+
+def scenario() -> Scenario:
+    """Return the cluster and its clock."""
+    return read_parts(SCENARIO)
+
+
+def learnt_on(asked: str | None, *, quick: bool) -> Learnt:
+    """Return what is learnt: on the data set `asked` for, or the paper's if it is here.
+
+    `quick`: on digits. Raises `UsageError` for a data set that there is no model for.
+    """
+    dataset = choose_data(asked, ("digits",) if quick else (*CIFAR10, "fashion-mnist"))
+    if dataset in CIFAR10:
+        return replace(REAL, dataset=dataset)
+    return QUICK if dataset == "digits" else FULL
+
+
+def main_cases() -> list[Case]:
+    """Return the paper's comparison: every strategy of the scenario at every slowdown.
+
+    And Ripples with exchanges that hide behind the next steps, which the papers do not have.
+    """
+    training = scenario().training
+    assert training is not None
+    strategies = [Case(each.strategy, (), 1.0) for each in training.strategies]
+    cases = [*strategies, Case("ripples", OVERLAPPED, 1.0)]
+    return [replace(each, slowdown=slow) for slow in SLOWDOWNS for each in cases]
+
+
+def swept_cases() -> list[Case]:
+    """Return the sweeps of the group size, each step, and of the interval, in groups of four."""
+    sizes = [
+        Case(strategy, (("group_size", size), ("interval", 1)), slow)
+        for slow in SWEPT_SLOWDOWNS
+        for strategy in ("ripples", "ripples-random")
+        for size in GROUP_SIZES
+    ]
+    intervals = [
+        Case(strategy, (("group_size", USUAL_SIZE), ("interval", interval)), slow)
+        for slow in SWEPT_SLOWDOWNS
+        for strategy in ("ripples", "ripples-random")
+        for interval in INTERVALS
+    ]
+    return list(dict.fromkeys([*sizes, *intervals]))
+
+
+def runs_of(cases: Sequence[Case], seeds: Sequence[int], learnt: Learnt) -> list[Run]:
+    """Return every case's run with every seed; each comes to a `Learned`."""
+    whole = scenario()
+    training = whole.training
+    assert training is not None
+    training = replace(training, strategies=())
+    return [
+        Run(
+            f"{case.name}, seed {seed}",
+            learn,
+            {
+                "cluster": replace(whole.cluster, seed=seed),
+                "training": replace(training, slow={0: case.slowdown} if case.slowdown > 1 else {}),
+                "strategy": StrategySpec(case.strategy, dict(case.options)),
+                "learnt": learnt,
+            },
+        )
+        for case in cases
+        for seed in seeds
+    ]
+
+
+def results_of(cases: Sequence[Case], finished: Sequence[Finished[Learned]]) -> list[Result]:
+    """Return each case with its seeds' runs, which follow each other in `finished`."""
+    seeds = len(finished) // len(cases)
+    found = []
+    for place, case in enumerate(cases):
+        runs = tuple(each.result for each in finished[place * seeds : (place + 1) * seeds])
+        found.append(
+            Result(
+                case,
+                spread_of_all([each.seconds_to_target for each in runs]),
+                spread_of_all([each.steps_to_target for each in runs]),
+                spread_of([each.step_ms for each in runs]),
+                sum(each.wait_share for each in runs) / seeds,
+                sum(each.exchange_share for each in runs) / seeds,
+                runs,
+            )
+        )
+    return found
+
+
+def claims(results: Sequence[Result], learnt: Learnt) -> list[Ratios]:
+    """Return the papers' claims beside what the comparison's results say."""
+    data = data_words(learnt.dataset)
+    model = f"{learnt.model} on {data} to an accuracy for VGG-16 on CIFAR-10 to a loss"
+    return [replace(each, differs=f"{each.differs}; {model}") for each in _ratios(results)]
+
+
+def _ratios(results: Sequence[Result]) -> list[Ratios]:
+    server = "ours is sharded over all hosts; theirs is not known"
+    return [
+        _claim(results, "all-reduce", 1, "1.1 / 1.2", 1.1, "a ring at flow level, no software"),
+        _claim(results, "ps-bsp", 1, "5.1 / 5.3", 5.1, server),
+        _claim(results, "ad-psgd", 1, "4.3 / 3.7", 3.7, "ours exchanges in the background"),
+        _claim(results, "all-reduce", 2, "2 (heterogeneous)", 2.0, "which slowdown is not known"),
+        _claim(results, "all-reduce", 5, "4.4 (heterogeneous)", 4.4, "which slowdown is not known"),
+        _claim(results, "ps-bsp", 5, "3 (heterogeneous)", 3.0, server),
+    ]
+
+
+def _claim(
+    results: Sequence[Result], other: str, slowdown: float, paper: str, least: float, differs: str
+) -> Ratios:
+    papers = [each for each in results if not each.case.options]
+    at = {each.case.strategy: each for each in papers if each.case.slowdown == slowdown}
+    met = [
+        (seconds.mean, steps.mean)
+        for name in RIPPLES
+        if (seconds := at[name].seconds_to_target) and (steps := at[name].steps_to_target)
+    ]
+    theirs = at[other]
+    ratios = None
+    if theirs.seconds_to_target and theirs.steps_to_target and met:
+        first = min(met)
+        ratios = theirs.seconds_to_target.mean / first[0], theirs.steps_to_target.mean / first[1]
+    time, iterations = ratios or (None, None)
+    return Ratios(
+        what=f"Ripples over {other}, {slowdown_words(slowdown)}",
+        paper=paper,
+        ours="not met" if time is None else f"{time:.2f}",
+        verdict="no target" if time is None else verdict(time >= least),
+        differs=differs,
+        time=time,
+        iterations=iterations,
+        per_iteration=theirs.step_ms.mean / min(at[name].step_ms.mean for name in RIPPLES),
+    )
+
+
+# ---- what is not known of their machines ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What traffic within a host shares, and what software takes."""
+
+    local_rate: int
+    """The rate that all workers of a host share, in bits per second."""
+    message_s: float
+    """For each message that follows another in an exchange."""
+    words: str
+
+
+_LINK: Final = 80_000_000_000
+MACHINES: Final = tuple(
+    Machine(_LINK * links, message_s, f"80 Gbit/s a {whose}, {1e3 * message_s:g} ms a message")
+    for links, whose in ((4, "worker"), (1, "host"))
+    for message_s in (0.0, 0.001)
+)
+_TIMED_STEPS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """How long a step of a strategy takes on a machine; nothing is learnt."""
+
+    machine: Machine
+    case: Case
+    step_ms: float
+    digest: str
+
+
+def timed_cases() -> list[Case]:
+    """Return what is timed on every machine: the strategies of workers that are alike."""
+    return [each for each in main_cases() if each.slowdown == 1]
+
+
+def timing_runs(seed: int) -> list[Run]:
+    """Return the runs of every case on every machine; each comes to an `Outcome`."""
+    whole = scenario()
+    training = whole.training
+    assert training is not None
+    return [
+        Run(
+            f"{case.name}, {machine.words}",
+            simulate,
+            {
+                "cluster": replace(whole.cluster, seed=seed),
+                "training": replace(
+                    training,
+                    strategies=(),
+                    steps=_TIMED_STEPS,
+                    local_rate=machine.local_rate,
+                    message_cost_s=machine.message_s,
+                ),
+                "strategy": StrategySpec(case.strategy, dict(case.options)),
+            },
+        )
+        for machine in MACHINES
+        for case in timed_cases()
+    ]
+
+
+def timings_of(finished: Sequence[Finished[Outcome]]) -> list[Timed]:
+    """Return what `timing_runs` came to, in their order."""
+    what = [(machine, case) for machine in MACHINES for case in timed_cases()]
+    return [
+        Timed(machine, case, each.result.step_ms, each.result.digest)
+        for (machine, case), each in zip(what, finished, strict=True)
+    ]
+
+
+def slowdown_words(factor: float) -> str:
+    """Return how tables call a slowdown."""
+    return "workers alike" if factor == 1 else f"one worker {factor:g}x slower"

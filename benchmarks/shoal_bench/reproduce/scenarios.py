@@ -1,0 +1,36 @@
+"""The papers' scenarios as this package has them in TOML, whole or in parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from shoal.scenario.spec_file import parse_scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario.training_spec import Scenario
+    from shoal.switching.topology import Cable
+
+
+def scenario_text(*names: str) -> str:
+    """Return the files of these names one after another: a cluster's, a job's, strategies'."""
+    folder = resources.files("shoal_bench.reproduce")
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def read_parts(*names: str) -> Scenario:
+    """Return the scenario that the files of these names make together."""
+    return parse_scenario(scenario_text(*names), " + ".join(names))
+
+
+def losing(cluster: ClusterSpec, loss: float, is_lossy: Callable[[Cable], bool]) -> ClusterSpec:
+    """Return `cluster` with links that lose this share of their packets, those that `is_lossy`."""
+    cables = tuple(
+        replace(each, link=replace(each.link, loss=loss)) if is_lossy(each) else each
+        for each in cluster.topology.cables
+    )
+    return replace(cluster, topology=replace(cluster.topology, cables=cables))

@@ -1,0 +1,15 @@
+"""The two packages whose files are looked at: the product, and what measures it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SHOAL = ROOT / "src" / "shoal"
+SHOAL_BENCH = ROOT / "benchmarks" / "shoal_bench"
+FILES = sorted([*SHOAL.rglob("*.py"), *SHOAL_BENCH.rglob("*.py")])
+
+
+def names(files: list[Path]) -> list[str]:
+    """Return what tests of `files` are called by."""
+    return [str(path.relative_to(ROOT)) for path in files]
