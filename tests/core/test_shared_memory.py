@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from shoal.errors import UsageError  # noqa: E402
-from shoal.train.fingerprint import fingerprint_model  # noqa: E402
+from shoal.train.alike_at_first import fingerprint_model  # noqa: E402
 from shoal.train.flat_parameters import FlatParameters  # noqa: E402
-from shoal.train.known_buffers import KnownBuffers  # noqa: E402
+from shoal.train.known_tensors import KnownBuffers  # noqa: E402
 from shoal.train.shared_memory import stretches_of  # noqa: E402
 
 

@@ -22,7 +22,7 @@ import gc
 from multiprocessing.synchronize import SemLock
 
 import shoal_bench.cluster.preload
-import shoal.jobs.loaded_means
+import shoal.jobs.forked_from
 import shoal.jobs.loaded_transport
 
 print(sum(isinstance(each, SemLock) for each in gc.get_objects()))

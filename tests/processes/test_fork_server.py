@@ -28,7 +28,7 @@ if __name__ == "__main__":
 """
 
 
-RAISES = "import shoal.jobs.quiet_orphans\nraise {error}('said')\n"
+RAISES = "import shoal.jobs.forked_from\nraise {error}('said')\n"
 
 
 @pytest.mark.parametrize(("error", "is_said"), [("EOFError", False), ("ValueError", True)])

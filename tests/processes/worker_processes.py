@@ -39,8 +39,8 @@ context.set_forkserver_preload(
         "pytest",
         "torch._dynamo",
         "shoal.train.optimizer",
-        fork_server.MEANS_CODE,
         fork_server.TRANSPORT_CODE,
+        fork_server.READY,
     ]
 )
 

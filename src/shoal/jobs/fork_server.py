@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 
-MEANS_CODE: Final = "shoal.jobs.loaded_means"
-"""What to import for workers that average over gloo."""
 TRANSPORT_CODE: Final = "shoal.jobs.loaded_transport"
 """What to import for workers that use Shoal's transport."""
 
-_OURS: Final = ("shoal.jobs.quiet_orphans", MEANS_CODE, "shoal.jobs.settled_heap")
+READY: Final = "shoal.jobs.forked_from"
+"""What is imported last, for all workers."""
 
 
 def start(modules: Sequence[str]) -> ForkServerContext:
@@ -31,7 +30,7 @@ def start(modules: Sequence[str]) -> ForkServerContext:
     importing torch it would draw a traceback. What is blocked here is blocked in its children too.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*modules, *_OURS])
+    context.set_forkserver_preload([*modules, READY])
     resource_tracker.ensure_running()  # the server's start would do it, and unblock the signal
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from shoal.train.known_buffers import KnownBuffers
+from shoal.train.known_tensors import KnownBuffers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.errors import UsageError
-from shoal.train.known_buffers import KnownBuffers
-from shoal.train.known_parameters import KnownParameters
+from shoal.train.known_tensors import KnownBuffers, KnownParameters
 from shoal.train.shared_memory import Stretch, stretches_of, tensors_of
 from shoal.train.tensor_places import TensorPlaces
 from shoal.workloads.means import has_mean
@@ -103,6 +102,22 @@ class FlatParameters:
                 " (`head.weight = embedding.weight`), or use another strategy or overlap."
             )
             raise UsageError(message)
+
+    def place_of(self, parameter: Tensor) -> tuple[int, range]:
+        """Return which flat tensor holds `parameter` (not empty), and which elements of it.
+
+        Raises `UsageError` if none does.
+        """
+        for number, buffer in enumerate(self.buffers):
+            if (parameter.dtype, parameter.device) == (buffer.dtype, buffer.device):
+                start = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
+                if 0 <= start <= buffer.numel() - parameter.numel():
+                    return number, range(start, start + parameter.numel())
+        raise UsageError(
+            "A parameter does not live in the model's flat tensors; do not move or cast the model"
+            " after making DistributedOptimizer, and give it an optimizer of that model's"
+            " parameters."
+        )
 
     def snapshot(self) -> list[Tensor]:
         """Return a copy of every flat tensor."""

@@ -27,7 +27,7 @@ from shoal.errors import UsageError
 from shoal.trace import SpanKind
 from shoal.train.changed_statistics import ChangedStatistics
 from shoal.train.forward_order import ForwardOrder
-from shoal.train.frozen_parameters import FrozenParameters
+from shoal.train.known_tensors import FrozenParameters
 from shoal.train.model_use import ModelUse
 from shoal.train.tensor_places import TensorPlaces
 

@@ -18,12 +18,11 @@ from shoal.carriers.transports import DEFAULT_HOLES
 from shoal.control.card_difference import name_ranks
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.session.session import current_session, default_group_is_shoal
+from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.all_reduce import AllReduce
 from shoal.train.bare_steps import BareSteps
 from shoal.train.consensus import average_model
-from shoal.train.fingerprint import fingerprint_model
 from shoal.train.flat_parameters import FlatParameters
-from shoal.train.initial_buffers import broadcast_buffers
 from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.strategies import check_strategy, make_strategy, refuse_options

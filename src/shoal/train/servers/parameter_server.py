@@ -22,8 +22,7 @@ from shoal.carriers.profiled import in_profile
 from shoal.errors import UsageError
 from shoal.groups.server_clock import UpdateRule, ssp_staleness
 from shoal.trace import SpanKind
-from shoal.train.flat_layout import place_of
-from shoal.train.frozen_parameters import FrozenParameters
+from shoal.train.known_tensors import FrozenParameters
 from shoal.train.model_hooks import ModelHook
 from shoal.train.model_use import ModelUse
 from shoal.train.servers.client import ParameterClient
@@ -306,7 +305,7 @@ def _layout(replica: Replica, trained: list[Tensor]) -> ModelLayout:
     }
     return ModelLayout(
         sizes=tuple(flat.numel() for flat in replica.flat.buffers),
-        trained=tuple(TrainedSpan(*place_of(p, replica.flat), groups[id(p)]) for p in trained),
+        trained=tuple(TrainedSpan(*replica.flat.place_of(p), groups[id(p)]) for p in trained),
         averaged=replica.flat.statistics,
         num_shards=replica.communicator.world_size,
     )

@@ -1,0 +1,65 @@
+"""How replicas begin alike: what their models are is compared, and buffers are as rank 0 has them.
+
+Two models fit together when their parameters and buffers have the same names, shapes and data
+types in the same order and share memory alike, and their optimizers are of the same kind. Values
+may differ: all workers start from rank 0's.
+
+Buffers (statistics to begin with, masks, permutations, counts), and parameters that are never
+averaged, such as quantized weights, go in one message of bytes, whatever their types: some cannot
+be summed, and of floating-point ones those that are averaged are told by their values, which are
+the same on every rank after this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from shoal.carriers.host_copy import HOST
+from shoal.train.flat_parameters import constant_parameters
+from shoal.train.shared_memory import stretches_of, tensors_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from shoal.comm import Communicator
+
+
+def fingerprint_model(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Return one line for the optimizer and one per parameter and buffer."""
+    lines = [f"optimizer {type(optimizer).__name__}"]
+    for name, parameter in model.named_parameters():
+        kind = "trainable" if parameter.requires_grad else "frozen"
+        lines.append(f"{kind} {name} {tuple(parameter.shape)} {parameter.dtype}")
+    for name, buffer in model.named_buffers():
+        lines.append(f"buffer {name} {tuple(buffer.shape)} {buffer.dtype}")
+    named = {id(each): name for name, each in (*model.named_parameters(), *model.named_buffers())}
+    for stretch in stretches_of(tensors_of(model)):
+        names = [named[id(each)] for each in stretch.tensors if id(each) in named]
+        if len(names) > 1:
+            lines.append(f"one memory {' '.join(names)}")
+    return lines
+
+
+def broadcast_buffers(model: nn.Module, communicator: Communicator) -> None:
+    """Replace every worker's buffers by rank 0's; collective. All have them in the same shapes.
+
+    Parameters that are not averaged likewise.
+    """
+    held = (*model.buffers(), *constant_parameters(model))
+    buffers = [each for each in held if each.layout == torch.strided and each.numel()]
+    if not buffers:
+        return
+    with torch.no_grad():
+        own = [_bytes_of(each) for each in buffers]
+        message = torch.cat(own)
+        communicator.broadcast(message, 0)
+        parts = message.split([len(each) for each in own])
+        for buffer, mine, told in zip(buffers, own, parts, strict=True):
+            if not torch.equal(mine, told):  # those of rank 0 are left as they are
+                buffer.copy_(told.clone().view(buffer.dtype).view(buffer.shape))
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(HOST).contiguous().view(-1).view(torch.uint8)
