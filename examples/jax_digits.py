@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import shoal
-from shoal.adapters.arrays.generated_groups import GeneratedGroups
+from shoal import GeneratedGroups
 from shoal.adapters.jax import Average, broadcast
 from shoal.groups import make_schedule
 

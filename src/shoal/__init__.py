@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from shoal.adapters.arrays.generated_groups import GeneratedGroups
     from shoal.errors import (
         DataError,
         DeadlineExceeded,
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from shoal.groups.topology import Topology
+    from shoal.lab.lab import Lab
+    from shoal.scenario.spec_file import read_scenario, read_spec
     from shoal.session.numpy_communicator import connect
-    from shoal.session.session import init, shutdown
+    from shoal.session.session import Session, init, shutdown
+    from shoal.sim.training.simulation import simulate
+    from shoal.trace import ListSink, Sample, Span, SpanKind, TraceHeader, TraceSink
     from shoal.train.all_reduce import AllReduce
     from shoal.train.ds_sync import DSSync
     from shoal.train.local_sgd import LocalSGD
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
     from shoal.train.ripples import Ripples, RipplesRandom
     from shoal.train.ripples_static import RipplesStatic
     from shoal.train.servers.parameter_server import ParameterServer
+    from shoal.watch.remarks import Remark
+    from shoal.wire.stats import TransportStats
 
 __version__ = "0.1.0"
 
@@ -41,21 +48,35 @@ _HOME = {
     "DataError": "shoal.errors",
     "DeadlineExceeded": "shoal.errors",
     "DistributedOptimizer": "shoal.train.optimizer",
+    "GeneratedGroups": "shoal.adapters.arrays.generated_groups",
+    "Lab": "shoal.lab.lab",
+    "ListSink": "shoal.trace",
     "LocalSGD": "shoal.train.local_sgd",
     "MismatchError": "shoal.errors",
     "ParameterServer": "shoal.train.servers.parameter_server",
     "ProtocolError": "shoal.errors",
+    "Remark": "shoal.watch.remarks",
     "ResourceError": "shoal.errors",
     "Ripples": "shoal.train.ripples",
     "RipplesRandom": "shoal.train.ripples",
     "RipplesStatic": "shoal.train.ripples_static",
+    "Sample": "shoal.trace",
+    "Session": "shoal.session.session",
     "ShoalError": "shoal.errors",
+    "Span": "shoal.trace",
+    "SpanKind": "shoal.trace",
     "Topology": "shoal.groups.topology",
+    "TraceHeader": "shoal.trace",
+    "TraceSink": "shoal.trace",
+    "TransportStats": "shoal.wire.stats",
     "UsageError": "shoal.errors",
     "WorkerLost": "shoal.errors",
     "connect": "shoal.session.numpy_communicator",
     "init": "shoal.session.session",
+    "read_scenario": "shoal.scenario.spec_file",
+    "read_spec": "shoal.scenario.spec_file",
     "shutdown": "shoal.session.session",
+    "simulate": "shoal.sim.training.simulation",
 }
 
 __all__ = [
@@ -65,23 +86,41 @@ __all__ = [
     "DataError",
     "DeadlineExceeded",
     "DistributedOptimizer",
+    "GeneratedGroups",
+    "Lab",
+    "ListSink",
     "LocalSGD",
     "MismatchError",
     "ParameterServer",
     "ProtocolError",
+    "Remark",
     "ResourceError",
     "Ripples",
     "RipplesRandom",
     "RipplesStatic",
+    "Sample",
+    "Session",
     "ShoalError",
+    "Span",
+    "SpanKind",
     "Topology",
+    "TraceHeader",
+    "TraceSink",
+    "TransportStats",
     "UsageError",
     "WorkerLost",
     "__version__",
     "connect",
     "init",
+    "read_scenario",
+    "read_spec",
     "shutdown",
+    "simulate",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> object:

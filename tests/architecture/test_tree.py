@@ -50,5 +50,6 @@ def test_every_public_name_resolves() -> None:
 
     for name in shoal.__all__:
         assert getattr(shoal, name) is not None
+        assert name in dir(shoal)
     with pytest.raises(AttributeError, match="no attribute"):
         shoal.no_such_name  # noqa: B018 - the access is the test
