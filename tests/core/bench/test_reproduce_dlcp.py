@@ -33,7 +33,7 @@ from shoal_bench.reproduce.dlcp import (
 from shoal_bench.reproduce.dlcp_claims import claims
 from shoal_bench.reproduce.scenarios import read_parts
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""
