@@ -54,6 +54,7 @@ def call_collectives() -> Names:
         dist.scatter(tensor, rows if rank == 0 else None)
         (dist.recv if rank else dist.send)(tensor, 1 - rank)
         dist.barrier()
+        time.sleep(LATE_S)  # until torch 2.8 what ends later than the profile is not in it
     dist.all_reduce(tensor)  # and after it
     dist.destroy_process_group()
     return counted(prof)
@@ -142,7 +143,7 @@ def test_a_range_lasts_until_the_others_have_come(run_workers: RunWorkers) -> No
 
 def test_a_profile_may_end_before_a_collective(run_workers: RunWorkers) -> None:
     found = run_workers(stop_before_the_end, 2, initialize=False)
-    assert found[0] in ({"shoal:all_reduce": 1}, {})  # until torch 2.8 or so: not shown
+    assert found[0] in ({"shoal:all_reduce": 1}, {})  # until torch 2.8: none
     assert found[1] == {}
 
 

@@ -60,7 +60,7 @@ def factor_of(reduction: Any, tensor: Tensor) -> Any:
     if not tensor.is_floating_point():
         message = f"PREMUL_SUM multiplies floats, not {tensor.dtype}."
         raise UsageError(message)
-    factor = reduction.factor
+    _, factor = reduction.__getstate__()  # as pickled: older torches have no other way to read it
     return factor.to(tensor.device) if isinstance(factor, Tensor) else factor
 
 

@@ -17,7 +17,7 @@ SIZE = 3 * 4 + 4
 
 
 class Beforehand(torch.optim.Optimizer):
-    """Makes its state when it is made, as Adagrad did until torch 2.8 or so."""
+    """Makes its state when it is made, as Adagrad did in torch 2.7."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})
