@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,16 @@ def commands_of(page: Path) -> list[str]:
     return [each.split("#")[0].split("  ")[0] for each in shown if each.startswith("shoal ")]
 
 
-def options_of(words: list[str]) -> tuple[set[str], list[str]]:
-    """Return the options that the command in `words` knows, and the words after its name."""
+@cache
+def whole_command() -> Any:
     import typer
 
-    command: Any = typer.main.get_command(make_app())
-    rest = words[1:]
+    return typer.main.get_command(make_app())
+
+
+def options_of(words: list[str]) -> tuple[set[str], list[str]]:
+    """Return the options that the command in `words` knows, and the words after its name."""
+    command, rest = whole_command(), words[1:]
     while rest and hasattr(command, "commands"):
         assert rest[0] in command.commands, words
         command, rest = command.commands[rest[0]], rest[1:]
