@@ -125,8 +125,7 @@ def install(pair: Pair, interpreter: str, home: Path) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(pin for pin in pins if not pin.startswith("torch==")))
         file.flush()
-        # Compiling all of torch takes minutes, and most of it is never imported.
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
         pip += ["--disable-pip-version-check", "-c", file.name, "-e", ".[torch,report,metrics]"]
         done = subprocess.run(
             [*pip, pair.requirement, *TOOLS], cwd=ROOT, capture_output=True, text=True, check=False
