@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import shoal
 from shoal.adapters import torch_host_copies, torch_process_group
+from shoal.carriers import host_copy, transport_communicator
 from shoal.carriers.transports import LossOptions
 from shoal.errors import WorkerLost
-from shoal.session import host_copy, transport_communicator
 from shoal.train.strategies import STRATEGIES
 from shoal.train.strategy import Averaged
 from shoal.transport.endpoint import TransportConfig

@@ -1,36 +1,108 @@
-"""Assembles the subcommands and the options that are no subcommand's.
+"""Lists the subcommands, and the options that are no subcommand's.
 
-Importing it imports every subcommand, which takes a while: see `app`.
+A command's module is imported when the command is called, or its help is read: some of them take
+seconds, and `shoal --help` needs none.
 """
 
 from __future__ import annotations
 
 import sys
 import textwrap
+from collections import UserDict
+from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 import shoal
-from shoal.cli.demo import demo
-from shoal.cli.doctor import doctor
-from shoal.cli.lab import lab_app
-from shoal.cli.plan import plan
-from shoal.cli.profile_loss import profile_loss
-from shoal.cli.report import report
-from shoal.cli.schedule import schedule
-from shoal.cli.simulate import simulate
-from shoal.cli.train import train
-from shoal.cli.warm_up import warm_up
-
-_GROUP: Final = "shoal.commands"
-"""The entry points by which other distributions, such as `shoal-bench`, add subcommands."""
 
 
 def version() -> None:
     """Print the version."""
     sys.stdout.write(f"shoal {shoal.__version__}\n")
+
+
+class Command(NamedTuple):
+    """Where a command is, as module:name of its function or its app, and what it does."""
+
+    place: str
+    summary: str
+
+    def load(self, name: str) -> Any:
+        """Return the command, called `name`."""
+        module, _, attribute = self.place.partition(":")
+        found = getattr(import_module(module), attribute)
+        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        app.callback()(lambda: None)  # for an app of one command typer makes no group
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+        group: Any = typer.main.get_command(app)
+        return group.commands[name]
+
+
+COMMANDS: Final = {
+    "demo": Command("shoal.cli.demo:demo", "Compare all strategies side by side, in five minutes."),
+    "train": Command(
+        "shoal.cli.train:train", "Train a real model with worker processes on this machine."
+    ),
+    "schedule": Command(
+        "shoal.cli.schedule:schedule", "Show who meets whom in each step, and how fast that mixes."
+    ),
+    "simulate": Command(
+        "shoal.cli.simulate:simulate", "Train in virtual time on a cluster that a file describes."
+    ),
+    "plan": Command("shoal.cli.plan:plan", "Rank the strategies for your cluster."),
+    "profile-loss": Command(
+        "shoal.cli.profile_loss:profile_loss", "Measure how much packet loss a training forgives."
+    ),
+    "report": Command("shoal.cli.report:report", "Compare the runs of one or more result files."),
+    "doctor": Command(
+        "shoal.cli.doctor:doctor", "Check this machine and the network for the transport."
+    ),
+    "lab": Command("shoal.cli.lab:lab_app", "Emulate a cluster and its network on this machine."),
+    "warm-up": Command("shoal.cli.warm_up:warm_up", "Compile now what first uses would compile."),
+    "version": Command("shoal.cli.commands:version", "Print the version."),
+}
+"""The package's own commands, by name."""
+
+_ADDED: Final = "shoal.commands"
+"""The entry points by which other distributions, such as `shoal-bench`, add a `Command` each."""
+
+
+class _Commands(UserDict[str, Any]):
+    """Commands by name, each loaded when it is asked for."""
+
+    def __init__(self) -> None:
+        added = sorted(entry_points(group=_ADDED), key=lambda each: each.name)
+        self.described = {**COMMANDS, **{each.name: each.load() for each in added}}
+        super().__init__(dict.fromkeys(self.described))
+
+    def __getitem__(self, name: str) -> Any:
+        if self.data[name] is None:
+            self.data[name] = self.described[name].load(name)
+        return self.data[name]
+
+
+class _Group(TyperGroup):
+    """The command `shoal`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "commands": {}})
+        self.commands: Any = _Commands()
+
+    def list_commands(self, _context: Any) -> list[str]:
+        """Return the names of all commands, in the order in which help lists them."""
+        return list(self.commands)
+
+    def format_commands(self, _context: Any, formatter: Any) -> None:
+        """Write the list of commands, of which no module is imported for it."""
+        with formatter.section("Commands"):
+            described = self.commands.described
+            formatter.write_dl([(name, each.summary) for name, each in described.items()])
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -55,17 +127,11 @@ def make_app() -> typer.Typer:
     textwrap.TextWrapper.wordsep_re = textwrap.TextWrapper.wordsep_simple_re
     app = typer.Typer(
         name="shoal",
+        cls=_Group,
         no_args_is_help=True,
         rich_markup_mode=None,  # frames and columns leave no room for words
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_shoal)
-    for command in (demo, train, schedule, simulate, plan, profile_loss, report, doctor):
-        app.command()(command)
-    app.command()(warm_up)
-    app.command()(version)
-    app.add_typer(lab_app, name="lab")
-    for added in sorted(entry_points(group=_GROUP), key=lambda each: each.name):
-        app.add_typer(added.load(), name=added.name)
     return app

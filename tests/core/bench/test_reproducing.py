@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.cli import (
+from shoal_bench.cli import (
     reproduce_combined,
     reproduce_dlcp,
     reproduce_ds_sync,

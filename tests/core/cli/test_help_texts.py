@@ -10,7 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from shoal.cli import words
-from shoal.cli.commands import make_app
+from shoal.cli.commands import COMMANDS, make_app
 
 APP = make_app()
 
@@ -45,6 +45,11 @@ def test_help_is_plain_text_of_80_columns(names: tuple[str, ...]) -> None:
     for param in ALL[names].params:
         if metavar := getattr(param, "metavar", None):
             assert metavar in text, "broken in the middle"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_of_a_command_what_the_command_says_of_itself(name: str) -> None:
+    assert ALL[name,].help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].summary
 
 
 def test_some_words_of_toml_have_brackets() -> None:
