@@ -126,7 +126,8 @@ def install(pair: Pair, interpreter: str, home: Path) -> str:
         file.write("\n".join(pin for pin in pins if not pin.startswith("torch==")))
         file.flush()
         pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        pip += ["--disable-pip-version-check", "-c", file.name, "-e", ".[torch,report,metrics]"]
+        pip += ["--disable-pip-version-check", "-c", file.name]
+        pip += ["-e", ".[torch,report,metrics]", "-e", "benchmarks"]
         done = subprocess.run(
             [*pip, pair.requirement, *TOOLS], cwd=ROOT, capture_output=True, text=True, check=False
         )
