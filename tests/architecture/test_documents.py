@@ -64,7 +64,7 @@ def whole_command() -> Any:
 def options_of(words: list[str]) -> tuple[set[str], list[str]]:
     """Return the options that the command in `words` knows, and the words after its name."""
     command, rest = whole_command(), words[1:]
-    while rest and hasattr(command, "commands"):
+    while rest and not rest[0].startswith("-") and hasattr(command, "commands"):
         assert rest[0] in command.commands, words
         command, rest = command.commands[rest[0]], rest[1:]
     return {name for each in command.params for name in (*each.opts, *each.secondary_opts)}, rest
