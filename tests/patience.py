@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 IDLE_S = 60.0
 """A job of which no process has got on for so long will not end."""
 _GETS_ON_S = 0.25
-"""Of the processor, used by one process; heartbeats alone use less in `IDLE_S`."""
+"""A process that uses so much of the processor gets on; heartbeats use less in `IDLE_S`."""
 _POLL_S = 1.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
