@@ -30,9 +30,9 @@ from shoal.jobs.trace_file import write_trace
 from shoal.scenario.measured import Measured, read_measured
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.training.all_strategies import SIMULATED
 from shoal.sim.training.simulation import simulate
 from shoal.sim.training.software import measured_cost
+from shoal.strategies import STRATEGIES
 from shoal.trace import TraceHeader
 from shoal.workloads import load_dataset
 
@@ -62,7 +62,7 @@ sync = "all-reduce"
 """
 
 
-USUAL: Final = tuple(StrategySpec(name) for name in SIMULATED)
+USUAL: Final = tuple(StrategySpec(name) for name in STRATEGIES)
 OVERLAPPED: Final = tuple(
     StrategySpec(name, {**options, "overlap": overlap}, f"{name} {overlap}")
     for name, options, overlap in (

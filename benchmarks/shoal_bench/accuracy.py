@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.jobs.run import run_spec
-from shoal.train.strategies import STRATEGIES
+from shoal.strategies import STRATEGIES
 from shoal_bench.rows import Row
 from shoal_bench.runs import describe, small_job
 

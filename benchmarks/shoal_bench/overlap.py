@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.train.all_reduce import AllReduce
+from shoal.strategies import AllReduce
 from shoal.train.optimizer import DistributedOptimizer
 from shoal_bench.ddp_step import slowest
 from shoal_bench.perceptron import (
@@ -31,8 +31,8 @@ from shoal_bench.rows import Row, comparison
 if TYPE_CHECKING:
     from torch import nn
 
-    from shoal.collectives.gradient_overlap import GradientOverlap
     from shoal.jobs.worker import WorkerContext
+    from shoal.strategies import GradientOverlap
     from shoal_bench.stand import Stand
 
 NAME = "overlap"
@@ -116,7 +116,7 @@ def alternate(context: WorkerContext, case: Case, repeats: int) -> list[tuple[fl
             start = time.perf_counter()
             for _ in range(_STEPS):
                 training_step(model, batch, optimizer.zero_grad, optimizer.step)
-            optimizer.strategy.settle()
+            optimizer.settle()
             took[which] = (time.perf_counter() - start) * 1000 / _STEPS
         pairs.append((took[0], took[1]))
     for _, optimizer in sides:

@@ -27,39 +27,42 @@ if TYPE_CHECKING:
     from shoal.session.numpy_communicator import connect
     from shoal.session.session import Session, init, shutdown
     from shoal.sim.training.simulation import simulate
+    from shoal.strategies import (
+        ADPSGD,
+        AllReduce,
+        DSSync,
+        LocalSGD,
+        ParameterServer,
+        Ripples,
+        RipplesRandom,
+        RipplesStatic,
+    )
     from shoal.trace import ListSink, Sample, Span, SpanKind, TraceHeader, TraceSink
-    from shoal.train.all_reduce import AllReduce
-    from shoal.train.ds_sync import DSSync
-    from shoal.train.local_sgd import LocalSGD
     from shoal.train.optimizer import DistributedOptimizer
-    from shoal.train.pairs.ad_psgd import ADPSGD
-    from shoal.train.ripples import Ripples, RipplesRandom
-    from shoal.train.ripples_static import RipplesStatic
-    from shoal.train.servers.parameter_server import ParameterServer
     from shoal.watch.remarks import Remark
     from shoal.wire.stats import TransportStats
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "ADPSGD": "shoal.train.pairs.ad_psgd",
-    "AllReduce": "shoal.train.all_reduce",
-    "DSSync": "shoal.train.ds_sync",
+    "ADPSGD": "shoal.strategies",
+    "AllReduce": "shoal.strategies",
+    "DSSync": "shoal.strategies",
     "DataError": "shoal.errors",
     "DeadlineExceeded": "shoal.errors",
     "DistributedOptimizer": "shoal.train.optimizer",
     "GeneratedGroups": "shoal.adapters.arrays.generated_groups",
     "Lab": "shoal.lab.lab",
     "ListSink": "shoal.trace",
-    "LocalSGD": "shoal.train.local_sgd",
+    "LocalSGD": "shoal.strategies",
     "MismatchError": "shoal.errors",
-    "ParameterServer": "shoal.train.servers.parameter_server",
+    "ParameterServer": "shoal.strategies",
     "ProtocolError": "shoal.errors",
     "Remark": "shoal.watch.remarks",
     "ResourceError": "shoal.errors",
-    "Ripples": "shoal.train.ripples",
-    "RipplesRandom": "shoal.train.ripples",
-    "RipplesStatic": "shoal.train.ripples_static",
+    "Ripples": "shoal.strategies",
+    "RipplesRandom": "shoal.strategies",
+    "RipplesStatic": "shoal.strategies",
     "Sample": "shoal.trace",
     "Session": "shoal.session.session",
     "ShoalError": "shoal.errors",

@@ -151,8 +151,8 @@ class FactStore(Protocol):
         """Make `fact` known. Publishing it twice is the same as once."""
         ...
 
-    def is_published(self, fact: str) -> bool:
-        """Return whether somebody has published `fact`, without waiting."""
+    def are_published(self, facts: Sequence[str]) -> list[bool]:
+        """Return which of `facts` somebody has published, all at the same moment."""
         ...
 
     def increment(self, counter: str) -> int:

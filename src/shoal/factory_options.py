@@ -21,24 +21,30 @@ def check_option_names(
     strategy: str, factory: Callable[..., Any], options: Mapping[str, object]
 ) -> None:
     """Raise `UsageError` for the first option that the strategy's factory does not take."""
-    known = inspect.signature(factory).parameters
+    _check_names(strategy, inspect.signature(factory).parameters, options)
+
+
+def check_options(
+    strategy: str, known: Mapping[str, inspect.Parameter], options: Mapping[str, object]
+) -> None:
+    """Raise `UsageError` for the first option that is not `known`, or not of its type."""
+    _check_names(strategy, known, options)
+    for name, value in options.items():
+        annotation = known[name].annotation
+        if isinstance(annotation, type):  # a Struct's are types, a function's are texts
+            annotation = annotation.__name__
+        if not _fits(value, str(annotation)):
+            message = f"Option {name} of {strategy!r} is of type {annotation}, not {value!r}."
+            raise UsageError(message)
+
+
+def _check_names(
+    strategy: str, known: Mapping[str, inspect.Parameter], options: Mapping[str, object]
+) -> None:
     for option in options:
         if option not in known:
             names = ", ".join(known) or "none"
             message = f"Strategy {strategy!r} has no option {option!r}; its options: {names}."
-            raise UsageError(message)
-
-
-def check_option_types(
-    strategy: str, factory: Callable[..., Any], options: Mapping[str, object]
-) -> None:
-    """Raise `UsageError` for the first known option whose value is not of its annotation's type."""
-    known = inspect.signature(factory).parameters
-    for name, value in options.items():
-        if name in known and not _fits(value, str(known[name].annotation)):
-            message = (
-                f"Option {name} of {strategy!r} is of type {known[name].annotation}, not {value!r}."
-            )
             raise UsageError(message)
 
 

@@ -20,8 +20,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import shoal  # noqa: E402
 import shoal.adapters.ddp  # noqa: E402
-from shoal.train.strategies import STRATEGIES  # noqa: E402
-from shoal.train.strategy import Averaged  # noqa: E402
+from shoal.strategies import STRATEGIES, Averaged  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

@@ -13,11 +13,11 @@ from shoal.train.flat_parameters import FlatParameters
 from shoal.train.replica import Replica, Stopwatch
 
 if TYPE_CHECKING:
-    from shoal.train.strategy import AbstractStrategy
+    from shoal.strategies import AbstractDefinition
 
 
 def bind(
-    strategy: AbstractStrategy,
+    strategy: AbstractDefinition,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     communicator: TorchCommunicator | None = None,

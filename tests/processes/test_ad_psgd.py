@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import shoal
 from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.errors import UsageError, WorkerLost
+from shoal.strategies import ADPSGD
 from shoal.trace import SpanKind
-from shoal.train.pairs.ad_psgd import ADPSGD
 from shoal.train.pairs.master_copy import MasterCopy
 from shoal.train.pairs.pair_exchange import ActiveSide, Channels, PassiveSide
 

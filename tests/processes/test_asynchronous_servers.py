@@ -13,8 +13,8 @@ from served_model import backward, batch, make_model, make_optimizer, never
 from torch import Tensor, nn
 
 from shoal.carriers.torch_communicator import TorchCommunicator
+from shoal.strategies import ParameterServer
 from shoal.trace import SpanKind
-from shoal.train.servers.parameter_server import ParameterServer
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import shoal  # noqa: E402
-from shoal.train.strategies import STRATEGIES, make_strategy  # noqa: E402
+from shoal.strategies import STRATEGIES, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

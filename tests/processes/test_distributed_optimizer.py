@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 import shoal  # noqa: E402
 from shoal.groups import make_schedule  # noqa: E402
+from shoal.strategies import STRATEGIES, make_strategy  # noqa: E402
 from shoal.train import remark_log  # noqa: E402
-from shoal.train.strategies import STRATEGIES, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch")
 
 import shoal  # noqa: E402
 from process_table import marked_environment, wait_for_end  # noqa: E402
-from shoal.train.strategies import STRATEGIES  # noqa: E402
+from shoal.strategies import STRATEGIES  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

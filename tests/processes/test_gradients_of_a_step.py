@@ -13,7 +13,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import shoal  # noqa: E402
-from shoal.train.strategies import STRATEGIES  # noqa: E402
+from shoal.strategies import STRATEGIES  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

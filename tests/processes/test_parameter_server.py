@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import shoal
 from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.errors import UsageError, WorkerLost
+from shoal.strategies import ParameterServer
 from shoal.trace import SpanKind
 from shoal.train.servers.hyperparameters import Hyperparameters, spread_over
-from shoal.train.servers.parameter_server import ParameterServer
 from shoal.train.servers.shard import ModelLayout, ParameterShard, TrainedSpan
 
 if TYPE_CHECKING:

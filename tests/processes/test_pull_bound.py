@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 import shoal  # noqa: E402
 from shoal.errors import UsageError  # noqa: E402
-from shoal.train.strategies import check_pulls, make_strategy  # noqa: E402
+from shoal.strategies import check_pulls, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

@@ -16,7 +16,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import shoal  # noqa: E402
-from shoal.train.strategies import STRATEGIES  # noqa: E402
+from shoal.strategies import STRATEGIES  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable

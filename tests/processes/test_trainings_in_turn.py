@@ -14,18 +14,18 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import shoal  # noqa: E402
-from shoal.train.strategies import STRATEGIES, make_strategy  # noqa: E402
+from shoal.strategies import STRATEGIES, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
-    from shoal.train.strategy import AbstractStrategy
+    from shoal.strategies import AbstractDefinition
 
 RUNS = ["ps-bsp", "ps-ssp", "ps-asp", "ad-psgd", "ps-bsp", "ad-psgd"]
 
 
 def make_trained(
-    sync: str | AbstractStrategy, layers: int = 1, transport: str = "gloo"
+    sync: str | AbstractDefinition, layers: int = 1, transport: str = "gloo"
 ) -> tuple[nn.Module, shoal.DistributedOptimizer]:
     """Return a model that two steps have trained, and its optimizer."""
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))

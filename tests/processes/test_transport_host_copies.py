@@ -19,8 +19,7 @@ from shoal.adapters import torch_host_copies, torch_process_group
 from shoal.carriers import host_copy, transport_communicator
 from shoal.carriers.transports import LossOptions
 from shoal.errors import WorkerLost
-from shoal.train.strategies import STRATEGIES
-from shoal.train.strategy import Averaged
+from shoal.strategies import STRATEGIES, Averaged
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import ERROR_FEEDBACK
 from shoal.wire.engine import UdpEngine

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 import shoal  # noqa: E402
 from shoal.carriers.transports import check_transport  # noqa: E402
 from shoal.errors import MismatchError, UsageError  # noqa: E402
-from shoal.train.strategies import STRATEGIES, check_wire, make_strategy  # noqa: E402
+from shoal.strategies import STRATEGIES, check_wire, make_strategy  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, final
 
 import shoal
+from shoal.strategies import make_strategy
 from shoal.train.optimizer import DistributedOptimizer
-from shoal.train.strategies import make_strategy
 from shoal_bench.peers.pooled import DEADLINE_S, Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:

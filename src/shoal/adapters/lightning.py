@@ -9,7 +9,6 @@ says instead. For DDP itself over Shoal's transport take Lightning's own strateg
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -66,11 +65,8 @@ class ShoalStrategy(DDPStrategy):
         ]
 
     def _wrapped(self, optimizer: Any, model: nn.Module) -> shoal.DistributedOptimizer:
-        """Let `optimizer` meet those of other ranks, by a strategy object of its own."""
-        if not isinstance(self._sync, str):
-            self._sync.check_unbound()
-        sync = copy.deepcopy(self._sync)
-        made = shoal.DistributedOptimizer(optimizer, model, sync=sync, **self._options)
+        """Let `optimizer` meet those of other ranks."""
+        made = shoal.DistributedOptimizer(optimizer, model, sync=self._sync, **self._options)
         made.meets_scaler = getattr(self.precision_plugin, "scaler", None) is not None
         return made
 

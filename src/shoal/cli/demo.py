@@ -24,6 +24,7 @@ from shoal.cli.options import (
 )
 from shoal.errors import DataError
 from shoal.report.terminal_table import output_console
+from shoal.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +47,8 @@ def demo(
         list[str] | None,
         typer.Option(
             metavar="STRATEGY",
-            help=f"Only this strategy; may be repeated. One of {', '.join(words.STRATEGIES)}.",
-            autocompletion=words.completing(words.STRATEGIES),
+            help=f"Only this strategy; may be repeated. One of {', '.join(STRATEGIES)}.",
+            autocompletion=words.completing(list(STRATEGIES)),
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=4, help="Worker processes; rank 3 is slowed.")] = 8,
@@ -63,7 +64,6 @@ def demo(
     from shoal.jobs.environment import describe_environment
     from shoal.jobs.result import ResultFile
     from shoal.report.html import require_plotly, write_report
-    from shoal.train.strategies import STRATEGIES
 
     require_positive(seconds_ratio=seconds_ratio)
     require_writable(output, json)
@@ -71,7 +71,7 @@ def demo(
     console = Console(stderr=True)
     strategies = sync or list(STRATEGIES)
     for name in strategies:
-        choose_strategy(name, {}).validate(workers)
+        choose_strategy(name, {}).check_size(workers)
     dataset, base = _choose_job(console, workers)
     scenarios = [Scenario(s.title, s.slow, s.seconds * seconds_ratio) for s in DEMO_SCENARIOS]
     console.print(

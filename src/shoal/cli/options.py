@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import ResourceError, UsageError
-from shoal.factory_options import check_option_types
+from shoal.factory_options import check_options
 
 if TYPE_CHECKING:
-    from shoal.train.strategy import AbstractStrategy
+    from shoal.strategies import AbstractDefinition
 
 
 def parse_slow(texts: list[str]) -> tuple[dict[int, float], dict[int, float]]:
@@ -68,12 +69,12 @@ def _value(text: str) -> str | int | float | bool | None:
 
 def choose_strategy(
     sync: str, options: dict[str, str | int | float | bool | None]
-) -> AbstractStrategy:
+) -> AbstractDefinition:
     """Return the strategy. Raises `UsageError` for an unknown one, or an option of a wrong type."""
-    from shoal.train.strategies import STRATEGIES, make_strategy
+    from shoal.strategies import STRATEGIES, make_strategy
 
     if sync in STRATEGIES:
-        check_option_types(sync, STRATEGIES[sync], options)
+        check_options(sync, inspect.signature(STRATEGIES[sync]).parameters, options)
     return make_strategy(sync, options)
 
 

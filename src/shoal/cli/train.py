@@ -21,6 +21,7 @@ from shoal.cli.options import (
 )
 from shoal.report.terminal_table import output_console
 from shoal.scenario.slowness import slow_words
+from shoal.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from shoal.jobs.run import RunOutcome
@@ -52,8 +53,8 @@ SyncOption = Annotated[
     str,
     typer.Option(
         metavar="STRATEGY",
-        help=f"How workers synchronize: {', '.join(words.STRATEGIES)}.",
-        autocompletion=words.completing(words.STRATEGIES),
+        help=f"How workers synchronize: {', '.join(STRATEGIES)}.",
+        autocompletion=words.completing(list(STRATEGIES)),
     ),
 ]
 DatasetOption = Annotated[
@@ -161,7 +162,7 @@ def train(
 ) -> None:
     """Train a real model with worker processes on this machine."""
     from shoal.jobs.spec import RunSpec
-    from shoal.train.strategies import check_strategy
+    from shoal.strategies import check_strategy
     from shoal.workloads import default_model
 
     require_positive(

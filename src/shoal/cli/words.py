@@ -8,18 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-STRATEGIES: Final = (
-    "all-reduce",
-    "ps-bsp",
-    "ps-ssp",
-    "ps-asp",
-    "ad-psgd",
-    "ds-sync",
-    "ripples-static",
-    "ripples-random",
-    "ripples",
-    "local-sgd",
-)
 DATASETS: Final = (
     "digits",
     "fashion-mnist",

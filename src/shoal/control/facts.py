@@ -18,7 +18,7 @@ from shoal.control.waiting import as_error
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from shoal.control.key import JobKey
@@ -55,9 +55,9 @@ class ControlFacts:
         """Make `fact` known."""
         self.set(fact, b"")
 
-    def is_published(self, fact: str) -> bool:
-        """Return whether somebody has published `fact`, without waiting for it."""
-        return self._read([fact])[0] is not None
+    def are_published(self, facts: Sequence[str]) -> list[bool]:
+        """Return which of `facts` somebody has published, all at the same moment."""
+        return [value is not None for value in self._read(facts)]
 
     def increment(self, counter: str) -> int:
         """Add one to `counter` atomically and return its new value."""
@@ -96,7 +96,7 @@ class ControlFacts:
             self._dispose()
             self._lock.release()
 
-    def _read(self, names: list[str]) -> tuple[bytes | None, ...]:
+    def _read(self, names: Sequence[str]) -> tuple[bytes | None, ...]:
         return self._ask(ReadFacts(tuple(names)), Facts).values
 
     def _ask(self, message: FactRequest, kind: type[R]) -> R:

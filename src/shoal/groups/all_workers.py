@@ -7,7 +7,7 @@ after every step; one slow worker or link holds up all. docs/papers.md, 4.3.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, Self, final
+from typing import TYPE_CHECKING, ClassVar, Self, final
 
 from shoal.groups.group import Group
 from shoal.groups.schedule import AbstractGroupSchedule, PeriodTable, check_world_size
@@ -15,10 +15,6 @@ from shoal.groups.schedule import AbstractGroupSchedule, PeriodTable, check_worl
 if TYPE_CHECKING:
     from shoal.groups.group import Round
     from shoal.groups.schedule import ScheduleOptions
-
-
-LOCAL_STEPS: Final = 8
-"""Steps of local SGD from one average to the next, unless told."""
 
 
 @final

@@ -17,8 +17,8 @@ from shoal.jobs.result import RunResult, WorkerResult
 from shoal.jobs.snapshots import averaged_path, final_path
 from shoal.jobs.training import train
 from shoal.jobs.waiting import split_waiting, time_by_kind
+from shoal.strategies import make_strategy
 from shoal.trace import Sample, Span, SpanKind
-from shoal.train.strategies import make_strategy
 from shoal.units import NANOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:

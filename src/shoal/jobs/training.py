@@ -21,9 +21,9 @@ from shoal.carriers.transport_communicator import TransportCommunicator
 from shoal.jobs.board import Column
 from shoal.jobs.padding import Padding
 from shoal.jobs.snapshots import SnapshotWriter, averaged_path, final_path, flat_vector
+from shoal.strategies import make_strategy
 from shoal.trace import ListSink, Sample, Span, SpanKind
 from shoal.train.optimizer import DistributedOptimizer
-from shoal.train.strategies import make_strategy
 from shoal.units import NANOSECONDS_PER_SECOND
 from shoal.watch.metrics import MetricsServer
 from shoal.workloads import batches, loss_of, make_model, make_optimizer

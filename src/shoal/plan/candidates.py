@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shoal.groups import Topology
 from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
 from shoal.scenario.training_spec import SHOAL
+from shoal.strategies import STRATEGIES, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,16 +25,6 @@ _OVERLAPPED_SIZES: Final = (2, 4)
 _OTHER_SIZES: Final = (2, 4)
 """Groups that are drawn at random, beside their usual size."""
 
-_CLASSES: Final = {
-    "all-reduce": "AllReduce",
-    "ripples": "Ripples",
-    "ripples-static": "RipplesStatic",
-    "ripples-random": "RipplesRandom",
-    "ds-sync": "DSSync",
-    "local-sgd": "LocalSGD",
-}
-
-
 TCP: Final = "cubic"
 """The congestion control that Linux has unless told otherwise."""
 
@@ -44,9 +35,6 @@ _WHOLE, _HALF = "float32", "float16"
 
 CARRIERS: Final = tuple(dict.fromkeys(transport for transport, _ in _CARRIERS))
 """The transports that are tried."""
-
-_LOSES_NOTHING: Final = ("ad-psgd",)
-"""What makes no sums, so that a bound allows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +77,7 @@ class Candidate:
             parts = [f"{key}={value!r}".replace("'", '"') for key, value in self.options.items()]
             if self.topology is not None:
                 parts.append(f"topology={_spelled(self.topology)}")
-            sync = f"shoal.{_CLASSES[self.strategy]}({', '.join(parts)})"
+            sync = f"shoal.{spelled(self.strategy)}({', '.join(parts)})"
         if self.transport:  # gloo is what goes over TCP
             sync += f', transport="{SHOAL if self.transport == SHOAL else "gloo"}"'
         if self.loss_bound:
@@ -187,7 +175,7 @@ def carried(candidate: Candidate) -> list[Candidate]:
     found = [
         replace(candidate, transport=transport, loss_bound=bound)
         for transport, bound in _CARRIERS
-        if not (bound and candidate.strategy in _LOSES_NOTHING)
+        if not (bound and not STRATEGIES[candidate.strategy]().takes_loss_bound)
         and not (candidate.is_hierarchical and (bound or transport != SHOAL))
     ]
     if candidate.options.get("overlap") == _OVERLAPPED["overlap"]:

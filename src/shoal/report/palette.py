@@ -11,48 +11,39 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from shoal.strategies import STRATEGIES
+
 if TYPE_CHECKING:
     from shoal.report.scenario import Scenario
 
 STRATEGY_COLORS = (
     ("#727B8A", "#6D7888"),
-    ("#1040BC", "#56AEFA"),
     ("#CD9A01", "#F0E04A"),
-    ("#3FB489", "#18D468"),
-    ("#941C00", "#EA5414"),
-    ("#D0625A", "#FFC1A0"),
-    ("#467BFF", "#CBE6FF"),
-    ("#561866", "#9F4AF0"),
     ("#20332E", "#BB675D"),
     ("#A861BD", "#F040CA"),
+    ("#D0625A", "#FFC1A0"),
+    ("#3FB489", "#18D468"),
+    ("#1040BC", "#56AEFA"),
+    ("#561866", "#9F4AF0"),
+    ("#941C00", "#EA5414"),
+    ("#467BFF", "#CBE6FF"),
 )
 """(on light, on dark), in the order in which strategies that have none of their own get them."""
 
 SYMBOLS = (
     "circle",
-    "square",
     "diamond",
-    "triangle-up",
-    "x",
-    "triangle-down",
-    "pentagon",
-    "cross",
     "star",
     "hexagon",
+    "triangle-down",
+    "triangle-up",
+    "square",
+    "cross",
+    "x",
+    "pentagon",
 )
 
-HOME_SLOTS = {
-    "all-reduce": 0,
-    "ripples-static": 1,
-    "ps-bsp": 2,
-    "ds-sync": 3,
-    "ripples": 4,
-    "ad-psgd": 5,
-    "local-sgd": 6,
-    "ripples-random": 7,
-    "ps-ssp": 8,
-    "ps-asp": 9,
-}
+HOME_SLOTS = {word: slot for slot, word in enumerate(STRATEGIES)}
 """Slots of Shoal's own strategies, so that each looks the same in all reports."""
 
 THEME = {

@@ -17,6 +17,7 @@ import msgspec
 
 from shoal.decoding import decode_json
 from shoal.errors import DataError, UsageError
+from shoal.strategies import GeneratedAveraging, usual
 from shoal.trace import TRACE_FORMAT, SpanKind, TraceHeader
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 _Stretch: TypeAlias = tuple[float, float]
 """(begin, end), microseconds."""
-
-_ASKING: Final = ("ripples", "ripples-random")
-"""Strategies whose groups are formed by the generator."""
 
 _AGAIN: Final = "record one with shoal train --trace"
 
@@ -127,7 +125,8 @@ def read_measured(path: Path, workers: int) -> Measured:
             raise DataError(message)
     found = tuple(_exchange_times(event for events in by_rank.values() for event in events))
     header = trace.otherData
-    answer_s = _answer_time(by_rank) if header.strategy in _ASKING else None
+    asks = isinstance(usual(header.strategy), GeneratedAveraging)
+    answer_s = _answer_time(by_rank) if asks else None
     return Measured(header.strategy, header.parameters, steps, found, answer_s)
 
 

@@ -217,8 +217,8 @@ class GradientBuckets:
         else:
             self._land_all()
 
-    def shadow(self, *, trains: bool) -> bool:
-        """Take part in one reduction with nothing to give; return whether any worker trains still.
+    def shadow(self, *, trains: bool) -> int:
+        """Take part in one reduction with nothing to give; return how many workers train still.
 
         `trains` says that this one does: it makes a step that no backward pass came before. Its
         parameters then have the mean gradient of those that had some, as everywhere.
@@ -227,7 +227,7 @@ class GradientBuckets:
         with torch.no_grad():
             self._start_rest(contributes=False, trains=trains)
             self._land_all()
-        return bool(self._training.item())
+        return round(self._training.item())
 
     def _start_rest(self, *, contributes: bool, trains: bool) -> None:
         """Start all reductions that backward has not started."""

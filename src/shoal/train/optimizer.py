@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Never
 
 import torch
@@ -18,15 +18,14 @@ from shoal.carriers.transports import DEFAULT_HOLES
 from shoal.control.card_difference import name_ranks
 from shoal.errors import DeadlineExceeded, UsageError
 from shoal.session.session import current_session, default_group_is_shoal
+from shoal.strategies import Averaged, check_strategy, make_strategy, refuse_options
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
-from shoal.train.all_reduce import AllReduce
 from shoal.train.bare_steps import BareSteps
 from shoal.train.consensus import average_model
+from shoal.train.executors import make_executor
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
-from shoal.train.strategies import check_strategy, make_strategy, refuse_options
-from shoal.train.strategy import Averaged
 from shoal.train.transport_samples import TransportSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
 from shoal.watch.remarks import Remark, remarks
@@ -36,11 +35,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from shoal.collectives.gradient_overlap import GradientOverlap
     from shoal.comm import Communicator
-    from shoal.groups.averaging_points import AveragingOverlap
+    from shoal.strategies import AbstractDefinition, AveragingOverlap, GradientOverlap
     from shoal.trace import TraceSink
-    from shoal.train.strategy import AbstractStrategy
     from shoal.wire.stats import TransportStats
 
 
@@ -103,7 +100,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self,
         optimizer: torch.optim.Optimizer,
         model: nn.Module,
-        sync: str | AbstractStrategy = "all-reduce",
+        sync: str | AbstractDefinition = "all-reduce",
         *,
         transport: str | None = None,
         loss_bound: float = 0.0,
@@ -126,14 +123,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         name = session.next_run_name()
         self._inner = optimizer
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
-        self._synchronizer = strategy
+        self._definition = strategy
         self._endings = session.endings
         self.stopwatch = Stopwatch(session.rank, trace)
         self._bare_steps = BareSteps(optimizer)
         with self._endings.noting():
             session.agree(
                 name,
-                strategy=strategy.name,
+                strategy=strategy.word,
                 options={
                     **strategy.options(),
                     "transport": transport,
@@ -163,9 +160,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 stepping=self._bare_steps.expected,
                 wire=wire,
             )
-            strategy.bind(self.replica)
+            self._synchronizer = make_executor(strategy, self.replica)
         self._training = self._endings.begin(
-            name, strategy.name, replicas_differ=strategy.replicas_differ
+            name, strategy.word, replicas_differ=strategy.replicas_differ
         )
         self._sole = SoleSynchronizer(model)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
@@ -174,7 +171,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         _log.info(
             "%s: sync=%r over %s, options %s, %d parameters",
             name,
-            strategy.name,
+            strategy.word,
             transport,
             strategy.options(),
             self.flat.num_parameters,
@@ -197,9 +194,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._inner.defaults
 
     @property
-    def strategy(self) -> AbstractStrategy:
-        """The strategy that synchronizes."""
-        return self._synchronizer
+    def strategy(self) -> AbstractDefinition:
+        """The strategy that synchronizes, with its options."""
+        return self._definition
 
     def transport_stats(self) -> TransportStats | None:
         """Return what the transport has done so far; None over gloo, which does not tell.
@@ -292,12 +289,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients locally: wrap all but the last micro-batch of a step in it."""
-        accumulating = (
-            self._synchronizer.accumulating()
-            if isinstance(self._synchronizer, AllReduce)
-            else nullcontext()
-        )
-        with accumulating:
+        with self._synchronizer.accumulating():
             yield
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -330,7 +322,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._synchronizer.finish()
         self._bare_steps.end()
         self._training.has_finished = True
-        if self._synchronizer.averaged is Averaged.GRADIENTS:  # all have the last update's weights
+        if self._definition.averaged is Averaged.GRADIENTS:  # all have the last update's weights
             self._training.is_averaged = True
         self._remark_log.close()
 
@@ -378,7 +370,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return {
             **self._inner.state_dict(),
             "shoal": {
-                "strategy": self._synchronizer.name,
+                "strategy": self._definition.word,
                 "num_steps": self._num_steps,
                 "state": self._synchronizer.state_dict(),
             },
@@ -396,10 +388,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._inner.load_state_dict(state_dict)
         if own is None:
             return
-        if own["strategy"] != self._synchronizer.name:
+        if own["strategy"] != self._definition.word:
             message = (
                 f"The checkpoint was made with sync={own['strategy']!r}, not"
-                f" {self._synchronizer.name!r}; use the same strategy, or drop its 'shoal' entry."
+                f" {self._definition.word!r}; use the same strategy, or drop its 'shoal' entry."
             )
             raise UsageError(message)
         self._num_steps = own["num_steps"]
@@ -410,7 +402,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         raise UsageError("A DistributedOptimizer cannot be copied; copy its state_dict() instead.")
 
     def __repr__(self) -> str:
-        return f"DistributedOptimizer(sync={self._synchronizer.name!r}, {self._inner!r})"
+        return f"DistributedOptimizer(sync={self._definition.word!r}, {self._inner!r})"
 
     def __getattr__(self, name: str) -> Any:
         # torch keeps adding small attributes to optimizers (hooks, flags): the wrapped one has them
@@ -420,8 +412,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
 
 def _strategy(
-    sync: str | AbstractStrategy, asked: Mapping[str, object], unknown: Mapping[str, object]
-) -> AbstractStrategy:
+    sync: str | AbstractDefinition, asked: Mapping[str, object], unknown: Mapping[str, object]
+) -> AbstractDefinition:
     """Return the strategy with the options asked for, if any; refuse those that nobody has."""
     strategy = make_strategy(sync, {k: v for k, v in asked.items() if v is not None})
     refuse_options(strategy, unknown)

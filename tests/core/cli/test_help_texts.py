@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from shoal.cli import words
 from shoal.cli.commands import COMMANDS, make_app
+from shoal.strategies import STRATEGIES
 
 APP = make_app()
 
@@ -59,10 +60,10 @@ def test_some_words_of_toml_have_brackets() -> None:
 @pytest.mark.parametrize(
     ("names", "known"),
     [
-        (("train",), words.STRATEGIES),
+        (("train",), tuple(STRATEGIES)),
         (("train",), words.DATASETS),
         (("train",), words.MODELS),
-        (("demo",), words.STRATEGIES),
+        (("demo",), tuple(STRATEGIES)),
         (("profile-loss",), words.DATASETS),
     ],
 )
@@ -73,12 +74,10 @@ def test_help_lists_the_words(names: tuple[str, ...], known: tuple[str, ...]) ->
 def test_words_are_those_of_their_rooms() -> None:
     pytest.importorskip("torch")
     from shoal.carriers.transports import TRANSPORTS
-    from shoal.train.strategies import STRATEGIES
     from shoal.transport.forms import WIRE_TYPES
     from shoal.transport.holes import POLICIES
     from shoal.workloads import DATASETS, MODELS
 
-    assert tuple(STRATEGIES) == words.STRATEGIES
     assert tuple(DATASETS) == words.DATASETS
     assert tuple(MODELS) == words.MODELS
     assert set(TRANSPORTS) == set(words.TRANSPORTS)
@@ -89,6 +88,6 @@ def test_words_are_those_of_their_rooms() -> None:
 def test_completion_gives_the_words_that_begin_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # whatever shell has started the tests
     monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
-    assert words.completing(words.STRATEGIES)("ripples-") == ["ripples-static", "ripples-random"]
+    assert words.completing(list(STRATEGIES))("ripples-") == ["ripples-static", "ripples-random"]
     script = CliRunner().invoke(APP, ["--show-completion", "bash"])
     assert "_SHOAL_COMPLETE" in script.stdout or "COMP_WORDS" in script.stdout

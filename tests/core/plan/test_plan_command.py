@@ -24,8 +24,8 @@ from shoal.plan.candidates import Candidate, candidates, carried, other_sizes
 from shoal.scenario.measured import Measured
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import Scenario, TrainingSpec
+from shoal.strategies import make_strategy
 from shoal.sweeps import make_runs
-from shoal.train.strategies import make_strategy
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""
@@ -88,9 +88,9 @@ def test_every_candidate_is_a_strategy_and_its_line_selects_it(where: Topology) 
         if each.topology is not None:
             options["topology"] = each.topology
         strategy = make_strategy(each.strategy, options)
-        strategy.validate(where.world_size)
+        strategy.check_size(where.world_size)
         selected = make_strategy(chosen(each)["sync"])
-        assert selected.name == each.strategy
+        assert selected.word == each.strategy
         assert selected.options() == strategy.options()
 
 
@@ -177,7 +177,7 @@ def test_a_line_has_its_transport(where: Topology) -> None:
         for one in over:
             said = chosen(one)
             strategy = make_strategy(said.pop("sync"))
-            assert strategy.name == each.strategy
+            assert strategy.word == each.strategy
             if "algorithm" not in one.options:
                 assert one.options.items() <= strategy.options().items()
             wanted = {"transport": "shoal" if one.transport == "shoal" else "gloo"}
@@ -281,7 +281,7 @@ def test_calibrated_flows_carry_every_strategy_and_random_groups_of_other_sizes(
 def test_random_groups_of_other_sizes_can_be_drawn_and_chosen(where: Topology) -> None:
     for each in other_sizes(where):
         strategy = make_strategy(each.strategy, dict(each.options))
-        strategy.validate(where.world_size)
+        strategy.check_size(where.world_size)
         selected = make_strategy(chosen(each)["sync"])
         assert selected.options() == strategy.options()
 

@@ -10,7 +10,7 @@ import pytest
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import Scenario, StrategySpec, TrainingSpec
-from shoal.sim.training.all_strategies import BASELINES, SIMULATED
+from shoal.sim.training.all_strategies import SIMULATED
 from shoal.sim.training.learning import NothingLearned
 from shoal.sim.training.model import FORWARD
 from shoal.sim.training.simulation import check, simulate
@@ -35,7 +35,7 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*SIMULATED, *BASELINES])
+@pytest.mark.parametrize("name", SIMULATED)
 @pytest.mark.parametrize("steps", [9, 30])
 def test_shares_are_of_the_time_of_the_steps_that_were_made(
     name: str, steps: int, monkeypatch: pytest.MonkeyPatch
@@ -94,7 +94,7 @@ def test_who_awaits_layers_of_the_slowest_counts(
     assert out.compute_share * 4 * out.seconds == pytest.approx(computed, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", [*SIMULATED, *BASELINES])
+@pytest.mark.parametrize("name", SIMULATED)
 def test_what_takes_longer_than_time_can_count_is_said(name: str) -> None:
     """It ended before the last step as if it had been the last."""
     whole = replace(job(slow=3.0), compute_s=400_000.0, steps=10)

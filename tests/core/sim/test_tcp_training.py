@@ -10,11 +10,11 @@ from tcp_networks import GIGABIT, MS
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, LinkEvent
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
-from shoal.sim.training.all_strategies import SIMULATED
 from shoal.sim.training.simulation import simulate
 from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sim.transports.settings import Transport
+from shoal.strategies import STRATEGIES
 from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import Materials, host_names, star
@@ -33,7 +33,7 @@ def packets_of(cluster: ClusterSpec, **options: object) -> PacketNetwork:
     return PacketNetwork(cluster.topology, transport, local_rate=JOB.local_rate, seed=cluster.seed)
 
 
-@pytest.mark.parametrize("name", list(SIMULATED))
+@pytest.mark.parametrize("name", list(STRATEGIES))
 def test_strategies_train_over_packets(name: str) -> None:
     network = packets_of(CLUSTER)
     out = simulate(CLUSTER, JOB, StrategySpec(name), network=network)

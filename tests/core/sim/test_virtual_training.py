@@ -14,12 +14,12 @@ from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.network import TCP_HEADERS
-from shoal.sim.training.all_strategies import NOT_SIMULATED, SIMULATED, make_simulated
+from shoal.sim.training.all_strategies import NOT_SIMULATED, make_simulated, options_of
 from shoal.sim.training.learning import AbstractLearner
 from shoal.sim.training.simulation import simulate
+from shoal.strategies import STRATEGIES
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
-from shoal.train.strategies import STRATEGIES, make_strategy
 from shoal.transport.forms import FLOAT32_AS_FLOAT16
 
 if TYPE_CHECKING:
@@ -30,13 +30,9 @@ DELAY_S = 10e-6
 PLAIN = Materials(Port(RATE), Port(RATE), Link(delay_s=DELAY_S))
 
 
-OF_THE_TRANSPORT = {("all-reduce", "algorithm"), ("all-reduce", "per_host")}
-"""What real training takes from SHOAL_ALL_REDUCE and LOCAL_WORLD_SIZE, not from its strategy."""
-
-
 OVERLAPPED = {
     name: "next-steps"
-    for name, factory in SIMULATED.items()
+    for name, factory in STRATEGIES.items()
     if "interval" in inspect.signature(factory).parameters
 }
 """Strategies that average parameters while computing goes on, if asked to."""
@@ -77,29 +73,12 @@ def seconds(share: float) -> float:
     return share * 4e6 * TCP_HEADERS * 8 / RATE
 
 
-def test_the_words_are_those_of_real_training() -> None:
-    assert list(SIMULATED) == list(STRATEGIES)
-
-
-@pytest.mark.parametrize("name", list(SIMULATED))
-def test_options_have_the_defaults_of_real_training(name: str) -> None:
-    real = make_strategy(name).options()
-    parameters = inspect.signature(SIMULATED[name]).parameters.values()
-    named = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    for each in named:
-        if (name, each.name) in OF_THE_TRANSPORT:
-            continue
-        if each.name not in real:
-            pytest.fail(f"{name} has no option {each.name}")
-        assert each.default == real[each.name], each.name
-
-
 def test_options_that_are_not_simulated_are_said_to_be() -> None:
     missing = {
         option
         for name, real in STRATEGIES.items()
         for option in inspect.signature(real).parameters
-        if option not in inspect.signature(SIMULATED[name]).parameters
+        if option not in options_of(name)
     }
     assert missing == set(NOT_SIMULATED)
     with pytest.raises(UsageError, match="The option 'bucket_bytes' of all-reduce is not simul"):
@@ -219,7 +198,7 @@ def test_pairs_of_ad_psgd_average_what_they_were_and_keep_what_they_learn_meanwh
     assert not [each for each in calls if each[0] == "average" and not each[2].get("copies")]
 
 
-@pytest.mark.parametrize("name", list(SIMULATED))
+@pytest.mark.parametrize("name", list(STRATEGIES))
 def test_every_worker_makes_its_steps_and_the_same_seed_the_same_run(name: str) -> None:
     see_that_runs_are_whole(name)
 
@@ -394,7 +373,7 @@ def test_the_generator_is_asked_by_everyone() -> None:
     ("name", "options", "sentence"),
     [
         ("riples", {}, "Did you mean 'ripples'"),
-        ("ripples", {"size": 3}, "'ripples' has no option 'size'; its options: group_size"),
+        ("ripples", {"size": 3}, "'ripples' has no option 'size'; its options: interval"),
         ("local-sgd", {"interval": 0}, "interval between synchronizations must be .* at least 1"),
         ("local-sgd", {"overlap": "backward"}, "overlap is one of none, next-steps where"),
         ("all-reduce", {"overlap": "none"}, "overlap is one of backward, next-forward, not"),

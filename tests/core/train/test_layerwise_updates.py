@@ -16,10 +16,10 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from shoal.errors import UsageError, WorkerLost  # noqa: E402
-from shoal.train.all_reduce import AllReduce  # noqa: E402
+from shoal.strategies import AllReduce, make_strategy  # noqa: E402
 from shoal.train.flat_parameters import FlatParameters  # noqa: E402
 from shoal.train.replica import Replica, Stopwatch  # noqa: E402
-from shoal.train.strategies import make_strategy  # noqa: E402
+from shoal.train.sums import SumsExecutor  # noqa: E402
 
 WIDTH = 4
 
@@ -89,12 +89,12 @@ def bind(
     order: tuple[int, ...] = (0, 1, 2),
     make: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=0.1),
     overlap: str = "next-forward",
-) -> tuple[Model, torch.optim.Optimizer, AllReduce, RecordingCommunicator]:
+) -> tuple[Model, torch.optim.Optimizer, SumsExecutor, RecordingCommunicator]:
     communicator = RecordingCommunicator()
     model = Model(communicator.log, order)
     optimizer = make(model.parameters())
-    strategy = AllReduce(bucket_bytes=1, overlap=overlap)
-    strategy.bind(
+    strategy = SumsExecutor(
+        AllReduce(bucket_bytes=1, overlap=overlap),
         Replica(
             model=model,
             optimizer=optimizer,
@@ -108,7 +108,7 @@ def bind(
             seed=0,
             deadline_s=1.0,
             stopwatch=Stopwatch(0),
-        )
+        ),
     )
     return model, optimizer, strategy, communicator
 
@@ -183,7 +183,7 @@ def test_finishing_or_reading_the_flat_tensors_makes_all_updates() -> None:
         model, optimizer, strategy, communicator = bind()
         backward(model)
         strategy.step(optimizer.step)
-        touch(strategy, strategy._replica.flat)
+        touch(strategy, strategy.replica.flat)
         assert communicator.log[3:] == ["wait 2", "wait 0", "wait 1"] or (
             sorted(communicator.log[3:]) == ["wait 0", "wait 1", "wait 2"]
         )
@@ -226,14 +226,14 @@ def test_a_tensor_of_a_class_of_its_own_is_refused() -> None:
     model = nn.Linear(2, 2)
     model.weight = Strange(torch.ones(2, 2))
     communicator: Any = RecordingCommunicator()
-    strategy = AllReduce(overlap="next-forward")
     replica: Any = type("R", (), {})()
     replica.model, replica.communicator = model, communicator
     replica.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     replica.stopwatch, replica.flat = Stopwatch(0), FlatParameters(nn.Linear(1, 1))
     replica.noting = replica.stepping = nullcontext
+    replica.workers_per_host, replica.seed = 1, 0
     with pytest.raises(UsageError, match=r"weight is a Strange"):
-        strategy.bind(replica)
+        SumsExecutor(AllReduce(overlap="next-forward"), replica)
 
 
 def test_wrong_options_are_refused_in_a_sentence() -> None:

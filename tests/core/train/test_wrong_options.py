@@ -18,9 +18,9 @@ from shoal.collectives.buckets import layout_buckets
 from shoal.control.key import JobKey
 from shoal.errors import UsageError
 from shoal.groups import GeneratorConfig
+from shoal.strategies import check_strategy, make_strategy
 from shoal.trace import ListSink
 from shoal.train.replica import Replica, Stopwatch
-from shoal.train.strategies import check_strategy, make_strategy
 
 WHOLE_NUMBERS: dict[str, Callable[[Any], object]] = {
     "interval of local SGD": lambda value: shoal.LocalSGD(interval=value),

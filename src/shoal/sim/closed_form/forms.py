@@ -1,31 +1,36 @@
 """The formula of every strategy that has one: when each worker ends, and where its time goes.
 
 Nothing is left to chance: who computes constantly meets whom a schedule says. What forms its groups
-as workers arrive has no formula. Options are those of `training.all_strategies`, checked there.
+as workers arrive has no formula. Options are those of the strategies, and of the simulated network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.groups import ds_sync_schedule, make_schedule
-from shoal.groups.all_workers import LOCAL_STEPS
-from shoal.groups.averaging_points import AveragingPoints
-from shoal.groups.bipartite import Bipartite
+from shoal.groups import Bipartite
+from shoal.membership import View
+from shoal.sim.training.all_strategies import BASELINES, define
 from shoal.sim.training.model import FORWARD
 from shoal.sim.training.racks import racks_of
+from shoal.strategies import (
+    ADPSGD,
+    AllReduce,
+    GeneratedAveraging,
+    ParameterServer,
+    ScheduledAveraging,
+    Setting,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
-    from shoal.collectives.gradient_overlap import GradientOverlap
-    from shoal.groups.averaging_points import AveragingOverlap
     from shoal.sim.closed_form.job import Exchange, Job
 
 _INSTEAD: Final = 'take level = "flows".'
@@ -49,16 +54,7 @@ class Spent:
         return self.compute + self.wait + self.exchange
 
 
-Form: TypeAlias = Callable[..., Spent]
-
-
-def _all_reduce(
-    job: Job,
-    *,
-    algorithm: str | None = None,
-    per_host: int = 0,
-    overlap: GradientOverlap = "backward",  # noqa: ARG001 - it makes no difference
-) -> Spent:
+def _all_reduce(job: Job, *, algorithm: str | None = None, per_host: int = 0) -> Spent:
     """Return what buckets take: each when the slowest worker has it and the last is through.
 
     As sums follow each other the front layers' is the last, and the next forward pass begins there.
@@ -87,7 +83,7 @@ def _in_step(job: Job, exchange: float) -> Spent:
     return Spent(compute, wait, np.full(job.size, job.steps * exchange))
 
 
-def _server(job: Job, **_options: Any) -> Spent:
+def _servers(job: Job) -> Spent:
     """Return what a push to all shards and a pull from them take, all workers at once.
 
     So nobody is ahead, and how far one may be does not matter.
@@ -114,15 +110,7 @@ class _Span:
         return not apart and bool((self.links & other.links).any())
 
 
-def _scheduled(
-    job: Job,
-    *,
-    schedule: str,
-    interval: int = 1,
-    overlap: AveragingOverlap = "none",
-    average_state: bool = False,  # noqa: ARG001 - refused before: nothing learns by a formula
-    group_size: int = 0,
-) -> Spent:
+def _scheduled(job: Job, options: ScheduledAveraging) -> Spent:
     """Return what a round of groups every `interval` steps takes; each waits for its own only.
 
     A delayed round is waited for when the next one is due, the last one never.
@@ -130,15 +118,9 @@ def _scheduled(
     Raises `UsageError` if groups share links that neither begin together nor take equally long,
     or are of different rounds.
     """
-    points = AveragingPoints(interval, overlap)
-    rounds = make_schedule(
-        schedule,
-        job.size,
-        workers_per_host=int(max(np.bincount(job.host_of))),
-        group_size=group_size or None,
-        seed=job.seed,
-        topology=racks_of(job.topology, job.host_of),
-    )
+    interval = options.interval
+    view = View(0, tuple(range(job.size)), tuple(int(host) for host in job.host_of))
+    rounds = options.schedule(Setting(view, job.seed, racks_of(job.topology, job.host_of)))
     known: dict[tuple[tuple[int, ...], ...], list[Exchange]] = {}
     before: list[_Span] = []
     ended, taken_in, wait, exchange = np.zeros((4, job.size))
@@ -157,7 +139,7 @@ def _scheduled(
             begin = ended[mine].max()
             if takes.shares:
                 together.add((round(begin, _DIGITS), round(takes.seconds, _DIGITS)))
-            if points.is_delayed:
+            if options.is_delayed:
                 taken_in[mine] = begin + takes.seconds
             else:
                 wait[mine] += begin - ended[mine]
@@ -172,18 +154,14 @@ def _scheduled(
     return Spent(job.steps * job.compute, wait, exchange)
 
 
-def _ds_sync(job: Job, *, shuffle: str = "grid", **options: Any) -> Spent:
-    return _scheduled(job, schedule=ds_sync_schedule(shuffle), **options)
-
-
-def _ad_psgd(job: Job, *, peers: str = "random") -> Spent:
+def _pairs(job: Job, options: ADPSGD) -> Spent:
     """Return computing alone, if exchanges of pairs that never meet others hide behind it."""
-    if peers != "exponential" and job.size > 1:
+    if options.peers != "exponential" and job.size > 1:
         message = f"There is no closed form of random pairs, which queue: {_INSTEAD}"
         raise UsageError(message)
     idle = np.zeros(job.size)
     spent = Spent(job.steps * job.compute, idle, idle)
-    pairs = Bipartite(job.size, "exponential")
+    pairs = Bipartite(job.size, options.peers)
     for step in range(pairs.period or 0):
         met = [group.members for group in pairs.round_at(step) if len(group) > 1]
         active = [max(m, key=pairs.is_active) for m in met]
@@ -198,29 +176,24 @@ def _ad_psgd(job: Job, *, peers: str = "random") -> Spent:
     return spent
 
 
-FORMS: Final[dict[str, Form]] = {
-    "all-reduce": _all_reduce,
-    "ps-bsp": _server,
-    "ps-ssp": _server,
-    "ps-asp": _server,
-    "ad-psgd": _ad_psgd,
-    "ds-sync": _ds_sync,
-    "ripples-static": partial(_scheduled, schedule="ripples-static"),
-    "local-sgd": partial(_scheduled, schedule="all-reduce", interval=LOCAL_STEPS),
-}
-"""By the word of the strategy."""
-
-NO_FORM: Final = {
-    "ripples": "the generator forms groups as workers arrive",
-    "ripples-random": "the generator draws groups, which wait for each other",
-    "ps-layers": "what arrives first decides what computes next",
-}
-"""Why there is none."""
-
-
-def spend(job: Job, strategy: str, options: dict[str, Any]) -> Spent:
+def spend(job: Job, strategy: str, options: Mapping[str, Any]) -> Spent:
     """Return what the workers spend. Raises `UsageError` where there is no formula."""
-    if strategy in NO_FORM:
-        message = f"There is no closed form of {strategy}: {NO_FORM[strategy]}; {_INSTEAD}"
-        raise UsageError(message)
-    return FORMS[strategy](job, **options)
+    if strategy in BASELINES:
+        raise _without_form(strategy, "what arrives first decides what computes next")
+    definition, of_network = define(strategy, options)
+    match definition:
+        case AllReduce():
+            return _all_reduce(job, **of_network)  # where it overlaps makes no difference
+        case ParameterServer():
+            return _servers(job)
+        case ADPSGD():
+            return _pairs(job, definition)
+        case ScheduledAveraging():
+            return _scheduled(job, definition)
+        case GeneratedAveraging():
+            raise _without_form(strategy, "the generator forms groups as workers arrive")
+    raise _without_form(strategy, "nobody has worked one out")
+
+
+def _without_form(strategy: str, why: str) -> UsageError:
+    return UsageError(f"There is no closed form of {strategy}: {why}; {_INSTEAD}")

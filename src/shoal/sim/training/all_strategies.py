@@ -1,4 +1,4 @@
-"""The list of simulated strategies, by the words that `shoal train` knows them by."""
+"""How each family of strategies is simulated, and what is simulated only."""
 
 from __future__ import annotations
 
@@ -8,123 +8,37 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shoal.arguments import unknown
 from shoal.errors import UsageError
-from shoal.factory_options import check_option_names, check_option_types
-from shoal.groups import GeneratorConfig, ds_sync_schedule
-from shoal.groups.all_workers import LOCAL_STEPS
-from shoal.groups.averaging_points import AveragingPoints
-from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
-from shoal.groups.server_clock import ssp_staleness
-from shoal.sim.training.ad_psgd import ADPSGD
-from shoal.sim.training.all_reduce import AllReduce
-from shoal.sim.training.generated import Generated
+from shoal.factory_options import check_options
 from shoal.sim.training.layered_server import LayeredServer
-from shoal.sim.training.parameter_server import ParameterServer
-from shoal.sim.training.scheduled import Scheduled
-from shoal.sim.training.strategy import AbstractSimulatedStrategy
+from shoal.sim.training.means import MeansExecutor
+from shoal.sim.training.pairs import PairsExecutor
+from shoal.sim.training.servers import ServersExecutor
+from shoal.sim.training.sums import SumsExecutor
+from shoal.strategies import STRATEGIES, Family
 
 if TYPE_CHECKING:
-    from shoal.groups.averaging_points import AveragingOverlap
+    from shoal.sim.training.strategy import AbstractSimulatedStrategy
+    from shoal.strategies import AbstractDefinition
 
-Factory: TypeAlias = Callable[..., AbstractSimulatedStrategy]
+Factory: TypeAlias = Callable[..., "AbstractSimulatedStrategy"]
 
-_GENERATOR: Final = GeneratorConfig()
-
-
-def _bsp(*, pull_bound: float = 0.0) -> ParameterServer:
-    return ParameterServer(0, pull_bound=pull_bound)
-
-
-def _ssp(
-    *, staleness: int = 3, scale_updates: bool = True, pull_bound: float = 0.0
-) -> ParameterServer:
-    return ParameterServer(
-        ssp_staleness(staleness), scale_updates=scale_updates, pull_bound=pull_bound
-    )
-
-
-def _asp(*, scale_updates: bool = True, pull_bound: float = 0.0) -> ParameterServer:
-    return ParameterServer(None, scale_updates=scale_updates, pull_bound=pull_bound)
-
-
-def _ds_sync(
-    *,
-    shuffle: str = "grid",
-    group_size: int = 0,
-    interval: int = 1,
-    overlap: AveragingOverlap = "none",
-    average_state: bool = False,
-) -> Scheduled:
-    points = AveragingPoints(interval, overlap, average_state=average_state)
-    return Scheduled(ds_sync_schedule(shuffle), points, group_size=group_size)
-
-
-def _ripples(
-    *,
-    group_size: int = _GENERATOR.group_size,
-    group_buffer: bool = _GENERATOR.group_buffer,
-    global_division: bool = _GENERATOR.global_division,
-    inter_intra: bool = _GENERATOR.inter_intra,
-    slowdown_threshold: int | None = _GENERATOR.slowdown_threshold,
-    refined_filter: bool = _GENERATOR.refined_filter,
-    interval: int = 1,
-    overlap: AveragingOverlap = "none",
-    average_state: bool = False,
-) -> Generated:
-    config = GeneratorConfig(
-        group_size=group_size,
-        group_buffer=group_buffer,
-        global_division=global_division,
-        inter_intra=inter_intra,
-        slowdown_threshold=slowdown_threshold,
-        refined_filter=refined_filter,
-    )
-    return Generated(config, AveragingPoints(interval, overlap, average_state=average_state))
-
-
-def _ripples_random(
-    *,
-    group_size: int = DEFAULT_GROUP_SIZE,
-    interval: int = 1,
-    overlap: AveragingOverlap = "none",
-    average_state: bool = False,
-) -> Generated:
-    points = AveragingPoints(interval, overlap, average_state=average_state)
-    return Generated(GeneratorConfig.random_mode(group_size), points)
-
-
-def _ripples_static(
-    *, interval: int = 1, overlap: AveragingOverlap = "none", average_state: bool = False
-) -> Scheduled:
-    points = AveragingPoints(interval, overlap, average_state=average_state)
-    return Scheduled("ripples-static", points)
-
-
-def _local_sgd(
-    *, interval: int = LOCAL_STEPS, overlap: AveragingOverlap = "none", average_state: bool = False
-) -> Scheduled:
-    return Scheduled("all-reduce", AveragingPoints(interval, overlap, average_state=average_state))
-
-
-SIMULATED: dict[str, Factory] = {
-    "all-reduce": AllReduce,
-    "ps-bsp": _bsp,
-    "ps-ssp": _ssp,
-    "ps-asp": _asp,
-    "ad-psgd": ADPSGD,
-    "ds-sync": _ds_sync,
-    "ripples-static": _ripples_static,
-    "ripples-random": _ripples_random,
-    "ripples": _ripples,
-    "local-sgd": _local_sgd,
+_EXECUTORS: Final[dict[Family, Factory]] = {
+    Family.MEANS: MeansExecutor,
+    Family.PAIRS: PairsExecutor,
+    Family.SERVERS: ServersExecutor,
+    Family.SUMS: SumsExecutor,
 }
-"""Every strategy of `shoal train` by its word, with the defaults of the real one."""
+"""What takes a strategy, and by name what a simulated network may be asked beside."""
 
 NOT_SIMULATED: Final = ("bucket_bytes", "topology", "workers_per_host")
 """Options of real strategies that the simulated ones do not have. (Racks and hosts are those of the
 cluster.)"""
 
-BASELINES: dict[str, Factory] = {"ps-layers": LayeredServer}
+BASELINES: Final[dict[str, Factory]] = {"ps-layers": LayeredServer}
 """What others are compared with, simulated only."""
+
+SIMULATED: Final = (*STRATEGIES, *BASELINES)
+"""The words of all that can be simulated."""
 
 
 def make_simulated(name: str, options: Mapping[str, Any]) -> AbstractSimulatedStrategy:
@@ -132,14 +46,43 @@ def make_simulated(name: str, options: Mapping[str, Any]) -> AbstractSimulatedSt
 
     Raises `UsageError` for an unknown word or option, and for a value that an option cannot have.
     """
-    known = SIMULATED | BASELINES
-    if name not in known:
-        raise UsageError(unknown("There is no strategy", name, known))
-    factory = known[name]
+    if name in BASELINES:
+        check_options(name, options_of(name), options)
+        return BASELINES[name](**options)
+    definition, of_network = define(name, options)
+    return _EXECUTORS[definition.family](definition, **of_network)
+
+
+def define(name: str, options: Mapping[str, Any]) -> tuple[AbstractDefinition, dict[str, Any]]:
+    """Return the strategy `name`, and those of its `options` that are the simulated network's.
+
+    Raises `UsageError` as `make_simulated`.
+    """
+    if name not in STRATEGIES:
+        raise UsageError(unknown("There is no strategy", name, SIMULATED))
+    known, of_network = options_of(name), _of_network(name)
     for option in options:
-        if option in NOT_SIMULATED and option not in inspect.signature(factory).parameters:
+        if option in NOT_SIMULATED and option not in known:
             message = f"The option {option!r} of {name} is not simulated: leave it out."
             raise UsageError(message)
-    check_option_names(name, factory, options)
-    check_option_types(name, factory, options)
-    return factory(**options)
+    check_options(name, known, options)
+    own = {each: value for each, value in options.items() if each not in of_network}
+    rest = {each: value for each, value in options.items() if each in of_network}
+    return STRATEGIES[name](**own), rest
+
+
+def options_of(name: str) -> dict[str, inspect.Parameter]:
+    """Return the options of a simulated strategy: its own, and those of the network."""
+    if name in BASELINES:
+        return dict(inspect.signature(BASELINES[name]).parameters)
+    own = inspect.signature(STRATEGIES[name]).parameters
+    return {
+        **{each: parameter for each, parameter in own.items() if each not in NOT_SIMULATED},
+        **_of_network(name),
+    }
+
+
+def _of_network(name: str) -> dict[str, inspect.Parameter]:
+    """Return what can be asked of the network that simulates this strategy."""
+    parameters = inspect.signature(_EXECUTORS[STRATEGIES[name]().family]).parameters
+    return {each: p for each, p in parameters.items() if p.kind is p.KEYWORD_ONLY}

@@ -36,12 +36,12 @@ from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.counting_network import CountingNetwork
 from shoal.sim.transports.endpoints import check_endpoints
 from shoal.sim.virtual_time import VirtualTime, check_countable
+from shoal.strategies import check_pulls
 from shoal.switching.tables import PICOSECONDS
 from shoal.transport.forms import FLOAT32, sum_form
 from shoal.transport.graph_tables import PIECE_BYTES
 from shoal.transport.holes import POLICIES, ZERO
 from shoal.transport.messages import MOST_MESSAGES
-from shoal.transport.renewals import check_pull_bound
 
 if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import ClusterSpec
@@ -227,7 +227,7 @@ def _check_pulls(
     training: TrainingSpec, strategy: StrategySpec, made: AbstractSimulatedStrategy
 ) -> None:
     """Raise `UsageError` for pulls that may lose more than pushes, or what is not calibrated."""
-    check_pull_bound(made.pull_bound, strategy.loss_bound)
+    check_pulls(made.pull_bound, strategy.loss_bound)
     if made.pull_bound and level_of(training, strategy) != "packets":
         raise UsageError("pull_bound: what pulls lose is simulated packet by packet; leave it out.")
 

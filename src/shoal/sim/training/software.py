@@ -10,18 +10,14 @@ a server in Python may take longer than that, so it has a figure of its own wher
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from shoal.sim.training.model import ELEMENT_BYTES, even
+from shoal.strategies import Family, usual
 
 if TYPE_CHECKING:
     from shoal.scenario.measured import Measured
     from shoal.scenario.training_spec import TrainingSpec
-
-_HIDDEN: Final = "ad-psgd"
-"""Exchanges beside computing: a trace has only what is left of them when computing ends."""
-
-_SERVERS: Final = ("ps-bsp", "ps-ssp", "ps-asp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +49,11 @@ def measured_cost(measured: Measured, local_rate: float) -> SoftwareCost:
     `shoal train` runs all workers on one machine: their bytes take what they take at `local_rate`,
     bits per second. `server_s` is 0 if the run had no servers.
     """
-    if measured.strategy == _HIDDEN:
+    strategy = usual(measured.strategy)
+    family = None if strategy is None else strategy.family
+    if family is Family.PAIRS:  # beside computing: a trace has only what is left when that ends
         return SoftwareCost()
-    is_served = measured.strategy in _SERVERS
+    is_served = family is Family.SERVERS
     weighted, count = 0.0, 0
     for each in measured.exchanges:
         members = len(measured.step_s) if is_served else each.members
@@ -63,7 +61,7 @@ def measured_cost(measured: Measured, local_rate: float) -> SoftwareCost:
             continue
         rounds, sums = 2 * (members - 1), 1
         bytes_s = rounds / members * measured.parameters * ELEMENT_BYTES * 8 / local_rate
-        if measured.strategy == "all-reduce":
+        if family is Family.SUMS:
             model = even("traced", measured.parameters, min(16, measured.parameters))
             sums = len(model.buckets())
         weighted += each.count * max(0.0, each.mean_s - bytes_s) / (rounds * sums)

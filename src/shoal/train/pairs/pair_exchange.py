@@ -105,7 +105,7 @@ class ActiveSide:
             last, self._last = self._last, None
             return last
 
-    def finish(self, passives: list[int]) -> None:
+    def finish(self, passives: Sequence[int]) -> None:
         """End the thread, then tell every passive worker that no request of this one follows."""
         self._orders.put(None)
         self._thread.join(self._deadline_s)

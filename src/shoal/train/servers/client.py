@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.carriers.host_copy import HOST
+from shoal.strategies.acts import Pulled
 from shoal.train.servers.protocol import (
     ANSWER_WORDS,
-    Answer,
     Channels,
     Kind,
     Request,
+    read_answer,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class ParameterClient:
         }
         """What one push and one pull move over the network."""
 
-    def exchange(self, kind: Kind, used: list[bool], hyperparameters: list[float]) -> Answer:
+    def exchange(self, kind: Kind, used: list[bool], hyperparameters: list[float]) -> Pulled:
         """Send every server a request of `kind`; return when `inbox` holds their answers.
 
         The answer returned is the slowest server's. Raises `WorkerLost` or `DeadlineExceeded`.
@@ -81,9 +82,9 @@ class ParameterClient:
         self._server.submit(self._request, self._pushed[own])
         for work in (*pushes, *(work for works in pulls for work in works)):
             work.wait()
-        answers = [Answer.read(self._answers[owner]) for owner in self._others]
+        answers = [read_answer(self._answers[owner]) for owner in self._others]
         answers.append(self._server.collect(self._pulled[own]))
-        return Answer(
+        return Pulled(
             max(answer.held_ns for answer in answers),
             max(answer.staleness for answer in answers),
         )

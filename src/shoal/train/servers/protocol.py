@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
 from shoal.carriers.host_copy import HOST
 from shoal.errors import ProtocolError
+from shoal.strategies.acts import Pulled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,6 +58,23 @@ class Kind(IntEnum):
     LEAVE = 2
     """I make no more steps; answer when nobody does. Followed by a contribution to be ignored,
     which takes up the memory prepared for the next one."""
+
+    @classmethod
+    def of(cls, word: str) -> Kind:
+        """Return the kind of an exchange (`strategies.acts.Exchange`)."""
+        return cls[word.upper()]
+
+    @property
+    def word(self) -> Literal["push", "skip", "leave"]:
+        """What a shard calls it."""
+        return _WORDS[self]
+
+
+_WORDS: Final[dict[Kind, Literal["push", "skip", "leave"]]] = {
+    Kind.PUSH: "push",
+    Kind.SKIP: "skip",
+    Kind.LEAVE: "leave",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +124,11 @@ class Request:
         self._values.copy_(torch.tensor(hyperparameters, dtype=torch.float64, device=HOST))
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a server says with the weights it sends."""
+def fill_answer(words: Tensor, answer: Pulled) -> None:
+    """Write what a server says with the weights it sends into `ANSWER_WORDS` words."""
+    words[0], words[1] = answer.held_ns, answer.staleness
 
-    held_ns: int
-    """How long it kept the worker waiting for others."""
 
-    staleness: int
-    """How many of its own steps the slowest worker's contributions lack, at most."""
-
-    def fill(self, words: Tensor) -> None:
-        """Write it into `ANSWER_WORDS` words."""
-        words[0], words[1] = self.held_ns, self.staleness
-
-    @classmethod
-    def read(cls, words: Tensor) -> Answer:
-        """Return what `words` say."""
-        return cls(int(words[0]), int(words[1]))
+def read_answer(words: Tensor) -> Pulled:
+    """Return what a server's words say."""
+    return Pulled(int(words[0]), int(words[1]))

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shoal.carriers.host_copy import HOST
-from shoal.groups.server_clock import ServerClock
+from shoal.strategies.acts import Pulled
+from shoal.strategies.shard import Add, Answer, Apply, Shard
 from shoal.train.background import BackgroundThread, Progress
 from shoal.train.servers.hyperparameters import spread_over
 from shoal.train.servers.protocol import (
     ANSWER_WORDS,
-    Answer,
     Channels,
     Kind,
     Request,
+    fill_answer,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shoal.comm import Communicator, Work
-    from shoal.groups.server_clock import Update, UpdateRule
+    from shoal.groups.server_clock import UpdateRule
     from shoal.train.servers.hyperparameters import ParamGroups
     from shoal.train.servers.shard import ParameterShard
 
@@ -59,9 +60,9 @@ class _Seat:
 
 @dataclass(frozen=True, slots=True)
 class _Push:
-    """A contribution that waits to be added; None for a skipped step."""
+    """A contribution that waits to be added; that of a skipped step is not."""
 
-    contribution: list[Tensor] | None
+    contribution: list[Tensor]
     used: Tensor
     hyperparameters: list[float]
 
@@ -87,38 +88,26 @@ class ShardServer:
         self._channels = channels
         self._own = communicator.rank
         self._shard = shard
-        self._rule = rule
         self._request = request
         self._deadline_s, self._pull_bound = deadline_s, pull_bound
         workers = range(communicator.world_size)
-        self._clock = ServerClock(workers, rule.staleness)
-        self._live = list(workers)
+        self._decisions = Shard(workers, rule)
         self._seats = {
             rank: _Seat(_empty_like(shard.weights), _empty_like(shard.weights))
             for rank in workers
             if rank != self._own
         }
         self._pushes: dict[int, _Push] = {}
-        self._added: set[int] = set()
         self._options: list[float] = []
         self._asked_ns: dict[int, int] = {}
-        self._read_version: dict[int, int] = {}
-        self._granted: Answer | None = None
+        self._granted: Pulled | None = None
         self._progress = Progress(deadline_s)
-        self.version = 0
-        """Updates made."""
         self.num_requests = 0
         """Requests taken."""
-        self._delays = 0
-        self._longest_delay = 0
-        self._skipped = 0
         self._thread = BackgroundThread("parameter-server", self._serve, self._progress.announce)
 
     def start(self) -> None:
         """Begin to serve; every worker has its first weights already."""
-        for rank in self._live:
-            self._clock.pull(rank)
-            self._read_version[rank] = 0
         for rank in self._seats:
             self._expect(rank)
         if self._seats:
@@ -133,7 +122,7 @@ class ShardServer:
             self._granted = None
             self._handle(self._own, request, contribution)
 
-    def collect(self, weights: Sequence[Tensor]) -> Answer:
+    def collect(self, weights: Sequence[Tensor]) -> Pulled:
         """Wait until the clock lets this process's worker go on; copy the shard into `weights`.
 
         Raises what the server's thread failed with, `WorkerLost` among others, and
@@ -155,16 +144,22 @@ class ShardServer:
     def counters(self) -> dict[str, float]:
         """Return what the server has counted: see docs/parameter-server.md."""
         with self._progress:
-            reads = self._clock.staleness_counts
+            decisions = self._decisions
+            reads = decisions.clock.staleness_counts
             return {
                 "shard_reads": sum(reads.values()),
-                "shard_updates": self.version,
-                "shard_skips": self._skipped,
+                "shard_updates": decisions.version,
+                "shard_skips": decisions.skipped,
                 "staleness": sum(behind * count for behind, count in reads.items()),
                 "max.staleness": max(reads),
-                "update_delay": self._delays,
-                "max.update_delay": self._longest_delay,
+                "update_delay": decisions.delays,
+                "max.update_delay": decisions.longest_delay,
             }
+
+    @property
+    def version(self) -> int:
+        """The number of updates made."""
+        return self._decisions.version
 
     def check(self) -> None:
         """Raise what the server's thread failed with, if it did."""
@@ -184,8 +179,7 @@ class ShardServer:
         """Continue from `state`. No worker may push meanwhile except under BSP."""
         with self._progress:
             self._shard.load_state_dict(state["shard"])
-            self.version = int(state["version"])
-            self._read_version = dict.fromkeys(self._read_version, self.version)
+            self._decisions.restart_at(int(state["version"]))
 
     def _serve(self) -> None:
         """Take requests of other processes until all of them have left."""
@@ -206,78 +200,30 @@ class ShardServer:
     def _handle(self, rank: int, request: Request, contribution: list[Tensor]) -> None:
         """Act on one request and answer everyone whom that lets go on. The lock is held."""
         self.num_requests += 1
-        self._asked_ns[rank] = time.monotonic_ns()
-        if request.kind is Kind.LEAVE:
-            self._handle_leave(rank)
-        else:
-            self._pushes[rank] = _Push(
-                contribution if request.kind is Kind.PUSH else None,
-                request.used,
-                request.hyperparameters,
-            )
-            advance = self._clock.push(rank)
-            self._update(advance.apply)
-            self._answer_all(advance.released)
-            if self._clock.pull(rank):
-                self._answer(rank, held_ns=0)
+        now_ns = self._asked_ns[rank] = time.monotonic_ns()
+        kind = request.kind
+        if kind is not Kind.LEAVE:
+            self._pushes[rank] = _Push(contribution, request.used, request.hyperparameters)
+        for deed in self._decisions.take(rank, kind.word):
+            match deed:
+                case Add():
+                    self._add(self._pushes[deed.rank])
+                case Apply():
+                    self._shard.apply(self._options, divisor=deed.divisor, share=deed.share)
+                case Answer():
+                    held_ns = now_ns - self._asked_ns[deed.rank] if deed.was_held else 0
+                    self._answer(deed, held_ns)
         self._progress.advance()
 
-    def _handle_leave(self, rank: int) -> None:
-        advance = self._clock.leave(rank)
-        self._live.remove(rank)
-        self._update(advance.apply)
-        self._answer_all(advance.released)
-        if not self._live:
-            self._answer_all(self._asked_ns)
-
-    def _update(self, updates: Sequence[Update]) -> None:
-        """Add what may be added by now, and make the update if the clock says so."""
-        if self._rule.staleness == 0:
-            self._add_in_order()
-            divisor = float(self._shard.num_contributions)
-        else:
-            for update in updates:
-                self._add(update.rank)
-                self._note_delay(update.rank)
-            divisor = 1.0  # the options make the update as small as it has to be
-        if updates and self._shard.num_contributions:
-            share = self._rule.buffer_share(self._communicator.world_size)
-            self._shard.apply(self._options, divisor=divisor, share=share)
-            self.version += 1
-        if updates:
-            self._pushes.clear()
-            self._added.clear()
-
-    def _add_in_order(self) -> None:
-        """Add what has arrived, in rank order, so that sums have the same bits in every run."""
-        for rank in self._live:
-            if rank not in self._pushes:
-                return
-            if rank not in self._added:
-                self._add(rank)
-
-    def _add(self, rank: int) -> None:
-        push = self._pushes[rank]
-        self._added.add(rank)
-        if push.contribution is None:
-            self._skipped += 1
-            return
+    def _add(self, push: _Push) -> None:
         if not self._shard.num_contributions:
             self._options = push.hyperparameters
         self._shard.add(push.contribution, push.used)
 
-    def _answer_all(self, ranks: Iterable[int]) -> None:
-        """Answer workers who had to wait."""
-        now_ns = time.monotonic_ns()
-        for rank in ranks:
-            self._answer(rank, now_ns - self._asked_ns[rank])
-
-    def _answer(self, rank: int, held_ns: int) -> None:
-        """Let `rank` go on, with the weights as they are now."""
-        is_last = not self._live
-        staleness = 0 if is_last else self._clock.clock_of(rank) - self._clock.minimum
-        answer = Answer(held_ns, staleness)
-        self._read_version[rank] = self.version
+    def _answer(self, deed: Answer, held_ns: int) -> None:
+        """Let a worker go on, with the weights as they are now."""
+        rank, is_last = deed.rank, deed.is_last
+        answer = Pulled(held_ns, deed.staleness)
         if rank == self._own:
             self._granted = answer
             return
@@ -285,8 +231,9 @@ class ShardServer:
         _wait_for(seat.sending)
         if not is_last:
             self._expect(rank)
-        answer.fill(seat.answer)
-        weights = self._shard.weights if is_last or self._rule.staleness == 0 else self._copy(seat)
+        fill_answer(seat.answer, answer)
+        is_bsp = self._decisions.rule.staleness == 0
+        weights = self._shard.weights if is_last or is_bsp else self._copy(seat)
         bound = 0.0 if is_last else self._pull_bound
         seat.sending = [
             self._communicator.send(seat.answer, rank, channel=self._channels.answers),
@@ -319,13 +266,7 @@ class ShardServer:
                 for part, lossy in self._shard.messages(seat.inbox)
             ]
 
-    def _note_delay(self, rank: int) -> None:
-        """Count how many updates of others came between a read and the push that follows it."""
-        delay = self.version - self._read_version[rank]
-        self._delays += delay
-        self._longest_delay = max(self._longest_delay, delay)
-
-    def _poll_grant(self) -> Answer | None:
+    def _poll_grant(self) -> Pulled | None:
         self._thread.check()
         return self._granted
 

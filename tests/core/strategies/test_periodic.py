@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import UsageError
-from shoal.groups.averaging_points import AveragingPoints
+from shoal.strategies import LocalSGD
 
 
 def test_an_average_is_due_every_few_steps_and_they_count_from_0() -> None:
-    points = AveragingPoints(3)
+    points = LocalSGD(interval=3)
     assert [points.round_after(steps) for steps in range(1, 8)] == [
         None,
         None,
@@ -19,22 +19,22 @@ def test_an_average_is_due_every_few_steps_and_they_count_from_0() -> None:
         1,
         None,
     ]
-    assert [AveragingPoints(1).round_after(steps) for steps in (1, 2, 3)] == [0, 1, 2]
+    assert [LocalSGD(interval=1).round_after(steps) for steps in (1, 2, 3)] == [0, 1, 2]
 
 
 def test_only_the_word_delays_them() -> None:
-    assert not AveragingPoints(4).is_delayed
-    assert AveragingPoints(4, "next-steps").is_delayed
+    assert not LocalSGD(interval=4).is_delayed
+    assert LocalSGD(interval=4, overlap="next-steps").is_delayed
     with pytest.raises(UsageError, match="overlap is one of none, next-steps where"):
-        AveragingPoints(4, "backward")  # type: ignore[arg-type]
+        LocalSGD(interval=4, overlap="backward")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="must be a whole number of at least 1"):
-        AveragingPoints(0)
+        LocalSGD(interval=0)
 
 
 def test_state_is_not_averaged_while_computing_changes_it() -> None:
-    assert AveragingPoints(1, average_state=True).options()["average_state"] is True
-    assert AveragingPoints(1).options()["average_state"] is False
+    assert LocalSGD(interval=1, average_state=True).options()["average_state"] is True
+    assert LocalSGD(interval=1).options()["average_state"] is False
     with pytest.raises(UsageError, match="average_state is for overlap='none'"):
-        AveragingPoints(1, "next-steps", average_state=True)
+        LocalSGD(interval=1, overlap="next-steps", average_state=True)
     with pytest.raises(UsageError, match="average_state must be True or False"):
-        AveragingPoints(1, average_state="yes")  # type: ignore[arg-type]
+        LocalSGD(interval=1, average_state="yes")  # type: ignore[arg-type]

@@ -1,32 +1,32 @@
-"""Bulk-synchronous all-reduce of gradients, in buckets, beside the backward pass (BSP).
+"""Sums of gradients, in buckets, beside the backward pass (BSP), in virtual time.
 
-As `train.all_reduce`: a bucket's sum begins when every worker has its gradients and the bucket
-before is through; the next step begins when the last one is, or goes forward layer by layer as sums
-are known (`train.layerwise_updates`).
+As `train.sums`: a bucket's sum begins when every worker has its gradients and the bucket before is
+through; the next step begins when the last one is, or goes forward layer by layer as sums are known
+(`train.layerwise_updates`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
-from shoal.collectives.gradient_overlap import check_gradient_overlap
 from shoal.collectives.graphs import ALGORITHMS
 from shoal.errors import UsageError
+from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.training.hierarchy import check_hosts
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
-from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.training.summing import Summand
 from shoal.sim.virtual_time import Signal
+from shoal.strategies.acts import Act, Acts, Adopt, SumGradients, Summed, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.collectives.gradient_overlap import GradientOverlap
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
+    from shoal.strategies import AllReduce
 
 
 class _Iteration:
@@ -38,14 +38,16 @@ class _Iteration:
         self.summed = [Signal() for _ in range(buckets)]
         self.gradients: list[NDArray[np.float32]] = []
         """By rank, if they travel."""
+        self.training: list[int] = []
+        """The workers that make a step with it."""
         self.over = Signal()
         self.all_computed = 0
         """When the last worker had its last bucket."""
 
 
 @final
-class AllReduce(AbstractSimulatedStrategy):
-    """Every worker's gradients, every step.
+class SumsExecutor(AbstractExecutor):
+    """Sums every worker's gradients, every step.
 
     `algorithm` is "ring", "direct" or "hierarchical"; in the last, `per_host` workers that follow
     each other sum first (0: those of a host; it may as well be those of a rack). None is what the
@@ -54,20 +56,16 @@ class AllReduce(AbstractSimulatedStrategy):
     """
 
     def __init__(
-        self,
-        *,
-        algorithm: str | None = None,
-        per_host: int = 0,
-        overlap: GradientOverlap = "backward",
+        self, definition: AllReduce, *, algorithm: str | None = None, per_host: int = 0
     ) -> None:
-        check_gradient_overlap(overlap)
+        super().__init__(definition)
         if algorithm not in (None, *ALGORITHMS):
             message = f"An all-reduce is one of {', '.join(ALGORITHMS)}, not {algorithm!r}."
             raise UsageError(message)
         if per_host and algorithm != "hierarchical":
             raise UsageError('per_host is for algorithm = "hierarchical" alone: leave it out.')
         self._algorithm, self._per_host = algorithm, per_host
-        self._goes_forward = overlap == "next-forward"
+        self._goes_forward = definition.overlap == "next-forward"
 
     @property
     def contributes(self) -> bool:
@@ -86,7 +84,7 @@ class AllReduce(AbstractSimulatedStrategy):
 
     def prepare(self, world: World) -> None:
         """Lay out the buckets."""
-        self._world = world
+        super().prepare(world)
         self._near = 1
         if self._algorithm == "hierarchical":
             self._near = self._per_host or world.workers_per_host
@@ -97,30 +95,68 @@ class AllReduce(AbstractSimulatedStrategy):
         self._iterations: dict[int, _Iteration] = {}
         self._awaiting: dict[int, tuple[_Iteration, int]] = {}
         """By rank, which step's sums hold it, and since when."""
+        self._owed: list[_Iteration | None] = [None] * world.size
+        """By rank, the sums that its next forward pass waits for."""
 
     def worker(self, rank: int) -> Process:
-        """Forward, backward bucket by bucket, and wait for the sums, then or layer by layer."""
-        world = self._world
-        before: _Iteration | None = None
-        for step in range(world.steps):
-            iteration = self._iteration(step)
-            if before is not None:
-                yield from self._forward(rank, step, before)
-            world.learner.compute_gradient(rank)
-            if before is None:
-                yield world.computes(rank, step, FORWARD)
-            for number, (share, _) in enumerate(self._buckets):
-                yield world.computes(rank, step, share)
-                iteration.arrived[number] += 1
-                if iteration.arrived[number] == world.size:
-                    iteration.all_computed = world.time.now
-                    world.time.give(iteration.complete[number])
-            if self._goes_forward:
-                before = iteration
-            else:
-                yield from self._end_step(rank, iteration)
+        """Make the steps; what goes forward has made one once its last sum is known."""
+        for step in range(self.steps_of(rank)):
+            yield from self.step(rank, step, self.courses[rank].step())
+            if not self._goes_forward:
+                self._world.stepped(rank)
+        before = self._owed[rank]
         if before is not None:
             yield from self._end_step(rank, before)
+        self._world.time.begin(self._farewell(rank))
+
+    def step(self, rank: int, step: int, acts: Acts) -> Process:
+        """Carry out `acts`; the first of them, a sum, begins with computing."""
+        yield from self.carry_out(rank, acts)
+
+    def do(self, rank: int, act: Act) -> Generator[int | Signal, Any, object]:
+        """Carry out one act."""
+        match act:
+            case SumGradients(trains=True):
+                yield from self._compute(rank, act.number)
+            case SumGradients():
+                return (yield from self._shadow(rank, act.number))
+            case Update() | Adopt():
+                pass  # the sum has updated all workers, and all have made as many steps
+            case _:
+                raise TypeError(act)
+        return None
+
+    def _compute(self, rank: int, number: int) -> Process:
+        """Forward, backward bucket by bucket, and wait for the sums, then or layer by layer."""
+        world, before = self._world, self._owed[rank]
+        iteration = self._iteration(number)
+        iteration.training.append(rank)
+        if before is not None:
+            yield from self._forward(rank, number, before)
+        world.learner.compute_gradient(rank)
+        if before is None:
+            yield world.computes(rank, number, FORWARD)
+        for bucket, (share, _) in enumerate(self._buckets):
+            yield world.computes(rank, number, share)
+            self._arrive(iteration, bucket)
+        if self._goes_forward:
+            self._owed[rank] = iteration
+        else:
+            yield from self._await(rank, iteration, iteration.over)
+
+    def _shadow(self, rank: int, number: int) -> Generator[int | Signal, Any, Summed]:
+        """Bring nothing to a sum of those who train on; return how many they are."""
+        iteration = self._iteration(number)
+        for bucket in range(len(self._buckets)):
+            self._arrive(iteration, bucket)
+        yield iteration.over
+        return Summed(len(iteration.training))
+
+    def _arrive(self, iteration: _Iteration, bucket: int) -> None:
+        iteration.arrived[bucket] += 1
+        if iteration.arrived[bucket] == self._world.size:
+            iteration.all_computed = self._world.time.now
+            self._world.time.give(iteration.complete[bucket])
 
     def _forward(self, rank: int, step: int, before: _Iteration) -> Process:
         """Go forward through each bucket's layers once the step before has updated them.
@@ -177,7 +213,8 @@ class AllReduce(AbstractSimulatedStrategy):
             else:
                 yield from self._sum_bucket(iteration, number, size)
         yield from iteration.summed
-        world.learner.update_by_mean(range(world.size), iteration.gradients)
+        if iteration.training:
+            world.learner.update_by_mean(range(world.size), iteration.gradients)
         del self._iterations[step]
         world.time.give(iteration.over)
 

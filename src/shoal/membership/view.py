@@ -1,0 +1,56 @@
+"""A view: who takes part in a job, from when on, and on which hosts.
+
+Whatever depends on how many workers there are is a function of a view. It knows neither why it
+came about nor how workers hear of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Self
+
+import msgspec
+
+from shoal.errors import UsageError
+
+
+class View(msgspec.Struct, frozen=True):
+    """The members of a job between two changes."""
+
+    epoch: int
+    """The number of changes before it. Nothing of an earlier epoch counts in it."""
+
+    members: tuple[int, ...]
+    """Ranks, ascending."""
+
+    hosts: tuple[int, ...]
+    """The index of each member's host, in the order of `members`."""
+
+    from_step: int = 0
+    """The first round of a schedule that its members make together."""
+
+    def __post_init__(self) -> None:
+        if not self.members or len(self.members) != len(self.hosts):
+            message = f"A view needs members, each with a host, not {self.members}, {self.hosts}."
+            raise UsageError(message)
+
+    @classmethod
+    def first(cls, size: int, workers_per_host: int = 0) -> Self:
+        """Return the view that a job of `size` workers begins with, filled host by host.
+
+        `workers_per_host` 0 puts all of them on one host.
+        """
+        per_host = workers_per_host or max(1, size)
+        return cls(0, tuple(range(size)), tuple(rank // per_host for rank in range(size)))
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def workers_per_host(self) -> int:
+        """The most members that share a host."""
+        return max(Counter(self.hosts).values())
+
+    def place_of(self, rank: int) -> int:
+        """Return where `rank` stands among the members. Raises `ValueError` if it is none."""
+        return self.members.index(rank)

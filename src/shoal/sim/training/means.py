@@ -1,0 +1,229 @@
+"""Means of parameters among groups of workers, in virtual time.
+
+As `train.means`: computing waits for an average, or goes on while a copy is averaged
+(`train.delayed_average`). Groups are those of a schedule, or of the generator itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, final
+
+from shoal.groups import GroupGenerator
+from shoal.sim.training.executor import AbstractExecutor, following
+from shoal.sim.training.facts import Facts
+from shoal.sim.training.world import Meeting, Times
+from shoal.sim.virtual_time import Signal
+from shoal.strategies.acts import (
+    Act,
+    Acts,
+    AskGroup,
+    Await,
+    Begin,
+    Group,
+    JoinGroups,
+    LeaveGroups,
+    Mean,
+    TakeIn,
+    Tell,
+    Update,
+)
+
+if TYPE_CHECKING:
+    from shoal.groups import Assignment, GeneratorConfig
+    from shoal.sim.training.world import World
+    from shoal.sim.virtual_time import Process
+    from shoal.strategies import PeriodicAveraging
+
+
+@final
+class MeansExecutor(AbstractExecutor):
+    """Averages parameters, in workers' time or beside it."""
+
+    _definition: PeriodicAveraging
+
+    @property
+    def averages_state(self) -> bool:
+        """As asked for."""
+        return self._definition.average_state
+
+    @property
+    def can_round(self) -> bool:
+        """Copies may be, which are averaged while computing goes on."""
+        return self._definition.can_round
+
+    @property
+    def copies(self) -> int:
+        """What is averaged while computing goes on, and what that was before."""
+        return 2 if self._definition.is_delayed else 0
+
+    def prepare(self, world: World) -> None:
+        """Let all workers begin."""
+        super().prepare(world)
+        is_delayed = self._definition.is_delayed
+        self._times: Sequence[Times] = [Times() for _ in world.times] if is_delayed else world.times
+        """By rank, where the time of averages goes: not the workers', who compute meanwhile."""
+        self._delayed = [DelayedAverage(world, rank) for rank in range(world.size)]
+        self._meetings: dict[tuple[tuple[int, int], int], Meeting] = {}
+        self._facts = Facts(world)
+        self._generator: GroupGenerator | None = None
+        self._answers = [Signal() for _ in range(world.size)]
+        for rank, course in enumerate(self.courses):
+            for act in course.begin():
+                assert isinstance(act, JoinGroups)
+                self._join(rank, act.config)
+
+    def _join(self, rank: int, config: GeneratorConfig) -> None:
+        if self._generator is None:
+            self._generator = GroupGenerator(config, Random(self._world.seed))
+        self._generator.join(rank, self._world.host_of[rank])
+
+    def step(self, rank: int, step: int, acts: Acts) -> Process:
+        """Compute, and carry out `acts`.
+
+        Nobody sees a worker that has computed and not asked for its group yet. So it waits for both
+        in one go: an event less for every step.
+        """
+        world = self._world
+        act = following(acts)
+        while act is not None:
+            answer: object = None
+            lead = 0
+            if isinstance(act, Update):
+                act = following(acts)
+                if isinstance(act, AskGroup):
+                    lead = world.control_delay
+                yield world.computes(rank, step) + lead
+                world.learner.update(rank)
+            if isinstance(act, AskGroup):
+                answer = yield from self._ask(rank, self._times[rank], lead)
+            elif act is not None:
+                answer = yield from self.do(rank, act)
+            if act is not None:
+                act = following(acts, answer)
+
+    def settle(self, rank: int) -> Process:
+        """Wait for the average under way and take it in."""
+        yield from self._delayed[rank].take_in(wait=True)
+
+    def do(self, rank: int, act: Act) -> Generator[int | Signal, Any, object]:
+        """Carry out one act in the worker's time."""
+        match act:
+            case Mean():
+                yield from self._attend(rank, act)
+            case TakeIn():
+                yield from self._delayed[rank].take_in(wait=act.wait)
+            case Begin():
+                self._delayed[rank].begin(self.carry_out(rank, act.acts))
+            case AskGroup():
+                return (yield from self._ask(rank, self._times[rank]))
+            case Tell():
+                self._facts.tell(act.fact)
+            case Await():
+                return (yield from self._facts.wait(act.somebody, act.everyone))
+            case LeaveGroups():
+                assert self._generator is not None
+                self._hear(self._generator.leave(rank, self._world.time.now // 1_000))
+            case _:
+                raise TypeError(act)
+        return None
+
+    def _ask(self, rank: int, times: Times, lead: int = 0) -> Generator[int | Signal, Any, Group]:
+        """Ask for a group; the worker began `lead` ago to ask, and waits until all are there."""
+        world = self._world
+        assert self._generator is not None
+        asked, delay = world.time.now - lead, world.control_delay - lead
+        if delay:
+            yield delay
+        answer = self._answers[rank] = Signal()
+        self._hear(self._generator.request(rank, world.time.now // 1_000))
+        assignment = yield answer
+        times.wait += world.time.now - asked
+        return Group(assignment.members, assignment.group_id, rank in assignment.more)
+
+    def _hear(self, assignments: Iterable[Assignment]) -> None:
+        for each in assignments:
+            for member in each.members:
+                self._world.time.give(self._answers[member], each)
+
+    def _attend(self, rank: int, mean: Mean) -> Process:
+        """Meet the group; a worker that is alone in it has nothing to do."""
+        if len(mean.members) < 2 or not self._is_of_run(mean):
+            return
+        key = mean.number, mean.members[0]
+        if key not in self._meetings:
+            self._meetings[key] = Meeting(self._world, mean.members, self._times)
+        yield from self._meetings[key].attend(rank, self._exchange(key, mean))
+
+    def _is_of_run(self, mean: Mean) -> bool:
+        """Return whether some member trains in this round.
+
+        A run is the beginning of a longer training: what workers average when all of them have made
+        its steps takes no part in it. Whoever asks a generator makes a step of its own.
+        """
+        if self._generator is not None:
+            return True
+        _, number = mean.number
+        return any(
+            number < self.steps_of(member) // self._definition.interval for member in mean.members
+        )
+
+    def _exchange(self, key: tuple[tuple[int, int], int], mean: Mean) -> Process:
+        world, members, definition = self._world, mean.members, self._definition
+        total = sum(mean.weights)
+        yield from world.average(
+            members,
+            [weight / total for weight in mean.weights],
+            copies=definition.is_delayed,
+            state=definition.average_state,
+        )
+        if self._generator is None:
+            world.count(f"group_size.{len(members)}")
+        del self._meetings[key]
+
+    def finish(self, world: World) -> None:
+        """Note what the generator has counted."""
+        if self._generator is None:
+            return
+        counters = self._generator.counters
+        for name in ("requests", "buffer_hits", "groups_started", "conflicts", "serializations"):
+            world.count(name, getattr(counters, name))
+        world.count("filtered", counters.filtered)
+        for name, steps in counters.staleness(self._definition.interval).items():
+            world.count(name, steps)
+        for size, count in sorted(counters.group_sizes.items()):
+            world.count(f"group_size.{size}", count)
+
+
+class DelayedAverage:
+    """One average of a worker's copy at a time: `begin`, then `take_in` at the end of steps."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._world, self._rank = world, rank
+        self._over: Signal | None = None
+        """Of the average that has not been taken in."""
+
+    def begin(self, average: Process) -> None:
+        """Let `average` work on a copy of the model; the one before has been taken in."""
+        self._world.learner.copy(self._rank, self._world.wire)
+        self._over = Signal()
+        self._world.time.begin(self._carry_out(average, self._over))
+
+    def _carry_out(self, average: Process, over: Signal) -> Process:
+        yield from average
+        self._world.time.give(over)
+
+    def take_in(self, *, wait: bool) -> Process:
+        """Add to the model what the average has changed, if it is known; else `wait`, or not yet.
+
+        Of the average's time only what computing waits for is the worker's.
+        """
+        if self._over is None or not (wait or self._over.given):
+            return
+        world, times = self._world, self._world.times[self._rank]
+        times.begin_exchange(world.time.now)
+        yield self._over
+        times.end_exchange(world.time.now)
+        world.learner.add_changes(self._rank)
+        self._over = None

@@ -1,0 +1,205 @@
+"""Acts, which a course yields, and the answers that it is sent: values, and nothing else.
+
+An act says what a worker does now, with whom, and under which name. An executor carries it out over
+a network or in virtual time; it may decide when each piece of it moves. Every act that needs other
+workers may be answered by `Changed`: it did not happen, and the course has been told of the new
+view already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from shoal.groups import GeneratorConfig
+
+
+class Act(msgspec.Struct, frozen=True):
+    """What a worker does next."""
+
+
+Acts: TypeAlias = Generator[Act, Any, None]
+"""Acts one after another; each is sent the answer to the one before."""
+
+
+class Update(Act, frozen=True):
+    """Make the local optimizer's step; it does nothing where mixed precision found infinities.
+
+    Has no answer.
+    """
+
+
+class SumGradients(Act, frozen=True):
+    """Sum the gradients of all members. The answer is `Summed`.
+
+    An executor may begin with it in the backward pass, before it is yielded.
+    """
+
+    number: int
+    """Counts sums from 0."""
+
+    trains: bool = True
+    """Whether this worker makes a step with it; else it has nothing to give, and only keeps the
+    others' sums whole."""
+
+
+class Summed(msgspec.Struct, frozen=True):
+    """The answer to `SumGradients`."""
+
+    num_training: int
+    """The members that make a step with the sum."""
+
+
+class Adopt(Act, frozen=True):
+    """Take over the model of the member that made most steps, if not all made as many."""
+
+    steps: int
+    """The number of steps made here."""
+
+
+class Mean(Act, frozen=True):
+    """Replace the parameters by the mean of the members' parameters. Has no answer.
+
+    A member that is alone keeps its own.
+    """
+
+    members: tuple[int, ...]
+    """Ranks, ascending."""
+
+    number: tuple[int, int]
+    """The epoch and the number of the mean, which with the members names it."""
+
+    reason: str = ""
+    """Why these members, for traces."""
+
+    weights: tuple[int, ...] = ()
+    """One for each member; none are equal weights."""
+
+
+class JoinGroups(Act, frozen=True):
+    """Take part in the groups that a generator forms. Has no answer.
+
+    No member asks for a group before all have joined.
+    """
+
+    config: GeneratorConfig
+
+
+class AskGroup(Act, frozen=True):
+    """Ask the generator for a group, and wait for its members. The answer is a `Group`."""
+
+    position: int
+    """The number of local steps made."""
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The answer to `AskGroup`."""
+
+    members: tuple[int, ...]
+    """Ranks, ascending."""
+
+    group_id: int
+    """Names the group among all of the generator's."""
+
+    more: bool
+    """Whether this worker owes another group before it computes on."""
+
+    reason: str = ""
+    """Why these members."""
+
+
+class LeaveGroups(Act, frozen=True):
+    """Ask for no more groups: none that has not started waits for this worker. Has no answer."""
+
+
+class Pair(Act, frozen=True):
+    """Average the parameters with those of one passive worker. Has no answer."""
+
+    peer: int
+    """Its rank."""
+
+
+class AnswerPairs(Act, frozen=True):
+    """Average with every active worker that asks, while this one computes. Has no answer.
+
+    One at a time, in the order in which they ask, until all have said goodbye.
+    """
+
+    active: tuple[int, ...]
+    """The ranks that ask."""
+
+
+class AwaitGoodbyes(Act, frozen=True):
+    """Wait until every active worker has said goodbye. Has no answer."""
+
+
+class Goodbye(Act, frozen=True):
+    """Tell every passive worker that no pair of this one follows. Has no answer."""
+
+    passive: tuple[int, ...]
+    """Their ranks."""
+
+
+class Exchange(Act, frozen=True):
+    """Push to every shard of a parameter server, and pull. The answer is `Pulled`."""
+
+    kind: Literal["push", "skip", "leave"]
+    """Gradients; nothing, as mixed precision found infinities; or nothing any more."""
+
+    number: int
+    """Counts exchanges from 0."""
+
+
+class Pulled(msgspec.Struct, frozen=True):
+    """The answer to `Exchange`: of the shards, the largest of each."""
+
+    held_ns: int
+    """For how long a shard held the answer back."""
+
+    staleness: int
+    """By how many steps the slowest worker is behind this one."""
+
+
+class Begin(Act, frozen=True):
+    """Carry out `acts` beside computing, on a copy of the model. Has no answer.
+
+    There is one of them at a time: the one before has been taken in.
+    """
+
+    acts: Acts
+
+
+class TakeIn(Act, frozen=True):
+    """Add to the model what `Begin` has changed in the copy, if that is known by now.
+
+    Does nothing if nothing was begun.
+    """
+
+    wait: bool
+    """Whether to wait until it is known."""
+
+
+class Tell(Act, frozen=True):
+    """Say a fact of this epoch, which stays true. Has no answer."""
+
+    fact: str
+
+
+class Await(Act, frozen=True):
+    """Wait until somebody has told one fact, or every member of the view another.
+
+    The answer is whether somebody has told the first.
+    """
+
+    somebody: str
+    everyone: str
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """The answer to an act that did not happen: there is a new view, and the course knows it."""
+
+
+CHANGED: Final = Changed()
+UPDATE: Final = Update()

@@ -1,0 +1,124 @@
+"""AD-PSGD: asynchronous decentralized SGD by averaging with random neighbors.
+
+Lian et al., ICML 2018; docs/papers.md, 4.1. Even ranks are passive, odd ranks active. After
+every step an active worker starts to average its parameters with a passive one of its choice, while
+it computes the next gradient; local updates go to whatever the parameters have become meanwhile, so
+a gradient is at most one iteration stale. Optimizer state stays local. See docs/ad-psgd.md.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
+
+from shoal.groups import Bipartite
+from shoal.strategies.acts import (
+    CHANGED,
+    UPDATE,
+    AnswerPairs,
+    AwaitGoodbyes,
+    Begin,
+    Goodbye,
+    Pair,
+    TakeIn,
+)
+from shoal.strategies.course import AbstractCourse
+from shoal.strategies.definition import AbstractDefinition, Averaged, Family
+
+if TYPE_CHECKING:
+    from shoal.membership import View
+    from shoal.strategies.acts import Acts
+    from shoal.strategies.course import Setting
+    from shoal.strategies.definition import CourseOf
+
+
+@final
+class ADPSGD(AbstractDefinition, frozen=True, kw_only=True):
+    """Average with one neighbor per local step, in the background.
+
+    `peers` is "random" (the paper) or "exponential" (the published implementation: rank distances
+    1, -1, 3, -3, 5, ... in turn).
+    """
+
+    word: ClassVar[str] = "ad-psgd"
+    family: ClassVar[Family] = Family.PAIRS
+    averaged: ClassVar[Averaged] = Averaged.PARAMETERS
+    is_lock_step: ClassVar[bool] = False
+    takes_loss_bound: ClassVar[bool] = False
+
+    peers: Literal["random", "exponential"] = "random"
+
+    def __post_init__(self) -> None:
+        Bipartite(1, self.peers)  # refuses an unknown rule
+
+    def courses(self, setting: Setting) -> CourseOf:
+        """Return what makes the courses."""
+        return lambda rank: Pairs(self, rank, setting)
+
+
+@final
+class Pairs(AbstractCourse):
+    """One worker's course: active, or passive."""
+
+    def __init__(self, options: ADPSGD, rank: int, setting: Setting) -> None:
+        super().__init__(rank, setting.view)
+        self._options = options
+        self._random = Random(f"ad-psgd {setting.seed} {rank}")
+        self.num_exchanges = 0
+        """How many this worker has begun."""
+        self.on_view(setting.view)
+
+    def on_view(self, view: View) -> None:
+        """Take the role of its place in `view`, with no exchange under way."""
+        super().on_view(view)
+        self._pairs = Bipartite(len(view), self._options.peers)
+        self._place = view.place_of(self.rank)
+        self._is_active = self._pairs.is_active(self._place)
+        self._is_under_way = False
+
+    def begin(self) -> Acts:
+        """Yield that a passive worker answers from now on."""
+        if not self._is_active and len(self.view) > 1:
+            yield AnswerPairs(self._members(active=True))
+
+    def step(self, *, skipped: bool = False) -> Acts:
+        """Take in what averaging has changed, apply the update to it, and average on."""
+        if self._is_under_way:
+            yield TakeIn(wait=True)
+        yield UPDATE
+        if self._is_active:
+            peer = self._pairs.active_peer(self._place, self.num_exchanges, self._random)
+            yield Begin(_with(self.view.members[peer]))
+            self._is_under_way = True
+            self.num_exchanges += 1
+
+    def finish(self) -> Acts:
+        """Say goodbye (active), or answer until every active worker has (passive)."""
+        if self._is_under_way:
+            yield TakeIn(wait=True)
+        if self._is_active:
+            yield Goodbye(self._members(active=False))
+        elif len(self.view) > 1:
+            while (yield AwaitGoodbyes()) is CHANGED:
+                pass
+
+    def _members(self, *, active: bool) -> tuple[int, ...]:
+        return tuple(
+            rank
+            for place, rank in enumerate(self.view.members)
+            if self._pairs.is_active(place) == active
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the choice of peers; parameters are the model's."""
+        return {"num_exchanges": self.num_exchanges, "random": self._random.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue choosing peers as the saved run would have."""
+        self.num_exchanges = int(state["num_exchanges"])
+        version, internal, gauss = state["random"]
+        self._random.setstate((version, tuple(internal), gauss))
+
+
+def _with(peer: int) -> Acts:
+    yield Pair(peer)

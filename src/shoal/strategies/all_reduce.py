@@ -1,0 +1,97 @@
+"""All-reduce (BSP): the mean gradient of all workers at every step, overlapped with backward.
+
+The baseline every paper measures against, tuned as its own users would tune it: buckets, started
+while backward still runs (docs/papers.md, 4.3). Every replica stays identical. With
+`overlap="next-forward"` the exchange goes on behind the next forward pass.
+
+Owns the borders of sums: which there are, and how workers end. Buckets, their order, accumulation
+and what a sum hides behind are the executor's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, final, get_args
+
+from msgspec.structs import force_setattr
+
+from shoal.arguments import whole_number
+from shoal.collectives.buckets import BUCKET_BYTES
+from shoal.errors import UsageError
+from shoal.strategies.acts import CHANGED, UPDATE, Adopt, SumGradients
+from shoal.strategies.course import AbstractCourse
+from shoal.strategies.definition import AbstractDefinition, Averaged, Family
+
+if TYPE_CHECKING:
+    from shoal.membership import View
+    from shoal.strategies.acts import Acts
+    from shoal.strategies.course import Setting
+    from shoal.strategies.definition import CourseOf
+
+GradientOverlap = Literal["backward", "next-forward"]
+"""What an exchange of gradients hides behind; the next forward pass includes backward."""
+
+
+@final
+class AllReduce(AbstractDefinition, frozen=True, kw_only=True):
+    """Average gradients over all workers at every step.
+
+    `bucket_bytes` is the size from which a bucket of gradients is sent. `overlap` says when they
+    are waited for: at the end of backward, or ("next-forward") layer by layer when the next forward
+    pass gets there, with the same result.
+    """
+
+    word: ClassVar[str] = "all-reduce"
+    family: ClassVar[Family] = Family.SUMS
+    averaged: ClassVar[Averaged] = Averaged.GRADIENTS
+    is_lock_step: ClassVar[bool] = True
+
+    bucket_bytes: int = BUCKET_BYTES
+    overlap: GradientOverlap = "backward"
+
+    def __post_init__(self) -> None:
+        if self.overlap not in get_args(GradientOverlap):
+            words = ", ".join(get_args(GradientOverlap))
+            message = f"overlap is one of {words}, not {self.overlap!r}."
+            raise UsageError(message)
+        size = whole_number(self.bucket_bytes, "A bucket's bytes", low=1)
+        force_setattr(self, "bucket_bytes", size)
+
+    def courses(self, setting: Setting) -> CourseOf:
+        """Return what makes the courses."""
+        return lambda rank: Sums(rank, setting.view)
+
+
+@final
+class Sums(AbstractCourse):
+    """One worker's course: a sum and an update in every step."""
+
+    def __init__(self, rank: int, view: View) -> None:
+        super().__init__(rank, view)
+        self.num_steps = 0
+
+    def step(self, *, skipped: bool = False) -> Acts:
+        """Sum the gradients, again among the living if the view has changed, and update."""
+        while (yield SumGradients(self.num_steps)) is CHANGED:
+            pass
+        yield UPDATE
+        self.num_steps += 1
+
+    def finish(self) -> Acts:
+        """Join the others' sums with nothing to give until no worker trains.
+
+        Then take over the model of the worker that trained longest: it saw every update.
+        """
+        number = self.num_steps
+        while len(self.view) > 1:
+            summed = yield SumGradients(number, trains=False)
+            if summed is CHANGED:
+                continue
+            if not summed.num_training:
+                break
+            number += 1
+        while len(self.view) > 1 and (yield Adopt(self.num_steps)) is CHANGED:
+            pass
+
+    def report(self) -> int:
+        """Return how many steps this worker has made."""
+        return self.num_steps

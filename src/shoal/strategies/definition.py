@@ -1,0 +1,86 @@
+"""What a strategy is, beside its course: its word, its options, and what it does to a model."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from enum import StrEnum
+from typing import ClassVar, TypeAlias
+
+import msgspec
+
+from shoal.strategies.course import AbstractCourse, Setting
+
+Option: TypeAlias = str | int | float | bool | None
+"""A plain value, which workers compare and results keep."""
+
+CourseOf: TypeAlias = Callable[[int], AbstractCourse]
+"""Makes the course of a rank."""
+
+
+class Averaged(StrEnum):
+    """What the workers average: never to be mixed up (docs/papers.md, 5)."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+
+
+class Family(StrEnum):
+    """Which machinery carries the acts of a strategy out."""
+
+    MEANS = "means"
+    """Means of parameters among groups of workers."""
+
+    PAIRS = "pairs"
+    """Means of parameters of two, which one asks for and the other answers while it computes."""
+
+    SERVERS = "servers"
+    """Gradients pushed to servers that update, parameters pulled from them."""
+
+    SUMS = "sums"
+    """Sums of all workers' gradients, which begin in the backward pass."""
+
+
+class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one strategy, checked when they are given.
+
+    A value: it may be used for several optimizers. Raises `UsageError` for options that there are
+    not.
+    """
+
+    word: ClassVar[str]
+    """Selects it."""
+
+    family: ClassVar[Family]
+    averaged: ClassVar[Averaged]
+    is_lock_step: ClassVar[bool]
+    """Whether every worker must make the same number of steps (or use uneven inputs)."""
+
+    takes_loss_bound: ClassVar[bool] = True
+    """Whether it sends contributions to sums, of which a transport may lose a share."""
+
+    @property
+    def replicas_differ(self) -> bool:
+        """Whether the workers' models differ until they are averaged after the last step."""
+        return self.averaged is Averaged.PARAMETERS
+
+    @property
+    def can_round(self) -> bool:
+        """Whether what it sends may be rounded to a narrower type on its way."""
+        return self.averaged is Averaged.GRADIENTS
+
+    @property
+    def bound_of_pulls(self) -> float:
+        """The share of the parameters in a pull from a server that may get lost."""
+        return 0.0
+
+    def options(self) -> dict[str, Option]:
+        """Return the options as plain values; workers must agree on them."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    def check_size(self, workers: int) -> None:
+        """Raise `UsageError` if the options do not fit so many workers."""
+
+    @abstractmethod
+    def courses(self, setting: Setting) -> CourseOf:
+        """Return what makes the workers' courses, which share what they know alike."""

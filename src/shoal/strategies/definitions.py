@@ -1,0 +1,112 @@
+"""The list of strategies, and how a user's word becomes one of them.
+
+A new strategy is one file and one row here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from shoal.arguments import share, unknown
+from shoal.errors import UsageError
+from shoal.factory_options import check_option_names
+from shoal.strategies.ad_psgd import ADPSGD
+from shoal.strategies.all_reduce import AllReduce
+from shoal.strategies.definition import AbstractDefinition
+from shoal.strategies.ds_sync import DSSync
+from shoal.strategies.local_sgd import LocalSGD
+from shoal.strategies.parameter_server import ParameterServer
+from shoal.strategies.ripples import Ripples, RipplesRandom
+from shoal.strategies.ripples_static import RipplesStatic
+
+Factory: TypeAlias = Callable[..., AbstractDefinition]
+
+STRATEGIES: Final[dict[str, Factory]] = {
+    "all-reduce": AllReduce,
+    "ps-bsp": ParameterServer.bsp,
+    "ps-ssp": ParameterServer.ssp,
+    "ps-asp": ParameterServer.asp,
+    ADPSGD.word: ADPSGD,
+    DSSync.word: DSSync,
+    RipplesStatic.word: RipplesStatic,
+    RipplesRandom.word: RipplesRandom,
+    Ripples.word: Ripples,
+    LocalSGD.word: LocalSGD,
+}
+"""Every strategy by its word, with its default options."""
+
+
+def make_strategy(
+    sync: str | AbstractDefinition, options: Mapping[str, object] | None = None
+) -> AbstractDefinition:
+    """Return the strategy that `sync` names, made with `options`, or `sync` itself if it is one.
+
+    Raises `UsageError` for an unknown word, with the nearest known one, and for options that the
+    strategy does not have.
+    """
+    if isinstance(sync, AbstractDefinition):
+        if options:
+            message = f"Give {', '.join(options)} to the strategy itself: it is made already."
+            raise UsageError(message)
+        return sync
+    if not isinstance(sync, str) or sync not in STRATEGIES:
+        raise UsageError(unknown("There is no strategy", sync, STRATEGIES))
+    factory = STRATEGIES[sync]
+    check_option_names(sync, factory, options or {})
+    return factory(**(options or {}))
+
+
+def usual(word: str) -> AbstractDefinition | None:
+    """Return the strategy with its default options; None if there is no such word."""
+    factory = STRATEGIES.get(word)
+    return None if factory is None else factory()
+
+
+def spelled(word: str) -> str:
+    """Return the name under which `shoal` has the maker of a strategy, such as "Ripples"."""
+    return STRATEGIES[word].__qualname__
+
+
+def refuse_options(strategy: AbstractDefinition, options: Mapping[str, object]) -> None:
+    """Raise `UsageError` for options that `DistributedOptimizer` has not; say where they belong."""
+    for name, value in options.items():
+        message = f"DistributedOptimizer has no option {name!r}"
+        if name in inspect.signature(STRATEGIES[strategy.word]).parameters:
+            maker = spelled(strategy.word)
+            message += f"; options of a strategy go into it: sync=shoal.{maker}({name}={value!r})."
+        else:
+            message += f", and nor has strategy {strategy.word!r}."
+        raise UsageError(message)
+
+
+def check_strategy(
+    strategy: AbstractDefinition, workers: int, loss_bound: float, wire: str | None
+) -> None:
+    """Raise `UsageError` if `strategy` does not fit so many workers, or what carries it."""
+    share(loss_bound, "A loss bound")
+    strategy.check_size(workers)
+    check_wire(strategy, wire)
+    check_pulls(strategy.bound_of_pulls, loss_bound)
+
+
+def check_pulls(pull_bound: float, loss_bound: float) -> None:
+    """Raise `UsageError` if a pull from a parameter server may lose more than a push to it."""
+    if pull_bound > loss_bound:
+        message = (
+            f"Pulls may lose no more than pushes: a pull's bound of {pull_bound:g} needs a loss"
+            f" bound of as much, over the transport 'shoal', not {loss_bound:g}."
+        )
+        raise UsageError(message)
+
+
+def check_wire(strategy: AbstractDefinition, wire: str | None) -> None:
+    """Raise `UsageError` if a wire type is asked for where nothing may be rounded."""
+    if wire is not None and not strategy.can_round:
+        message = (
+            f"{strategy.word} averages parameters, which are sent as they are; a wire type is for"
+            " gradients, as all-reduce and the parameter servers sum them, and for averages that"
+            " computing does not wait for (overlap='next-steps')."
+        )
+        raise UsageError(message)

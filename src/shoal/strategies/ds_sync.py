@@ -1,0 +1,70 @@
+"""DS-Sync: divide the workers into groups that synchronize in parallel, and shuffle them.
+
+Wang et al., INFOCOM 2022; docs/papers.md, 2. Which workers meet in which round is a schedule of
+`groups`: the grid by default, whose cycle brings all workers to exact consensus.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, final
+
+from msgspec.structs import force_setattr
+
+from shoal.arguments import whole_number
+from shoal.errors import UsageError
+from shoal.groups import Topology, ds_sync_schedule, make_schedule
+from shoal.strategies.scheduled import ScheduledAveraging
+
+if TYPE_CHECKING:
+    from shoal.groups import AbstractGroupSchedule
+    from shoal.strategies.course import Setting
+    from shoal.strategies.definition import Option
+
+
+@final
+class DSSync(ScheduledAveraging, frozen=True, kw_only=True):
+    """Divide and shuffle.
+
+    `shuffle` is "grid" (rows and columns in turn), "random" (equal partitions drawn anew each
+    round) or "topology" (no phase puts more flows on a bottleneck than it must). `topology` is the
+    network that the last one looks at; None takes the launcher's hosts, all of them in one rack.
+    `group_size` is for random partitions; 0 means the square root of the world size. With
+    `overlap="next-steps"` computing goes on while parameters are averaged; `average_state` averages
+    the optimizer's state as well.
+    """
+
+    word: ClassVar[str] = "ds-sync"
+
+    shuffle: str = "grid"
+    group_size: int = 0
+    topology: Topology | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ds_sync_schedule(self.shuffle)  # refuses an unknown word
+        what = "A group size (0 is the square root of the world size)"
+        force_setattr(self, "group_size", whole_number(self.group_size, what, low=0))
+        _check_topology(self.topology)
+
+    def options(self) -> dict[str, Option]:
+        """Return the options as plain values."""
+        topology = None if self.topology is None else repr(self.topology)
+        return {**super().options(), "topology": topology}
+
+    def schedule(self, setting: Setting) -> AbstractGroupSchedule:
+        """Return the schedule that `shuffle` names."""
+        view = setting.view
+        return make_schedule(
+            ds_sync_schedule(self.shuffle),
+            len(view),
+            workers_per_host=view.workers_per_host,
+            group_size=self.group_size or None,
+            seed=setting.seed,
+            topology=self.topology or setting.topology,
+        )
+
+
+def _check_topology(topology: object) -> None:
+    if not isinstance(topology, Topology | None):
+        message = f"topology is a shoal.Topology or None, not {topology!r}."
+        raise UsageError(message)

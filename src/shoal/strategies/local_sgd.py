@@ -1,0 +1,36 @@
+"""Local SGD: several steps alone, then all workers average their parameters.
+
+The classic remedy for slow links (Stich, ICLR 2019) and the reference for per-step strategies where
+the network is far too slow for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, final
+
+from shoal.groups import make_schedule
+from shoal.strategies.scheduled import ScheduledAveraging
+
+if TYPE_CHECKING:
+    from shoal.groups import AbstractGroupSchedule
+    from shoal.strategies.course import Setting
+
+LOCAL_STEPS: Final = 8
+"""The local steps between two averages, unless told otherwise."""
+
+
+@final
+class LocalSGD(ScheduledAveraging, frozen=True, kw_only=True):
+    """Average the parameters of all workers every `interval` steps.
+
+    With `overlap="next-steps"` computing goes on meanwhile. `average_state` averages the
+    optimizer's state as well.
+    """
+
+    word: ClassVar[str] = "local-sgd"
+
+    interval: int = LOCAL_STEPS
+
+    def schedule(self, setting: Setting) -> AbstractGroupSchedule:
+        """Return the schedule in which everybody meets."""
+        return make_schedule("all-reduce", len(setting.view))

@@ -1,0 +1,122 @@
+"""Parameter server, sharded over the workers: BSP, SSP and ASP (docs/papers.md, 4.2).
+
+Workers push gradients and pull weights; the update happens on the servers, which run the user's
+optimizer on their shards. Every worker process hosts one server, so that every machine carries the
+same share of the traffic. See docs/parameter-server.md. What a server does is `strategies.shard`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, final
+
+from msgspec.structs import force_setattr
+
+from shoal.arguments import flag, share, whole_number
+from shoal.groups import UpdateRule
+from shoal.groups.server_clock import ssp_staleness
+from shoal.strategies.acts import CHANGED, Exchange
+from shoal.strategies.course import AbstractCourse
+from shoal.strategies.definition import AbstractDefinition, Averaged, Family
+
+if TYPE_CHECKING:
+    from shoal.membership import View
+    from shoal.strategies.acts import Acts
+    from shoal.strategies.course import Setting
+    from shoal.strategies.definition import CourseOf
+
+
+@final
+class ParameterServer(AbstractDefinition, frozen=True):
+    """Push gradients to sharded servers, pull weights from them, at every step.
+
+    `staleness` 0 is bulk-synchronous (BSP): one update per step with the mean gradient of all. A
+    positive number is stale-synchronous (SSP): every push is applied at once, and no worker gets
+    more than so many steps ahead of the slowest. None is asynchronous (ASP): no bound.
+    `scale_updates` makes SSP's and ASP's updates so small that one push of each worker moves the
+    weights as far as one of BSP's updates, so that the learning rate found for BSP works; without
+    it every push makes a full step. `pull_bound` is the share of the parameters of each pull that
+    may get lost over a transport with a loss bound: they keep their older values at that worker
+    until the next pull. Nothing of the last pull, in `finish`, may get lost.
+    """
+
+    family: ClassVar[Family] = Family.SERVERS
+    averaged: ClassVar[Averaged] = Averaged.GRADIENTS
+    is_lock_step: ClassVar[bool] = False
+
+    staleness: int | None = 0
+    scale_updates: bool = True
+    pull_bound: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.staleness is not None:
+            what = "Staleness, unless None for no bound,"
+            force_setattr(self, "staleness", whole_number(self.staleness, what, low=0))
+        flag(self.scale_updates, "scale_updates")
+        force_setattr(self, "pull_bound", share(self.pull_bound, "A pull's bound"))
+
+    @classmethod
+    def bsp(cls, *, pull_bound: float = 0.0) -> ParameterServer:
+        """Return the bulk-synchronous parameter server."""
+        return cls(0, pull_bound=pull_bound)
+
+    @classmethod
+    def ssp(
+        cls, *, staleness: int = 3, scale_updates: bool = True, pull_bound: float = 0.0
+    ) -> ParameterServer:
+        """Return the stale-synchronous parameter server; `staleness` is at least 1."""
+        return cls(ssp_staleness(staleness), scale_updates=scale_updates, pull_bound=pull_bound)
+
+    @classmethod
+    def asp(cls, *, scale_updates: bool = True, pull_bound: float = 0.0) -> ParameterServer:
+        """Return the asynchronous parameter server."""
+        return cls(None, scale_updates=scale_updates, pull_bound=pull_bound)
+
+    @property
+    def word(self) -> str:  # type: ignore[override]  # it depends on the mode
+        """The word that selects this mode."""
+        return {0: "ps-bsp", None: "ps-asp"}.get(self.staleness, "ps-ssp")
+
+    @property
+    def rule(self) -> UpdateRule:
+        """How far updates go, and who waits for whom."""
+        return UpdateRule(self.staleness, self.scale_updates)
+
+    @property
+    def replicas_differ(self) -> bool:
+        """Whether workers hold weights of different times, until `finish` gives all the last."""
+        return self.staleness != 0
+
+    @property
+    def bound_of_pulls(self) -> float:
+        """As asked for."""
+        return self.pull_bound
+
+    def courses(self, setting: Setting) -> CourseOf:
+        """Return what makes the workers' courses."""
+        return lambda rank: Served(rank, setting.view)
+
+
+@final
+class Served(AbstractCourse):
+    """One worker's course: an exchange with all shards in every step."""
+
+    def __init__(self, rank: int, view: View) -> None:
+        super().__init__(rank, view)
+        self.num_exchanges = 0
+
+    def step(self, *, skipped: bool = False) -> Acts:
+        """Push and pull; the update happens on the servers."""
+        yield from self._exchange("skip" if skipped else "push")
+        self.num_exchanges += 1
+
+    def finish(self) -> Acts:
+        """Leave all servers, and pull the final weights when every worker has left."""
+        yield from self._exchange("leave")
+
+    def report(self) -> int:
+        """Return how many exchanges are behind this worker."""
+        return self.num_exchanges
+
+    def _exchange(self, kind: Literal["push", "skip", "leave"]) -> Acts:
+        while (yield Exchange(kind, self.num_exchanges)) is CHANGED:
+            pass

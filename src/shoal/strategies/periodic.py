@@ -1,0 +1,112 @@
+"""When a worker's parameters are averaged, with what beside them, and behind what it hides.
+
+Delayed averaging is that of Zhou et al., DaSGD, arXiv:2006.00441, and Wang et al.,
+Overlap-Local-SGD, ICASSP 2020. Owns the rule; who averages with whom is a schedule's to say, or the
+generator's.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from msgspec.structs import force_setattr
+
+from shoal.arguments import flag, whole_number
+from shoal.errors import UsageError
+from shoal.strategies.acts import UPDATE, TakeIn
+from shoal.strategies.course import AbstractCourse
+from shoal.strategies.definition import AbstractDefinition, Averaged, Family
+
+if TYPE_CHECKING:
+    from shoal.membership import View
+    from shoal.strategies.acts import Acts
+
+AveragingOverlap = Literal["none", "next-steps"]
+"""What an average of parameters hides behind: nothing, or the steps until the next one is due."""
+
+
+class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
+    """Every `interval` local steps an average is due; under `overlap` computing goes on meanwhile.
+
+    Then a copy of the model is averaged. What that has changed is added at the end of the first
+    step at which it is known, and waited for at the end of the step after which the next average is
+    due: a worker has one under way at most. With `average_state` the local optimizer's state is
+    averaged with them (docs/papers.md, 2.9: an ablation), which waits like the parameters. Raises
+    `UsageError` for an interval below 1, an unknown word, and state while computing goes on.
+    """
+
+    family: ClassVar[Family] = Family.MEANS
+    averaged: ClassVar[Averaged] = Averaged.PARAMETERS
+
+    interval: int = 1
+    overlap: AveragingOverlap = "none"
+    average_state: bool = False
+
+    def __post_init__(self) -> None:
+        if self.overlap not in get_args(AveragingOverlap):
+            words = ", ".join(get_args(AveragingOverlap))
+            message = (
+                f"overlap is one of {words} where parameters are averaged, not {self.overlap!r}."
+            )
+            raise UsageError(message)
+        interval = whole_number(self.interval, "The interval between synchronizations", low=1)
+        force_setattr(self, "interval", interval)
+        flag(self.average_state, "average_state")
+        if self.average_state and self.is_delayed:
+            raise UsageError(
+                "average_state is for overlap='none': the optimizer goes on changing its state"
+                " while copies of parameters are averaged."
+            )
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether copies are averaged while computing goes on."""
+        return self.overlap == "next-steps"
+
+    @property
+    def can_round(self) -> bool:
+        """Whether parameters may be rounded: their copies, where computing goes on meanwhile."""
+        return self.is_delayed
+
+    def round_after(self, steps: int) -> int | None:
+        """Return which average, counted from 0, is due after so many local steps; None: none."""
+        number, left = divmod(steps, self.interval)
+        return None if left else number - 1
+
+
+class AbstractPeriodicCourse(AbstractCourse):
+    """Steps alone, and an average when one is due."""
+
+    def __init__(self, options: PeriodicAveraging, rank: int, view: View) -> None:
+        super().__init__(rank, view)
+        self._options = options
+        self.position = 0
+        """The number of local steps made."""
+
+    def step(self, *, skipped: bool = False) -> Acts:
+        """Yield the local update and the average that is due."""
+        yield UPDATE
+        due, is_delayed = self._options.round_after(self.position + 1), self._options.is_delayed
+        if is_delayed:
+            yield TakeIn(wait=due is not None)
+        if due is not None:
+            yield from self._average(due, in_background=is_delayed and len(self.view) > 1)
+        self.position += 1
+
+    @abstractmethod
+    def _average(self, number: int, *, in_background: bool) -> Acts:
+        """Yield the average with this number, or that it begins beside computing."""
+
+    def _take_in(self) -> Acts:
+        """Yield that the last average is taken in, if one may be under way."""
+        if self._options.is_delayed:
+            yield TakeIn(wait=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of local steps made."""
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue counting local steps from the saved position."""
+        self.position = int(state["position"])

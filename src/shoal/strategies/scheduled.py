@@ -1,0 +1,148 @@
+"""Parameters averaged by a schedule: what DS-Sync, Ripples' static schedule and local SGD share.
+
+One step is: local update with the local gradient, then the group of this round replaces its
+members' parameters by their mean (docs/papers.md, 2.3 and 3.3). There is no coordinator and no
+barrier: a worker waits only for its own group.
+
+A worker whose data ends early keeps averaging, without updates of its own, until no worker trains
+any more: the others' schedule stays whole, and the mean of all models is not biased.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
+
+from shoal.membership import View
+from shoal.strategies.acts import CHANGED, Await, Begin, Mean, Tell
+from shoal.strategies.course import Setting
+from shoal.strategies.periodic import AbstractPeriodicCourse, PeriodicAveraging
+
+if TYPE_CHECKING:
+    from shoal.groups import AbstractGroupSchedule
+    from shoal.groups.group import Group
+    from shoal.strategies.acts import Acts
+    from shoal.strategies.definition import CourseOf
+
+ROUNDS_PER_BLOCK: Final = 8
+"""Rounds for which one told fact says that some worker still trains."""
+
+FINISHED: Final = "finished"
+"""The fact that a worker makes no more steps of its own."""
+
+
+class ScheduledAveraging(PeriodicAveraging, frozen=True, kw_only=True):
+    """Averages parameters within the groups of a schedule, every `interval` local steps."""
+
+    is_lock_step: ClassVar[bool] = True
+
+    @abstractmethod
+    def schedule(self, setting: Setting) -> AbstractGroupSchedule:
+        """Return the schedule for the members of the setting's view, by their places in it."""
+
+    def check_size(self, workers: int) -> None:
+        """Raise `UsageError` if there is no such schedule for so many workers."""
+        self.schedule(Setting(View.first(workers)))
+
+    @final
+    def courses(self, setting: Setting) -> CourseOf:
+        """Return what makes the courses, which share the schedule of each view."""
+        shared = _SharedSchedule(self, setting)
+        return lambda rank: Scheduled(self, shared, rank, setting.view)
+
+
+class _SharedSchedule:
+    """The schedule of the present view, made once for all courses of a process."""
+
+    def __init__(self, options: ScheduledAveraging, setting: Setting) -> None:
+        self._options, self._setting = options, setting
+        self._schedule = options.schedule(setting)
+
+    def of(self, view: View) -> AbstractGroupSchedule:
+        if view is not self._setting.view:
+            if view.members != self._setting.view.members:
+                self._schedule = self._options.schedule(
+                    Setting(view, self._setting.seed, self._setting.topology)
+                )
+            self._setting = Setting(view, self._setting.seed, self._setting.topology)
+        return self._schedule
+
+
+@final
+class Scheduled(AbstractPeriodicCourse):
+    """One worker's course through a schedule."""
+
+    def __init__(
+        self, options: ScheduledAveraging, shared: _SharedSchedule, rank: int, view: View
+    ) -> None:
+        super().__init__(options, rank, view)
+        self._shared = shared
+        self._told = ""
+        self.on_view(view)
+
+    def on_view(self, view: View) -> None:
+        """Go on with the view's schedule, at the round that all its members agree on."""
+        super().on_view(view)
+        self._schedule = self._shared.of(view)
+        self._place = view.place_of(self.rank)
+        self._told = ""
+
+    def report(self) -> int:
+        """Return which round comes next; the largest of all becomes `View.from_step`."""
+        return self.position // self._options.interval
+
+    def _average(self, number: int, *, in_background: bool) -> Acts:
+        block = _block(number)
+        if block != self._told:
+            self._told = block
+            yield Tell(block)
+        yield from self._round(number, in_background=in_background)
+
+    def _round(self, number: int, *, in_background: bool) -> Acts:
+        group = self._schedule.group_of(self._place, number)
+        if in_background and len(group) > 1:
+            yield Begin(self._meet(group, number))
+        else:
+            yield from self._meet(group, number)
+
+    def _meet(self, group: Group, number: int) -> Acts:
+        """Yield the mean of the round's group; in an old round the others wait for nobody."""
+        view = self.view
+        if number >= view.from_step:
+            members = group.members
+            if len(view) != view.members[-1] + 1:  # ranks are not places, since some are gone
+                members = tuple(view.members[place] for place in members)
+            reason = f"round {number} of {self._schedule.name}"
+            yield Mean(members, (view.epoch, number), reason, group.weights)
+
+    def finish(self) -> Acts:
+        """Yield averages without updates until every worker has finished.
+
+        Rounds come in blocks. A block is worked off by everyone if anyone trained in it; whether
+        anyone trains in the next one is known once its fact is told or all have finished.
+        """
+        yield from self._take_in()
+        if len(self.view) == 1:
+            return
+        yield Tell(FINISHED)
+        number = self.position // self._options.interval
+        while True:
+            if number % ROUNDS_PER_BLOCK == 0:
+                answer = CHANGED
+                while answer is CHANGED:
+                    answer = yield Await(_block(number), FINISHED)
+                if not answer:
+                    return
+            # as the others do it, who may round what is averaged beside computing
+            yield from self._round(number, in_background=self._options.is_delayed)
+            yield from self._take_in()
+            number += 1
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the saved position; what has been told was told of another one."""
+        super().load_state_dict(state)
+        self._told = ""
+
+
+def _block(number: int) -> str:
+    return f"block/{number // ROUNDS_PER_BLOCK}"

@@ -1,0 +1,133 @@
+"""The contract of an executor: it carries out the acts of a course for one torch replica.
+
+A family of strategies has one executor, which has the machinery that its acts need: hooks, threads,
+memory. It decides nothing about who meets whom; it decides when each piece of an act moves. Its
+life: made once, `step` per iteration, `finish` when this worker makes no more steps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, final
+
+from shoal.membership import View
+from shoal.strategies import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.strategies import AbstractDefinition
+    from shoal.strategies.acts import Act, Acts
+    from shoal.train.model_use import ModelUse
+    from shoal.train.replica import Replica
+    from shoal.watch.remarks import Remark
+
+
+class AbstractExecutor(ABC):
+    """Carries out one worker's course. The replica's parameters are the same on every worker."""
+
+    use: ModelUse
+    """Of the model, by this strategy; made by each executor."""
+
+    def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
+        self.replica = replica
+        communicator = replica.communicator
+        self.view = View.first(communicator.world_size, replica.workers_per_host)
+        setting = Setting(self.view, replica.seed)
+        self.course = definition.courses(setting)(communicator.rank)
+        self._has_finished = False
+        self._update: Callable[[], None] = _nothing
+
+    @final
+    def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
+        """End one iteration: apply `update` (the local optimizer step) and synchronize.
+
+        `skipped` says that mixed precision found gradients that are not finite: `update` does
+        nothing then, and the synchronization still takes place, so that the workers stay in step.
+        """
+        self.check()
+        self._update = update
+        try:
+            self.carry_out(self.course.step(skipped=skipped))
+        finally:
+            self._update = _nothing
+
+    def check(self) -> None:
+        """Raise what has failed since the last step, before anything of this one happens."""
+        self.use.check()
+
+    @final
+    def carry_out(self, acts: Acts) -> None:
+        """Do what `acts` say, one after another, and send each its answer."""
+        answer: object = None
+        while True:
+            try:
+                act = acts.send(answer)
+            except StopIteration:
+                return
+            answer = self.do(act)
+
+    @abstractmethod
+    def do(self, act: Act) -> object:
+        """Carry out one act of this family and return its answer."""
+
+    def update(self) -> None:
+        """Apply the local update of the present step."""
+        self._update()
+
+    def make_state(self, update: Callable[[], None]) -> None:
+        """Have the local optimizer's state made by `update`, a step that changes no parameter."""
+        update()
+
+    def settle(self) -> None:  # noqa: B027 - most put nothing off
+        """Make what `step` has put off, so that parameters and optimizer state are as after it."""
+
+    def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
+        """Return the context in which the user's gradients are cleared."""
+        return nullcontext()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Return the context in which backward only adds to the local gradients."""
+        return nullcontext()
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the model is still this strategy's, and no later one's."""
+        return not self.use.has_ended
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether `finish` has been called."""
+        return self._has_finished
+
+    @final
+    def finish(self) -> None:
+        """Make no more steps. Returns once no other worker can need this one for its own steps.
+
+        Collective for a lock-step strategy. Frees threads, hooks and connections. Does nothing the
+        second time, as in a `finally`: the others count on one farewell of each worker.
+        """
+        if not self._has_finished:
+            self._has_finished = True
+            self.end()
+
+    def end(self) -> None:
+        """Carry out the end of the course, and free what this executor holds."""
+        self.carry_out(self.course.finish())
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """Return what it knows about who is slow; may ask a service."""
+        return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to continue: the course's state."""
+        return self.course.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`."""
+        self.course.load_state_dict(state)
+
+
+def _nothing() -> None:
+    pass

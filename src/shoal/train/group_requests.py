@@ -1,0 +1,62 @@
+"""The groups that a generator forms at run time, as one replica asks for them.
+
+Owns how waits for groups are accounted, and what is known of who is slow.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from shoal.carriers.profiled import in_profile
+from shoal.strategies.acts import Group
+from shoal.trace import SpanKind
+from shoal.watch.remarks import Remark
+from shoal.watch.slow_worker import SlowWorker, slow_worker
+
+if TYPE_CHECKING:
+    from shoal.groups import GeneratorConfig
+    from shoal.train.replica import Replica, Stopwatch
+
+
+class GroupRequests:
+    """This worker's place at the generator. Collective: all workers join before one asks."""
+
+    def __init__(self, replica: Replica, config: GeneratorConfig) -> None:
+        self._replica = replica
+        self._has_left = False
+        self._found: SlowWorker | None = None
+        replica.groups.join(replica.session, replica.host, config, replica.seed)
+        replica.communicator.barrier()  # who asked before others have joined would go on alone
+
+    def ask(self, step: int, stopwatch: Stopwatch) -> Group:
+        """Return this worker's group once all its members have asked."""
+        start_ns = time.monotonic_ns()
+        with in_profile("shoal:wait"):  # a span says whom for, which is known only afterwards
+            assigned = self._replica.groups.request_group(self._replica.session, step)
+        end_ns = time.monotonic_ns()
+        stopwatch.add(SpanKind.WAIT, start_ns, end_ns, assigned.members, assigned.reason)
+        return Group(assigned.members, assigned.group_id, assigned.more, assigned.reason)
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """Return who asks for fewer groups than the others; what was last known after `leave`."""
+        if not self._has_left:
+            requests = self._replica.groups.requests_by_rank(self._replica.session)
+            self._found = slow_worker(requests)
+        if self._found is None:
+            return ()
+        rank, asked, usual = self._found
+        sentence = f"Rank {rank} is slow: it asked for {asked} groups; others: {usual:.0f}."
+        return (Remark(rank, "slow", self._replica.communicator.rank, sentence),)
+
+    def leave(self, interval: int) -> None:
+        """Take this worker out of every group that has not started.
+
+        Rank 0 notes what the generator has counted; `interval` is the steps between two requests.
+        """
+        self.remarks()
+        self._has_left = True
+        if self._replica.communicator.rank == 0:
+            counted = self._replica.groups.generator_counters(self._replica.session, interval)
+            self._replica.counters.update(counted)
+        self._replica.groups.leave(self._replica.session)

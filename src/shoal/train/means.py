@@ -1,0 +1,189 @@
+"""Means of parameters among groups of workers: the executor of what averages every few steps.
+
+Carries out the courses by schedule and by generator (`strategies.scheduled`,
+`strategies.generated`). Optimizer state stays local unless asked for otherwise. With
+`overlap="next-steps"` a thread averages a copy of the model (`train.delayed_average`).
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+from shoal.carriers.channels import reserve_channels
+from shoal.errors import DeadlineExceeded
+from shoal.strategies.acts import (
+    Act,
+    Acts,
+    AskGroup,
+    Await,
+    Begin,
+    Group,
+    JoinGroups,
+    LeaveGroups,
+    Mean,
+    TakeIn,
+    Tell,
+    Update,
+)
+from shoal.trace import SpanKind
+from shoal.train.averaged_state import AveragedState
+from shoal.train.delayed_average import DelayedAverage
+from shoal.train.executor import AbstractExecutor
+from shoal.train.group_requests import GroupRequests
+from shoal.train.model_use import ModelUse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from shoal.strategies import PeriodicAveraging
+    from shoal.train.replica import Replica, Stopwatch
+    from shoal.watch.remarks import Remark
+
+_POLL_SECONDS: Final = 0.005
+_ROUNDS_AWAITED: Final = 8
+"""The rounds that the others may make, each within the deadline, before they say something."""
+
+
+@final
+class MeansExecutor(AbstractExecutor):
+    """Averages parameters, in the training thread or beside it."""
+
+    def __init__(self, definition: PeriodicAveraging, replica: Replica) -> None:
+        super().__init__(definition, replica)
+        self._definition = definition
+        self.use = ModelUse(replica.model, is_shared=True)
+        self._channel = 0  # the training thread's, which makes its averages one after another
+        self._state: AveragedState | None = None
+        self._delayed: DelayedAverage | None = None
+        self._groups: GroupRequests | None = None
+        if definition.average_state:
+            self._state = AveragedState(replica.optimizer)
+        if definition.is_delayed and len(self.view) > 1:
+            self._channel, *_ = reserve_channels(replica.communicator)
+            self._delayed = DelayedAverage(replica)
+        self.carry_out(self.course.begin())
+
+    def do(self, act: Act) -> object:
+        """Carry out one act in the training thread."""
+        match act:
+            case Update():
+                self.update()
+            case Mean():
+                self._average_model(act)
+            case AskGroup():
+                return self._ask(act, self.replica.stopwatch)
+            case Tell():
+                self.replica.facts.publish(f"{self._fact(act.fact)}/{self.course.rank}")
+            case Await():
+                return self._await(act)
+            case Begin():
+                assert self._delayed is not None
+                self._delayed.begin(partial(self._carry_out_beside, act.acts))
+            case TakeIn():
+                if self._delayed is not None:
+                    self._delayed.take_in(wait=act.wait)
+            case JoinGroups():
+                self._groups = GroupRequests(self.replica, act.config)
+            case LeaveGroups():
+                assert self._groups is not None
+                self._groups.leave(self._definition.interval)
+            case _:
+                raise TypeError(act)
+        return None
+
+    def _carry_out_beside(
+        self, acts: Acts, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
+    ) -> None:
+        """Carry out `acts` on copies of the model, in the thread that averages them."""
+        answer: object = None
+        while True:
+            try:
+                act = acts.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            if isinstance(act, AskGroup):
+                answer = self._ask(act, stopwatch)
+            else:
+                assert isinstance(act, Mean)
+                self._average(act, flats, stopwatch, wire)
+
+    def _average_model(self, mean: Mean) -> None:
+        flats: list[Tensor] = self.replica.flat.buffers
+        if self._state is not None:
+            flats = [*flats, *self._state.gather()]
+        self._average(mean, flats, self.replica.stopwatch, None)
+        if self._state is not None:
+            self._state.scatter()
+
+    def _average(
+        self, mean: Mean, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
+    ) -> None:
+        self.replica.count(f"group_size.{len(mean.members)}")
+        if len(mean.members) < 2:
+            return
+        epoch, number = mean.number
+        with stopwatch.span(SpanKind.EXCHANGE, mean.members, mean.reason):
+            for place, flat in enumerate(flats):
+                self.replica.communicator.group_average(
+                    flat,
+                    mean.members,
+                    sequence=epoch << 32 | number * len(flats) + place,
+                    weights=mean.weights,
+                    channel=self._channel,
+                    wire=wire,
+                )
+
+    def _ask(self, act: AskGroup, stopwatch: Stopwatch) -> Group:
+        assert self._groups is not None
+        return self._groups.ask(act.position, stopwatch)
+
+    def _fact(self, fact: str) -> str:
+        return f"{self.replica.session}/{self.view.epoch}/{fact}"
+
+    def _await(self, act: Await) -> bool:
+        """Wait until somebody has told a fact, or everyone another."""
+        names = [
+            f"{self._fact(fact)}/{rank}"
+            for fact in (act.somebody, act.everyone)
+            for rank in self.view.members
+        ]
+        size = len(self.view)
+        patience_s = self.replica.deadline_s * _ROUNDS_AWAITED * self._definition.interval
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            told = self.replica.facts.are_published(names)
+            if any(told[:size]):
+                return True
+            if all(told[size:]):
+                return False
+            time.sleep(_POLL_SECONDS)
+        message = (
+            f"Waited {patience_s:g} s at the end of training for the other workers"
+            f" to finish; they may hang, or need a longer deadline."
+        )
+        raise DeadlineExceeded(message)
+
+    def settle(self) -> None:
+        """Wait for the average under way, if there is one, and take it in."""
+        if self._delayed is not None:
+            self._delayed.take_in(wait=True)
+
+    def end(self) -> None:
+        """Finish the course, and average nothing more."""
+        super().end()
+        if self._delayed is not None:
+            self._delayed.close()
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """Return who is slow, as a group generator sees it."""
+        return () if self._groups is None else self._groups.remarks()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`, with what is under way taken in."""
+        self.settle()
+        super().load_state_dict(state)

@@ -1,0 +1,147 @@
+"""Means of two workers' parameters beside computing: the executor of AD-PSGD's course.
+
+Local updates go to whatever the parameters have become meanwhile (`train.pairs.master_copy`); the
+threads that hold conversations are `train.pairs.pair_exchange`'s. Owns what of an exchange is
+accounted to whom.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from shoal.carriers.channels import reserve_channels
+from shoal.carriers.profiled import in_profile
+from shoal.strategies.acts import (
+    Act,
+    AnswerPairs,
+    AwaitGoodbyes,
+    Begin,
+    Goodbye,
+    Pair,
+    TakeIn,
+    Update,
+)
+from shoal.trace import SpanKind
+from shoal.train.executor import AbstractExecutor
+from shoal.train.model_hooks import ModelHook
+from shoal.train.model_use import ModelUse
+from shoal.train.pairs.master_copy import MasterCopy
+from shoal.train.pairs.pair_exchange import ActiveSide, Channels, PassiveSide
+
+if TYPE_CHECKING:
+    from shoal.strategies import ADPSGD
+    from shoal.train.pairs.pair_exchange import Exchange
+    from shoal.train.replica import Replica
+
+
+@final
+class PairsExecutor(AbstractExecutor):
+    """Has a thread that begins exchanges, or threads that answer them."""
+
+    def __init__(self, definition: ADPSGD, replica: Replica) -> None:
+        super().__init__(definition, replica)
+        communicator = replica.communicator
+        self._master = MasterCopy(replica.flat.buffers, replica.flat.statistics)
+        self._on_load = replica.model.register_load_state_dict_post_hook(
+            ModelHook(lambda *_: self._master.reload())
+        )
+        self.use = ModelUse(replica.model)
+        self._channels = Channels(*reserve_channels(communicator)[:3])
+        self._active: ActiveSide | None = None
+        self._passive: PassiveSide | None = None
+        self.carry_out(self.course.begin())
+
+    def check(self) -> None:
+        """Raise what the threads failed with, if they did."""
+        super().check()
+        if self._passive is not None:
+            self._passive.check()
+
+    def do(self, act: Act) -> object:
+        """Carry out one act in the training thread."""
+        match act:
+            case Update():
+                with torch.no_grad():
+                    self._master.update(self._update)
+            case TakeIn():
+                self.settle()
+            case Begin():
+                for pair in act.acts:
+                    assert isinstance(pair, Pair)
+                    self._active_side().begin(pair.peer)
+            case AnswerPairs():
+                self._answer(act.active)
+            case Goodbye():
+                self._active_side().finish(act.passive)
+            case AwaitGoodbyes():
+                assert self._passive is not None
+                self._passive.finish()
+                self.replica.count("group_size.2", self._passive.num_served)
+            case _:
+                raise TypeError(act)
+        return None
+
+    def _active_side(self) -> ActiveSide:
+        """Return the thread that exchanges, which starts when it is first needed."""
+        if self._active is None:
+            replica = self.replica
+            self._active = ActiveSide(
+                replica.communicator, self._channels, self._master, replica.deadline_s
+            )
+            self._active.start()
+        return self._active
+
+    def _answer(self, active: tuple[int, ...]) -> None:
+        replica = self.replica
+        self._passive = PassiveSide(
+            replica.communicator, self._channels, self._master, active, replica.deadline_s
+        )
+        self._passive.start()
+
+    def settle(self) -> None:
+        """Wait for the exchange that runs beside computing, if one still does."""
+        if self._active is None:
+            return
+        begin_ns = time.monotonic_ns()
+        with in_profile("shoal:exchange"):
+            exchange = self._active.wait()
+        if exchange is not None:
+            self._account(exchange, begin_ns, time.monotonic_ns())
+
+    def _account(self, exchange: Exchange, begin_ns: int, end_ns: int) -> None:
+        """Count the exchange, and record what of it the training thread had to wait for."""
+        replica = self.replica
+        members = tuple(sorted((self.course.rank, exchange.passive)))
+        add = replica.stopwatch.add
+        if exchange.granted_ns > begin_ns:
+            granted_ns = min(exchange.granted_ns, end_ns)
+            reason = f"rank {exchange.passive} has not answered yet"
+            add(SpanKind.WAIT, begin_ns, granted_ns, members, reason)
+        if exchange.end_ns > begin_ns:
+            moving_ns = max(exchange.granted_ns, begin_ns)
+            add(SpanKind.EXCHANGE, moving_ns, end_ns, members, "the exchange outlasts computing")
+        replica.count("group_size.2")
+        replica.count("exchanges")
+        replica.count("exchange_seconds", (exchange.end_ns - exchange.begin_ns) / 1e9)
+        replica.count("exposed_exchange_seconds", (end_ns - begin_ns) / 1e9)
+        if exchange.queued_ns:
+            queued_s = exchange.queued_ns / 1e9
+            longest = max(replica.counters.get("max.queue_seconds", 0.0), queued_s)
+            replica.counters["max.queue_seconds"] = longest
+            replica.count("busy_requests")
+            replica.count("queue_seconds", queued_s)
+
+    def end(self) -> None:
+        """Finish the course, and leave the model with what it has come to."""
+        super().end()
+        with torch.no_grad():
+            self._master.update(lambda: None)
+        self._on_load.remove()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue choosing peers as the saved run would have."""
+        self.settle()
+        super().load_state_dict(state)

@@ -1,0 +1,134 @@
+"""Sums of gradients that begin in the backward pass: the executor of all-reduce.
+
+Buckets, their hooks and their order are `train.gradient_buckets`'; with `overlap="next-forward"`
+the waits and updates are put off layer by layer (`train.layerwise_updates`).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch.optim import SparseAdam
+
+from shoal.carriers.host_copy import HOST
+from shoal.errors import UsageError
+from shoal.strategies.acts import Act, Adopt, SumGradients, Summed, Update
+from shoal.train.executor import AbstractExecutor
+from shoal.train.gradient_buckets import GradientBuckets
+from shoal.train.layerwise_updates import LayerwiseUpdates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shoal.strategies import AllReduce
+    from shoal.train.replica import Replica
+
+
+@final
+class SumsExecutor(AbstractExecutor):
+    """Averages gradients over all workers, with hooks on the parameters.
+
+    Raises `UsageError` for what takes no dense gradients.
+    """
+
+    def __init__(self, definition: AllReduce, replica: Replica) -> None:
+        super().__init__(definition, replica)
+        kind = type(replica.optimizer)
+        if issubclass(kind, SparseAdam):
+            message = (
+                f"Averaged gradients are dense, and {kind.__name__} takes sparse ones only: use"
+                " SGD, Adagrad or Adam, or a strategy that averages parameters."
+            )
+            raise UsageError(message)
+        self._buckets = GradientBuckets(
+            replica.model,
+            replica.communicator,
+            replica.stopwatch,
+            definition.bucket_bytes,
+            replica.noting,
+        )
+        self.use = self._buckets.use
+        self._layerwise: LayerwiseUpdates | None = None
+        if definition.overlap == "next-forward":
+            replica.flat.check_apart("overlap='next-forward'")
+            self._layerwise = LayerwiseUpdates(
+                self._buckets, replica.optimizer, replica.model, replica.stepping
+            )
+            replica.flat.before_access = self._layerwise.settle
+        self.carry_out(self.course.begin())
+
+    def check(self) -> None:
+        """Leave it to the end of the step's backward pass, which looks at more."""
+
+    def do(self, act: Act) -> object:
+        """Carry out one act; the gradients are averaged since backward."""
+        match act:
+            case SumGradients(trains=True):
+                self._end_backward()
+            case SumGradients():
+                return Summed(self._buckets.shadow(trains=False))
+            case Update():
+                self.update()
+            case Adopt():
+                self._adopt(act.steps)
+            case _:
+                raise TypeError(act)
+        return None
+
+    def _end_backward(self) -> None:
+        """See to it that there is a sum for this step's update.
+
+        Without a backward pass here (a batch that was left out) this worker takes part with nothing
+        to give, and its update is the others'.
+        """
+        if not self._buckets.end_step():
+            self.settle()
+            self._buckets.shadow(trains=True)
+
+    def update(self) -> None:
+        """Apply the update, now or layer by layer."""
+        if self._layerwise is not None:
+            self._layerwise.step(self._update)
+        else:
+            self._update()
+        self.replica.count(f"group_size.{len(self.view)}")
+
+    def settle(self) -> None:
+        """Wait for all gradients and make the updates that are owed."""
+        if self._layerwise is not None:
+            self._layerwise.settle()
+
+    def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
+        """Return the context in which the user's gradients are cleared: none under way is lost."""
+        self._buckets.forget_failed_pass()
+        if self._layerwise is None:
+            return nullcontext()
+        return self._layerwise.clearing(set_to_none=set_to_none)
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Let backward only add to the local gradients (all but the last micro-batch)."""
+        self._buckets.enabled = False
+        try:
+            yield
+        finally:
+            self._buckets.enabled = True
+
+    def end(self) -> None:
+        """Finish the course, and take the hooks off."""
+        if self._layerwise is not None:
+            self._layerwise.remove()
+        super().end()
+        self._buckets.remove()
+
+    def _adopt(self, own_steps: int) -> None:
+        """Take over the model of whoever made most steps, if not all made as many."""
+        communicator = self.replica.communicator
+        steps = torch.zeros(len(self.view), dtype=torch.int64, device=HOST)
+        steps[communicator.rank] = own_steps
+        communicator.all_reduce(steps).wait()
+        if int(steps.min()) < int(steps.max()):
+            for flat in self.replica.flat.buffers:
+                communicator.broadcast(flat, int(steps.argmax()))
