@@ -9,21 +9,23 @@ from torch import nn
 
 from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.trace import ListSink
+from shoal.train.executors import make_executor
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.replica import Replica, Stopwatch
 
 if TYPE_CHECKING:
     from shoal.strategies import AbstractDefinition
+    from shoal.train.executor import AbstractExecutor
 
 
 def bind(
-    strategy: AbstractDefinition,
+    definition: AbstractDefinition,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     communicator: TorchCommunicator | None = None,
     deadline_s: float = 20.0,
-) -> Replica:
-    """Bind `strategy` to this process's worker, as DistributedOptimizer does in a whole job."""
+) -> AbstractExecutor:
+    """Return what carries `definition` out, as DistributedOptimizer has it in a whole job."""
     communicator = communicator or TorchCommunicator(deadline_s=deadline_s)
     replica = Replica(
         model=model,
@@ -39,8 +41,7 @@ def bind(
         deadline_s=deadline_s,
         stopwatch=Stopwatch(communicator.rank, ListSink()),
     )
-    strategy.bind(replica)
-    return replica
+    return make_executor(definition, replica)
 
 
 def parameters_of(model: nn.Module) -> torch.Tensor:

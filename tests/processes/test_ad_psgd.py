@@ -42,8 +42,8 @@ def walk(steps: list[int], gradient: float) -> tuple[Tensor, dict[str, float]]:
     rank = communicator.rank
     model = make_vector(rank)
     optimizer = torch.optim.SGD(model, lr=1.0)
-    strategy = ADPSGD()
-    replica = bind(strategy, model, optimizer, communicator)
+    strategy = bind(ADPSGD(), model, optimizer, communicator)
+    replica = strategy.replica
     for _ in range(steps[rank]):
         model[0].grad = torch.full((SIZE,), gradient, dtype=torch.float64)
         strategy.step(optimizer.step)
@@ -79,8 +79,7 @@ def two_steps() -> Tensor:
     communicator = TorchCommunicator(deadline_s=20.0)
     model = make_vector(communicator.rank)
     optimizer = torch.optim.SGD(model, lr=1.0, momentum=0.5)
-    strategy = ADPSGD()
-    bind(strategy, model, optimizer, communicator)
+    strategy = bind(ADPSGD(), model, optimizer, communicator)
     for _ in range(2 * communicator.rank):
         model[0].grad = torch.ones(SIZE, dtype=torch.float64)
         strategy.step(optimizer.step)
@@ -105,7 +104,7 @@ def train_alone() -> tuple[Tensor, Tensor]:
             inputs = torch.randn(5, 8, 4)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         if strategy is not None:
-            bind(strategy, model, optimizer)
+            strategy = bind(strategy, model, optimizer)
         for batch in inputs:
             model.zero_grad()
             model(batch).square().mean().backward()
@@ -129,8 +128,8 @@ def blocked_passive(num_steps: int) -> dict[str, float]:
     communicator = TorchCommunicator(deadline_s=20.0)
     model = make_vector(communicator.rank)
     optimizer = torch.optim.SGD(model, lr=1.0)
-    strategy = ADPSGD()
-    replica = bind(strategy, model, optimizer, communicator)
+    strategy = bind(ADPSGD(), model, optimizer, communicator)
+    replica = strategy.replica
     done = torch.zeros(1)
     if communicator.rank == 0:
         communicator.receive(done, 1, channel=TURNS).wait()
@@ -189,8 +188,8 @@ def exposed_wait() -> list[tuple[SpanKind, tuple[int, ...]]]:
     """Rank 1 makes steps without computing, so it waits for its exchanges."""
     communicator = TorchCommunicator(deadline_s=20.0)
     model = nn.ParameterList([nn.Parameter(torch.zeros(1 << 18))])
-    strategy = ADPSGD()
-    replica = bind(strategy, model, torch.optim.SGD(model, lr=1.0), communicator)
+    strategy = bind(ADPSGD(), model, torch.optim.SGD(model, lr=1.0), communicator)
+    replica = strategy.replica
     for _ in range(5 * communicator.rank):
         strategy.step(lambda: None)
     strategy.finish()
@@ -210,8 +209,7 @@ def position_after(parts: list[int]) -> dict[str, Any]:
     model = make_vector(communicator.rank)
     state: dict[str, Any] = {}
     for num_steps in parts:
-        strategy = ADPSGD()
-        bind(strategy, model, torch.optim.SGD(model, lr=1.0), communicator)
+        strategy = bind(ADPSGD(), model, torch.optim.SGD(model, lr=1.0), communicator)
         if state:
             strategy.load_state_dict(state)
         for _ in range(num_steps):
@@ -232,9 +230,9 @@ def train_two(num_steps: int) -> list[Tensor]:
     """Two models at the same time, under one strategy each; rank 1 takes them in turns."""
     communicator = TorchCommunicator(deadline_s=20.0)
     models = [make_vector(10 * communicator.rank), make_vector(communicator.rank)]
-    strategies = [ADPSGD(), ADPSGD()]
-    for model, strategy in zip(models, strategies, strict=True):
-        bind(strategy, model, torch.optim.SGD(model, lr=1.0), communicator)
+    strategies = [
+        bind(ADPSGD(), model, torch.optim.SGD(model, lr=1.0), communicator) for model in models
+    ]
     for _ in range(num_steps):
         for strategy in strategies:
             strategy.step(lambda: None)
@@ -253,8 +251,7 @@ def load_later() -> tuple[Tensor, Tensor]:
     """Load a model after binding: the next step must start from it."""
     model = make_vector(3)
     optimizer = torch.optim.SGD(model, lr=1.0)
-    strategy = ADPSGD()
-    bind(strategy, model, optimizer)
+    strategy = bind(ADPSGD(), model, optimizer)
     model.load_state_dict(make_vector(5).state_dict())
     model[0].grad = torch.ones(SIZE, dtype=torch.float64)
     strategy.step(optimizer.step)
@@ -273,9 +270,8 @@ def lose_a_worker(victim: int, finisher: int) -> str:
     """Train until the loss of `victim` is noticed; `finisher` has finished by then."""
     session = shoal.init(deadline_s=15.0)
     model = make_vector(session.rank)
-    strategy = ADPSGD()
     optimizer = torch.optim.SGD(model, lr=1.0)
-    bind(strategy, model, optimizer, session.communicator, session.deadline_s)
+    strategy = bind(ADPSGD(), model, optimizer, session.communicator, session.deadline_s)
 
     def train() -> None:
         for step in itertools.count():

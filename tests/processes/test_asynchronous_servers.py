@@ -29,8 +29,8 @@ TURNS = 5
 def train_in_turns(order: list[int], kind: str, scale: bool) -> tuple[Tensor, dict[str, float]]:
     """Workers step one after the other, in `order`; each computes on what it has last pulled."""
     model = make_model()
-    strategy = ParameterServer.asp(scale_updates=scale)
-    replica = bind(strategy, model, make_optimizer(kind, model))
+    strategy = bind(ParameterServer.asp(scale_updates=scale), model, make_optimizer(kind, model))
+    replica = strategy.replica
     for turn, whose in enumerate(order):
         if whose == replica.communicator.rank:
             backward(model, *batch(whose, turn))
@@ -104,11 +104,16 @@ def read_marks(staleness: int, num_steps: int) -> tuple[list[Tensor], dict[str, 
     Worker r's update t adds one to element (r, t). Rank 0 is slow: it steps only when the others
     have made all the steps that the bound allows without it.
     """
-    strategy = ParameterServer(staleness, scale_updates=False)
     communicator = TorchCommunicator(deadline_s=20.0)
     rank, world_size = communicator.rank, communicator.world_size
     marks = nn.ParameterList([nn.Parameter(torch.zeros(world_size, num_steps))])
-    replica = bind(strategy, marks, torch.optim.SGD(marks, lr=1.0), communicator)
+    strategy = bind(
+        ParameterServer(staleness, scale_updates=False),
+        marks,
+        torch.optim.SGD(marks, lr=1.0),
+        communicator,
+    )
+    replica = strategy.replica
     reads, word = [], torch.zeros(1)
     heard = 0
     for step in range(num_steps):
@@ -139,9 +144,9 @@ def test_ssp_reads_hold_what_the_bound_promises(run_workers: RunWorkers, stalene
 
 def spans_of_two_steps() -> list[tuple[SpanKind, bool]]:
     """Rank 0 makes its first step when rank 1 waits in its second."""
-    strategy = ParameterServer.ssp(staleness=1)
     weights = nn.ParameterList([nn.Parameter(torch.zeros(4))])
-    replica = bind(strategy, weights, torch.optim.SGD(weights, lr=1.0))
+    strategy = bind(ParameterServer.ssp(staleness=1), weights, torch.optim.SGD(weights, lr=1.0))
+    replica = strategy.replica
     weights[0].grad = torch.ones(4)
     while replica.communicator.rank == 0 and strategy._server.num_requests < 2:
         strategy._server.check()

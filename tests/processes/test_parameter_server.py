@@ -36,8 +36,8 @@ def train_bsp(kind: str, num_steps: int, stagger: int = 0) -> tuple[Tensor, Tens
     model = make_model()
     optimizer = make_optimizer(kind, model)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 2))
-    strategy = ParameterServer.bsp()
-    rank = bind(strategy, model, optimizer).communicator.rank
+    strategy = bind(ParameterServer.bsp(), model, optimizer)
+    rank = strategy.course.rank
     optimizer._opt_called = True  # the scheduler looks for it
     for step in range(num_steps):
         backward(model, *batch(rank, step))
@@ -80,8 +80,8 @@ def test_bsp_gives_the_same_bits_whatever_the_order_of_arrival(run_workers: RunW
 def train_unevenly(steps: list[int]) -> Tensor:
     model = make_model()
     optimizer = make_optimizer("sgd", model)
-    strategy = ParameterServer.bsp()
-    rank = bind(strategy, model, optimizer).communicator.rank
+    strategy = bind(ParameterServer.bsp(), model, optimizer)
+    rank = strategy.course.rank
     for step in range(steps[rank]):
         backward(model, *batch(rank, step))
         strategy.step(never)
@@ -105,9 +105,10 @@ def train_two(num_steps: int) -> list[Tensor]:
     """Two models at the same time, each with a parameter server of its own."""
     communicator = TorchCommunicator(deadline_s=20.0)
     models = [make_model(), make_model()]
-    strategies = [ParameterServer.bsp(), ParameterServer.bsp()]
-    for model, strategy, kind in zip(models, strategies, ("sgd", "adamw"), strict=True):
-        bind(strategy, model, make_optimizer(kind, model), communicator)
+    strategies = [
+        bind(ParameterServer.bsp(), model, make_optimizer(kind, model), communicator)
+        for model, kind in zip(models, ("sgd", "adamw"), strict=True)
+    ]
     for step in range(num_steps):
         for model, strategy in zip(models, strategies, strict=True):
             backward(model, *batch(communicator.rank, step))
@@ -138,8 +139,8 @@ def test_two_models_train_at_the_same_time(run_workers: RunWorkers) -> None:
 
 def train_with_skips(skips: list[list[int]]) -> Tensor:
     model = make_model()
-    strategy = ParameterServer.bsp()
-    rank = bind(strategy, model, make_optimizer("sgd", model)).communicator.rank
+    strategy = bind(ParameterServer.bsp(), model, make_optimizer("sgd", model))
+    rank = strategy.course.rank
     for step, skipping in enumerate(skips):
         backward(model, *batch(rank, step))
         if rank in skipping:
@@ -167,8 +168,8 @@ def train_with_unused() -> Tensor:
     parameters = nn.ParameterList([nn.Parameter(torch.ones(3)) for _ in range(4)])
     parameters[3].requires_grad_(False)
     optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.5, weight_decay=1.0)
-    strategy = ParameterServer.bsp()
-    rank = bind(strategy, parameters, optimizer).communicator.rank
+    strategy = bind(ParameterServer.bsp(), parameters, optimizer)
+    rank = strategy.course.rank
     parameters[0].grad = torch.full((3,), 2.0)
     if rank == 0:
         parameters[1].grad = torch.full((3,), 2.0)
@@ -199,7 +200,8 @@ def train_normed(strategy: ParameterServer, num_steps: int) -> tuple[list[Tensor
     with torch.no_grad():
         model[1].weight.fill_(0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    rank = bind(strategy, model, optimizer).communicator.rank
+    strategy = bind(strategy, model, optimizer)
+    rank = strategy.course.rank
     for step in range(num_steps):
         model.zero_grad()
         model(normed_inputs(rank, step)).square().mean().backward()
@@ -308,9 +310,9 @@ def train_and_continue() -> tuple[Tensor, Tensor]:
             backward(model, *batch(communicator.rank, step))
             strategy.step(never)
 
-    model, strategy = make_model(), ParameterServer.bsp()
+    model = make_model()
     optimizer = make_optimizer("adamw", model)
-    bind(strategy, model, optimizer, communicator)
+    strategy = bind(ParameterServer.bsp(), model, optimizer, communicator)
     optimizer.param_groups[0]["lr"] = 0.02
     steps(model, strategy, range(3))
     saved_model = {name: value.clone() for name, value in model.state_dict().items()}
@@ -318,9 +320,9 @@ def train_and_continue() -> tuple[Tensor, Tensor]:
     steps(model, strategy, range(3, 6))
     strategy.finish()
 
-    again, strategy = make_model(), ParameterServer.bsp()
+    again = make_model()
     optimizer = make_optimizer("adamw", again)
-    bind(strategy, again, optimizer, communicator)
+    strategy = bind(ParameterServer.bsp(), again, optimizer, communicator)
     optimizer.load_state_dict(saved_optimizer)
     strategy.load_state_dict(saved)
     again.load_state_dict(saved_model)
@@ -341,8 +343,8 @@ def continue_at_another_rate() -> list[float]:
     saved: dict[str, Any] = {}
     lengths = []
     for rate in (0.01, 0.1, 0.3):
-        strategy, optimizer = ParameterServer.bsp(), torch.optim.SGD(model.parameters(), lr=0.1)
-        bind(strategy, model, optimizer, communicator)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        strategy = bind(ParameterServer.bsp(), model, optimizer, communicator)
         if saved:
             optimizer.load_state_dict(saved["optimizer"])
             strategy.load_state_dict(saved["strategy"])
@@ -363,8 +365,8 @@ def test_a_learning_rate_set_after_loading_counts(run_workers: RunWorkers) -> No
 
 
 def refused_checkpoints() -> None:
-    model, strategy = make_model(), ParameterServer.bsp()
-    bind(strategy, model, make_optimizer("sgd", model))
+    model = make_model()
+    strategy = bind(ParameterServer.bsp(), model, make_optimizer("sgd", model))
     state = strategy.state_dict()
     with pytest.raises(UsageError, match="3 workers"):
         strategy.load_state_dict({**state, "world_size": 3})
@@ -387,7 +389,9 @@ def lose_a_worker(strategy: ParameterServer, victim: int) -> str:
     """Train until the loss of `victim`, who dies within its third step, is noticed."""
     session = shoal.init(deadline_s=15.0)
     model = make_model()
-    bind(strategy, model, make_optimizer("sgd", model), session.communicator, session.deadline_s)
+    strategy = bind(
+        strategy, model, make_optimizer("sgd", model), session.communicator, session.deadline_s
+    )
 
     def train() -> None:
         for step in itertools.count():
@@ -440,7 +444,7 @@ def test_optimizers_it_cannot_run_are_refused(run_workers: RunWorkers) -> None:
 
 
 def test_names_and_options() -> None:
-    assert [ParameterServer(s).name for s in (0, 1, 5, None)] == [
+    assert [ParameterServer(s).word for s in (0, 1, 5, None)] == [
         "ps-bsp",
         "ps-ssp",
         "ps-ssp",
@@ -458,8 +462,9 @@ def test_names_and_options() -> None:
 
 
 def counters_of_bsp(num_steps: int) -> dict[str, float]:
-    model, strategy = make_model(), ParameterServer.bsp()
-    replica = bind(strategy, model, make_optimizer("sgd", model))
+    model = make_model()
+    strategy = bind(ParameterServer.bsp(), model, make_optimizer("sgd", model))
+    replica = strategy.replica
     for step in range(num_steps):
         backward(model, *batch(replica.communicator.rank, step))
         strategy.step(never)
