@@ -11,11 +11,9 @@ one copy in memory.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +36,6 @@ FORMAT = 1
 LOCK_DEADLINE_SECONDS = 1800.0
 """How long a worker waits for another one that fetches and converts the same data set."""
 
-_POLL_SECONDS = 0.1
 _PARTS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 
 
@@ -100,14 +97,17 @@ def load_or_build(cache_dir: Path, key: str, build: Callable[[], Arrays]) -> tup
 @contextmanager
 def locked(path: Path, deadline_seconds: float = LOCK_DEADLINE_SECONDS) -> Iterator[None]:
     """Hold the file lock `path`; the operating system releases it if this process dies."""
+    from filelock import FileLock, Timeout
+
     with writing_to(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _acquire(descriptor, path, time.monotonic() + deadline_seconds)
+        try:
+            held = FileLock(path, deadline_seconds).acquire()
+        except Timeout:
+            message = f"Another process still holds {path}: end it, or wait and start again."
+            raise DeadlineExceeded(message) from None
+    with held:
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -118,19 +118,6 @@ def writing_to(folder: Path) -> Iterator[None]:
     except OSError as error:
         message = f"Cannot write to {folder} ({error.strerror}): choose another cache directory."
         raise ResourceError(message) from error
-
-
-def _acquire(descriptor: int, path: Path, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                message = f"Another process still holds {path}: end it, or wait and start again."
-                raise DeadlineExceeded(message) from None
-            time.sleep(_POLL_SECONDS)
-        else:
-            return
 
 
 def _write(folder: Path, arrays: Arrays) -> None:
