@@ -11,6 +11,7 @@ one copy in memory.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import shutil
@@ -130,7 +131,7 @@ def _write(folder: Path, arrays: Arrays) -> None:
         for part in _PARTS:
             path = unfinished / f"{part}.npy"
             np.save(path, getattr(arrays, part))
-            files[path.name] = _StoredFile(path.stat().st_size, file_sha256(path))
+            files[path.name] = _StoredFile(path.stat().st_size, content_sha256(path))
         manifest = _Manifest(files, arrays.num_classes, arrays.field_sizes)
         (unfinished / "manifest.json").write_bytes(msgspec.json.encode(manifest))
         unfinished.rename(folder)
@@ -164,15 +165,15 @@ def _check(path: Path, stored: _StoredFile) -> None:
         size_bytes = path.stat().st_size
         if size_bytes != stored.size_bytes:
             raise _damaged(path, f"{size_bytes} bytes instead of {stored.size_bytes}")
-        if file_sha256(path) != stored.sha256:
+        if content_sha256(path) != stored.sha256:
             raise _damaged(path, "its checksum is wrong")
     except OSError as error:
         raise _damaged(path, error.strerror) from error
 
 
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
+def content_sha256(path: Path, *, gzipped: bool = False) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal, decompressed first if `gzipped`."""
+    with gzip.open(path) if gzipped else path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
