@@ -25,6 +25,7 @@ EXTRA_OF: Final = {
     "sklearn": "data",
     "pyarrow": "data",
     "PIL": "data",
+    "filelock": "data",
     "transformers": "text",
 }
 """The extra that brings a module."""

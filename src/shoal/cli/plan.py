@@ -168,7 +168,7 @@ def _with_job(
                 " compute, the time of a step."
             )
             raise UsageError(message)
-        job = TrainingSpec(compute_s=1.0, steps=100, strategies=())
+        job = TrainingSpec(compute_s=1.0, strategies=())
     if model is not None:
         architecture(model)  # refuses what is not known
         if compute is None and measured is None:

@@ -1,6 +1,7 @@
 """What a cluster is to be: hosts, switches, links, queues, and what happens to them as time passes.
 
-Values only, in the units of their names; `spec_file` reads them from TOML.
+Values only, in the units of their names; `spec_file` reads them from TOML, as `parsed` says of
+those that a text gives one by one.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from shoal.switching.settings import CLASS_SELECTORS
+from shoal.quantities import parse_duration, parse_rate, parse_size
+from shoal.scenario.toml_table import checked, one_of, parsed, whole
+from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shoal.switching.settings import Link, Port, Queue
+    from shoal.switching.settings import Link, Queue
     from shoal.switching.topology import Cable, Topology
 
 REROUTE_S: Final = 0.05
@@ -33,6 +36,18 @@ USUAL_QUEUE_BYTES: Final = HOST_QUEUE_PACKETS * LARGEST_PACKET
 """What such a queue holds, Ethernet's headers left out."""
 
 Protocol = Literal["udp", "tcp"]
+_PROTOCOLS: Final[tuple[Protocol, ...]] = ("udp", "tcp")
+
+_packet: Final = checked(
+    parse_size,
+    lambda size: 64 <= size <= LARGEST_PACKET,
+    f"A packet has 64 B to {LARGEST_PACKET} B, not {{found}} B.",
+)
+
+
+def parse_port_rate(value: object) -> int:
+    """Return the rate of a text such as "100 Mbit/s" if a port can have it."""
+    return Port(parse_rate(value)).rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +79,16 @@ class Flow:
 
     source: int
     target: int
-    protocol: Protocol
-    rate: int | None
+    protocol: Protocol = parsed(one_of(_PROTOCOLS), "udp")
+    rate: int | None = parsed(parse_port_rate, None)
     """Bits per second of packets as IP has them; None: as fast as TCP gets it through."""
-    start_s: float = 0.0
+    start_s: float = parsed(parse_duration, 0.0, "at")
     stop_s: float | None = None
-    packet_bytes: int = LARGEST_PACKET
-    dscp: int = 0
-    burst_s: float | None = None
+    packet_bytes: int = parsed(_packet, LARGEST_PACKET, "packet")
+    dscp: int = parsed(whole(0, DSCPS - 1), 0)
+    burst_s: float | None = parsed(parse_duration, None)
     """Sends for so long at `rate` and is silent until `period_s` is over; None: sends always."""
-    period_s: float | None = None
+    period_s: float | None = parsed(parse_duration, None, "every")
 
 
 @dataclass(frozen=True, slots=True)

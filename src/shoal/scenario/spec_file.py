@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from shoal.decoding import decode_text, decode_toml
 from shoal.errors import DataError, UsageError
-from shoal.quantities import parse_duration, parse_rate, parse_share, parse_size
+from shoal.quantities import parse_duration, parse_share, parse_size
 from shoal.scenario.cluster_spec import (
-    LARGEST_PACKET,
     REROUTE_S,
     ClusterSpec,
     Flow,
     HostEvent,
     LinkEvent,
     changed,
+    parse_port_rate,
 )
 from shoal.scenario.overriding import with_values
 from shoal.scenario.toml_lines import lines_of
 from shoal.scenario.toml_table import (
     MOST_HOSTS,
     MOST_NAMES,
+    Parser,
     Table,
+    checked,
+    one_of,
     parse_flag,
     parse_name,
     parse_names,
     parse_number,
-    parse_one_of,
-    parse_whole,
+    whole,
 )
 from shoal.scenario.training_spec import Scenario, TrainingSpec
 from shoal.scenario.training_table import read_training
@@ -49,22 +51,21 @@ from shoal.switching.topology import (
     star,
 )
 
-T = TypeVar("T")
-
-SMALLEST_PACKET = 64
 _SHAPES: Final = ("star", "dumbbell", "leaf-spine", "fat-tree", "custom")
-_LINK: Final[dict[str, Callable[[object], Any]]] = {
-    "delay": parse_duration,
-    "jitter": parse_duration,
-    "reorder": parse_share,
-    "reorder_delay": parse_duration,
-    "loss": parse_share,
-    "bad_loss": parse_share,
-    "to_bad": parse_share,
-    "to_good": parse_share,
-    "down": parse_flag,
-}
-"""What can be said of a link; times are fields of `Link` that end in _s."""
+_LINK: Final[dict[str, Parser[Any]]] = {
+    each.name: parse_duration if each.name.endswith("_s") else parse_share for each in fields(Link)
+} | {"down": parse_flag}
+"""How the fields of `Link` are read; a text leaves out the unit of their names."""
+
+_buffer: Final = checked(
+    parse_size, lambda size: size >= 1, "A buffer has at least 1 B, not {found} B."
+)
+_slower: Final = checked(
+    parse_number,
+    lambda factor: 1 <= factor <= 1000,
+    "A host is 1 to 1000 times slower, not {found:g}.",
+)
+_queue_number: Final = whole(0, QUEUES - 1)
 
 _ADDRESS: Final = re.compile("[0-9]+|0x[0-9a-f]*")
 """Of IPv4 in one number, as `inet_aton` reads it."""
@@ -125,20 +126,20 @@ def parse_scenario(
         workers, table = cluster.topology.hosts * cluster.workers, top.table("training")
         training = read_training(table, workers, folder)
         names = [each.name for each in training.strategies]
-        places = dict(zip(names, (each.place for each in table.tables("strategy")), strict=True))
-        places[""] = table.place
+        places = dict(zip(names, (each.place() for each in table.tables("strategy")), strict=True))
+        places[""] = table.place()
     top.end()
     return Scenario(cluster, training, places, top.places(), links)
 
 
 def _cluster(top: Table) -> tuple[ClusterSpec, dict[int, str]]:
     """Return the cluster, and where it is said what cables lose in the end."""
-    seed = top.take("seed", lambda value: parse_whole(value, 0, 2**63 - 1), 1)
+    seed = top.take("seed", whole(0, 2**63 - 1), 1)
     hosts = top.table("hosts")
     names, workers = _hosts(hosts)
     switch = top.table("switch")
     queues, dscps = _queues(switch), _dscps(switch.table("dscp"))
-    spray = switch.take("forwarding", lambda value: parse_one_of(value, ("flow", "packet")), "flow")
+    spray = switch.take("forwarding", one_of(("flow", "packet")), "flow")
     shared = switch.take_or_none("shared_buffer", _buffer)
     reroute = switch.take("reroute", _reroute, REROUTE_S)
     materials = _materials(top, switch, queues)
@@ -178,7 +179,7 @@ def _link_places(top: Table, topology: Topology) -> dict[int, str]:
     numbers = range(len(topology.cables))
     between = [k for k in numbers if max(topology.cables[k].source, topology.cables[k].target) < 0]
     return {
-        **dict.fromkeys(numbers, top.place_of("access")),
+        **dict.fromkeys(numbers, top.place("access")),
         **_places_of_loss(top.table("access"), numbers),
         **_places_of_loss(top.table("trunk"), between),
     }
@@ -187,7 +188,7 @@ def _link_places(top: Table, topology: Topology) -> dict[int, str]:
 def _places_of_loss(table: Table, cables: Iterable[int]) -> dict[int, str]:
     """Return where the table says that `cables` are down, or what they lose, if it does."""
     key = next((key for key in ("down", "loss") if key in table), None)
-    return {} if key is None else dict.fromkeys(cables, table.place_of(key))
+    return {} if key is None else dict.fromkeys(cables, table.place(key))
 
 
 def _hosts(table: Table) -> tuple[list[str], int]:
@@ -197,8 +198,8 @@ def _hosts(table: Table) -> tuple[list[str], int]:
     if "names" in table:
         names = table.take("names", _host_names)
     else:
-        names = host_names(table.take("count", lambda value: parse_whole(value, 1, MOST_HOSTS)))
-    workers = table.take("workers", lambda value: parse_whole(value, 1, MOST_NAMES), 1)
+        names = host_names(table.take("count", whole(1, MOST_HOSTS)))
+    workers = table.take("workers", whole(1, MOST_NAMES), 1)
     table.end()
     return names, workers
 
@@ -220,17 +221,17 @@ def _host_names(value: object) -> list[str]:
 def _materials(top: Table, switch: Table, queues: tuple[Queue, ...]) -> Materials:
     access, trunk = top.table("access"), top.table("trunk")
     limit_bytes = switch.take_or_none("port_buffer", parse_size)
-    limit_packets = switch.take_or_none("port_packets", lambda value: parse_whole(value, 1, 2**31))
+    limit_packets = switch.take_or_none("port_packets", whole(1, 2**31))
 
     def port_of(rate: int) -> Port:
         with switch.at("port_buffer" if limit_bytes is not None else None):
             return Port(rate, queues, limit_bytes, limit_packets)
 
-    rate = access.take("rate", _rate)
+    rate = access.take("rate", parse_port_rate)
     link = _link(access, Link())
     access.end()
     towards = port_of(rate)
-    trunk_rate = trunk.take("rate", _rate, rate)
+    trunk_rate = trunk.take("rate", parse_port_rate, rate)
     trunk_link = _link(trunk, link)
     trunk.end()
     return Materials(Port(rate), towards, link, port_of(trunk_rate), trunk_link)
@@ -256,13 +257,13 @@ def _change(
     table: Table, *, may_recover: bool = True
 ) -> tuple[int | None, tuple[tuple[str, float | bool], ...], bool]:
     """Return the rate, the settings of a link and whether it recovers, as a table has them."""
-    rate = table.take_or_none("rate", _rate)
-    names = {field.name for field in fields(Link)}
+    rate = table.take_or_none("rate", parse_port_rate)
     settings: list[tuple[str, float | bool]] = []
-    for key, parse in _LINK.items():
+    for name, parse in _LINK.items():
+        key = name.removesuffix("_s")
         value = table.take_or_none(key, parse)
         if value is not None:
-            settings.append((key if key in names else f"{key}_s", value))
+            settings.append((name, value))
             with table.at(key):
                 Link(**dict(settings[-1:]))  # type: ignore[arg-type]
     recover = table.take("recover", parse_flag, False) if may_recover else False
@@ -280,9 +281,9 @@ def _queues(switch: Table) -> tuple[Queue, ...]:
         with table.at():
             queue = Queue(
                 limit_bytes=table.take_or_none("limit", parse_size),
-                limit_packets=table.take_or_none("packets", lambda v: parse_whole(v, 1, 2**31)),
+                limit_packets=table.take_or_none("packets", whole(1, 2**31)),
                 share=table.take("share", parse_number, 1.0),
-                average_weight=table.take("average_weight", lambda v: parse_whole(v, 0, 15), 0),
+                average_weight=table.take("average_weight", whole(0, 15), 0),
                 plain=_profile(table, "plain"),
                 capable=_profile(table, "capable"),
             )
@@ -298,10 +299,9 @@ def _queues(switch: Table) -> tuple[Queue, ...]:
 
 
 def _profile(table: Table, key: str) -> Profile | None:
-    if key not in table:
-        table.take_or_none(key, lambda value: value)
-        return None
     inner = table.table(key)
+    if key not in table:
+        return None
     with table.at(key):
         least = inner.take("from", parse_size)
         most = inner.take("to", parse_size, least)
@@ -312,19 +312,16 @@ def _profile(table: Table, key: str) -> Profile | None:
 
 def _dscps(table: Table) -> tuple[int, ...]:
     queues = list(CLASS_SELECTORS)
-    for key in table.keys():  # noqa: SIM118 - not a dictionary
+    for key in table.rest():
         if not (key.isascii() and key.isdigit() and int(key) < DSCPS):
             raise table.error("A DSCP is 0 to 63.", key)
-        queues[int(key)] = table.take(key, lambda value: parse_whole(value, 0, QUEUES - 1))
+        queues[int(key)] = table.take(key, whole(0, QUEUES - 1))
     return tuple(queues)
 
 
 def _topology(table: Table, names: list[str], materials: Materials) -> Topology:
-    shape = table.take("shape", lambda value: parse_one_of(value, _SHAPES), "star")
-
-    def count(value: object) -> int:
-        return parse_whole(value, 1, MOST_NAMES)
-
+    shape = table.take("shape", one_of(_SHAPES), "star")
+    count = whole(1, MOST_NAMES)
     with table.at():
         if shape == "star":
             topology = star(names, materials)
@@ -385,16 +382,14 @@ def _events(
     found: list[tuple[LinkEvent | HostEvent, Table]] = []
     for table in tables:
         at_s = table.take("at", parse_duration)
-        host = table.take_or_none("host", parse_name)
+        host = table.take_or_none("host", _host_of(original.host_names))
         if host is None:
             change = LinkEvent(at_s, _cables(table, original), *_change(table))
             if change.rate is None and not change.link and not change.recover:
                 raise table.error("This event changes nothing.")
             found.append((change, table))
         else:
-            with table.at("host"):
-                place = _place(host, original.host_names)
-            found.append((HostEvent(at_s, place, table.take("slower", _slower)), table))
+            found.append((HostEvent(at_s, host, table.take("slower", _slower)), table))
         table.end()
     found.sort(key=lambda pair: pair[0].at_s)
     topology = original
@@ -405,25 +400,10 @@ def _events(
 
 
 def _flow(table: Table, names: list[str]) -> Flow:
-    ends = []
-    for key in ("from", "to"):
-        name = table.take(key, parse_name)
-        with table.at(key):
-            ends.append(_place(name, names))
-    if ends[0] == ends[1]:
+    source, target = (table.take(key, _host_of(names)) for key in ("from", "to"))
+    if source == target:
         raise table.error("A flow goes from one host to another.", "to")
-    protocol = table.take("protocol", lambda value: parse_one_of(value, ("udp", "tcp")), "udp")
-    flow = Flow(
-        source=ends[0],
-        target=ends[1],
-        protocol="tcp" if protocol == "tcp" else "udp",
-        rate=table.take_or_none("rate", _rate),
-        start_s=table.take("at", parse_duration, 0.0),
-        packet_bytes=table.take("packet", _packet, LARGEST_PACKET),
-        dscp=table.take("dscp", lambda value: parse_whole(value, 0, DSCPS - 1), 0),
-        burst_s=table.take_or_none("burst", parse_duration),
-        period_s=table.take_or_none("every", parse_duration),
-    )
+    flow = Flow(source, target, **table.given(Flow))
     lasts = table.take_or_none("for", parse_duration)
     table.end()
     if flow.protocol == "udp" and flow.rate is None:
@@ -439,43 +419,19 @@ def _flow(table: Table, names: list[str]) -> Flow:
     return flow if lasts is None else replace(flow, stop_s=flow.start_s + lasts)
 
 
-def _place(name: str, names: Sequence[str]) -> int:
-    if name not in names:
-        message = f"There is no host {name!r}; there are {', '.join(names)}."
-        raise UsageError(message)
-    return names.index(name)
+def _host_of(names: Sequence[str]) -> Parser[int]:
+    def parse_host(value: object) -> int:
+        name = parse_name(value)
+        if name not in names:
+            message = f"There is no host {name!r}; there are {', '.join(names)}."
+            raise UsageError(message)
+        return names.index(name)
 
-
-def _rate(value: object) -> int:
-    return Port(parse_rate(value)).rate
-
-
-def _buffer(value: object) -> int:
-    size = parse_size(value)
-    if size < 1:
-        message = f"A buffer has at least 1 B, not {size} B."
-        raise UsageError(message)
-    return size
+    return parse_host
 
 
 def _reroute(value: object) -> float:
     return -1.0 if value == "never" else parse_duration(value)
-
-
-def _slower(value: object) -> float:
-    factor = parse_number(value)
-    if not 1 <= factor <= 1000:
-        message = f"A host is 1 to 1000 times slower, not {factor:g}."
-        raise UsageError(message)
-    return factor
-
-
-def _packet(value: object) -> int:
-    size = parse_size(value)
-    if not SMALLEST_PACKET <= size <= LARGEST_PACKET:
-        message = f"A packet has {SMALLEST_PACKET} B to {LARGEST_PACKET} B, not {size} B."
-        raise UsageError(message)
-    return size
 
 
 def _pair(value: object) -> tuple[str, str]:
@@ -496,4 +452,4 @@ def _queue_numbers(value: object) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
     if not values:
         raise UsageError("It names one queue at least.")
-    return tuple(parse_whole(each, 0, QUEUES - 1) for each in values)
+    return tuple(map(_queue_number, values))

@@ -1,7 +1,8 @@
 """A table of a TOML text, taken key by key, and the plain values that a spec is made of.
 
-Owns the sentence on what is wrong, with the line that it stands in, and that nothing in the text is
-left unread. Knows nothing of labs.
+A spec whose fields are a table's keys says once, at each, how it is read: `parsed`. Owns the
+sentence on what is wrong, with the line that it stands in, and that nothing in the text is left
+unread. Knows nothing of labs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import field, fields
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from shoal.errors import UsageError
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from shoal.scenario.toml_lines import Path as Keys
 
 T = TypeVar("T")
+Word = TypeVar("Word", bound=str)
+Parser: TypeAlias = Callable[[object], T]
+"""Returns what a value of the text means, or raises `UsageError`."""
 
 MOST_NAMES: Final = 4096
 """In a list."""
@@ -24,10 +29,10 @@ MOST_HOSTS: Final = 100_000
 """The most that a file may count; labs, and simulations packet by packet, take fewer."""
 _MOST_LETTERS: Final = 63
 """Of a name: hosts are called by theirs, and the kernel and DNS take no longer ones."""
-
-
 _LARGEST_NUMBER: Final = (1 << 63) - 1
 """As TOML has them; Python reads larger ones, too."""
+_PARSED: Final = "parsed"
+"""Under which a field's metadata has its key and its parser."""
 
 
 class Table:
@@ -35,14 +40,14 @@ class Table:
 
     def __init__(self, values: dict[str, Any], keys: Keys, lines: dict[Keys, int], name: str):
         self._values, self._keys, self._lines, self._name = values, keys, lines, name
-        self._known: list[str] = []
+        self._known: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
-    def take(self, key: str, parse: Callable[[object], T], default: T | None = None) -> T:
+    def take(self, key: str, parse: Parser[T], default: T | None = None) -> T:
         """Return the parsed value of `key`, or (None: raise `UsageError`) the default."""
-        self._known.append(key)
+        self._known.add(key)
         if key not in self._values:
             if default is None:
                 raise self.error(f"{key!r} is missing{self._where}.")
@@ -53,16 +58,25 @@ class Table:
         with self.at(key):
             return parse(value)
 
-    def take_or_none(self, key: str, parse: Callable[[object], T]) -> T | None:
+    def take_or_none(self, key: str, parse: Parser[T]) -> T | None:
         """Return the parsed value of `key`, None where there is none."""
-        self._known.append(key)
-        if key not in self._values:
-            return None
-        return self.take(key, parse)
+        self._known.add(key)
+        return self.take(key, parse) if key in self else None
+
+    def given(self, kind: type) -> dict[str, Any]:
+        """Return by name what is there of the fields of the dataclass `kind` that are `parsed`."""
+        found = {}
+        for each in fields(kind):
+            if _PARSED in each.metadata:
+                key, parse = each.metadata[_PARSED]
+                value = self.take_or_none(key or each.name.removesuffix("_s"), parse)
+                if value is not None:
+                    found[each.name] = value
+        return found
 
     def table(self, key: str) -> Table:
         """Return the table `key`, empty where there is none."""
-        self._known.append(key)
+        self._known.add(key)
         found = self._values.get(key, {})
         if not isinstance(found, dict):
             raise self.error(f"{key!r} is a table, [{key}].", key)
@@ -70,7 +84,7 @@ class Table:
 
     def tables(self, key: str) -> list[Table]:
         """Return the tables of the array `key`, none where there is none."""
-        self._known.append(key)
+        self._known.add(key)
         found = self._values.get(key, [])
         if not isinstance(found, list) or any(not isinstance(each, dict) for each in found):
             raise self.error(f"{key!r} is an array of tables, [[{key}]].", key)
@@ -79,16 +93,15 @@ class Table:
             for place, each in enumerate(found)
         ]
 
-    def keys(self) -> list[str]:
-        """Return the keys that are there."""
-        return list(self._values)
+    def rest(self) -> list[str]:
+        """Return the keys that are there and that nobody took so far."""
+        return [key for key in self._values if key not in self._known]
 
     def end(self) -> None:
         """Raise `UsageError` if something is there that nobody took."""
-        for key in self._values:
-            if key not in self._known:
-                known = ", ".join(sorted(set(self._known)))
-                raise self.error(f"{key!r} is not known here; known: {known}.", key)
+        for key in self.rest():
+            known = ", ".join(sorted(self._known))
+            raise self.error(f"{key!r} is not known here; known: {known}.", key)
 
     @contextlib.contextmanager
     def at(self, key: str | None = None) -> Iterator[None]:
@@ -100,14 +113,9 @@ class Table:
         except UsageError as error:
             raise self.error(str(error), key) from error
 
-    @property
-    def place(self) -> str:
-        """The text's name, and the line where this table begins."""
-        return self._place(self._keys)
-
-    def place_of(self, key: str) -> str:
-        """Return the text's name, and the line of `key` or of what is around it."""
-        return self._place((*self._keys, key))
+    def place(self, *keys: str) -> str:
+        """Return the text's name, and the line of `keys` from this table on, or around them."""
+        return self._place((*self._keys, *keys))
 
     def places(self) -> dict[Keys, str]:
         """Return where every key of the whole text stands, and the text itself."""
@@ -116,17 +124,15 @@ class Table:
     @property
     def _where(self) -> str:
         """In which table, if it is not there at all: its line says it otherwise."""
-        return "" if self._keys in self._lines or not self._keys else f" in {self._heading}"
-
-    @property
-    def _heading(self) -> str:
-        return f"[{'.'.join(str(key) for key in self._keys)}]"
+        if self._keys in self._lines or not self._keys:
+            return ""
+        return f" in [{'.'.join(map(str, self._keys))}]"
 
     def error(self, sentence: str, key: str | None = None) -> UsageError:
         """Return an error about `key`, or about this table."""
-        place = self._place(self._keys if key is None else (*self._keys, key))
-        what = "" if key is None else f"{key}: "
-        return _SpecError(f"{place}: {what}{sentence}")
+        if key is None:
+            return _SpecError(f"{self.place()}: {sentence}")
+        return _SpecError(f"{self.place(key)}: {key}: {sentence}")
 
     def _place(self, keys: Keys) -> str:
         while keys and keys not in self._lines:
@@ -139,12 +145,60 @@ class _SpecError(UsageError):
     """A sentence that says its line already."""
 
 
-def parse_whole(value: object, least: int, most: int) -> int:
-    """Return `value` if it is a whole number of `least` to `most`; raise `UsageError`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        message = f"It takes a whole number of {least} to {most}, not {value!r}."
-        raise UsageError(message)
+def parsed(parse: Parser[T], default: T, key: str = "") -> T:
+    """Return a field of a dataclass that `Table.given` looks for.
+
+    If no key is named it is the field's name without the unit _s.
+    """
+    return field(default=default, metadata={_PARSED: (key, parse)})
+
+
+def checked(parse: Parser[T], fits: Callable[[T], bool], sentence: str) -> Parser[T]:
+    """Return a parser of what `parse` finds where that `fits`; elsewhere it raises `sentence`.
+
+    In it {value} stands for what the text has, {found} for what `parse` made of it.
+    """
+
+    def parse_checked(value: object) -> T:
+        found = parse(value)
+        if not fits(found):
+            raise UsageError(sentence.format(value=value, found=found))
+        return found
+
+    return parse_checked
+
+
+def anything(value: object) -> Any:
+    """Return `value` as it is."""
     return value
+
+
+def whole(least: int, most: int) -> Parser[int]:
+    """Return a parser of whole numbers of `least` to `most`."""
+    return checked(
+        anything,
+        lambda value: type(value) is int and least <= value <= most,
+        f"It takes a whole number of {least} to {most}, not {{value!r}}.",
+    )
+
+
+def one_of(choices: Sequence[Word]) -> Parser[Word]:
+    """Return a parser of one of the words `choices`."""
+    return checked(
+        anything,
+        lambda value: value in choices,
+        f"It takes one of {', '.join(choices)}, not {{value!r}}.",
+    )
+
+
+parse_flag: Final[Parser[bool]] = checked(
+    anything, lambda value: isinstance(value, bool), "It takes true or false, not {value!r}."
+)
+parse_word: Final[Parser[str]] = checked(
+    anything,
+    lambda value: isinstance(value, str) and value != "",
+    "It takes a word in quotes, not {value!r}.",
+)
 
 
 def parse_number(value: object) -> float:
@@ -155,32 +209,15 @@ def parse_number(value: object) -> float:
     return float(value)
 
 
-def parse_flag(value: object) -> bool:
-    """Return `value` if it is true or false; raise `UsageError`."""
-    if not isinstance(value, bool):
-        message = f"It takes true or false, not {value!r}."
-        raise UsageError(message)
-    return value
-
-
-def parse_one_of(value: object, choices: Sequence[str]) -> str:
-    """Return `value` if it is one of `choices`; raise `UsageError`."""
-    if value not in choices:
-        message = f"It takes one of {', '.join(choices)}, not {value!r}."
-        raise UsageError(message)
-    return str(value)
-
-
 def parse_name(value: object) -> str:
     """Return `value` if it can be the name of a host or switch; raise `UsageError`."""
-    allowed = isinstance(value, str) and value.replace("-", "").isalnum() and value.isascii()
-    if not allowed or not str(value)[0].isalnum():
+    if not isinstance(value, str) or not re.fullmatch("[0-9A-Za-z][0-9A-Za-z-]*", value):
         message = f"A name has letters, digits and hyphens, not {value!r}."
         raise UsageError(message)
-    if len(str(value)) > _MOST_LETTERS:
-        message = f"A name has at most {_MOST_LETTERS} letters, not {len(str(value))}."
+    if len(value) > _MOST_LETTERS:
+        message = f"A name has at most {_MOST_LETTERS} letters, not {len(value)}."
         raise UsageError(message)
-    return str(value)
+    return value
 
 
 def name_like(text: str) -> str:

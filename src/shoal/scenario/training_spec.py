@@ -1,9 +1,25 @@
-"""What is to be trained on a cluster, for the simulator: values, in the units of their names."""
+"""What is to be trained on a cluster, for the simulator: values, in the units of their names.
+
+`training_table` reads them from TOML, as `parsed` says of those that a text gives one by one.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from shoal.quantities import parse_duration, parse_rate
+from shoal.scenario.toml_table import (
+    checked,
+    one_of,
+    parse_flag,
+    parse_number,
+    parse_word,
+    parsed,
+    whole,
+)
+from shoal.transport.forms import WIRE_TYPES
+from shoal.transport.holes import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +34,30 @@ _USUAL_ANSWER_S: Final = 100e-6
 SHOAL: Final = "shoal"
 """The transport that tags packets, and may let a share of a sum go missing."""
 
+_cost: Final = checked(
+    parse_duration,
+    lambda seconds: seconds <= 100,
+    "Software costs an exchange 0 to 100 s, not {value!r}.",
+)
+_loss_bound: Final = checked(
+    parse_number,
+    lambda bound: 0 <= bound < 1,
+    "A loss bound is a share of at least 0 and less than 1, not {found:g}.",
+)
+_spread: Final = checked(
+    parse_number, lambda spread: 0 <= spread <= 3, "A spread is 0 to 3, not {found:g}."
+)
+_tick: Final = checked(
+    parse_duration,
+    lambda seconds: 1e-9 <= seconds <= 1e-3,
+    "A tick is 1 ns to 1 ms, not {value!r}.",
+)
+_timeout: Final = checked(
+    parse_duration,
+    lambda seconds: 0 < seconds < 60,
+    "A timeout is more than 0 s and less than 60 s, not {value!r}.",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class StrategySpec:
@@ -25,18 +65,18 @@ class StrategySpec:
 
     strategy: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    label: str = ""
-    transport: str = ""
+    label: str = parsed(parse_word, "")
+    transport: str = parsed(parse_word, "")
     """What carries it; "": the job's."""
-    loss_bound: float = 0.0
+    loss_bound: float = parsed(_loss_bound, 0.0)
     """Share of a contribution to a sum that its transport, if it can, may let go missing."""
-    tags: bool = True
+    tags: bool = parsed(parse_flag, True)
     """Whether packets say how urgent their layer is, and whether they matter."""
-    level: Level = ""
+    level: Level = parsed(one_of(LEVELS), "")
     """How finely it is simulated; "": as the job says."""
-    holes: str = "zero"
+    holes: str = parsed(one_of(tuple(POLICIES)), "zero")
     """What a lost part of a gradient counts as where gradients are summed: `transport.holes`."""
-    wire: str = "float32"
+    wire: str = parsed(one_of(WIRE_TYPES), "float32")
     """What is sent of every element: one of `transport.forms.WIRE_TYPES`."""
 
     @property
@@ -51,42 +91,42 @@ class TrainingSpec:
 
     compute_s: float
     """Mean time that a step computes, forward and backward."""
-    steps: int
-    """That each worker makes."""
     strategies: tuple[StrategySpec, ...]
-    model: str | None = None
+    steps: int = parsed(whole(1, 10_000_000), 100)
+    """That each worker makes."""
+    model: str | None = parsed(parse_word, None)
     """An architecture's name; None: `parameters` in `layers` that are all alike."""
-    dataset: str = ""
+    dataset: str = parsed(parse_word, "")
     """On which real replicas of `model`, then one that Shoal can train, learn; "": on none."""
-    looks: int = 20
+    looks: int = parsed(whole(1, 10_000), 20)
     """How often their metric is taken, about."""
-    parameters: int = 0
-    layers: int = 16
-    spread: float = 0.0
+    parameters: int = parsed(whole(1, 10**13), 0)
+    layers: int = parsed(whole(1, 10_000), 16)
+    spread: float = parsed(_spread, 0.0)
     """Standard deviation of the logarithm of a step's computing."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """By rank: the factor by which it computes longer."""
     slow_probability: Mapping[int, float] = field(default_factory=dict)
     """By rank: the share of its steps, drawn at random, in which it does; others: all of them."""
-    local_rate: int = 80_000_000_000
+    local_rate: int = parsed(parse_rate, 80_000_000_000)
     """Bits per second between workers of one host."""
-    control_delay_s: float | None = None
+    control_delay_s: float | None = parsed(parse_duration, None)
     """What `answer_s` is to be; None: as measured, or 100 us."""
-    transport: str = ""
+    transport: str = parsed(parse_word, "")
     """What carries strategies that name none; "": flows that share links and lose nothing."""
-    level: Level = ""
+    level: Level = parsed(one_of(LEVELS), "")
     """How finely strategies are simulated that do not say it."""
-    tick_s: float = 1e-6
+    tick_s: float = parsed(_tick, 1e-6)
     """How fine the clocks and timers of Shoal's transport are; a kernel's are a microsecond."""
-    mtu: int = 1_500
+    mtu: int = parsed(whole(576, 9_216), 1_500)
     """Bytes of transports' packets without Ethernet's header."""
-    min_timeout_s: float | None = None
+    min_timeout_s: float | None = parsed(_timeout, None)
     """After which other transports send again unasked, at least; None: each one's usual time."""
     measured: Measured | None = None
     """A traced run, whose workers' times are replayed and whose software is taken over."""
-    message_cost_s: float | None = None
+    message_cost_s: float | None = parsed(_cost, None)
     """Software, for each message that follows another in an exchange; None: as measured, or 0."""
-    server_cost_s: float | None = None
+    server_cost_s: float | None = parsed(_cost, None)
     """Software, for a push and a pull; None: as measured, or what that many messages cost."""
 
     @property

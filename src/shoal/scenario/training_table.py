@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from shoal.errors import DataError, UsageError
-from shoal.quantities import parse_duration, parse_rate, parse_size
+from shoal.quantities import parse_duration, parse_size
 from shoal.scenario.measured import read_measured
 from shoal.scenario.slowness import check_probability
-from shoal.scenario.toml_table import parse_flag, parse_number, parse_one_of, parse_whole
-from shoal.scenario.training_spec import LEVELS, SHOAL, Level, StrategySpec, TrainingSpec
-from shoal.transport.forms import WIRE_TYPES
-from shoal.transport.holes import POLICIES
+from shoal.scenario.toml_table import anything, checked, parse_number, parse_word, whole
+from shoal.scenario.training_spec import SHOAL, Level, StrategySpec, TrainingSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shoal.scenario.toml_table import Table
 
-_MOST_STEPS: Final = 10_000_000
-_MOST_SPREAD: Final = 3.0
-_MOST_COST_S: Final = 100.0
-_LEAST_TICK_S: Final = 1e-9
-_MOST_TICK_S: Final = 1e-3
-_MOST_TIMEOUT_S: Final = 60.0
 _ELEMENT_BYTES: Final = 4
 _OF_SHOAL: Final = ("loss_bound", "holes", "tags", "wire")
 """Keys that only Shoal's transport knows."""
+
+parse_compute: Final = checked(
+    parse_duration,
+    lambda seconds: seconds > 0,
+    "A step computes for more than nothing, not {value!r}.",
+)
+"""Returns the seconds that a step computes, of a text such as "20 ms"."""
+_factor: Final = checked(
+    parse_number,
+    lambda factor: 0 < factor <= 1000,
+    "A worker computes 0 to 1000 times as long, not {found:g}.",
+)
+_option: Final = checked(
+    anything,
+    lambda value: not isinstance(value, dict | list),
+    "An option is a number, a word or true or false, not {value!r}.",
+)
+_size: Final = checked(
+    parse_size,
+    lambda size: size >= _ELEMENT_BYTES,
+    f"A model has at least {_ELEMENT_BYTES} bytes, not {{found}}.",
+)
 
 
 def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
@@ -38,32 +52,16 @@ def read_training(table: Table, workers: int, folder: Path) -> TrainingSpec:
         raise table.error("It takes a model, a number of parameters or a size: one of them.")
     if "dataset" in table and "model" not in table:
         raise table.error("What learns on a data set is a model: name one that Shoal can train.")
-    parameters = table.take("parameters", lambda value: parse_whole(value, 1, 10**13), 0)
-    size = table.take("size", _size, 0)
-    transport = table.take("transport", _word, "")
-    level = _level(table, "", transport, is_named=bool(transport))
+    given = table.given(TrainingSpec)
+    level, transport = given.get("level", ""), given.get("transport", "")
+    _check_level(table, level, transport)
     slow, slow_probability = _slow(table, workers)
     spec = TrainingSpec(
-        model=table.take_or_none("model", _word),
-        dataset=table.take("dataset", _word, ""),
-        looks=table.take("looks", lambda value: parse_whole(value, 1, 10_000), 20),
-        parameters=parameters or size // _ELEMENT_BYTES,
         compute_s=table.take("compute", parse_compute, 1.0 if "measured" in table else None),
-        steps=table.take("steps", lambda value: parse_whole(value, 1, _MOST_STEPS), 100),
-        layers=table.take("layers", lambda value: parse_whole(value, 1, 10_000), 16),
-        spread=table.take("spread", _spread, 0.0),
         slow=slow,
         slow_probability=slow_probability,
-        local_rate=table.take("local_rate", parse_rate, 80_000_000_000),
-        control_delay_s=table.take_or_none("control_delay", parse_duration),
-        transport=transport,
-        level=level,
-        tick_s=table.take("tick", _tick, 1e-6),
-        mtu=table.take("mtu", lambda value: parse_whole(value, 576, 9_216), 1_500),
-        min_timeout_s=table.take_or_none("min_timeout", _timeout),
-        message_cost_s=table.take_or_none("message_cost", _cost),
-        server_cost_s=table.take_or_none("server_cost", _cost),
         strategies=tuple(_strategy(each, level, transport) for each in table.tables("strategy")),
+        **{"parameters": table.take("size", _size, 0) // _ELEMENT_BYTES, **given},
     )
     _check_heeded(spec, table)
     spec = _replaying(spec, table, workers, folder)
@@ -85,7 +83,7 @@ def _check_heeded(spec: TrainingSpec, table: Table) -> None:
 
 def _replaying(spec: TrainingSpec, table: Table, workers: int, folder: Path) -> TrainingSpec:
     """Return `spec` with the times of the trace that the table names, if it names one."""
-    name = table.take("measured", _word, "")
+    name = table.take("measured", parse_word, "")
     if not name:
         return spec
     for key in ("compute", "spread", "slow"):
@@ -100,46 +98,26 @@ def _replaying(spec: TrainingSpec, table: Table, workers: int, folder: Path) -> 
 
 def _strategy(table: Table, usual: Level, carries: str) -> StrategySpec:
     """Return a strategy of a job at the level `usual` that the transport `carries`."""
-    options = {
-        key: table.take(key, _option)
-        for key in table.keys()  # noqa: SIM118 - not a dictionary
-        if key not in ("sync", "label", "level", "transport", *_OF_SHOAL)
-    }
-    transport = table.take("transport", _word, "")
-    level = _level(table, usual, transport or carries, is_named=bool(transport))
+    sync, given = table.take("sync", parse_word), table.given(StrategySpec)
+    options = {key: table.take(key, _option) for key in table.rest()}
+    spec = StrategySpec(sync, options, **given)
+    transport = spec.transport or carries
+    _check_level(table, spec.level or usual, transport)
     for key in _OF_SHOAL:
-        if key in table and (transport or carries) != SHOAL:
+        if key in table and transport != SHOAL:
             sentence = f"Only the transport {SHOAL!r} knows it: name that one, or leave it out."
             raise table.error(sentence, key)
-    spec = StrategySpec(
-        table.take("sync", _word),
-        options,
-        table.take("label", _word, ""),
-        transport,
-        table.take("loss_bound", _bound, 0.0),
-        table.take("tags", parse_flag, True),
-        level,
-        table.take("holes", lambda value: parse_one_of(value, tuple(POLICIES)), "zero"),
-        table.take("wire", lambda value: parse_one_of(value, WIRE_TYPES), "float32"),
-    )
-    table.end()
     return spec
 
 
-def _level(table: Table, usual: Level, transport: str, *, is_named: bool) -> Level:
-    """Return the level that a table says, "" if it says none, and see that its transport fits.
-
-    Without a level of its own the table has the level `usual`; `is_named` says whether the
-    transport is this table's.
-    """
-    said = cast(Level, table.take("level", lambda value: parse_one_of(value, LEVELS), ""))
-    level = said or usual
-    key = "level" if said else "transport"
-    if level == "closed-form" and transport and (said or is_named):
-        raise table.error("A closed form knows no transport: leave it out, or take flows.", key)
+def _check_level(table: Table, level: Level, transport: str) -> None:
+    """Raise `UsageError` if the transport does not fit the level, one of them the table's own."""
+    key = "level" if "level" in table else None
+    if level == "closed-form" and transport and (key or "transport" in table):
+        sentence = "A closed form knows no transport: leave it out, or take flows."
+        raise table.error(sentence, key or "transport")
     if level == "packets" and not transport and "strategy" not in table:
-        raise table.error("Packets are those of a transport: name one.", "level" if said else None)
-    return said
+        raise table.error("Packets are those of a transport: name one.", key)
 
 
 def _slow(table: Table, workers: int) -> tuple[dict[int, float], dict[int, float]]:
@@ -147,7 +125,7 @@ def _slow(table: Table, workers: int) -> tuple[dict[int, float], dict[int, float
     slow: dict[int, float] = {}
     probabilities: dict[int, float] = {}
     for each in table.tables("slow"):
-        rank = each.take("rank", lambda value: parse_whole(value, 0, workers - 1))
+        rank = each.take("rank", whole(0, workers - 1))
         if rank in slow:
             raise each.error(f"Worker {rank} is described twice.", "rank")
         slow[rank] = each.take("factor", _factor)
@@ -157,82 +135,3 @@ def _slow(table: Table, workers: int) -> tuple[dict[int, float], dict[int, float
             )
         each.end()
     return slow, probabilities
-
-
-def parse_compute(value: object) -> float:
-    """Return the seconds that a step computes, of a text such as "20 ms"; raise `UsageError`."""
-    seconds = parse_duration(value)
-    if seconds == 0:
-        message = f"A step computes for more than nothing, not {value!r}."
-        raise UsageError(message)
-    return seconds
-
-
-def _cost(value: object) -> float:
-    seconds = parse_duration(value)
-    if not 0 <= seconds <= _MOST_COST_S:
-        message = f"Software costs an exchange 0 to {_MOST_COST_S:g} s, not {value!r}."
-        raise UsageError(message)
-    return seconds
-
-
-def _bound(value: object) -> float:
-    bound = parse_number(value)
-    if not 0 <= bound < 1:
-        message = f"A loss bound is a share of at least 0 and less than 1, not {bound:g}."
-        raise UsageError(message)
-    return bound
-
-
-def _timeout(value: object) -> float:
-    seconds = parse_duration(value)
-    if not 0 < seconds < _MOST_TIMEOUT_S:
-        message = f"A timeout is more than 0 s and less than {_MOST_TIMEOUT_S:g} s, not {value!r}."
-        raise UsageError(message)
-    return seconds
-
-
-def _tick(value: object) -> float:
-    seconds = parse_duration(value)
-    if not _LEAST_TICK_S <= seconds <= _MOST_TICK_S:
-        message = f"A tick is 1 ns to 1 ms, not {value!r}."
-        raise UsageError(message)
-    return seconds
-
-
-def _spread(value: object) -> float:
-    spread = parse_number(value)
-    if not 0 <= spread <= _MOST_SPREAD:
-        message = f"A spread is 0 to {_MOST_SPREAD:g}, not {spread:g}."
-        raise UsageError(message)
-    return spread
-
-
-def _factor(value: object) -> float:
-    factor = parse_number(value)
-    if not 0 < factor <= 1000:
-        message = f"A worker computes 0 to 1000 times as long, not {factor:g}."
-        raise UsageError(message)
-    return factor
-
-
-def _size(value: object) -> int:
-    size = parse_size(value)
-    if size < _ELEMENT_BYTES:
-        message = f"A model has at least {_ELEMENT_BYTES} bytes, not {size}."
-        raise UsageError(message)
-    return size
-
-
-def _word(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        message = f"It takes a word in quotes, not {value!r}."
-        raise UsageError(message)
-    return value
-
-
-def _option(value: object) -> Any:
-    if isinstance(value, (dict, list)):
-        message = f"An option is a number, a word or true or false, not {value!r}."
-        raise UsageError(message)
-    return value

@@ -11,11 +11,10 @@ one copy in memory.
 
 from __future__ import annotations
 
-import fcntl
+import gzip
 import hashlib
 import os
 import shutil
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,6 @@ FORMAT = 1
 LOCK_DEADLINE_SECONDS = 1800.0
 """How long a worker waits for another one that fetches and converts the same data set."""
 
-_POLL_SECONDS = 0.1
 _PARTS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 
 
@@ -100,14 +98,17 @@ def load_or_build(cache_dir: Path, key: str, build: Callable[[], Arrays]) -> tup
 @contextmanager
 def locked(path: Path, deadline_seconds: float = LOCK_DEADLINE_SECONDS) -> Iterator[None]:
     """Hold the file lock `path`; the operating system releases it if this process dies."""
+    from filelock import FileLock, Timeout
+
     with writing_to(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _acquire(descriptor, path, time.monotonic() + deadline_seconds)
+        try:
+            held = FileLock(path, deadline_seconds).acquire()
+        except Timeout:
+            message = f"Another process still holds {path}: end it, or wait and start again."
+            raise DeadlineExceeded(message) from None
+    with held:
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -120,19 +121,6 @@ def writing_to(folder: Path) -> Iterator[None]:
         raise ResourceError(message) from error
 
 
-def _acquire(descriptor: int, path: Path, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                message = f"Another process still holds {path}: end it, or wait and start again."
-                raise DeadlineExceeded(message) from None
-            time.sleep(_POLL_SECONDS)
-        else:
-            return
-
-
 def _write(folder: Path, arrays: Arrays) -> None:
     """Store `arrays` in a folder of its own that appears whole or not at all."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
@@ -143,7 +131,7 @@ def _write(folder: Path, arrays: Arrays) -> None:
         for part in _PARTS:
             path = unfinished / f"{part}.npy"
             np.save(path, getattr(arrays, part))
-            files[path.name] = _StoredFile(path.stat().st_size, file_sha256(path))
+            files[path.name] = _StoredFile(path.stat().st_size, content_sha256(path))
         manifest = _Manifest(files, arrays.num_classes, arrays.field_sizes)
         (unfinished / "manifest.json").write_bytes(msgspec.json.encode(manifest))
         unfinished.rename(folder)
@@ -177,15 +165,15 @@ def _check(path: Path, stored: _StoredFile) -> None:
         size_bytes = path.stat().st_size
         if size_bytes != stored.size_bytes:
             raise _damaged(path, f"{size_bytes} bytes instead of {stored.size_bytes}")
-        if file_sha256(path) != stored.sha256:
+        if content_sha256(path) != stored.sha256:
             raise _damaged(path, "its checksum is wrong")
     except OSError as error:
         raise _damaged(path, error.strerror) from error
 
 
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
+def content_sha256(path: Path, *, gzipped: bool = False) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal, decompressed first if `gzipped`."""
+    with gzip.open(path) if gzipped else path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

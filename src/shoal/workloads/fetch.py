@@ -8,13 +8,12 @@ it is whole.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from shoal.errors import DataError
-from shoal.workloads.cache import writing_to
+from shoal.workloads.cache import content_sha256, writing_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,15 +154,6 @@ class Fetcher:
             if actual != file.sha256:
                 message = f"{path} has a wrong checksum: delete it and it is fetched again."
                 raise DataError(message)
-
-
-def content_sha256(path: Path, *, gzipped: bool) -> str:
-    """Return the SHA-256 of a file's content, decompressed first if `gzipped`."""
-    digest = hashlib.sha256()
-    with gzip.open(path) if gzipped else path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _discard(files: Sequence[WantedFile], room: Path) -> None:

