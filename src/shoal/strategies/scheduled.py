@@ -77,7 +77,7 @@ class Scheduled(AbstractPeriodicCourse):
     ) -> None:
         super().__init__(options, rank, view)
         self._shared = shared
-        self._told = ""
+        self._num_loads = 0
         self.on_view(view)
 
     def on_view(self, view: View) -> None:
@@ -113,7 +113,7 @@ class Scheduled(AbstractPeriodicCourse):
             if len(view) != view.members[-1] + 1:  # ranks are not places, since some are gone
                 members = tuple(view.members[place] for place in members)
             reason = f"round {number} of {self._schedule.name}"
-            yield Mean(members, (view.epoch, number), reason, group.weights)
+            yield Mean(members, (view.epoch + self._num_loads, number), reason, group.weights)
 
     def finish(self) -> Acts:
         """Yield averages without updates until every worker has finished.
@@ -139,8 +139,9 @@ class Scheduled(AbstractPeriodicCourse):
             number += 1
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the saved position; what has been told was told of another one."""
+        """Continue from the saved position, with means that no earlier ones are mistaken for."""
         super().load_state_dict(state)
+        self._num_loads += 1
         self._told = ""
 
 

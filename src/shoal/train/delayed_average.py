@@ -10,7 +10,7 @@ the difference to the rounded copy, so a model keeps the digits that were not se
 all models moves by no more than the mean's own rounding; models whose copies agree stay as they
 are.
 
-Owns the copies, the thread and the difference. When an average is due is `groups.averaging_points`'
+Owns the copies, the thread and the difference. When an average is due is `strategies.periodic`'
 to say, who averages with whom the strategy's.
 """
 

@@ -1,6 +1,6 @@
 """A network in virtual time that joins endpoints and does to their datagrams what networks do.
 
-Drives every endpoint as `runtime.udp.pump` does: what has arrived, the budget, the timers, what may
+Drives every endpoint as `wire.pump` does: what has arrived, the budget, the timers, what may
 be sent; then time jumps to whatever happens next. Everything random comes from one seed, everything
 done to a datagram is counted, and a run that does not come to its end within a limit of virtual
 time fails with the state of all endpoints.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Factory: TypeAlias = Callable[..., "AbstractSimulatedStrategy"]
 
-_EXECUTORS: Final[dict[Family, Factory]] = {
+EXECUTORS: Final[dict[Family, Factory]] = {
     Family.MEANS: MeansExecutor,
     Family.PAIRS: PairsExecutor,
     Family.SERVERS: ServersExecutor,
@@ -50,7 +50,7 @@ def make_simulated(name: str, options: Mapping[str, Any]) -> AbstractSimulatedSt
         check_options(name, options_of(name), options)
         return BASELINES[name](**options)
     definition, of_network = define(name, options)
-    return _EXECUTORS[definition.family](definition, **of_network)
+    return EXECUTORS[definition.family](definition, **of_network)
 
 
 def define(name: str, options: Mapping[str, Any]) -> tuple[AbstractDefinition, dict[str, Any]]:
@@ -84,5 +84,5 @@ def options_of(name: str) -> dict[str, inspect.Parameter]:
 
 def _of_network(name: str) -> dict[str, inspect.Parameter]:
     """Return what can be asked of the network that simulates this strategy."""
-    parameters = inspect.signature(_EXECUTORS[STRATEGIES[name]().family]).parameters
+    parameters = inspect.signature(EXECUTORS[STRATEGIES[name]().family]).parameters
     return {each: p for each, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
