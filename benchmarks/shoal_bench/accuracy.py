@@ -61,7 +61,6 @@ def row_of(strategy: str, case: str, percent: list[float], reference: list[float
     mean, bound = statistics.mean(percent), statistics.mean(reference) - POINTS
     is_reference = strategy == "all-reduce"
     return Row(
-        bench=NAME,
         case=f"{strategy}, {case}",
         metric=f"final accuracy of the averaged model, mean of seeds: {len(percent)}",
         unit="%",

@@ -56,7 +56,7 @@ def _rows(stand: Stand, spec: RunSpec, dataset: Dataset) -> list[Row]:
     figures = [read(result) for result in results]
     case = f"{spec.strategy}, {describe(spec)}"
     return [
-        figure(NAME, case, metric, unit, [values[metric, unit] for values in figures])
+        figure(case, metric, unit, [values[metric, unit] for values in figures])
         for metric, unit in figures[0]
     ]
 

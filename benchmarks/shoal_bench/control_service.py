@@ -75,7 +75,6 @@ def measure(stand: Stand) -> list[Row]:
     pausing = f"{CLIENTS} clients, {RATE_TARGET:,.0f} requests/s asked for"
     return [
         figure(
-            NAME,
             f"{CLIENTS} clients, without pause",
             "requests answered",
             "requests/s",
@@ -83,12 +82,15 @@ def measure(stand: Stand) -> list[Row]:
             at_least(RATE_TARGET),
         ),
         figure(
-            NAME, pausing, "p99 of an answer", "ms", [load.p99_ms for load in steady],
+            pausing,
+            "p99 of an answer",
+            "ms",
+            [load.p99_ms for load in steady],
             at_most(P99_TARGET_MS),
         ),
-        figure(NAME, pausing, "requests answered", "requests/s", [load.rate for load in steady]),
-        figure(NAME, pausing, "service's processor time", "us", [load.cpu_us for load in steady]),
-    ]  # fmt: skip
+        figure(pausing, "requests answered", "requests/s", [load.rate for load in steady]),
+        figure(pausing, "service's processor time", "us", [load.cpu_us for load in steady]),
+    ]
 
 
 def run_clients(clients: int, seconds: float, rate: float | None) -> Load:

@@ -46,7 +46,6 @@ def measure(stand: Stand) -> list[Row]:
         by_rank = stand.pool(_WORKERS).call(alternate, width, repeats)
         rows.append(
             comparison(
-                NAME,
                 f"{_WORKERS} workers, {case}",
                 "step time, all-reduce / DDP",
                 "ms",

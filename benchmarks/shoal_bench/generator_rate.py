@@ -63,12 +63,10 @@ def measure(stand: Stand) -> list[Row]:
 def _rows(name: str, rates: dict[int, list[float]]) -> list[Row]:
     unit = "requests/s"
     few = figure(
-        NAME, f"{name}, {_FEW} workers", "rate on one core", unit, rates[_FEW],
-        at_least(RATE_TARGET),
-    )  # fmt: skip
+        f"{name}, {_FEW} workers", "rate on one core", unit, rates[_FEW], at_least(RATE_TARGET)
+    )
     others = [
         comparison(
-            NAME,
             f"{name}, {workers} workers",
             f"rate on one core, over that at {_FEW} workers",
             unit,

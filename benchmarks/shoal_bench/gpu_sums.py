@@ -36,7 +36,7 @@ def measure(stand: Stand) -> list[Row]:
         ways = loopback.usual_ways(ranks)
         by_rank = pool.call(loopback.compare, megabytes * 1_000_000, repeats, ways, "cuda")
         case = f"{ranks} ranks on one {gpu}, {megabytes} MB"
-        rows += loopback.rows_of(NAME, case, megabytes, by_rank, ways)
+        rows += loopback.rows_of(case, megabytes, by_rank, ways)
     return rows
 
 

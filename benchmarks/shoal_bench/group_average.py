@@ -48,7 +48,6 @@ def measure(stand: Stand) -> list[Row]:
         by_rank = stand.pool(WORKERS).call(times_ms, groups, megabytes * 1_000_000)
         rows.append(
             comparison(
-                NAME,
                 case,
                 "time, new group of ours / gloo's ready-made group",
                 "ms",

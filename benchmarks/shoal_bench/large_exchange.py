@@ -47,7 +47,6 @@ def measure(stand: Stand) -> list[Row]:
             values.append(_iteration_ms(run_spec(stand.pool(WORKERS), spec, dataset).result))
     return [
         comparison(
-            NAME,
             f"{strategy}, {describe(base)}",
             f"iteration time, {strategy} / all-reduce",
             "ms",

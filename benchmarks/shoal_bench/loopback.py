@@ -56,8 +56,8 @@ def measure(stand: Stand) -> list[Row]:
             ways += [Way(unasked, lanes) for lanes in _other_lanes(ranks, ways[0].lanes)]
             by_rank = stand.pool(ranks).call(compare, num_bytes, repeats, ways)
             case, usual, others = f"{ranks} ranks, {megabytes} MB", ways[:1], ways[1:]
-            rows += rows_of(NAME, case, megabytes, by_rank, usual, TIME_TARGET, PROCESSOR_TARGET)
-            rows += rows_of(NAME, case, megabytes, by_rank, others, first=1)
+            rows += rows_of(case, megabytes, by_rank, usual, TIME_TARGET, PROCESSOR_TARGET)
+            rows += rows_of(case, megabytes, by_rank, others, first=1)
     return rows
 
 
@@ -97,7 +97,6 @@ Samples = list[tuple[Sample, ...]]
 
 
 def rows_of(
-    section: str,
     case: str,
     megabytes: int,
     by_rank: Sequence[Samples],
@@ -127,7 +126,6 @@ def rows_of(
             )
         rows += [
             comparison(
-                section,
                 f"{case}, {way.label}",
                 "time, gloo / ours",
                 "ms",
@@ -137,7 +135,6 @@ def rows_of(
                 target=time_target,
             ),
             comparison(
-                section,
                 f"{case}, {way.label}",
                 "processor seconds per gigabyte reduced, ours / gloo's",
                 "s/GB",
@@ -150,11 +147,7 @@ def rows_of(
 
 
 def compare(
-    context: WorkerContext,
-    num_bytes: int,
-    repeats: int,
-    ways: Sequence[Way],
-    device: str = "cpu",
+    context: WorkerContext, num_bytes: int, repeats: int, ways: Sequence[Way], device: str = "cpu"
 ) -> Samples:
     """Return this rank's samples of sums of a tensor on `device`. A task for the pool."""
     session = context.session

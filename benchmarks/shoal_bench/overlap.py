@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING
 from shoal.train.all_reduce import AllReduce
 from shoal.train.optimizer import DistributedOptimizer
 from shoal_bench.ddp_step import slowest
-from shoal_bench.perceptron import (
-    WIDTH_1M,
-    batch_of,
-    local_optimizer,
-    perceptron,
-    training_step,
-)
+from shoal_bench.perceptron import WIDTH_1M, batch_of, local_optimizer, perceptron, training_step
 from shoal_bench.rows import Row, comparison
 
 if TYPE_CHECKING:
@@ -85,7 +79,6 @@ def measure(stand: Stand) -> list[Row]:
         by_rank = stand.pool(_WORKERS).call(alternate, case, repeats)
         rows.append(
             comparison(
-                NAME,
                 str(case),
                 "step time, next-forward / backward",
                 "ms",

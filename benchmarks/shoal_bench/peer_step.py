@@ -37,7 +37,6 @@ def measure(stand: Stand) -> list[Row]:
             continue
         rows.append(
             comparison(
-                NAME,
                 f"{ours}, {_WORKERS} workers, 1 M parameters",
                 "step time, ours / peer's",
                 "ms",

@@ -16,14 +16,14 @@ from msgspec.structs import force_setattr
 from shoal.diverged import Figure, restore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One measured figure."""
 
-    bench: str
-    """Name of the section that measured it."""
+    bench: str = ""
+    """Name of the section that measured it; who runs the section puts it down."""
 
     case: str
     metric: str
@@ -86,17 +86,11 @@ def above(bound: float) -> Target:
 
 
 def figure(
-    bench: str,
-    case: str,
-    metric: str,
-    unit: str,
-    values: Sequence[float],
-    target: Target | None = None,
+    case: str, metric: str, unit: str, values: Sequence[float], target: Target | None = None
 ) -> Row:
     """Return a row for a figure without a peer: the median of `values`."""
     value = statistics.median(values)
     return Row(
-        bench=bench,
         case=case,
         metric=metric,
         unit=unit,
@@ -108,7 +102,6 @@ def figure(
 
 
 def comparison(
-    bench: str,
     case: str,
     metric: str,
     unit: str,
@@ -125,7 +118,6 @@ def comparison(
     ratios = [theirs / ours if inverse else ours / theirs for ours, theirs in pairs]
     ratio = statistics.median(ratios)
     return Row(
-        bench=bench,
         case=case,
         metric=metric,
         unit=unit,
@@ -137,3 +129,8 @@ def comparison(
         met=None if target is None else target.is_met_by(ratio),
         spread=[min(ratios), max(ratios)],
     )
+
+
+def of_section(bench: str, rows: Iterable[Row], *, quick: bool) -> list[Row]:
+    """Return `rows` as those of the section `bench`, measured with small counts if `quick`."""
+    return [msgspec.structs.replace(row, bench=bench, quick=quick) for row in rows]

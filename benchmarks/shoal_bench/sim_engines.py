@@ -73,29 +73,26 @@ def measure(stand: Stand) -> list[Row]:
         ("all features", full, "bare ports", at_least(0.7)),
     ):
         pairs = list(zip(ours, few, strict=True))
-        rows.append(comparison(NAME, case, _UNIT, "1/s", pairs, peer=peer, target=target))
+        rows.append(comparison(case, _UNIT, "1/s", pairs, peer=peer, target=target))
     stand.note("transports", turns, turns + 2)
     size = sim_transports.MESSAGE_BYTES * shorter
     for carrier in (*ALL_CONTROLS, SHOAL):
         found = sim_transports.measure(carrier, size).hops_per_s
-        rows.append(figure(NAME, f"{carrier}, 64 hosts", _UNIT, "1/s", found))
+        rows.append(figure(f"{carrier}, 64 hosts", _UNIT, "1/s", found))
     bare = statistics.median(few)
     for carrier in (_REACTING, SHOAL):
         found = sim_transports.measure(carrier, size, is_full=True).hops_per_s
         case = f"all features, {carrier}"
         pairs = [(each, bare) for each in found]
         target = at_least(0.7)
-        rows.append(comparison(NAME, case, _UNIT, "1/s", pairs, peer="bare ports", target=target))
+        rows.append(comparison(case, _UNIT, "1/s", pairs, peer="bare ports", target=target))
     stand.note("memory", turns + 1, turns + 2)
     most = at_most(1000.0)
     for case, memory_mb in (
         ("1,024 hosts", _apart(_memory_mb, 1024, 0.003 * shorter)),
-        (
-            "1,024 hosts, a grid over Shoal's transport",
-            _apart(_memory_of_shoal_mb, 1024),
-        ),
+        ("1,024 hosts, a grid over Shoal's transport", _apart(_memory_of_shoal_mb, 1024)),
     ):
-        rows.append(figure(NAME, case, "most memory of the process", "MB", [memory_mb], most))
+        rows.append(figure(case, "most memory of the process", "MB", [memory_mb], most))
     return rows
 
 
@@ -109,7 +106,7 @@ def _against(
     ours, theirs = rates[_WINDOW, hosts, is_full], rates[peer, hosts, is_full]
     pairs = list(zip(ours, theirs, strict=True))
     case = _name(hosts, is_full=is_full)
-    return comparison(NAME, case, _UNIT, "1/s", pairs, peer=peer, target=target)
+    return comparison(case, _UNIT, "1/s", pairs, peer=peer, target=target)
 
 
 def _apart(work: Callable[..., float], *arguments: float) -> float:

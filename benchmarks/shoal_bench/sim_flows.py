@@ -40,7 +40,7 @@ def measure(stand: Stand) -> list[Row]:
             _run(topology, pattern, 2 * hosts)  # compiles
             rates = [_run(topology, pattern, flows) for _ in range(repeats)]
             case = f"{pattern}, {hosts} hosts"
-            rows.append(figure(NAME, case, "flows carried", "flows/s", rates))
+            rows.append(figure(case, "flows carried", "flows/s", rates))
     return rows
 
 

@@ -42,7 +42,7 @@ def measure(stand: Stand) -> list[Row]:
             theirs = run_ns3(stand.ns3, [scenario])[0]
             pairs.append((_our_rate(scenario), _rate(theirs)))
         rows.append(
-            comparison(NAME, case, "packet-hops", "hops/s", pairs, peer="ns-3 3.44", target=target)
+            comparison(case, "packet-hops", "hops/s", pairs, peer="ns-3 3.44", target=target)
         )
     return rows
 

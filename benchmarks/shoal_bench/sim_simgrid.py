@@ -46,8 +46,6 @@ def measure(stand: Stand) -> list[Row]:
                 pairs.append((count / took_s, count / theirs["processor_s"]))
             target = at_least(20) if hosts >= _TARGET_FROM else None
             rows.append(
-                comparison(
-                    NAME, case, "flows carried", "flows/s", pairs, peer="SimGrid", target=target
-                )
+                comparison(case, "flows carried", "flows/s", pairs, peer="SimGrid", target=target)
             )
     return rows

@@ -47,12 +47,12 @@ def measure(stand: Stand) -> list[Row]:
                 runs.append(pool.apply(_simulate, (workers, steps)))
         case = f"{workers} workers, smart generator, {steps} steps each"
         rates = [made / took for made, took, _ in runs]
-        rows.append(figure(NAME, case, "steps simulated", "steps/s", rates))
+        rows.append(figure(case, "steps simulated", "steps/s", rates))
         if (workers, steps) == CASES[0][:2]:
             took_s = [took for _, took, _ in runs]
-            rows.append(figure(NAME, case, "processor time", "s", took_s, at_most(SECONDS_TARGET)))
+            rows.append(figure(case, "processor time", "s", took_s, at_most(SECONDS_TARGET)))
         memory_mb = [most for _, _, most in runs]
-        rows.append(figure(NAME, case, "most memory of the process", "MB", memory_mb))
+        rows.append(figure(case, "most memory of the process", "MB", memory_mb))
     return rows
 
 

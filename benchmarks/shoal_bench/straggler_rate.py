@@ -44,7 +44,6 @@ def measure(stand: Stand) -> list[Row]:
     slowed = msgspec.structs.replace(base, slow=ONE_SLOW)
     return [
         comparison(
-            NAME,
             f"{strategy}, {describe(slowed)}",
             "speed of the others, with a slow one / without",
             "iterations/s",

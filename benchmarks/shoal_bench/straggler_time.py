@@ -47,7 +47,6 @@ def measure(stand: Stand) -> list[Row]:
         pairs.append((seconds[0], seconds[1]))
     return [
         comparison(
-            NAME,
             f"ripples, {describe(base)}, target {base.target:g}",
             "time to target, all-reduce / ripples",
             "s",

@@ -93,10 +93,9 @@ def rows_of(
     carried = [ladder.carried for ladder in ladders]
     rate, at_held = "packets/s", "at the load held"
     return [
-        figure(NAME, case, "load held: rate and delay", rate, held, at_least(RATE_TARGET)),
-        figure(NAME, case, "load carried: rate alone", rate, carried),
+        figure(case, "load held: rate and delay", rate, held, at_least(RATE_TARGET)),
+        figure(case, "load carried: rate alone", rate, carried),
         figure(
-            NAME,
             case,
             f"rate error {at_held}",
             "%",
@@ -104,7 +103,6 @@ def rows_of(
             at_most(100 * RATE_TOLERANCE),
         ),
         figure(
-            NAME,
             case,
             f"delay error {at_held}, median",
             "ms",
@@ -112,21 +110,15 @@ def rows_of(
             at_most(1e3 * DELAY_TOLERANCE_S),
         ),
         figure(
-            NAME,
-            case,
-            f"delay error {at_held}, p99",
-            "ms",
-            [1e3 * step.p99_error_s for step in steps],
+            case, f"delay error {at_held}, p99", "ms", [1e3 * step.p99_error_s for step in steps]
         ),
         figure(
-            NAME,
             case,
             f"the switch late by at most, {at_held}",
             "ms",
             [1e3 * step.lateness_s for step in steps],
         ),
         figure(
-            NAME,
             case,
             "what one core would carry: packets per second of processor time",
             rate,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from shoal.cli.options import require_writable
@@ -179,17 +178,13 @@ def _open(path: Path | None) -> BenchFile:
 
 
 def _measure(
-    sections: list[Section],
-    file: BenchFile,
-    path: Path | None,
-    *,
-    quick: bool,
-    ns3: Path | None,
+    sections: list[Section], file: BenchFile, path: Path | None, *, quick: bool, ns3: Path | None
 ) -> tuple[BenchFile, list[ShoalError]]:
     """Measure `sections` one after the other; a failure ends its section, not the suite."""
     from shoal.jobs.environment import describe_environment
     from shoal.workloads.cache import default_cache_dir
     from shoal_bench.bench_file import write_bench_file
+    from shoal_bench.rows import of_section
     from shoal_bench.stand import Stand
 
     failures: list[ShoalError] = []
@@ -208,7 +203,7 @@ def _measure(
                 progress.say(f"{section.name} failed: {error}")
                 stand.close_pool()
                 continue
-            rows = [msgspec.structs.replace(row, quick=quick) for row in measured]
+            rows = of_section(section.name, measured, quick=quick)
             skipped = _take_skipped(stand, section, progress)
             file = file.merged(describe_environment(), section.name, rows, skipped)
             if path is not None:

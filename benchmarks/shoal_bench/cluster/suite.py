@@ -19,7 +19,8 @@ from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
 from shoal_bench.cluster.task import Task
 from shoal_bench.cluster.trials.ripples import rows_of_ripples
 from shoal_bench.cluster.trials.verdict import rows_of_trials
-from shoal_bench.cluster.verdict import entries_of, rows_of
+from shoal_bench.cluster.verdict import BENCH, entries_of, rows_of
+from shoal_bench.rows import Row, of_section
 
 if TYPE_CHECKING:
     from shoal.jobs.result import Environment
@@ -210,12 +211,11 @@ def with_rows(file: ClusterFile) -> ClusterFile:
     rows = []
     for task in dict.fromkeys(outcome.key.task for outcome in file.outcomes):
         chosen = [outcome for outcome in file.outcomes if outcome.key.task == task]
+        made: list[Row] = []
         for scenario in SCENARIOS:
             entries = entries_of(chosen, scenario.name, sides)
-            made = rows_of(scenario, entries, task.target_loss)
-            rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
-        made = rows_of_ripples(chosen)
-        rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
+            made += rows_of(scenario, entries, task.target_loss)
+        rows += of_section(BENCH, [*made, *rows_of_ripples(chosen)], quick=task == _QUICK)
     sentences = dict.fromkeys(
         f"{outcome.key.scenario}: {outcome.key.contender}: {outcome.skipped or outcome.failed}"
         for outcome in file.outcomes
