@@ -70,7 +70,7 @@ def _rows(name: str, rates: dict[int, list[float]]) -> list[Row]:
             f"{name}, {workers} workers",
             f"rate on one core, over that at {_FEW} workers",
             unit,
-            list(zip(rates[workers], rates[_FEW], strict=True)),
+            zip(rates[workers], rates[_FEW], strict=True),
             peer=f"{_FEW} workers",
             target=at_least(RATIO_TARGET),
         )

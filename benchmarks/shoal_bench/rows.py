@@ -105,7 +105,7 @@ def comparison(
     case: str,
     metric: str,
     unit: str,
-    pairs: Sequence[tuple[float, float]],
+    pairs: Iterable[tuple[float, float]],
     *,
     peer: str,
     inverse: bool = False,
@@ -115,15 +115,16 @@ def comparison(
 
     The ratio is ours over the peer's, or the peer's over ours if `inverse`.
     """
-    ratios = [theirs / ours if inverse else ours / theirs for ours, theirs in pairs]
+    sides = list(pairs)
+    ratios = [theirs / ours if inverse else ours / theirs for ours, theirs in sides]
     ratio = statistics.median(ratios)
     return Row(
         case=case,
         metric=metric,
         unit=unit,
-        value=statistics.median(ours for ours, _ in pairs),
+        value=statistics.median(ours for ours, _ in sides),
         peer=peer,
-        peer_value=statistics.median(theirs for _, theirs in pairs),
+        peer_value=statistics.median(theirs for _, theirs in sides),
         ratio=ratio,
         target=None if target is None else target.bound,
         met=None if target is None else target.is_met_by(ratio),

@@ -72,7 +72,7 @@ def measure(stand: Stand) -> list[Row]:
         ("4,096 hosts", rates[_WINDOW, 4096, False], "64 hosts", None),
         ("all features", full, "bare ports", at_least(0.7)),
     ):
-        pairs = list(zip(ours, few, strict=True))
+        pairs = zip(ours, few, strict=True)
         rows.append(comparison(case, _UNIT, "1/s", pairs, peer=peer, target=target))
     stand.note("transports", turns, turns + 2)
     size = sim_transports.MESSAGE_BYTES * shorter
@@ -104,7 +104,7 @@ def _against(
     rates: _Rates, hosts: int, peer: str, *, is_full: bool = False, target: Target | None = None
 ) -> Row:
     ours, theirs = rates[_WINDOW, hosts, is_full], rates[peer, hosts, is_full]
-    pairs = list(zip(ours, theirs, strict=True))
+    pairs = zip(ours, theirs, strict=True)
     case = _name(hosts, is_full=is_full)
     return comparison(case, _UNIT, "1/s", pairs, peer=peer, target=target)
 

@@ -12,8 +12,8 @@ from shoal_bench.peers.alone import Alone
 from shoal_bench.peers.ddp import DDP
 from shoal_bench.peers.decent_dp import DecentDP
 from shoal_bench.peers.hivemind_optimizer import HivemindOptimizer
+from shoal_bench.peers.library import CYCLE
 from shoal_bench.peers.ours import Shoal
-from shoal_bench.peers.pooled import CYCLE
 from shoal_bench.peers.post_local_sgd import PostLocalSGD
 from shoal_bench.peers.torchft import SYNC_EVERY, TorchFT, TorchFTDiLoCo
 

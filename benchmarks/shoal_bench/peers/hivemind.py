@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 from shoal.errors import DeadlineExceeded, ResourceError
 from shoal_bench.peers.hivemind_optimizer import STEPS_PER_EPOCH
-from shoal_bench.peers.library import AbstractLibrary, Pairs, RateJob, StepJob
+from shoal_bench.peers.library import AbstractLibrary, RateJob, StepJob
 from shoal_bench.peers.ours import Shoal
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from shoal_bench.pairs import Pairs
     from shoal_bench.peers.pooled import PooledLibrary
     from shoal_bench.stand import Stand
 

@@ -21,7 +21,7 @@ from shoal.jobs.environment import describe_environment
 from shoal_bench import control_service, group_average
 from shoal_bench.accuracy import POINTS, row_of
 from shoal_bench.bench_file import BenchFile, read_bench_file, write_bench_file
-from shoal_bench.ddp_step import slowest
+from shoal_bench.pairs import slowest
 from shoal_bench.peers import library as library_module
 from shoal_bench.peers.all_libraries import LIBRARIES, installed
 from shoal_bench.rows import Row, at_least, at_most, comparison, figure, of_section
