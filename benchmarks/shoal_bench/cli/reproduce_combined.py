@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from shoal.cli.sweeping import (
-    JobsOption,
-    RayOption,
-    RunsOption,
-    SeedsOption,
-    Sweeping,
-    parse_seeds,
-)
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.result import Environment
-from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
+from shoal.report.charts import Bar, BarPanel, LinePanel, draw_charts
 from shoal_bench.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
     hand_over,
+    line_of,
     origin,
-    table_of,
+    report_of,
+    table_across,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from shoal_bench.reproduce.combined import Condition, Found
+    from shoal_bench.reproduce.combined import Combination, Condition, Found
 
 _SEEDS = "1"
 _SLOTS = (3, 4, 0)
@@ -41,18 +33,6 @@ _CAVEAT = (
     "DeepFM's clock is an estimate, links of 10 Gbit/s and racks 4:1 are assumed; software costs"
     " nothing: compare who wins and by about how much."
 )
-
-
-class CombinedReport(msgspec.Struct, frozen=True):
-    """The combinations, for files."""
-
-    scenarios: dict[str, str]
-    """Every file that is a part of a scenario."""
-
-    seeds: tuple[int, ...]
-    environment: Environment
-    found: list[Any]
-    """Each combination with every seed, in turn."""
 
 
 def combined(
@@ -70,7 +50,6 @@ def combined(
     """
     from shoal.sim.training.outcome import Outcome
     from shoal_bench.reproduce import combined as beyond
-    from shoal_bench.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _SEEDS)
@@ -79,44 +58,33 @@ def combined(
     found = [beyond.found_of(each, done) for (each, _), done in zip(whole, made, strict=True)]
     names = sorted({name for each, _ in whole for name in beyond.files(each.scale)})
     made_of = origin(names, repeats)
-
-    def report() -> CombinedReport:
-        texts = {name: scenario_text(name) for name in names}
-        return CombinedReport(texts, repeats, describe_environment(), found)
-
     hand_over(
         [_table(found)],
         made_of,
         _CAVEAT,
         json=json,
-        report=report,
+        report=lambda: report_of(names, repeats, found=found),
         plot=plot,
         drawing=lambda: _figures(found, made_of),
     )
 
 
 def _table(found: Sequence[Found]) -> Table:
-    conditions = list(dict.fromkeys(each.combination.condition.name for each in found))
-    table = table_of(
-        "Virtual ms per step (share of what may get lost that was lost)",
-        ("workers", "synchronised by", "carried by", *conditions),
-        words=3,
-    )
-    rows: dict[tuple[str, str, str], dict[str, list[Found]]] = {}
+    by_what: dict[Combination, list[Found]] = {}
     for each in found:
-        what = each.combination
-        cells = rows.setdefault((what.scale, what.strategy, what.carrier.name), {})
-        cells.setdefault(what.condition.name, []).append(each)
-    for (scale, strategy, carrier), cells in rows.items():
-        table.add_row(
-            scale, strategy, carrier, *(_cell(cells.get(name, ())) for name in conditions)
-        )
-    return table
+        by_what.setdefault(each.combination, []).append(each)
+    return table_across(
+        "Virtual ms per step (share of what may get lost that was lost)",
+        ("workers", "synchronised by", "carried by"),
+        (
+            ((what.scale, what.strategy, what.carrier.name), what.condition.name, _cell(of_seeds))
+            for what, of_seeds in by_what.items()
+        ),
+        missing="-",
+    )
 
 
 def _cell(of_seeds: Sequence[Found]) -> str:
-    if not of_seeds:
-        return "-"
     lost = [each.lost_share for each in of_seeds if each.lost_share is not None]
     share = f" ({sum(lost) / len(lost):.1%})" if lost else ""
     return f"{_mean_ms(of_seeds):.1f}{share}"
@@ -147,10 +115,10 @@ def _figures(found: Sequence[Found], made_of: str) -> str:
 
 
 def _lines(strategy: str, losses: Sequence[Condition], found: Sequence[Found]) -> LinePanel:
-    lines = []
-    for name, slot in _slots().items():
-        values = [_step_ms(found, strategy, name, each) for each in losses]
-        lines.append(Line(name, slot, values, [None] * len(values), instead="not simulated"))
+    lines = [
+        line_of(name, slot, [_step_ms(found, strategy, name, each) for each in losses])
+        for name, slot in _slots().items()
+    ]
     title = f"{strategy}, {found[0].combination.scale} workers"
     places = [each.name for each in losses]
     return LinePanel(title, "virtual ms per step", "on every link", places, lines)

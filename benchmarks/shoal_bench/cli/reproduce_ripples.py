@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from shoal.cli.sweeping import (
-    JobsOption,
-    RayOption,
-    RunsOption,
-    SeedsOption,
-    Sweeping,
-    parse_seeds,
-)
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.result import Environment
+from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
 from shoal.report.palette import HOME_SLOTS
 from shoal.sweeps import with_interval
@@ -32,6 +22,8 @@ from shoal_bench.cli.reproducing import (
     hand_over,
     load_data,
     origin,
+    report_of,
+    table_across,
     table_of,
 )
 
@@ -44,21 +36,6 @@ if TYPE_CHECKING:
 
 _SEEDS = "1-3"
 _STEPS = "steps of a worker to the target"
-
-
-class RipplesReport(msgspec.Struct, frozen=True):
-    """Ripples/Prague's comparison, for files."""
-
-    scenario: str
-    """The whole file."""
-
-    seeds: tuple[int, ...]
-    learnt: Any
-    environment: Environment
-    results: list[Any]
-    sweeps: list[Any]
-    timings: list[Any]
-    claims: list[Any]
 
 
 def ripples(
@@ -81,7 +58,6 @@ def ripples(
     from shoal.sim.training.outcome import Outcome
     from shoal_bench.reproduce import ripples as paper
     from shoal_bench.reproduce.learning import Learned
-    from shoal_bench.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _SEEDS)
@@ -99,16 +75,15 @@ def ripples(
     title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}"
     made_of = f"{origin([paper.SCENARIO], repeats)} {title}."
 
-    def report() -> RipplesReport:
-        return RipplesReport(
-            scenario_text(paper.SCENARIO),
+    def report() -> dict[str, object]:
+        return report_of(
+            [paper.SCENARIO],
             repeats,
-            learnt,
-            describe_environment(),
-            results,
-            swept_results,
-            timed,
-            found,
+            learnt=learnt,
+            results=results,
+            sweeps=swept_results,
+            timings=timed,
+            claims=found,
         )
 
     steps = ["not met" if c.iterations is None else f"{c.iterations:.2f}" for c in found]
@@ -134,11 +109,10 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
         title, ("strategy", "slow worker", "s to target", "steps", "ms/step", "wait", "exchange")
     )
     for each in results:
-        case = each.case
-        options = dict(case.options)
+        slowdown = each.case.slowdown
         table.add_row(
-            case.strategy + _option_words(options),
-            "-" if case.slowdown == 1 else f"{case.slowdown:g}x",
+            _words(each.case),
+            "-" if slowdown == 1 else f"{slowdown:g}x",
             with_interval(each.seconds_to_target, ".2f"),
             with_interval(each.steps_to_target, ".0f", ""),
             with_interval(each.step_ms, ".1f"),
@@ -148,27 +122,22 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
     return table
 
 
-def _option_words(options: Mapping[str, int | str]) -> str:
+def _words(case: Case) -> str:
+    options = dict(case.options)
     if "overlap" in options:
-        return f", {options['overlap']}"
-    return f", groups of {options['group_size']}, every {options['interval']}" if options else ""
+        return f"{case.strategy}, {options['overlap']}"
+    if options:
+        return f"{case.strategy}, groups of {options['group_size']}, every {options['interval']}"
+    return case.strategy
 
 
 def _timing_table(timings: Sequence[Timed]) -> Table:
     """Return what a step takes on every machine, and how long all-reduce takes over Ripples."""
-    machines = list(dict.fromkeys(each.machine.words for each in timings))
-    table = table_of(
+    return table_across(
         "What is not known of their machines: ms per step, workers alike, nothing learnt",
-        ("strategy", *machines),
-        words=1,
+        ("strategy",),
+        (((_words(each.case),), each.machine.words, f"{each.step_ms:.1f}") for each in timings),
     )
-    rows: dict[str, list[str]] = {}
-    for each in timings:
-        name = each.case.strategy + _option_words(dict(each.case.options))
-        rows.setdefault(name, []).append(f"{each.step_ms:.1f}")
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    return table
 
 
 def _figures(
@@ -224,7 +193,7 @@ def _figures(
 
 def _bar(case: Case, met: Spread | None) -> Bar:
     return Bar(
-        case.strategy + _option_words(dict(case.options)),
+        _words(case),
         HOME_SLOTS[case.strategy],
         None if met is None else met.mean,
         None if met is None else met.half_width,

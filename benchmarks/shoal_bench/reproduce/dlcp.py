@@ -124,6 +124,13 @@ class Trial:
         return f"{self.rival.name}, {self.job} on {self.cluster} hosts, {self.sync}{extra}"
 
     @property
+    def servers_words(self) -> str:
+        """What tables call its synchronization."""
+        if self.sync != "ps-layers":
+            return self.sync
+        return f"{self.servers} server" if self.servers else "servers on all hosts"
+
+    @property
     def files(self) -> tuple[str, ...]:
         """The scenario's files."""
         return (
@@ -240,11 +247,7 @@ LOSSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
 
 
 def lose(
-    tolerance: Tolerance,
-    loss: float,
-    seed: int,
-    *,
-    tick: Callable[[float], None] | None = None,
+    tolerance: Tolerance, loss: float, seed: int, *, tick: Callable[[float], None] | None = None
 ) -> Learned:
     """Train while links lose a little more than `loss`, which is what the transport forgives."""
     scenario = read_parts("dlcp-lossy.toml")
