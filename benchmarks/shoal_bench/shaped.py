@@ -218,8 +218,13 @@ def processor_ticks() -> tuple[int, int]:
     return sum(fields) - fields[3] - fields[4], sum(fields)
 
 
-def processor_row(case: str, before: tuple[int, int]) -> Row:
+def busy_share(before: tuple[int, int]) -> float:
     """Return the share of this machine's processors that was busy since `before`."""
     busy, ticks = (now - then for now, then in zip(processor_ticks(), before, strict=True))
+    return busy / max(1, ticks)
+
+
+def processor_row(case: str, before: tuple[int, int]) -> Row:
+    """Return the row of what was busy since `before`."""
     metric = f"processors busy, of {os.cpu_count()} (everything on the machine)"
-    return figure(case, metric, "%", [100 * busy / max(1, ticks)])
+    return figure(case, metric, "%", [100 * busy_share(before)])

@@ -120,8 +120,7 @@ def cluster(
 
     They are slow, lossy or shared, or a worker is slow.
     """
-    from shoal_bench.cli.bench_cluster import run_plan
-    from shoal_bench.cli.bench_trials import run_studies
+    from shoal_bench.cli.bench_cluster import run_plan, run_studies
     from shoal_bench.cluster.suite import make_plan
     from shoal_bench.cluster.trials.ripples import RIPPLES
     from shoal_bench.cluster.trials.ripples import names as ripples_names

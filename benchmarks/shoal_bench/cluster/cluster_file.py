@@ -39,20 +39,16 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
         """Return a job's outcome that is there already."""
         return next((outcome for outcome in self.outcomes if outcome.key == key), None)
 
-    def with_outcome(self, environment: Environment, outcome: Outcome) -> ClusterFile:
-        """Return this file with `outcome`, in place of an older one of the same job.
+    def with_result(self, environment: Environment, result: Outcome | Trial) -> ClusterFile:
+        """Return this file with `result`, in place of an older one of the same key.
 
         It says which processor it is of, since jobs of one file may run on several machines.
         """
-        outcome = msgspec.structs.replace(outcome, processor=environment.processor)
-        others = [each for each in self.outcomes if each.key != outcome.key]
-        return msgspec.structs.replace(self, environment=environment, outcomes=[*others, outcome])
-
-    def with_trial(self, environment: Environment, trial: Trial) -> ClusterFile:
-        """Return this file with `trial`, in place of an older one of the same key."""
-        trial = msgspec.structs.replace(trial, processor=environment.processor)
-        others = [each for each in self.trials if each.key != trial.key]
-        return msgspec.structs.replace(self, environment=environment, trials=[*others, trial])
+        result = msgspec.structs.replace(result, processor=environment.processor)
+        name = "trials" if isinstance(result, Trial) else "outcomes"
+        others = [each for each in getattr(self, name) if each.key != result.key]
+        changes = {"environment": environment, name: [*others, result]}
+        return msgspec.structs.replace(self, **changes)
 
 
 def read_cluster_file(path: Path) -> ClusterFile:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal_bench.cluster.contenders import CONTENDERS, Contender
+from shoal_bench.cluster.outcome import Key
 from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
 from shoal_bench.cluster.task import Task
 from shoal_bench.cluster.trials.ripples import rows_of_ripples
@@ -25,7 +26,11 @@ from shoal_bench.rows import Row, of_section
 if TYPE_CHECKING:
     from shoal.jobs.result import Environment
     from shoal_bench.cluster.cluster_file import ClusterFile
-    from shoal_bench.cluster.outcome import Key, Outcome
+    from shoal_bench.cluster.outcome import Outcome
+    from shoal_bench.cluster.trials.figures import Trial
+    from shoal_bench.cluster.trials.studies import TrialPart
+
+P = TypeVar("P", "Part", "TrialPart")
 
 _OVERHEAD_S: Final = 3.0
 """What a job takes beside its training: hosts, processes, meeting, judging."""
@@ -83,6 +88,12 @@ class Part:
     task: Task
 
     @property
+    def key(self) -> Key:
+        """Its name in the result file."""
+        names = {"scenario": self.scenario.name, "contender": self.contender.name}
+        return Key(**names, repeat=self.repeat, task=self.task)
+
+    @property
     def name(self) -> str:
         """The scenario."""
         return self.scenario.name
@@ -97,33 +108,11 @@ class Part:
         return self.task.seconds + _OVERHEAD_S
 
 
-class Runs(Protocol):
-    """Whoever runs jobs: `job.Runner`."""
-
-    def key(self, scenario: Scenario, contender: Contender, repeat: int) -> Key:
-        """Return a job's name in the file."""
-        ...
-
-    def run(
-        self,
-        scenario: Scenario,
-        contender: Contender,
-        repeat: int,
-        on_tick: Callable[[float], None],
-    ) -> Outcome:
-        """Return a job's outcome."""
-        ...
-
-
 class Shows(Protocol):
-    """Whoever shows progress: `cli.bench_progress.PartsProgress`."""
+    """Whoever shows progress: `shoal.cli.parts_progress.PartsProgress`."""
 
-    def begin(self, section: Part) -> None:
-        """Show that a job begins."""
-        ...
-
-    def note(self, text: str, share: float) -> None:
-        """Show which share of it is done."""
+    def begin(self, section: Any) -> None:
+        """Show that a job, or a trial, begins."""
         ...
 
     def say(self, text: str) -> None:
@@ -170,37 +159,28 @@ def make_plan(
     )
 
 
-def left_to_do(plan: Plan, file: ClusterFile, runner: Runs) -> list[Part]:
+def left_to_do(plan: Plan, file: ClusterFile) -> list[Part]:
     """Return the jobs of `plan` that have no outcome in `file`, or could not be tried then."""
-    left = []
-    for job in plan.jobs():
-        found = file.find(runner.key(job.scenario, job.contender, job.repeat))
-        if found is None or found.skipped:
-            left.append(job)
-    return left
+    found = [(job, file.find(job.key)) for job in plan.jobs()]
+    return [job for job, outcome in found if outcome is None or outcome.skipped]
 
 
-def run_jobs(
-    jobs: Sequence[Part],
+def run_parts(
+    parts: Sequence[P],
     file: ClusterFile,
-    runner: Runs,
+    run: Callable[[P], Outcome | Trial],
     shows: Shows,
     save: Callable[[ClusterFile], None],
     environment: Callable[[], Environment],
 ) -> ClusterFile:
-    """Run `jobs`, save the file after each of them, and return it."""
-    for job in jobs:
-        shows.begin(job)
-        task = job.task
-
-        def on_tick(elapsed_s: float, task: Task = task, job: Part = job) -> None:
-            shows.note(job.summary, elapsed_s / (task.seconds + _OVERHEAD_S))
-
-        outcome = runner.run(job.scenario, job.contender, job.repeat, on_tick)
-        for what, why in (("skipped", outcome.skipped), ("failed", outcome.failed)):
-            if why:
-                shows.say(f"{job.name}: {job.summary} {what}: {why}")
-        file = with_rows(file.with_outcome(environment(), outcome))
+    """Let `run` make all jobs, or trials, save the file after each of them, and return it."""
+    for part in parts:
+        shows.begin(part)
+        result = run(part)
+        for what in ("skipped", "failed"):
+            if why := getattr(result, what, ""):
+                shows.say(f"{part.name}: {part.summary} {what}: {why}")
+        file = with_rows(file.with_result(environment(), result))
         save(file)
     return file
 

@@ -1,4 +1,4 @@
-"""The list of studies, which trials they are made of, and going through those that are not done.
+"""The list of studies, which trials they are made of, and which of those are not done.
 
 Variants take turns within a repeat of a case, so that a drift of the machine's speed meets all of
 them, and ratios are of trials of one repeat.
@@ -6,21 +6,18 @@ them, and ratios are of trials of one repeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from shoal_bench.cluster.suite import with_rows
 from shoal_bench.cluster.trials import dlcp, ds_sync
 from shoal_bench.cluster.trials.figures import TrialKey
 from shoal_bench.cluster.trials.work import Work
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import Environment
     from shoal_bench.cluster.cluster_file import ClusterFile
-    from shoal_bench.cluster.trials.figures import Trial
     from shoal_bench.cluster.trials.trial import Variant
 
 _OVERHEAD_S: Final = 5.0
@@ -139,18 +136,6 @@ class TrialPart:
         return self.key.work.steps * _STEP_S + _OVERHEAD_S
 
 
-class Shows(Protocol):
-    """Whoever shows progress: `cli.bench_progress.PartsProgress`."""
-
-    def begin(self, section: TrialPart) -> None:
-        """Show that a trial begins."""
-        ...
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        ...
-
-
 def make_trials(
     studies: Collection[str], *, quick: bool, repeats: int | None = None
 ) -> list[TrialPart]:
@@ -181,22 +166,3 @@ def left_to_try(parts: Sequence[TrialPart], file: ClusterFile) -> list[TrialPart
     """Return those of `parts` that have no figures in `file`."""
     done = {trial.key for trial in file.trials if trial.figures is not None}
     return [part for part in parts if part.key not in done]
-
-
-def run_trials(
-    parts: Sequence[TrialPart],
-    file: ClusterFile,
-    run: Callable[[TrialPart], Trial],
-    shows: Shows,
-    save: Callable[[ClusterFile], None],
-    environment: Callable[[], Environment],
-) -> ClusterFile:
-    """Make the trials, save the file after each of them, and return it."""
-    for part in parts:
-        shows.begin(part)
-        trial = run(part)
-        if trial.failed:
-            shows.say(f"{part.name}: {part.summary} failed: {trial.failed}")
-        file = with_rows(file.with_trial(environment(), trial))
-        save(file)
-    return file
