@@ -82,10 +82,9 @@ def measure(stand: Stand) -> list[Row]:
     bare = statistics.median(few)
     for carrier in (_REACTING, SHOAL):
         found = sim_transports.measure(carrier, size, is_full=True).hops_per_s
-        case = f"all features, {carrier}"
-        pairs = [(each, bare) for each in found]
-        target = at_least(0.7)
-        rows.append(comparison(case, _UNIT, "1/s", pairs, peer="bare ports", target=target))
+        case, target = f"all features, {carrier}", at_least(0.7)
+        sides = [(each, bare) for each in found]
+        rows.append(comparison(case, _UNIT, "1/s", sides, peer="bare ports", target=target))
     stand.note("memory", turns + 1, turns + 2)
     most = at_most(1000.0)
     for case, memory_mb in (
