@@ -22,6 +22,7 @@ from shoal.session.card_exchange import over_board
 from shoal.session.open_transport import open_transport
 from shoal.wire.opening import lane_count_of
 from shoal.wire.settings import from_environment
+from shoal_bench.pairs import slowest
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison
 
 if TYPE_CHECKING:
@@ -111,19 +112,15 @@ def rows_of(
     `ways` are those that stand from place `first` on among the samples.
     """
     rows: list[Row] = []
+    repeats = list(zip(*by_rank, strict=True))
     for place, way in enumerate(ways, first):
-        elapsed, processor = [], []
-        for repeat in zip(*by_rank, strict=True):
-            ours, theirs = [each[place] for each in repeat], [each[-1] for each in repeat]
-            elapsed.append(
-                (max(each.elapsed_ms for each in ours), max(each.elapsed_ms for each in theirs))
-            )
-            processor.append(
-                (
-                    sum(each.processor_ms for each in ours) / megabytes,
-                    sum(each.processor_ms for each in theirs) / megabytes,
-                )
-            )
+        elapsed = slowest(
+            [[(each[place].elapsed_ms, each[-1].elapsed_ms) for each in taken] for taken in by_rank]
+        )
+        ours, theirs = (
+            [sum(each[k].processor_ms for each in repeat) / megabytes for repeat in repeats]
+            for k in (place, -1)
+        )
         rows += [
             comparison(
                 f"{case}, {way.label}",
@@ -138,7 +135,7 @@ def rows_of(
                 f"{case}, {way.label}",
                 "processor seconds per gigabyte reduced, ours / gloo's",
                 "s/GB",
-                processor,
+                zip(ours, theirs, strict=True),
                 peer="gloo all_reduce",
                 target=processor_target,
             ),

@@ -15,7 +15,6 @@ from shoal.workloads import load_dataset
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from types import TracebackType
 
     from shoal.workloads import Dataset
 
@@ -49,12 +48,7 @@ class Stand:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.close_pool()
 
     def choose(self, *, full: Count, quick: Count) -> Count:

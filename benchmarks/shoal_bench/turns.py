@@ -11,11 +11,12 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -88,7 +89,7 @@ def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[EmulatedWorke
     session = context.session
     host = hosts[session.rank]
     variables = {"GLOO_SOCKET_IFNAME": INTERFACE, "SHOAL_BIND": host.address}
-    with inside(host.path), _environment(variables):
+    with inside(host.path), patch.dict(os.environ, variables):
         gloo = dist.new_group(backend="gloo", timeout=timedelta(seconds=_DEADLINE_S))
         assert isinstance(gloo, dist.ProcessGroup)
         try:
@@ -111,20 +112,6 @@ def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[EmulatedWorke
                 engine.close()
         finally:
             dist.destroy_process_group(gloo)
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def all_reduce_rounds(

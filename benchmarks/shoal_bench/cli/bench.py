@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.options import require_writable
 from shoal.cli.parts_progress import PartsProgress
 from shoal.errors import ShoalError, UsageError
 from shoal.report.terminal_table import output_console
@@ -148,13 +147,14 @@ def _run(
     ns3: Path | None = None,
 ) -> None:
     """Measure the chosen sections, keep the file up to date and print the rows."""
+    from shoal_bench.bench_file import BenchFile, open_file, read_bench_file
     from shoal_bench.suite import choose_sections
     from shoal_bench.table import print_rows
 
     if resume and json is None:
         raise UsageError("--resume continues a file: give it with --json.")
     wanted = chosen = choose_sections(suite, only)
-    file = _open(json)
+    file = open_file(json, BenchFile, read_bench_file)
     if resume:
         done = {row.bench for row in file.rows if quick or not row.quick}
         chosen = [section for section in wanted if section.name not in done]
@@ -163,17 +163,6 @@ def _run(
     print_rows([row for row in file.rows if row.bench in names], output_console())
     if failures:
         raise failures[0]
-
-
-def _open(path: Path | None) -> BenchFile:
-    """Return what `path` holds already, or an empty file; make sure it can be written."""
-    from shoal.jobs.environment import describe_environment
-    from shoal_bench.bench_file import BenchFile, read_bench_file
-
-    require_writable(path)
-    if path is not None and path.exists():
-        return read_bench_file(path)
-    return BenchFile(environment=describe_environment())
 
 
 def _measure(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from shoal.cli.options import require_writable
 from shoal.cli.parts_progress import PartsProgress
 from shoal.errors import ResourceError, UsageError
 from shoal.report.terminal_table import output_console
@@ -86,12 +85,12 @@ def _go_through(
     """Make all parts, write the file after each of them, and return it."""
     from shoal.jobs.environment import describe_environment
     from shoal.session.warm_up import load_transport
-    from shoal_bench.cluster.cluster_file import write_cluster_file
+    from shoal_bench.bench_file import write_bench_file
     from shoal_bench.cluster.suite import run_parts
 
     def save(file: ClusterFile) -> None:
         if path is not None:
-            write_cluster_file(path, file)
+            write_bench_file(path, file)
 
     with PartsProgress(parts, quick=quick) as progress:
         if parts:
@@ -103,14 +102,11 @@ def _go_through(
 
 def _open_file(path: Path | None) -> ClusterFile:
     """Return what `path` holds already, or an empty file; make sure that the work can be done."""
-    from shoal.jobs.environment import describe_environment
     from shoal.lab.network.fabric import why_not
+    from shoal_bench.bench_file import open_file
     from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
 
     reason = why_not()
     if reason is not None:
         raise ResourceError(reason)
-    require_writable(path)
-    if path is not None and path.exists():
-        return read_cluster_file(path)
-    return ClusterFile(environment=describe_environment())
+    return open_file(path, ClusterFile, read_cluster_file)

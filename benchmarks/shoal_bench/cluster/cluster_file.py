@@ -1,7 +1,7 @@
 """The suite's result file: every job's outcome as soon as it exists, and the rows made of them.
 
-Owns reading, writing and what is still to be done, so that an interrupted suite goes on with the
-job it was at. It is also a `BenchFile`: tools that read rows need not know about jobs.
+Owns reading and what is still to be done, so that an interrupted suite goes on with the job it was
+at. It is also a `BenchFile`: tools that read rows need not know about jobs.
 """
 
 from __future__ import annotations
@@ -10,30 +10,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.files import indented_json, read_json, write_whole
-from shoal.jobs.result import Environment
+from shoal.jobs.files import read_json
+from shoal_bench.bench_file import BenchFile
 from shoal_bench.cluster.outcome import Outcome
 from shoal_bench.cluster.trials.figures import Trial
-from shoal_bench.rows import Row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shoal.jobs.result import Environment
     from shoal_bench.cluster.outcome import Key
 
 
-class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What the suite leaves behind."""
+class ClusterFile(BenchFile, frozen=True, kw_only=True):
+    """What the suite leaves behind; `skipped` has a sentence for each job that came to nothing."""
 
-    environment: Environment
-    """Where the latest job ran."""
-
-    rows: list[Row] = []
-    skipped: list[str] = []
-    """One sentence for each contender that could not be tried."""
-
-    outcomes: list[Outcome] = []
-    trials: list[Trial] = []
+    outcomes: list[Outcome] = msgspec.field(default_factory=list)
+    trials: list[Trial] = msgspec.field(default_factory=list)
 
     def find(self, key: Key) -> Outcome | None:
         """Return a job's outcome that is there already."""
@@ -54,8 +47,3 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
 def read_cluster_file(path: Path) -> ClusterFile:
     """Read a result file. Raises `DataError` when it is absent, truncated or of another kind."""
     return read_json(path, ClusterFile, "a file of `shoal bench cluster`", "choose another name")
-
-
-def write_cluster_file(path: Path, file: ClusterFile) -> None:
-    """Write `file` as indented JSON; `ResourceError` if that cannot be."""
-    write_whole(path, indented_json(file))

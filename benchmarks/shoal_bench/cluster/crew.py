@@ -21,7 +21,6 @@ from shoal_bench.cluster.worker import Assignment, Body, Failure, train, worker_
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
-    from types import TracebackType
 
     from shoal.lab.lab import Lab
 
@@ -64,12 +63,7 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.kill()
 
     def meet(self) -> None:

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
-from shoal_bench.bench_file import read_bench_file
-from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
+from shoal_bench.bench_file import read_bench_file, write_bench_file
+from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
 from shoal_bench.cluster.contenders import CONTENDERS, Side
 from shoal_bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
 from shoal_bench.cluster.records import Recorder, read_record
@@ -245,7 +245,7 @@ def test_an_interrupted_suite_goes_on_with_the_job_it_was_at(tmp_path: Path) -> 
             file,
             runner.run,
             Silent(),
-            lambda file: write_cluster_file(path, file),
+            lambda file: write_bench_file(path, file),
             lambda: here,
         )
 
@@ -342,7 +342,7 @@ def test_a_training_that_diverged_can_be_read_again(tmp_path: Path) -> None:
     diverged = msgspec.structs.replace(made, figures=lost)
     file = with_rows(ClusterFile(environment=describe_environment(), outcomes=[diverged]))
     path = tmp_path / "cluster.json"
-    write_cluster_file(path, file)
+    write_bench_file(path, file)
     found = read_cluster_file(path).outcomes[0].figures
     assert found is not None
     assert math.isnan(found.final_loss)

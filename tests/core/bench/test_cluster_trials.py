@@ -15,7 +15,8 @@ from shoal.jobs.environment import describe_environment
 from shoal.switching.routes import check_paths
 from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.tables import CAPABLE, COLORS, PLAIN, QUEUES, Count
-from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
+from shoal_bench.bench_file import write_bench_file
+from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
 from shoal_bench.cluster.contenders import CONTENDERS
 from shoal_bench.cluster.outcome import Figures, Key, Outcome
 from shoal_bench.cluster.scenarios import SCENARIOS, SHALLOW_BYTES, oversubscribed
@@ -419,7 +420,7 @@ def test_trials_that_failed_are_tried_again_and_others_are_not(tmp_path: Path) -
         return Trial(key=part.key, figures=figures(100.0))
 
     def save(file: ClusterFile) -> None:
-        write_cluster_file(path, file)
+        write_bench_file(path, file)
 
     empty = ClusterFile(environment=describe_environment())
     made = run_parts(parts, empty, run, shows, save, describe_environment)
