@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.jobs.worker import WorkerContext
+    from shoal.session.card_exchange import Exchange
+    from shoal.session.session import Session
     from shoal_bench.stand import Stand
 
 NAME = "loopback"
@@ -40,7 +42,7 @@ TIME_TARGET = at_least(1.0)
 PROCESSOR_TARGET = at_most(1.2)
 
 _WARM_UP = 3
-_DEADLINE_S = 60.0
+DEADLINE_S = 60.0
 
 
 def measure(stand: Stand) -> list[Row]:
@@ -148,24 +150,15 @@ def compare(
 ) -> Samples:
     """Return this rank's samples of sums of a tensor on `device`. A task for the pool."""
     session = context.session
+    rank, world_size = session.rank, session.world_size
     transports = {
         lanes: open_transport(
-            session.rank,
-            session.world_size,
-            over_board(
-                session.facts,
-                session.rank,
-                session.world_size,
-                _DEADLINE_S,
-                name=session.next_run_name(),
-            ),
-            deadline_s=_DEADLINE_S,
-            lane_count=lanes,
+            rank, world_size, cards_of(session), deadline_s=DEADLINE_S, lane_count=lanes
         )
         for lanes in dict.fromkeys(way.lanes for way in ways)
     }
     buffer = torch.ones(num_bytes // 4, device=device)
-    finish = torch.cuda.synchronize if buffer.is_cuda else _nothing
+    finish = torch.cuda.synchronize if buffer.is_cuda else lambda: None
     contenders = len(ways) + 1
     samples: Samples = []
     try:
@@ -187,7 +180,7 @@ def compare(
                 elapsed = time.perf_counter() - begin
                 dist.barrier()  # others may still need this process to answer
                 taken[which] = Sample(elapsed * 1000, (_processor_s() - spent) * 1000)
-                if buffer[0] != session.world_size or buffer[-1] != session.world_size:
+                if buffer[0] != world_size or buffer[-1] != world_size:
                     raise AssertionError("the sum is wrong")
             if repeat >= _WARM_UP:
                 samples.append(tuple(taken))
@@ -197,8 +190,10 @@ def compare(
     return samples
 
 
-def _nothing() -> None:
-    """Do nothing."""
+def cards_of(session: Session) -> Exchange:
+    """Return what lets transports of the workers find each other; each is used once."""
+    name = session.next_run_name()
+    return over_board(session.facts, session.rank, session.world_size, DEADLINE_S, name=name)
 
 
 def _processor_s() -> float:

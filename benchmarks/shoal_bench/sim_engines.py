@@ -9,7 +9,6 @@ does.
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -23,10 +22,9 @@ from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine
 from shoal_bench import sim_packets, sim_transports
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison, figure
+from shoal_bench.stand import apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shoal_bench.stand import Stand
 
 NAME = "sim-engines"
@@ -35,7 +33,6 @@ _REACTING: Final = "dctcp"
 """A carrier whose hosts react to all that ports do."""
 GRID_ROUNDS: Final = 2
 """Of DS-Sync's grid, after which its groups come again."""
-_SPAWN: Final = multiprocessing.get_context("spawn")
 _WINDOW, _HEAP, _PLAIN = sim_packets.ENGINES
 _CASES: Final = (
     (64, 0.01, (_WINDOW, _HEAP, _PLAIN), False),
@@ -88,8 +85,8 @@ def measure(stand: Stand) -> list[Row]:
     stand.note("memory", turns + 1, turns + 2)
     most = at_most(1000.0)
     for case, memory_mb in (
-        ("1,024 hosts", _apart(_memory_mb, 1024, 0.003 * shorter)),
-        ("1,024 hosts, a grid over Shoal's transport", _apart(_memory_of_shoal_mb, 1024)),
+        ("1,024 hosts", apart(_memory_mb, 1024, 0.003 * shorter)),
+        ("1,024 hosts, a grid over Shoal's transport", apart(_memory_of_shoal_mb, 1024)),
     ):
         rows.append(figure(case, "most memory of the process", "MB", [memory_mb], most))
     return rows
@@ -106,12 +103,6 @@ def _against(
     pairs = zip(ours, theirs, strict=True)
     case = _name(hosts, is_full=is_full)
     return comparison(case, _UNIT, "1/s", pairs, peer=peer, target=target)
-
-
-def _apart(work: Callable[..., float], *arguments: float) -> float:
-    """Return what `work` finds in a process of its own."""
-    with _SPAWN.Pool(1) as pool:
-        return pool.apply(work, arguments)
 
 
 def _memory_mb(hosts: int, duration_s: float) -> float:

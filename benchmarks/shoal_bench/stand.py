@@ -6,6 +6,7 @@ Knows no section and prints nothing.
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from shoal.errors import DataError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.workloads import Dataset
 
 Count = TypeVar("Count", int, float)
+T = TypeVar("T")
 
 
 class Stand:
@@ -87,3 +89,9 @@ class Stand:
             except DataError as error:
                 self._on_progress(f"{name} is not to be had ({error})", 0.0)
         return load_dataset(names[-1], self._data_directory)
+
+
+def apart(work: Callable[..., T], *arguments: object) -> T:
+    """Return what `work` finds in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum, unique
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,8 @@ from shoal_bench.peers.post_local_sgd import PostLocalSGD
 from shoal_bench.peers.torchft import SYNC_EVERY, TorchFT, TorchFTDiLoCo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from shoal_bench.peers.pooled import PooledLibrary
 
 
@@ -81,6 +84,15 @@ def _over_tcp(
     )
 
 
+def _at_intervals(
+    name: str, library: Callable[[int], PooledLibrary], but: int
+) -> Iterator[Contender]:
+    """Yield a library over both kinds of TCP, averaging after every number of steps `but` one."""
+    for steps in INTERVALS:
+        if steps != but:
+            yield from _over_tcp(f"{name}-{steps}", library(steps))
+
+
 PEERS: Final[tuple[Contender, ...]] = (
     Contender("ddp-cubic", DDP()),
     Contender("ddp-bbr", DDP(), "bbr"),
@@ -88,27 +100,14 @@ PEERS: Final[tuple[Contender, ...]] = (
     *_over_tcp("ddp-powersgd", DDP("PowerSGD"), in_quick=True),
     *_over_tcp("ddp-powersgd-fp16", DDP("PowerSGD-fp16")),
     *_over_tcp("post-local-sgd", PostLocalSGD(), in_quick=True),
-    *(
-        contender
-        for steps in INTERVALS
-        if steps != CYCLE
-        for contender in _over_tcp(f"post-local-sgd-{steps}", PostLocalSGD(steps))
-    ),
+    *_at_intervals("post-local-sgd", PostLocalSGD, CYCLE),
     *_over_tcp("torchft-ddp", TorchFT(), in_quick=True),
     *_over_tcp("torchft-diloco", TorchFTDiLoCo(), in_quick=True),
-    *(
-        contender
-        for steps in INTERVALS
-        if steps != SYNC_EVERY
-        for contender in _over_tcp(f"torchft-diloco-{steps}", TorchFTDiLoCo(steps))
-    ),
-    *(
-        contender
-        for steps in INTERVALS
-        if steps > 1  # its two halves take turns
-        for contender in _over_tcp(
-            f"torchft-streaming-diloco-{steps}", TorchFTDiLoCo(steps, is_streaming=True)
-        )
+    *_at_intervals("torchft-diloco", TorchFTDiLoCo, SYNC_EVERY),
+    *_at_intervals(
+        "torchft-streaming-diloco",
+        partial(TorchFTDiLoCo, is_streaming=True),
+        1,  # its two halves take turns
     ),
     *_over_tcp("hivemind", HivemindOptimizer(), in_quick=True),
     *_over_tcp("hivemind-fp16", HivemindOptimizer(is_half=True)),

@@ -7,7 +7,7 @@ machine's speed meets all of them. Every outcome is in the file before the next 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from shoal_bench.cluster.trials.figures import Trial
     from shoal_bench.cluster.trials.studies import TrialPart
 
+C = TypeVar("C", Scenario, Contender)
 P = TypeVar("P", "Part", "TrialPart")
 
 _OVERHEAD_S: Final = 3.0
@@ -46,16 +47,8 @@ _FULL: Final = Task(
     target_loss=2.55,
     megabits=50,
 )
-_QUICK: Final = Task(
-    dataset="text-stdlib",
-    model="char-gpt:1x128",
-    batch_size=2,
-    workers=4,
-    compute_ms=50.0,
-    seconds=3.0,
-    target_loss=2.85,
-    megabits=100,
-    looks=30,
+_QUICK: Final = msgspec.structs.replace(
+    _FULL, workers=4, compute_ms=50.0, seconds=3.0, target_loss=2.85, megabits=100, looks=30
 )
 
 
@@ -141,22 +134,18 @@ def make_plan(
         if name not in known:
             fault = "No scenario, contender or study is called"
             raise UsageError(unknown(fault, name, known))
-    plan = Plan(_FULL, _FULL_REPEATS, SCENARIOS, CONTENDERS)
-    if quick:
-        plan = Plan(
-            _QUICK,
-            1,
-            tuple(each for each in SCENARIOS if each.in_quick),
-            tuple(each for each in CONTENDERS if each.in_quick),
-        )
-    scenarios = tuple(each for each in SCENARIOS if each.name in only)
-    contenders = tuple(each for each in CONTENDERS if each.name in only)
-    return replace(
-        plan,
-        repeats=plan.repeats if repeats is None else repeats,
-        scenarios=scenarios or plan.scenarios,
-        contenders=contenders or plan.contenders,
+    return Plan(
+        _QUICK if quick else _FULL,
+        repeats or (1 if quick else _FULL_REPEATS),
+        _chosen(SCENARIOS, only, quick=quick),
+        _chosen(CONTENDERS, only, quick=quick),
     )
+
+
+def _chosen(every: Sequence[C], only: Sequence[str], *, quick: bool) -> tuple[C, ...]:
+    """Return those that are named; if none is, those that belong to the suite."""
+    named = tuple(each for each in every if each.name in only)
+    return named or tuple(each for each in every if each.in_quick or not quick)
 
 
 def left_to_do(plan: Plan, file: ClusterFile) -> list[Part]:
