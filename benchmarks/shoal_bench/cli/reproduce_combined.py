@@ -20,11 +20,11 @@ from shoal_bench.cli.reproducing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
-    from shoal_bench.reproduce.combined import Combination, Condition, Found
+    from shoal_bench.reproduce.combined import Carrier, Combination, Condition, Found
 
 _SEEDS = "1"
 _SLOTS = (3, 4, 0)
@@ -56,23 +56,23 @@ def combined(
     whole = [(each, seed) for each in beyond.combinations(quick=quick) for seed in repeats]
     made = Sweeping(jobs, ray, runs).make([beyond.run_of(*each) for each in whole], Outcome)
     found = [beyond.found_of(each, done) for (each, _), done in zip(whole, made, strict=True)]
+    by_what: dict[Combination, list[Found]] = {}
+    for each in found:
+        by_what.setdefault(each.combination, []).append(each)
     names = sorted({name for each, _ in whole for name in beyond.files(each.scale)})
     made_of = origin(names, repeats)
     hand_over(
-        [_table(found)],
+        [_table(by_what)],
         made_of,
         _CAVEAT,
         json=json,
         report=lambda: report_of(names, repeats, found=found),
         plot=plot,
-        drawing=lambda: _figures(found, made_of),
+        drawing=lambda: _figures(by_what, made_of),
     )
 
 
-def _table(found: Sequence[Found]) -> Table:
-    by_what: dict[Combination, list[Found]] = {}
-    for each in found:
-        by_what.setdefault(each.combination, []).append(each)
+def _table(by_what: Mapping[Combination, Sequence[Found]]) -> Table:
     return table_across(
         "Virtual ms per step (share of what may get lost that was lost)",
         ("workers", "synchronised by", "carried by"),
@@ -90,68 +90,49 @@ def _cell(of_seeds: Sequence[Found]) -> str:
     return f"{_mean_ms(of_seeds):.1f}{share}"
 
 
-def _mean_ms(of_seeds: Sequence[Found]) -> float:
-    return sum(each.step_ms for each in of_seeds) / len(of_seeds)
+def _mean_ms(of_seeds: Sequence[Found]) -> float | None:
+    return sum(each.step_ms for each in of_seeds) / len(of_seeds) if of_seeds else None
 
 
-def _figures(found: Sequence[Found], made_of: str) -> str:
+def _figures(by_what: Mapping[Combination, Sequence[Found]], made_of: str) -> str:
     """Lines over the loss where more than one was simulated, bars for everything else."""
-    scales = list(dict.fromkeys(each.combination.scale for each in found))
-    strategies = list(dict.fromkeys(each.combination.strategy for each in found))
+    from shoal_bench.reproduce.combined import CARRIERS, Combination
+
+    def step_ms(strategy: str, carrier: Carrier, scale: str, condition: Condition) -> float | None:
+        return _mean_ms(by_what.get(Combination(strategy, carrier, scale, condition), ()))
+
+    def lines(strategy: str, scale: str, losses: Sequence[Condition]) -> LinePanel:
+        values = [
+            line_of(each.name, slot, [step_ms(strategy, each, scale, loss) for loss in losses])
+            for each, slot in zip(CARRIERS, _SLOTS, strict=True)
+        ]
+        title, places = f"{strategy}, {scale} workers", [each.name for each in losses]
+        return LinePanel(title, "virtual ms per step", "on every link", places, values)
+
+    def bars(strategy: str, scale: str, condition: Condition) -> BarPanel:
+        values = [
+            Bar(
+                each.name.replace(" may get lost", ""),  # what there is room for
+                slot,
+                step_ms(strategy, each, scale, condition),
+                instead="not simulated",
+            )
+            for each, slot in zip(CARRIERS, _SLOTS, strict=True)
+        ]
+        title, unit = f"{strategy}, {scale} workers", f"virtual ms per step; {condition.name}"
+        return BarPanel(title, unit, values)
+
+    strategies = list(dict.fromkeys(each.strategy for each in by_what))
     rows: list[list[BarPanel | LinePanel]] = []
-    for scale in scales:
-        there = [each for each in found if each.combination.scale == scale]
-        conditions = list(dict.fromkeys(each.combination.condition for each in there))
+    for scale in dict.fromkeys(each.scale for each in by_what):
+        conditions = list(dict.fromkeys(e.condition for e in by_what if e.scale == scale))
         losses = [each for each in conditions if each.slowdown == 1]
         if len(losses) > 1:
-            rows.append([_lines(strategy, losses, there) for strategy in strategies])
+            rows.append([lines(strategy, scale, losses) for strategy in strategies])
         rows += [
-            [_bars(strategy, condition, there) for strategy in strategies]
+            [bars(strategy, scale, condition) for strategy in strategies]
             for condition in conditions
             if len(losses) == 1 or condition not in losses
         ]
     description = "Every synchronisation over every transport, milliseconds per step"
     return draw_charts(rows, description, [made_of, _CAVEAT])
-
-
-def _lines(strategy: str, losses: Sequence[Condition], found: Sequence[Found]) -> LinePanel:
-    lines = [
-        line_of(name, slot, [_step_ms(found, strategy, name, each) for each in losses])
-        for name, slot in _slots().items()
-    ]
-    title = f"{strategy}, {found[0].combination.scale} workers"
-    places = [each.name for each in losses]
-    return LinePanel(title, "virtual ms per step", "on every link", places, lines)
-
-
-def _bars(strategy: str, condition: Condition, found: Sequence[Found]) -> BarPanel:
-    bars = [
-        Bar(
-            name.replace(" may get lost", ""),  # what there is room for
-            slot,
-            _step_ms(found, strategy, name, condition),
-            instead="not simulated",
-        )
-        for name, slot in _slots().items()
-    ]
-    title = f"{strategy}, {found[0].combination.scale} workers"
-    return BarPanel(title, f"virtual ms per step; {condition.name}", bars)
-
-
-def _slots() -> dict[str, int]:
-    from shoal_bench.reproduce.combined import CARRIERS
-
-    return {each.name: slot for each, slot in zip(CARRIERS, _SLOTS, strict=True)}
-
-
-def _step_ms(
-    found: Sequence[Found], strategy: str, carrier: str, condition: Condition
-) -> float | None:
-    of_seeds = [
-        each
-        for each in found
-        if each.combination.strategy == strategy
-        and each.combination.carrier.name == carrier
-        and each.combination.condition == condition
-    ]
-    return _mean_ms(of_seeds) if of_seeds else None
