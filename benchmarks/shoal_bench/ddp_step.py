@@ -27,8 +27,7 @@ def measure(stand: Stand) -> list[Row]:
     """Measure both sizes; the slowest worker's time counts in every step."""
     repeats = stand.choose(full=40, quick=6)
     rows = []
-    for number, (case, width) in enumerate(_WIDTHS.items()):
-        stand.note(case, number, len(_WIDTHS))
+    for case, width in stand.each(_WIDTHS):
         job = StepJob(_WORKERS, width, repeats, cycle=1)
         rows.append(
             comparison(

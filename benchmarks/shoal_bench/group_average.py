@@ -31,6 +31,10 @@ TARGET_RATIO = 1.2
 WORKERS = 10
 SIZES = (2, 3, 4, 8)
 MEGABYTES = (4, 25)
+CASES = {
+    f"{size} of {WORKERS} workers, {megabytes} MB": (size, megabytes)
+    for size, megabytes in itertools.product(SIZES, MEGABYTES)
+}
 
 _WARM_UP = 3
 
@@ -41,9 +45,7 @@ def measure(stand: Stand) -> list[Row]:
     """Return a row per size of the group and of the buffer."""
     repeats = stand.choose(full=40, quick=3)
     rows = []
-    for done, (size, megabytes) in enumerate(itertools.product(SIZES, MEGABYTES)):
-        case = f"{size} of {WORKERS} workers, {megabytes} MB"
-        stand.note(case, done, len(SIZES) * len(MEGABYTES))
+    for case, (size, megabytes) in stand.each(CASES):
         groups = fresh_groups(WORKERS, size, repeats)
         stand.close_pool()  # new workers, in which none of the groups has ever been used
         by_rank = stand.pool(WORKERS).call(times_ms, groups, megabytes * 1_000_000)

@@ -38,8 +38,7 @@ def measure(stand: Stand) -> list[Row]:
     if not is_possible(stand):
         return []
     rows: list[Row] = []
-    for done, senders in enumerate(SENDERS):
-        stand.note(f"{senders} senders", done, len(SENDERS))
+    for _, senders in stand.each({f"{number} senders": number for number in SENDERS}):
         rows += _rows(stand, senders)
     stand.close_pool()  # nobody else wants as many processes
     return rows

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from shoal_bench.stand import Stand
 
 NAME = "loopback"
-RANKS = (2, 4, 8)
 ALGORITHMS = ("direct", "ring")
-MEGABYTES = (25, 100)
+CASES = {f"{n} ranks, {size} MB": (n, size) for n in (2, 4, 8) for size in (25, 100)}
+"""Ranks, and megabytes of the buffer."""
 MOST_LANES = 4
 TIME_TARGET = at_least(1.0)
 PROCESSOR_TARGET = at_most(1.2)
@@ -49,18 +49,15 @@ def measure(stand: Stand) -> list[Row]:
     """Return time and processor time, for every number of ranks, size of buffer and algorithm."""
     repeats = stand.choose(full=15, quick=5)
     rows: list[Row] = []
-    for number, ranks in enumerate(RANKS):
-        for which, megabytes in enumerate(MEGABYTES):
-            done = number * len(MEGABYTES) + which
-            stand.note(f"{ranks} ranks, {megabytes} MB", done, len(RANKS) * len(MEGABYTES))
-            num_bytes = megabytes * 1_000_000
-            unasked = choose_sum(ranks, num_bytes, ranks, keeps_apart=False)
-            ways = sorted(usual_ways(ranks), key=lambda way: way.algorithm != unasked)
-            ways += [Way(unasked, lanes) for lanes in _other_lanes(ranks, ways[0].lanes)]
-            by_rank = stand.pool(ranks).call(compare, num_bytes, repeats, ways)
-            case, usual, others = f"{ranks} ranks, {megabytes} MB", ways[:1], ways[1:]
-            rows += rows_of(case, megabytes, by_rank, usual, TIME_TARGET, PROCESSOR_TARGET)
-            rows += rows_of(case, megabytes, by_rank, others, first=1)
+    for case, (ranks, megabytes) in stand.each(CASES):
+        num_bytes = megabytes * 1_000_000
+        unasked = choose_sum(ranks, num_bytes, ranks, keeps_apart=False)
+        ways = sorted(usual_ways(ranks), key=lambda way: way.algorithm != unasked)
+        ways += [Way(unasked, lanes) for lanes in _other_lanes(ranks, ways[0].lanes)]
+        by_rank = stand.pool(ranks).call(compare, num_bytes, repeats, ways)
+        usual, others = ways[:1], ways[1:]
+        rows += rows_of(case, megabytes, by_rank, usual, TIME_TARGET, PROCESSOR_TARGET)
+        rows += rows_of(case, megabytes, by_rank, others, first=1)
     return rows
 
 

@@ -72,14 +72,13 @@ def measure(stand: Stand) -> list[Row]:
     """Measure every case."""
     repeats = stand.choose(full=20, quick=4)
     rows = []
-    for number, case in enumerate(CASES):
-        stand.note(str(case), number, len(CASES))
+    for name, case in stand.each({str(case): case for case in CASES}):
         if case.is_paced:
             stand.close_pool()  # a worker opens its transport once
         by_rank = stand.pool(_WORKERS).call(alternate, case, repeats)
         rows.append(
             comparison(
-                str(case),
+                name,
                 "step time, next-forward / backward",
                 "ms",
                 slowest(by_rank),

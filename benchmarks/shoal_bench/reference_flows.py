@@ -17,6 +17,12 @@ from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
 
 PATTERNS: Final = ("ring", "incast 15:1")
+CASES: Final = {
+    f"{pattern}, {hosts} hosts": (pattern, hosts)
+    for hosts in (64, 1024, 4096)
+    for pattern in PATTERNS
+}
+"""That are measured."""
 RATE: Final = 10_000_000_000
 DELAY_NS: Final = 1_000
 GROUP: Final = 16

@@ -219,32 +219,28 @@ def run(scenario: Scenario) -> Result:
 
 def topology_of(scenario: Scenario) -> Topology:
     """Return the network of `scenario`."""
-    rate, limit = scenario["rate"], scenario["limit_packets"]
-    usual = {
-        "trunk_rate": rate,
-        "trunk_delay_ns": scenario["delay_ns"],
-        "host_limit_packets": limit,
-        "loss": 0.0,
-    }
-    full: Scenario = usual | scenario
-    trunk_link = Link(full["trunk_delay_ns"] / 1e9)
-    is_plain = full["discipline"] in ("mark", "colors")
+    rate: int = scenario["rate"]
+    limit: int = scenario["limit_packets"]
+    delay_ns: int = scenario["delay_ns"]
+    host_limit = scenario.get("host_limit_packets", limit)
+    trunk_link = Link(scenario.get("trunk_delay_ns", delay_ns) / 1e9)
+    is_plain = scenario["discipline"] in ("mark", "colors")
     materials = Materials(
-        Port(rate) if is_plain else _port(full, rate, full["host_limit_packets"]),
-        _port(full, rate, limit),
-        Link(full["delay_ns"] / 1e9),
-        _port(full, full["trunk_rate"], limit),
+        Port(rate) if is_plain else _port(scenario, rate, host_limit),
+        _port(scenario, rate, limit),
+        Link(delay_ns / 1e9),
+        _port(scenario, scenario.get("trunk_rate", rate), limit),
         trunk_link,
     )
-    names = host_names(full["hosts"])
-    topology = leaf_spine(names, full["leaves"], full["spines"], materials)
-    if "slow_host" in full:
+    names = host_names(scenario["hosts"])
+    topology = leaf_spine(names, scenario["leaves"], scenario["spines"], materials)
+    if "slow_host" in scenario:
         for number, cable in enumerate(topology.cables):
-            if full["slow_host"] in (cable.source, cable.target):
-                port = replace(cable.port, rate=full["slow_rate"])
+            if scenario["slow_host"] in (cable.source, cable.target):
+                port = replace(cable.port, rate=scenario["slow_rate"])
                 topology = topology.with_cable(number, replace(cable, port=port))
-    if full["loss"] > 0:
-        topology = with_link(topology, "leaf0-spine0", replace(trunk_link, loss=full["loss"]))
+    if scenario.get("loss", 0.0) > 0:
+        topology = with_link(topology, "leaf0-spine0", replace(trunk_link, loss=scenario["loss"]))
     return topology
 
 

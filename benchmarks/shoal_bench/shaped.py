@@ -91,19 +91,17 @@ def measure_clean(stand: Stand) -> list[Row]:
         Contender(GLOO, rounds),
     ]
     rows: list[Row] = []
-    cases = _cases(stand)
-    for done, case in enumerate(cases):
-        stand.note(str(case), done, len(cases))
+    for name, case in stand.each({str(case): case for case in _cases(stand)}):
         with EmulatedNetwork(case.ports) as network:
             pool = stand.pool(case.hosts)
-            rows.append(rate_row(str(case), network, pool))
+            rows.append(rate_row(name, network, pool))
             before = processor_ticks()
             by_rank = pool.call(all_reduce_rounds, network.hosts, case.num_bytes, contenders)
-            rows.append(processor_row(str(case), before))
+            rows.append(processor_row(name, before))
             for which, contender in enumerate(contenders):
                 target = None if contender.name == GLOO else at_most(CLEAN_TARGET)
                 values = ratios(by_rank, which, case.ideal_s)
-                text = f"{case}, {contender.name}"
+                text = f"{name}, {contender.name}"
                 rows.append(figure(text, "time / ideal, median", "", values, target))
     return rows
 

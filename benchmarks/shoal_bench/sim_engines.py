@@ -18,8 +18,6 @@ from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import SHOAL, StrategySpec, TrainingSpec
 from shoal.sim.training.simulation import simulate
 from shoal.sim.transports.controls import ALL_CONTROLS
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, host_names, leaf_spine
 from shoal_bench import sim_packets, sim_transports
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison, figure
 from shoal_bench.stand import apart
@@ -117,10 +115,7 @@ def _memory_of_shoal_mb(hosts: int) -> float:
     Both rounds of the grid: in the second one a host meets others than in the first, and every host
     keeps a row for each that it has met.
     """
-    leaves, spines = sim_packets.SHAPES[hosts]
-    port = Port(sim_packets.RATE, limit_packets=sim_packets.PLACES)
-    materials = Materials(port, port, Link(delay_s=1e-6))
-    cluster = ClusterSpec(leaf_spine(host_names(hosts), leaves, spines, materials), spray=True)
+    cluster = ClusterSpec(sim_packets.topology_of(hosts), spray=True)
     job = TrainingSpec(
         parameters=100_000, compute_s=0.005, steps=GRID_ROUNDS, strategies=(), transport=SHOAL
     )

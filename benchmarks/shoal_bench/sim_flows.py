@@ -7,16 +7,15 @@ begin in rounds, a round's time after another; nothing is skipped or repeated.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from shoal_bench.reference_flows import PATTERNS, run, scenario_of
+from shoal_bench.reference_flows import CASES, run, scenario_of
 from shoal_bench.rows import Row, figure
 
 if TYPE_CHECKING:
     from shoal_bench.stand import Stand
 
 NAME = "sim-flows"
-HOSTS: Final = (64, 1024, 4096)
 
 
 def measure(stand: Stand) -> list[Row]:
@@ -24,12 +23,9 @@ def measure(stand: Stand) -> list[Row]:
     flows = stand.choose(full=400_000, quick=40_000)
     repeats = stand.choose(full=5, quick=2)
     rows = []
-    for place, hosts in enumerate(HOSTS):
-        for pattern in PATTERNS:
-            case = f"{pattern}, {hosts} hosts"
-            stand.note(case, place, len(HOSTS))
-            run(scenario_of(pattern, hosts, 2, seed=1))  # compiles
-            scenario = scenario_of(pattern, hosts, -(-flows // hosts), seed=1, overlap=0.0)
-            rates = [len(scenario["flows"]) / run(scenario)[0] for _ in range(repeats)]
-            rows.append(figure(case, "flows carried", "flows/s", rates))
+    for case, (pattern, hosts) in stand.each(CASES):
+        run(scenario_of(pattern, hosts, 2, seed=1))  # compiles
+        scenario = scenario_of(pattern, hosts, -(-flows // hosts), seed=1, overlap=0.0)
+        rates = [len(scenario["flows"]) / run(scenario)[0] for _ in range(repeats)]
+        rows.append(figure(case, "flows carried", "flows/s", rates))
     return rows

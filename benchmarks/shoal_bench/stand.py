@@ -14,7 +14,7 @@ from shoal.jobs.pool import WorkerPool
 from shoal.workloads import load_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from shoal.workloads import Dataset
@@ -60,6 +60,12 @@ class Stand:
     def note(self, text: str, done: int, total: int) -> None:
         """Tell the user that part `done` + 1 of `total` begins."""
         self._on_progress(text, done / total)
+
+    def each(self, parts: Mapping[str, T]) -> Iterator[tuple[str, T]]:
+        """Yield the parts of a section with their names, and tell the user which one begins."""
+        for done, (name, part) in enumerate(parts.items()):
+            self.note(name, done, len(parts))
+            yield name, part
 
     def skip(self, text: str) -> None:
         """Record in one sentence what cannot be measured here, and why."""

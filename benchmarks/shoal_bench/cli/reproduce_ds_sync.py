@@ -169,7 +169,11 @@ def _figures(
                 BarPanel(
                     f"{job}, {network}",
                     "virtual seconds to equal accuracy, 16 workers",
-                    [_bar(each) for each in of_job if each.network == network],
+                    [
+                        Bar(each.strategy, _SLOTS[each.strategy], each.seconds_to_target)
+                        for each in of_job
+                        if each.network == network
+                    ],
                 )
                 for network in networks
             ]
@@ -191,7 +195,3 @@ def _scale_panel(job: str, scales: Sequence[str], timings: Sequence[Timing]) -> 
         for strategy in dict.fromkeys(strategy for strategy, _ in at)
     ]
     return LinePanel(f"{job}, beyond the paper", "ms per step, 4:1", "workers", scales, lines)
-
-
-def _bar(timing: Timing) -> Bar:
-    return Bar(timing.strategy, _SLOTS[timing.strategy], timing.seconds_to_target)

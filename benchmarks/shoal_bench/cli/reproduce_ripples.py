@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from shoal_bench.reproduce.ripples import Case, Result, Timed
 
 _SEEDS = "1-3"
-_STEPS = "steps of a worker to the target"
+_SECONDS, _STEPS = "virtual seconds to the target", "steps of a worker to the target"
 
 
 def ripples(
@@ -149,20 +150,17 @@ def _figures(
 ) -> str:
     from shoal_bench.reproduce import ripples as paper
 
+    seconds_of = attrgetter("seconds_to_target")
     seconds, steps = (
         [
             BarPanel(
                 paper.slowdown_words(slowdown).capitalize(),
                 unit,
-                [
-                    _bar(each.case, each.steps_to_target if by_steps else each.seconds_to_target)
-                    for each in results
-                    if each.case.slowdown == slowdown
-                ],
+                [_bar(each.case, met(each)) for each in results if each.case.slowdown == slowdown],
             )
             for slowdown in paper.SLOWDOWNS
         ]
-        for unit, by_steps in (("virtual seconds to the target", False), (_STEPS, True))
+        for unit, met in ((_SECONDS, seconds_of), (_STEPS, attrgetter("steps_to_target")))
     )
     options = {
         "group size": ("group_size", paper.GROUP_SIZES, ("interval", 1)),
@@ -175,13 +173,13 @@ def _figures(
             words,
             [str(each) for each in values],
             [
-                _line(sweeps, strategy, slowdown, key, values, fixed, is_time=is_time)
+                _line(sweeps, strategy, slowdown, key, values, fixed, value)
                 for strategy in ("ripples", "ripples-random")
                 for slowdown in paper.SWEPT_SLOWDOWNS
             ],
         )
         for words, (key, values, fixed) in (options.items() if sweeps else ())
-        for unit, is_time in (("virtual seconds to the target", True), ("ms per step", False))
+        for unit, value in ((_SECONDS, seconds_of), ("ms per step", attrgetter("step_ms")))
     ]
     description = claims_sentence(f"Ripples/Prague, {title},", claims)
     notes = [made_of, "Whiskers: 95 % interval over the seeds.", CAVEAT]
@@ -207,8 +205,7 @@ def _line(
     key: str,
     values: Sequence[int],
     fixed: tuple[str, int],
-    *,
-    is_time: bool,
+    value: Callable[[Result], Spread | None],
 ) -> Line:
     """Return one strategy over `values` of the option `key`, the other option being `fixed`."""
     from shoal_bench.reproduce.ripples import slowdown_words
@@ -218,7 +215,7 @@ def _line(
         for r in sweeps
         if r.case.strategy == strategy and r.case.slowdown == slowdown and fixed in r.case.options
     }
-    spreads = [at[v].seconds_to_target if is_time else at[v].step_ms for v in values]
+    spreads = [value(at[each]) for each in values]
     return Line(
         f"{strategy}, {slowdown_words(slowdown)}",
         HOME_SLOTS[strategy],

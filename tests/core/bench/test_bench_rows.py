@@ -64,6 +64,16 @@ def test_a_target_bounds_the_value_of_a_figure() -> None:
     assert figure("c", "m", "ms", [4.0], at_most(2.0)).met is False
 
 
+def test_each_part_of_a_section_is_told_as_it_begins() -> None:
+    told: list[tuple[str, float]] = []
+    with Stand(quick=True, on_progress=lambda text, share: told.append((text, share))) as stand:
+        parts = stand.each({"first": 1, "second": 2})
+        assert next(parts) == ("first", 1)
+        assert told == [("first", 0.0)]
+        assert list(parts) == [("second", 2)]
+    assert told == [("first", 0.0), ("second", 0.5)]
+
+
 def test_rows_are_of_the_section_that_was_run() -> None:
     made = of_section("one", [figure("c", "m", "ms", [4.0])], quick=True)
     assert [(each.bench, each.quick, each.value) for each in made] == [("one", True, 4.0)]

@@ -69,46 +69,25 @@ STUDIES: Final = (DLCP, DS_SYNC)
 """What `--only` may name."""
 
 _STAR: Final = "7 to 1 at every port, ports that hold ten packets"
+_BURSTS: Final = "two leaves and two spines, bursts of others' traffic"
+_ENDS: Final = "all on, all off, until all is learnt"
+_NARROW: Final = "two leaves behind trunks of a quarter of their rate"
 _LEARNT: Final = 100
 """Steps after which the model's accuracy changes by one image in 359 at most, in 200 more."""
 
 CASES: Final = (
     Case(DLCP, "dlcp-incast", f"direct all-reduce, {_STAR}", dlcp.INCAST.variants, 30, 8, 2),
     Case(DLCP, "dlcp-push", f"parameter servers, {_STAR}", dlcp.PUSH.variants, 30, 8, 1),
-    Case(
-        DLCP,
-        "dlcp-bursts",
-        "direct all-reduce, two leaves and two spines, bursts of others' traffic",
-        dlcp.BURSTS.variants,
-        24,
-        8,
-        1,
-    ),
+    Case(DLCP, "dlcp-bursts", f"direct all-reduce, {_BURSTS}", dlcp.BURSTS.variants, 24, 8, 1),
     *(
-        Case(
-            DLCP,
-            name + dlcp.TRAINED,
-            "all on, all off, until all is learnt",
-            ends,
-            _LEARNT,
-            None,
-            6,
-        )
+        Case(DLCP, name + dlcp.TRAINED, _ENDS, ends, _LEARNT, None, 6)
         for name, ends in (
             ("dlcp-incast", dlcp.INCAST.ends),
             ("dlcp-push", dlcp.PUSH.ends),
             ("dlcp-bursts", dlcp.BURSTS.ends),
         )
     ),
-    Case(
-        DS_SYNC,
-        "ds-sync-oversubscribed",
-        "two leaves behind trunks of a quarter of their rate",
-        ds_sync.variants,
-        23,
-        8,
-        1,
-    ),
+    Case(DS_SYNC, "ds-sync-oversubscribed", _NARROW, ds_sync.variants, 23, 8, 1),
 )
 """In the order in which they are measured."""
 
