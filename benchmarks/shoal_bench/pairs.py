@@ -13,7 +13,7 @@ Pairs: TypeAlias = list[Pair]
 
 
 def take_both(number: int, take: Callable[[int], float]) -> Pair:
-    """Return what `take` finds of side 0 and of side 1, the first first if `number` is odd."""
+    """Return what `take` finds of sides 0 and 1; side 0 goes first if `number` is odd."""
     took = [0.0, 0.0]
     for which in (0, 1) if number % 2 else (1, 0):
         took[which] = take(which)

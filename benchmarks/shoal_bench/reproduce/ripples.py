@@ -239,9 +239,10 @@ class Timed:
     digest: str
 
 
-def timed_cases() -> list[Case]:
-    """Return what is timed on every machine: the strategies of workers that are alike."""
-    return [each for each in main_cases() if each.slowdown == 1]
+def timed_cases() -> list[tuple[Machine, Case]]:
+    """Return what is timed: on every machine the strategies of workers that are alike."""
+    alike = [each for each in main_cases() if each.slowdown == 1]
+    return [(machine, case) for machine in MACHINES for case in alike]
 
 
 def timing_runs(seed: int) -> list[Run]:
@@ -260,17 +261,15 @@ def timing_runs(seed: int) -> list[Run]:
             )
             | {"strategy": case.spec},
         )
-        for machine in MACHINES
-        for case in timed_cases()
+        for machine, case in timed_cases()
     ]
 
 
 def timings_of(finished: Sequence[Finished[Outcome]]) -> list[Timed]:
     """Return what `timing_runs` came to, in their order."""
-    what = [(machine, case) for machine in MACHINES for case in timed_cases()]
     return [
         Timed(machine, case, each.result.step_ms, each.result.digest)
-        for (machine, case), each in zip(what, finished, strict=True)
+        for (machine, case), each in zip(timed_cases(), finished, strict=True)
     ]
 
 
