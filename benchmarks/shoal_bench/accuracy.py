@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.run import run_spec
 from shoal.strategies import STRATEGIES
 from shoal_bench.rows import Row
-from shoal_bench.runs import describe, small_job
+from shoal_bench.runs import describe, in_turns, small_job
 
 if TYPE_CHECKING:
     from shoal_bench.stand import Stand
@@ -44,14 +43,9 @@ def measure(stand: Stand) -> list[Row]:
         snapshot_seconds=1e6,
         evaluation_samples=2000 if stand.quick else None,
     )
-    percent: dict[str, list[float]] = {name: [] for name in STRATEGIES}
-    for seed in range(seeds):
-        for number, (strategy, values) in enumerate(percent.items()):
-            done = seed * len(percent) + number
-            stand.note(f"{strategy}, seed {seed + 1} of {seeds}", done, seeds * len(percent))
-            spec = msgspec.structs.replace(base, strategy=strategy, seed=seed)
-            result = run_spec(stand.pool(base.workers), spec, dataset).result
-            values.append(100 * (result.final_averaged or 0.0))
+    specs = [msgspec.structs.replace(base, strategy=strategy) for strategy in STRATEGIES]
+    found = in_turns(stand, dataset, specs, seeds, lambda run: 100 * (run.final_averaged or 0.0))
+    percent = dict(zip(STRATEGIES, found, strict=True))
     case = f"{describe(base)}, {base.max_steps} steps"
     return [row_of(name, case, values, percent["all-reduce"]) for name, values in percent.items()]
 
@@ -61,7 +55,6 @@ def row_of(strategy: str, case: str, percent: list[float], reference: list[float
     mean, bound = statistics.mean(percent), statistics.mean(reference) - POINTS
     is_reference = strategy == "all-reduce"
     return Row(
-        bench=NAME,
         case=f"{strategy}, {case}",
         metric=f"final accuracy of the averaged model, mean of seeds: {len(percent)}",
         unit="%",

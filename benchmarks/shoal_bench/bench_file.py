@@ -6,17 +6,22 @@ a long suite can be interrupted, resumed and repaired in pieces.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from shoal.cli.options import require_writable
+from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, read_json, write_whole
 from shoal.jobs.result import Environment
 from shoal_bench.rows import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+
+F = TypeVar("F", bound="BenchFile")
 
 
 class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +49,14 @@ class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
             skipped=[text for text in self.skipped if not text.startswith(begin)]
             + [begin + text for text in skipped],
         )
+
+
+def open_file(path: Path | None, kind: type[F], read: Callable[[Path], F]) -> F:
+    """Return what `path` holds already, or an empty file; make sure it can be written."""
+    require_writable(path)
+    if path is not None and path.exists():
+        return read(path)
+    return kind(environment=describe_environment())
 
 
 def read_bench_file(path: Path) -> BenchFile:

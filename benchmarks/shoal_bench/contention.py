@@ -40,23 +40,19 @@ def measure(stand: Stand) -> list[Row]:
         (msgspec.structs.replace(slowed, strategy="ps-asp"), dataset),
         (msgspec.structs.replace(large, strategy="ad-psgd"), large_dataset),
     ]
-    rows = []
-    for number, (spec, data) in enumerate(jobs):
-        stand.note(f"{spec.strategy}, {describe(spec)}", number, len(jobs))
-        rows += _rows(stand, spec, data)
-    return rows
+    cases = {f"{spec.strategy}, {describe(spec)}": (spec, data) for spec, data in jobs}
+    return [row for name, job in stand.each(cases) for row in _rows(stand, name, *job)]
 
 
-def _rows(stand: Stand, spec: RunSpec, dataset: Dataset) -> list[Row]:
+def _rows(stand: Stand, case: str, spec: RunSpec, dataset: Dataset) -> list[Row]:
     results = []
     for seed in range(stand.choose(full=5, quick=1)):
         seeded = msgspec.structs.replace(spec, seed=seed)
         results.append(run_spec(stand.pool(spec.workers), seeded, dataset).result)
     read = _read_queues if spec.strategy == "ad-psgd" else _read_staleness
     figures = [read(result) for result in results]
-    case = f"{spec.strategy}, {describe(spec)}"
     return [
-        figure(NAME, case, metric, unit, [values[metric, unit] for values in figures])
+        figure(case, metric, unit, [values[metric, unit] for values in figures])
         for metric, unit in figures[0]
     ]
 

@@ -72,23 +72,15 @@ def measure(stand: Stand) -> list[Row]:
         fast.append(run_clients(CLIENTS, seconds, rate=None))
         stand.note(f"steady, {repeat + 1} of {repeats}", 2 * repeat + 1, 2 * repeats)
         steady.append(run_clients(CLIENTS, seconds, rate=RATE_TARGET))
+    answered, rate, p99_ms = "requests answered", "requests/s", [load.p99_ms for load in steady]
+    unpaused = f"{CLIENTS} clients, without pause"
     pausing = f"{CLIENTS} clients, {RATE_TARGET:,.0f} requests/s asked for"
     return [
-        figure(
-            NAME,
-            f"{CLIENTS} clients, without pause",
-            "requests answered",
-            "requests/s",
-            [load.rate for load in fast],
-            at_least(RATE_TARGET),
-        ),
-        figure(
-            NAME, pausing, "p99 of an answer", "ms", [load.p99_ms for load in steady],
-            at_most(P99_TARGET_MS),
-        ),
-        figure(NAME, pausing, "requests answered", "requests/s", [load.rate for load in steady]),
-        figure(NAME, pausing, "service's processor time", "us", [load.cpu_us for load in steady]),
-    ]  # fmt: skip
+        figure(unpaused, answered, rate, [load.rate for load in fast], at_least(RATE_TARGET)),
+        figure(pausing, "p99 of an answer", "ms", p99_ms, at_most(P99_TARGET_MS)),
+        figure(pausing, answered, rate, [load.rate for load in steady]),
+        figure(pausing, "service's processor time", "us", [load.cpu_us for load in steady]),
+    ]
 
 
 def run_clients(clients: int, seconds: float, rate: float | None) -> Load:

@@ -9,7 +9,6 @@ else the machine does is not.
 from __future__ import annotations
 
 import gc
-import itertools
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from random import Random
@@ -50,29 +49,25 @@ def measure(stand: Stand) -> list[Row]:
     """Return rows for each mode, without and with slow workers: 16, 256 and 4,096 workers."""
     requests = stand.choose(full=100_000, quick=10_000)
     repeats = stand.choose(full=5, quick=3)
-    cases = list(itertools.product(MODES, (0.0, 0.1)))
-    rows = []
-    for number, (mode, slow_ratio) in enumerate(cases):
-        name = f"{mode} mode, {slow_ratio:.0%} slow"
-        stand.note(name, number, len(cases))
-        rates = _rates(mode, slow_ratio, requests, repeats)
-        rows += _rows(name, rates)
-    return rows
+    cases = {f"{mode} mode, {slow:.0%} slow": (mode, slow) for mode in MODES for slow in (0.0, 0.1)}
+    return [
+        row
+        for name, (mode, slow) in stand.each(cases)
+        for row in _rows(name, _rates(mode, slow, requests, repeats))
+    ]
 
 
 def _rows(name: str, rates: dict[int, list[float]]) -> list[Row]:
     unit = "requests/s"
     few = figure(
-        NAME, f"{name}, {_FEW} workers", "rate on one core", unit, rates[_FEW],
-        at_least(RATE_TARGET),
-    )  # fmt: skip
+        f"{name}, {_FEW} workers", "rate on one core", unit, rates[_FEW], at_least(RATE_TARGET)
+    )
     others = [
         comparison(
-            NAME,
             f"{name}, {workers} workers",
             f"rate on one core, over that at {_FEW} workers",
             unit,
-            list(zip(rates[workers], rates[_FEW], strict=True)),
+            zip(rates[workers], rates[_FEW], strict=True),
             peer=f"{_FEW} workers",
             target=at_least(RATIO_TARGET),
         )

@@ -27,16 +27,14 @@ def measure(stand: Stand) -> list[Row]:
         stand.skip("there is no CUDA GPU here.")
         return []
     repeats = stand.choose(full=15, quick=5)
-    cases = [(ranks, megabytes) for ranks in loopback.RANKS for megabytes in loopback.MEGABYTES]
     rows: list[Row] = []
-    for done, (ranks, megabytes) in enumerate(cases):
-        stand.note(f"{ranks} ranks, {megabytes} MB", done, len(cases))
+    for _, (ranks, megabytes) in stand.each(loopback.CASES):
         pool = stand.pool(ranks)
         gpu = pool.call(name_of_gpu)[0]
         ways = loopback.usual_ways(ranks)
         by_rank = pool.call(loopback.compare, megabytes * 1_000_000, repeats, ways, "cuda")
         case = f"{ranks} ranks on one {gpu}, {megabytes} MB"
-        rows += loopback.rows_of(NAME, case, megabytes, by_rank, ways)
+        rows += loopback.rows_of(case, megabytes, by_rank, ways)
     return rows
 
 

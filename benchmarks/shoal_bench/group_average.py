@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from shoal_bench.pairs import Pair, slowest
 from shoal_bench.rows import Row, at_most, comparison
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ TARGET_RATIO = 1.2
 WORKERS = 10
 SIZES = (2, 3, 4, 8)
 MEGABYTES = (4, 25)
+CASES = {
+    f"{size} of {WORKERS} workers, {megabytes} MB": (size, megabytes)
+    for size, megabytes in itertools.product(SIZES, MEGABYTES)
+}
 
 _WARM_UP = 3
 
@@ -40,19 +45,17 @@ def measure(stand: Stand) -> list[Row]:
     """Return a row per size of the group and of the buffer."""
     repeats = stand.choose(full=40, quick=3)
     rows = []
-    for done, (size, megabytes) in enumerate(itertools.product(SIZES, MEGABYTES)):
-        case = f"{size} of {WORKERS} workers, {megabytes} MB"
-        stand.note(case, done, len(SIZES) * len(MEGABYTES))
+    for case, (size, megabytes) in stand.each(CASES):
         groups = fresh_groups(WORKERS, size, repeats)
         stand.close_pool()  # new workers, in which none of the groups has ever been used
         by_rank = stand.pool(WORKERS).call(times_ms, groups, megabytes * 1_000_000)
+        pairs = [slowest([[by_rank[member][group]] for member in group])[0] for group in groups]
         rows.append(
             comparison(
-                NAME,
                 case,
                 "time, new group of ours / gloo's ready-made group",
                 "ms",
-                [_slowest(by_rank, group) for group in groups],
+                pairs,
                 peer="gloo all_reduce",
                 target=at_most(TARGET_RATIO),
             )
@@ -65,16 +68,7 @@ def fresh_groups(world_size: int, size: int, count: int) -> list[Group]:
     return Random(0).sample(list(itertools.combinations(range(world_size), size)), count)
 
 
-def _slowest(
-    by_rank: Sequence[dict[Group, tuple[float, float]]], group: Group
-) -> tuple[float, float]:
-    times = [by_rank[member][group] for member in group]
-    return max(ours for ours, _ in times), max(theirs for _, theirs in times)
-
-
-def times_ms(
-    context: WorkerContext, groups: Sequence[Group], num_bytes: int
-) -> dict[Group, tuple[float, float]]:
+def times_ms(context: WorkerContext, groups: Sequence[Group], num_bytes: int) -> dict[Group, Pair]:
     """Return (our, gloo's) milliseconds in each group this worker is in. A task for the pool."""
     communicator = context.session.communicator
     buffer = torch.ones(num_bytes // 4)

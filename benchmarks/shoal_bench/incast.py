@@ -38,8 +38,7 @@ def measure(stand: Stand) -> list[Row]:
     if not is_possible(stand):
         return []
     rows: list[Row] = []
-    for done, senders in enumerate(SENDERS):
-        stand.note(f"{senders} senders", done, len(SENDERS))
+    for _, senders in stand.each({f"{number} senders": number for number in SENDERS}):
         rows += _rows(stand, senders)
     stand.close_pool()  # nobody else wants as many processes
     return rows
@@ -55,7 +54,7 @@ def _rows(stand: Stand, senders: int) -> list[Row]:
     case = f"{senders} to 1, {MEGABITS} Mbit/s, {share / 1e6:.2g} MB each"
     with EmulatedNetwork(ports) as network:
         pool = stand.pool(senders + 1)
-        rows = [rate_row(NAME, case, network, pool, receivers=[0])]
+        rows = [rate_row(case, network, pool, receivers=[0])]
         before = processor_ticks()
         dropped = network.to_host(0).dropped
         by_rank = pool.call(push_rounds, network.hosts, share, contenders)
@@ -65,9 +64,9 @@ def _rows(stand: Stand, senders: int) -> list[Row]:
     sent = sum(turns[0].counts["SENT"] for turns in by_rank)
     return [
         *rows,
-        processor_row(NAME, case, before),
-        percentile_row(NAME, case, ratios(by_rank[:1], 0, ideal_s), at_most(TARGET)),
-        percentile_row(NAME, f"{case}, {GLOO}", ratios(by_rank[:1], 1, ideal_s)),
-        figure(NAME, case, "packets sent again", "%", [100 * again / sent]),
-        figure(NAME, case, "packets dropped by the server's port, both contenders'", "", [dropped]),
+        processor_row(case, before),
+        percentile_row(case, ratios(by_rank[:1], 0, ideal_s), at_most(TARGET)),
+        percentile_row(f"{case}, {GLOO}", ratios(by_rank[:1], 1, ideal_s)),
+        figure(case, "packets sent again", "%", [100 * again / sent]),
+        figure(case, "packets dropped by the server's port, both contenders'", "", [dropped]),
     ]

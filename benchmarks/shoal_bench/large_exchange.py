@@ -14,7 +14,7 @@ import msgspec
 from shoal.jobs.run import run_spec
 from shoal.jobs.spec import RunSpec
 from shoal_bench.rows import Row, at_most, comparison
-from shoal_bench.runs import WORKERS, describe
+from shoal_bench.runs import WORKERS, describe, in_turns
 
 if TYPE_CHECKING:
     from shoal.jobs.result import RunResult
@@ -36,26 +36,20 @@ def measure(stand: Stand) -> list[Row]:
     """Return a row per strategy: its iteration time over that of all-reduce."""
     repeats = stand.choose(full=5, quick=1)
     dataset, base = job(stand)
-    times: dict[str, list[float]] = {name: [] for name in (*STRATEGIES, "all-reduce")}
     stand.note("warming up", 0, repeats)  # the first run of a process pays for its memory
     run_spec(stand.pool(WORKERS), msgspec.structs.replace(base, max_steps=_WARM_UP), dataset)
-    for repeat in range(repeats):
-        for number, (strategy, values) in enumerate(times.items()):
-            done = repeat * len(times) + number
-            stand.note(f"{strategy}, {repeat + 1} of {repeats}", done, repeats * len(times))
-            spec = msgspec.structs.replace(base, strategy=strategy, seed=repeat)
-            values.append(_iteration_ms(run_spec(stand.pool(WORKERS), spec, dataset).result))
+    specs = [msgspec.structs.replace(base, strategy=each) for each in (*STRATEGIES, "all-reduce")]
+    *times, of_all = in_turns(stand, dataset, specs, repeats, _iteration_ms)
     return [
         comparison(
-            NAME,
             f"{strategy}, {describe(base)}",
             f"iteration time, {strategy} / all-reduce",
             "ms",
-            list(zip(times[strategy], times["all-reduce"], strict=True)),
+            zip(ours, of_all, strict=True),
             peer="all-reduce",
             target=at_most(TARGET_RATIO),
         )
-        for strategy in STRATEGIES
+        for strategy, ours in zip(STRATEGIES, times, strict=True)
     ]
 
 

@@ -22,42 +22,42 @@ from shoal.session.card_exchange import over_board
 from shoal.session.open_transport import open_transport
 from shoal.wire.opening import lane_count_of
 from shoal.wire.settings import from_environment
+from shoal_bench.pairs import slowest
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.jobs.worker import WorkerContext
+    from shoal.session.card_exchange import Exchange
+    from shoal.session.session import Session
     from shoal_bench.stand import Stand
 
 NAME = "loopback"
-RANKS = (2, 4, 8)
 ALGORITHMS = ("direct", "ring")
-MEGABYTES = (25, 100)
+CASES = {f"{n} ranks, {size} MB": (n, size) for n in (2, 4, 8) for size in (25, 100)}
+"""Ranks, and megabytes of the buffer."""
 MOST_LANES = 4
 TIME_TARGET = at_least(1.0)
 PROCESSOR_TARGET = at_most(1.2)
 
 _WARM_UP = 3
-_DEADLINE_S = 60.0
+DEADLINE_S = 60.0
 
 
 def measure(stand: Stand) -> list[Row]:
     """Return time and processor time, for every number of ranks, size of buffer and algorithm."""
     repeats = stand.choose(full=15, quick=5)
     rows: list[Row] = []
-    for number, ranks in enumerate(RANKS):
-        for which, megabytes in enumerate(MEGABYTES):
-            done = number * len(MEGABYTES) + which
-            stand.note(f"{ranks} ranks, {megabytes} MB", done, len(RANKS) * len(MEGABYTES))
-            num_bytes = megabytes * 1_000_000
-            unasked = choose_sum(ranks, num_bytes, ranks, keeps_apart=False)
-            ways = sorted(usual_ways(ranks), key=lambda way: way.algorithm != unasked)
-            ways += [Way(unasked, lanes) for lanes in _other_lanes(ranks, ways[0].lanes)]
-            by_rank = stand.pool(ranks).call(compare, num_bytes, repeats, ways)
-            case, usual, others = f"{ranks} ranks, {megabytes} MB", ways[:1], ways[1:]
-            rows += rows_of(NAME, case, megabytes, by_rank, usual, TIME_TARGET, PROCESSOR_TARGET)
-            rows += rows_of(NAME, case, megabytes, by_rank, others, first=1)
+    for case, (ranks, megabytes) in stand.each(CASES):
+        num_bytes = megabytes * 1_000_000
+        unasked = choose_sum(ranks, num_bytes, ranks, keeps_apart=False)
+        ways = sorted(usual_ways(ranks), key=lambda way: way.algorithm != unasked)
+        ways += [Way(unasked, lanes) for lanes in _other_lanes(ranks, ways[0].lanes)]
+        by_rank = stand.pool(ranks).call(compare, num_bytes, repeats, ways)
+        usual, others = ways[:1], ways[1:]
+        rows += rows_of(case, megabytes, by_rank, usual, TIME_TARGET, PROCESSOR_TARGET)
+        rows += rows_of(case, megabytes, by_rank, others, first=1)
     return rows
 
 
@@ -97,7 +97,6 @@ Samples = list[tuple[Sample, ...]]
 
 
 def rows_of(
-    section: str,
     case: str,
     megabytes: int,
     by_rank: Sequence[Samples],
@@ -112,22 +111,17 @@ def rows_of(
     `ways` are those that stand from place `first` on among the samples.
     """
     rows: list[Row] = []
+    repeats = list(zip(*by_rank, strict=True))
     for place, way in enumerate(ways, first):
-        elapsed, processor = [], []
-        for repeat in zip(*by_rank, strict=True):
-            ours, theirs = [each[place] for each in repeat], [each[-1] for each in repeat]
-            elapsed.append(
-                (max(each.elapsed_ms for each in ours), max(each.elapsed_ms for each in theirs))
-            )
-            processor.append(
-                (
-                    sum(each.processor_ms for each in ours) / megabytes,
-                    sum(each.processor_ms for each in theirs) / megabytes,
-                )
-            )
+        elapsed = slowest(
+            [[(each[place].elapsed_ms, each[-1].elapsed_ms) for each in taken] for taken in by_rank]
+        )
+        ours, theirs = (
+            [sum(each[k].processor_ms for each in repeat) / megabytes for repeat in repeats]
+            for k in (place, -1)
+        )
         rows += [
             comparison(
-                section,
                 f"{case}, {way.label}",
                 "time, gloo / ours",
                 "ms",
@@ -137,11 +131,10 @@ def rows_of(
                 target=time_target,
             ),
             comparison(
-                section,
                 f"{case}, {way.label}",
                 "processor seconds per gigabyte reduced, ours / gloo's",
                 "s/GB",
-                processor,
+                zip(ours, theirs, strict=True),
                 peer="gloo all_reduce",
                 target=processor_target,
             ),
@@ -150,32 +143,19 @@ def rows_of(
 
 
 def compare(
-    context: WorkerContext,
-    num_bytes: int,
-    repeats: int,
-    ways: Sequence[Way],
-    device: str = "cpu",
+    context: WorkerContext, num_bytes: int, repeats: int, ways: Sequence[Way], device: str = "cpu"
 ) -> Samples:
     """Return this rank's samples of sums of a tensor on `device`. A task for the pool."""
     session = context.session
+    rank, world_size = session.rank, session.world_size
     transports = {
         lanes: open_transport(
-            session.rank,
-            session.world_size,
-            over_board(
-                session.facts,
-                session.rank,
-                session.world_size,
-                _DEADLINE_S,
-                name=session.next_run_name(),
-            ),
-            deadline_s=_DEADLINE_S,
-            lane_count=lanes,
+            rank, world_size, cards_of(session), deadline_s=DEADLINE_S, lane_count=lanes
         )
         for lanes in dict.fromkeys(way.lanes for way in ways)
     }
     buffer = torch.ones(num_bytes // 4, device=device)
-    finish = torch.cuda.synchronize if buffer.is_cuda else _nothing
+    finish = torch.cuda.synchronize if buffer.is_cuda else lambda: None
     contenders = len(ways) + 1
     samples: Samples = []
     try:
@@ -197,7 +177,7 @@ def compare(
                 elapsed = time.perf_counter() - begin
                 dist.barrier()  # others may still need this process to answer
                 taken[which] = Sample(elapsed * 1000, (_processor_s() - spent) * 1000)
-                if buffer[0] != session.world_size or buffer[-1] != session.world_size:
+                if buffer[0] != world_size or buffer[-1] != world_size:
                     raise AssertionError("the sum is wrong")
             if repeat >= _WARM_UP:
                 samples.append(tuple(taken))
@@ -207,8 +187,10 @@ def compare(
     return samples
 
 
-def _nothing() -> None:
-    """Do nothing."""
+def cards_of(session: Session) -> Exchange:
+    """Return what lets transports of the workers find each other; each is used once."""
+    name = session.next_run_name()
+    return over_board(session.facts, session.rank, session.world_size, DEADLINE_S, name=name)
 
 
 def _processor_s() -> float:

@@ -18,14 +18,8 @@ from typing import TYPE_CHECKING
 
 from shoal.strategies import AllReduce
 from shoal.train.optimizer import DistributedOptimizer
-from shoal_bench.ddp_step import slowest
-from shoal_bench.perceptron import (
-    WIDTH_1M,
-    batch_of,
-    local_optimizer,
-    perceptron,
-    training_step,
-)
+from shoal_bench.pairs import Pairs, slowest, take_both
+from shoal_bench.perceptron import WIDTH_1M, batch_of, local_optimizer, perceptron, training_step
 from shoal_bench.rows import Row, comparison
 
 if TYPE_CHECKING:
@@ -78,15 +72,13 @@ def measure(stand: Stand) -> list[Row]:
     """Measure every case."""
     repeats = stand.choose(full=20, quick=4)
     rows = []
-    for number, case in enumerate(CASES):
-        stand.note(str(case), number, len(CASES))
+    for name, case in stand.each({str(case): case for case in CASES}):
         if case.is_paced:
             stand.close_pool()  # a worker opens its transport once
         by_rank = stand.pool(_WORKERS).call(alternate, case, repeats)
         rows.append(
             comparison(
-                NAME,
-                str(case),
+                name,
                 "step time, next-forward / backward",
                 "ms",
                 slowest(by_rank),
@@ -97,28 +89,24 @@ def measure(stand: Stand) -> list[Row]:
     return rows
 
 
-def alternate(context: WorkerContext, case: Case, repeats: int) -> list[tuple[float, float]]:
-    """Return (next-forward's, backward's) milliseconds per step of alternating blocks.
-
-    A task for the pool.
-    """
+def alternate(context: WorkerContext, case: Case, repeats: int) -> Pairs:
+    """Return (next-forward's, backward's) milliseconds per step of blocks. A task for the pool."""
     if case.is_paced:
         os.environ["SHOAL_RATE_CONTROL"] = "fixed"
     words: tuple[GradientOverlap, GradientOverlap] = ("next-forward", "backward")
     sides = [_side(case, overlap) for overlap in words]
     batch = batch_of(context.session.rank, WIDTH_1M)
-    pairs = []
-    for number in range(_WARM_UP + repeats):
-        took = [0.0, 0.0]
-        for which in (0, 1) if number % 2 else (1, 0):
-            model, optimizer = sides[which]
-            context.session.communicator.barrier()
-            start = time.perf_counter()
-            for _ in range(_STEPS):
-                training_step(model, batch, optimizer.zero_grad, optimizer.step)
-            optimizer.settle()
-            took[which] = (time.perf_counter() - start) * 1000 / _STEPS
-        pairs.append((took[0], took[1]))
+
+    def step_ms(which: int) -> float:
+        model, optimizer = sides[which]
+        context.session.communicator.barrier()
+        start = time.perf_counter()
+        for _ in range(_STEPS):
+            training_step(model, batch, optimizer.zero_grad, optimizer.step)
+        optimizer.settle()
+        return (time.perf_counter() - start) * 1000 / _STEPS
+
+    pairs = [take_both(number, step_ms) for number in range(_WARM_UP + repeats)]
     for _, optimizer in sides:
         optimizer.finish()
     return pairs[_WARM_UP:]

@@ -24,10 +24,8 @@ _WORKERS = 4
 def measure(stand: Stand) -> list[Row]:
     """Return a row per library; one that fails is skipped with its reason."""
     job = StepJob(_WORKERS, WIDTH_1M, repeats=stand.choose(full=9, quick=3))
-    libraries = list(installed(stand))
     rows = []
-    for number, library in enumerate(libraries):
-        stand.note(library.title, number, len(libraries))
+    for _, library in stand.each({library.title: library for library in installed(stand)}):
         ours = library.counterpart.title
         try:
             pairs = library.step_pairs(stand, job)
@@ -37,7 +35,6 @@ def measure(stand: Stand) -> list[Row]:
             continue
         rows.append(
             comparison(
-                NAME,
                 f"{ours}, {_WORKERS} workers, 1 M parameters",
                 "step time, ours / peer's",
                 "ms",

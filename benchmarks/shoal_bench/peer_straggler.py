@@ -63,7 +63,6 @@ def _rows(library: AbstractLibrary, measured: list[tuple[Rates, Rates]]) -> list
     case = f"ripples, {WORKERS} workers, {COMPUTE_MS:g} ms compute, one {SLOW_FACTOR:g}x slow"
     return [
         comparison(
-            NAME,
             case,
             "share of their speed that the others keep, ours / peer's",
             "fraction",
@@ -71,7 +70,6 @@ def _rows(library: AbstractLibrary, measured: list[tuple[Rates, Rates]]) -> list
             peer=library.name_of_rates,
         ),
         comparison(
-            NAME,
             case,
             "speed of the others, ours / peer's",
             "iterations/s",

@@ -1,4 +1,4 @@
-"""Flows over a star that both Shoal's flow network and SimGrid are given, and Shoal's answer.
+"""Flows over a star that Shoal's flow network, and SimGrid, are given, and Shoal's answer.
 
 Two patterns of simulation.md, section 3, with sizes that all differ: a ring, and incasts of 15 to
 1. Flows begin in rounds, each a while after the one before. Knows nothing of how SimGrid is run.
@@ -17,6 +17,12 @@ from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
 
 PATTERNS: Final = ("ring", "incast 15:1")
+CASES: Final = {
+    f"{pattern}, {hosts} hosts": (pattern, hosts)
+    for hosts in (64, 1024, 4096)
+    for pattern in PATTERNS
+}
+"""That are measured."""
 RATE: Final = 10_000_000_000
 DELAY_NS: Final = 1_000
 GROUP: Final = 16
@@ -27,11 +33,13 @@ MORE_BYTES: Final = 1_000_000
 _LATEST: Final = 1 << 61
 
 
-def scenario_of(pattern: str, hosts: int, rounds: int, seed: int) -> dict[str, Any]:
+def scenario_of(
+    pattern: str, hosts: int, rounds: int, seed: int, overlap: float = 0.25
+) -> dict[str, Any]:
     """Return the scenario as `tools/simgrid/run.py` takes it.
 
-    A round begins when three quarters of the one before could be through: some flows meet others of
-    the next round.
+    A round begins when all of the one before but the share `overlap` could be through: some flows
+    meet others of the next round.
     """
     random = Random(seed)
     if pattern == "ring":
@@ -39,7 +47,7 @@ def scenario_of(pattern: str, hosts: int, rounds: int, seed: int) -> dict[str, A
     else:
         senders = [host for host in range(hosts) if host % GROUP]
         ends, together = [(host, host - host % GROUP) for host in senders], GROUP - 1
-    every_ns = round(0.75 * together * (LEAST_BYTES + MORE_BYTES) * 8e9 / RATE)
+    every_ns = round((1 - overlap) * together * (LEAST_BYTES + MORE_BYTES) * 8e9 / RATE)
     flows = [
         [number * every_ns, source, target, LEAST_BYTES + random.randrange(MORE_BYTES)]
         for number in range(rounds)
@@ -54,19 +62,19 @@ def run(scenario: dict[str, Any]) -> tuple[float, int]:
     Each round is a transfer.
     """
     network = _network(scenario)
-    flows = np.array(scenario["flows"], np.int64)
-    firsts = np.flatnonzero(np.diff(flows[:, 0], prepend=-1))
-    rounds = np.split(flows, firsts[1:])
+    starts, *columns = np.array(scenario["flows"], np.int64).T.copy()
+    firsts = np.flatnonzero(np.diff(starts, prepend=-1))
+    starts_ps = (1_000 * starts[firsts]).tolist()
+    rounds = [np.split(column, firsts[1:]) for column in columns]
     began = process_time()
-    for each in rounds:
-        at = 1_000 * int(each[0, 0])
+    for at, sources, targets, sizes in zip(starts_ps, *rounds, strict=True):
         while network.run(at):
             pass
-        network.start(at, each[:, 1], each[:, 2], each[:, 3])
+        network.start(at, sources, targets, sizes)
     while network.run(_LATEST):
         pass
     took_s = process_time() - began
-    assert network.flows_ended == len(flows)
+    assert network.flows_ended == len(starts)
     return took_s, network.now
 
 

@@ -45,6 +45,16 @@ FABRIC: Final[Scenario] = {
     "limit_packets": 100,
     "seed": 1,
 }
+TCP: Final[Scenario] = {
+    "discipline": "tail",
+    "recovery": "prr",
+    "first_window": 10,
+    "most_window": 1024,
+    "min_timeout_s": 0.2,
+}
+"""All else is as ns-3 has it by default."""
+OVERFLOWING: Final = {"limit_packets": 87, "host_limit_packets": UNLIMITED}
+"""Of the ports of switches, and of hosts, whose own queues drop nothing."""
 
 
 def cross_traffic(
@@ -96,19 +106,8 @@ def ring(hosts: int, leaves: int, packets: int) -> Scenario:
         for step in range(2 * (hosts - 1))
         for host in range(hosts)
     ]
-    return (
-        FABRIC
-        | _shape(hosts, leaves)
-        | {
-            "limit_packets": UNLIMITED,
-            "discipline": "tail",
-            "control": "newreno",
-            "recovery": "classic",
-            "first_window": 10,
-            "most_window": 1024,
-            "min_timeout_s": 0.2,
-            "messages": messages,
-        }
+    return _over_tcp(
+        hosts, leaves, "newreno", messages, limit_packets=UNLIMITED, recovery="classic"
     )
 
 
@@ -120,70 +119,25 @@ def incast(
     65 packets mark, as DCTCP's authors have it for 10 Gbit/s; nothing is dropped. `recovery` is how
     ns-3 lets a window shrink: at once as RFC 8257 does ("classic"), or over a round trip ("prr").
     """
-    senders = [host for host in range(hosts) if host % group]
-    fabric = FABRIC | _shape(hosts, leaves)
-    return fabric | {
-        "limit_packets": UNLIMITED,
-        "discipline": "mark",
-        "most_packets": 65,
-        "control": "dctcp",
-        "recovery": recovery,
-        "first_window": 10,
-        "most_window": 1024,
-        "min_timeout_s": 0.2,
-        "messages": [[host, host - host % group, packets, 0] for host in senders],
-    }
+    messages = [[host, host - host % group, packets, 0] for host in range(hosts) if host % group]
+    marking = {"limit_packets": UNLIMITED, "discipline": "mark", "most_packets": 65}
+    return _over_tcp(hosts, leaves, "dctcp", messages, recovery=recovery, **marking)
 
 
 def lossy_path(control: str, loss: float, packets: int) -> Scenario:
     """Return one message over a long path of 100 Mbit/s and 20 ms that loses packets."""
-    return FABRIC | {
-        "hosts": 2,
-        "leaves": 2,
-        "spines": 1,
-        "rate": 1_000_000_000,
-        "delay_ns": 100_000,
-        "trunk_rate": 100_000_000,
-        "trunk_delay_ns": 5_000_000,
-        "limit_packets": 200,
-        "host_limit_packets": UNLIMITED,
-        "discipline": "tail",
-        "loss": loss,
-        "control": control,
-        "recovery": "prr",
-        "first_window": 10,
-        "most_window": 1024,
-        "min_timeout_s": 0.2,
-        "messages": [[0, 1, packets, 0]],
-    }
-
-
-TCP: Final[Scenario] = {
-    "discipline": "tail",
-    "recovery": "prr",
-    "first_window": 10,
-    "most_window": 1024,
-    "min_timeout_s": 0.2,
-}
-"""Settings of the networks whose ports overflow; all else is as ns-3 has it by default."""
-
-
-def slow_link(control: str) -> Scenario:
-    """Return a ring's flows on 8 hosts of 50 Mbit/s, of which the first has a tenth of that."""
-    return (
-        FABRIC
-        | TCP
-        | _shape(8, 1)
-        | {
-            "rate": 50_000_000,
-            "delay_ns": 50_000,
-            "limit_packets": 87,
-            "host_limit_packets": UNLIMITED,
-            "slow_host": 0,
-            "slow_rate": 5_000_000,
-            "control": control,
-            "messages": [[host, (host + 1) % 8, 1_162, 0] for host in range(8)],
-        }
+    return _over_tcp(
+        2,
+        2,
+        control,
+        [[0, 1, packets, 0]],
+        rate=1_000_000_000,
+        delay_ns=100_000,
+        trunk_rate=100_000_000,
+        trunk_delay_ns=5_000_000,
+        limit_packets=200,
+        host_limit_packets=UNLIMITED,
+        loss=loss,
     )
 
 
@@ -192,49 +146,55 @@ def full_buffer(control: str, limit: int, packets: int) -> Scenario:
     return lossy_path(control, 0.0, packets) | {"limit_packets": limit}
 
 
+def slow_link(control: str) -> Scenario:
+    """Return a ring's flows on 8 hosts of 50 Mbit/s, of which the first has a tenth of that."""
+    messages = [[host, (host + 1) % 8, 1_162, 0] for host in range(8)]
+    rates = {"rate": 50_000_000, "slow_host": 0, "slow_rate": 5_000_000}
+    return _over_tcp(8, 1, control, messages, delay_ns=50_000, **rates, **OVERFLOWING)
+
+
 def shared_trunk(control: str) -> Scenario:
     """Return two rings of 8 hosts, each dealt to both leaves, which one trunk of 4:1 joins."""
     rings = [[0, 8, 1, 9, 2, 10, 3, 11], [4, 12, 5, 13, 6, 14, 7, 15]]
     messages = [
         [a, b, 400, 0] for ring in rings for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)
     ]
-    return (
-        FABRIC
-        | TCP
-        | {
-            "hosts": 16,
-            "leaves": 2,
-            "spines": 1,
-            "rate": 100_000_000,
-            "trunk_rate": 200_000_000,
-            "delay_ns": 50_000,
-            "limit_packets": 87,
-            "host_limit_packets": UNLIMITED,
-            "control": control,
-            "messages": messages,
-            "start_spread_ns": 1_000_000,
-        }
+    return _over_tcp(
+        16,
+        2,
+        control,
+        messages,
+        spines=1,
+        rate=100_000_000,
+        trunk_rate=200_000_000,
+        delay_ns=50_000,
+        start_spread_ns=1_000_000,
+        **OVERFLOWING,
     )
 
 
 def incast_beside_ring(control: str, min_timeout_s: float) -> Scenario:
     """Return 15 hosts that send to one while all 16 send to their next, behind one switch."""
     ring = [[host, (host + 1) % 16, 400, 0] for host in range(16)]
-    return (
-        FABRIC
-        | TCP
-        | _shape(16, 1)
-        | {
-            "rate": 1_000_000_000,
-            "delay_ns": 10_000,
-            "limit_packets": 87,
-            "host_limit_packets": UNLIMITED,
-            "control": control,
-            "min_timeout_s": min_timeout_s,
-            "messages": [*([host, 0, 64, 0] for host in range(1, 16)), *ring],
-            "start_spread_ns": 1_000_000,
-        }
+    return _over_tcp(
+        16,
+        1,
+        control,
+        [*([host, 0, 64, 0] for host in range(1, 16)), *ring],
+        rate=1_000_000_000,
+        delay_ns=10_000,
+        min_timeout_s=min_timeout_s,
+        start_spread_ns=1_000_000,
+        **OVERFLOWING,
     )
+
+
+def _over_tcp(
+    hosts: int, leaves: int, control: str, messages: list[list[int]], **settings: object
+) -> Scenario:
+    """Return `messages` by TCP over the fabric, which `settings` change."""
+    what = {"control": control, "messages": messages}
+    return FABRIC | TCP | _shape(hosts, leaves) | what | settings
 
 
 def starts_of(scenario: Scenario) -> list[int]:
@@ -259,32 +219,28 @@ def run(scenario: Scenario) -> Result:
 
 def topology_of(scenario: Scenario) -> Topology:
     """Return the network of `scenario`."""
-    rate, limit = scenario["rate"], scenario["limit_packets"]
-    usual = {
-        "trunk_rate": rate,
-        "trunk_delay_ns": scenario["delay_ns"],
-        "host_limit_packets": limit,
-        "loss": 0.0,
-    }
-    full: Scenario = usual | scenario
-    trunk_link = Link(full["trunk_delay_ns"] / 1e9)
-    is_plain = full["discipline"] in ("mark", "colors")
+    rate: int = scenario["rate"]
+    limit: int = scenario["limit_packets"]
+    delay_ns: int = scenario["delay_ns"]
+    host_limit = scenario.get("host_limit_packets", limit)
+    trunk_link = Link(scenario.get("trunk_delay_ns", delay_ns) / 1e9)
+    is_plain = scenario["discipline"] in ("mark", "colors")
     materials = Materials(
-        Port(rate) if is_plain else _port(full, rate, full["host_limit_packets"]),
-        _port(full, rate, limit),
-        Link(full["delay_ns"] / 1e9),
-        _port(full, full["trunk_rate"], limit),
+        Port(rate) if is_plain else _port(scenario, rate, host_limit),
+        _port(scenario, rate, limit),
+        Link(delay_ns / 1e9),
+        _port(scenario, scenario.get("trunk_rate", rate), limit),
         trunk_link,
     )
-    names = host_names(full["hosts"])
-    topology = leaf_spine(names, full["leaves"], full["spines"], materials)
-    if "slow_host" in full:
+    names = host_names(scenario["hosts"])
+    topology = leaf_spine(names, scenario["leaves"], scenario["spines"], materials)
+    if "slow_host" in scenario:
         for number, cable in enumerate(topology.cables):
-            if full["slow_host"] in (cable.source, cable.target):
-                port = replace(cable.port, rate=full["slow_rate"])
+            if scenario["slow_host"] in (cable.source, cable.target):
+                port = replace(cable.port, rate=scenario["slow_rate"])
                 topology = topology.with_cable(number, replace(cable, port=port))
-    if full["loss"] > 0:
-        topology = with_link(topology, "leaf0-spine0", replace(trunk_link, loss=full["loss"]))
+    if scenario.get("loss", 0.0) > 0:
+        topology = with_link(topology, "leaf0-spine0", replace(trunk_link, loss=scenario["loss"]))
     return topology
 
 

@@ -16,14 +16,14 @@ from msgspec.structs import force_setattr
 from shoal.diverged import Figure, restore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One measured figure."""
 
-    bench: str
-    """Name of the section that measured it."""
+    bench: str = ""
+    """Name of the section that measured it; who runs the section puts it down."""
 
     case: str
     metric: str
@@ -86,17 +86,11 @@ def above(bound: float) -> Target:
 
 
 def figure(
-    bench: str,
-    case: str,
-    metric: str,
-    unit: str,
-    values: Sequence[float],
-    target: Target | None = None,
+    case: str, metric: str, unit: str, values: Sequence[float], target: Target | None = None
 ) -> Row:
     """Return a row for a figure without a peer: the median of `values`."""
     value = statistics.median(values)
     return Row(
-        bench=bench,
         case=case,
         metric=metric,
         unit=unit,
@@ -108,11 +102,10 @@ def figure(
 
 
 def comparison(
-    bench: str,
     case: str,
     metric: str,
     unit: str,
-    pairs: Sequence[tuple[float, float]],
+    pairs: Iterable[tuple[float, float]],
     *,
     peer: str,
     inverse: bool = False,
@@ -122,18 +115,23 @@ def comparison(
 
     The ratio is ours over the peer's, or the peer's over ours if `inverse`.
     """
-    ratios = [theirs / ours if inverse else ours / theirs for ours, theirs in pairs]
+    sides = list(pairs)
+    ratios = [theirs / ours if inverse else ours / theirs for ours, theirs in sides]
     ratio = statistics.median(ratios)
     return Row(
-        bench=bench,
         case=case,
         metric=metric,
         unit=unit,
-        value=statistics.median(ours for ours, _ in pairs),
+        value=statistics.median(ours for ours, _ in sides),
         peer=peer,
-        peer_value=statistics.median(theirs for _, theirs in pairs),
+        peer_value=statistics.median(theirs for _, theirs in sides),
         ratio=ratio,
         target=None if target is None else target.bound,
         met=None if target is None else target.is_met_by(ratio),
         spread=[min(ratios), max(ratios)],
     )
+
+
+def of_section(bench: str, rows: Iterable[Row], *, quick: bool) -> list[Row]:
+    """Return `rows` as those of the section `bench`, measured with small counts if `quick`."""
+    return [msgspec.structs.replace(row, bench=bench, quick=quick) for row in rows]

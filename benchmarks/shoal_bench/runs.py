@@ -9,9 +9,14 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from shoal.jobs.run import run_spec
 from shoal.jobs.spec import RunSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from shoal.jobs.result import RunResult
     from shoal.workloads import Dataset
     from shoal_bench.stand import Stand
@@ -41,6 +46,25 @@ def small_job(stand: Stand) -> tuple[Dataset, RunSpec]:
         stop_at_target=False,
     )
     return dataset, spec
+
+
+def in_turns(
+    stand: Stand,
+    dataset: Dataset,
+    specs: Sequence[RunSpec],
+    repeats: int,
+    read: Callable[[RunResult], float],
+) -> list[list[float]]:
+    """Return what `read` finds in each spec's results, by repeat; its number is the seed."""
+    found: list[list[float]] = [[] for _ in specs]
+    for repeat in range(repeats):
+        for number, spec in enumerate(specs):
+            done = repeat * len(specs) + number
+            text = f"{spec.strategy}, {repeat + 1} of {repeats}"
+            stand.note(text, done, repeats * len(specs))
+            seeded = msgspec.structs.replace(spec, seed=repeat)
+            found[number].append(read(run_spec(stand.pool(spec.workers), seeded, dataset).result))
+    return found
 
 
 def describe(spec: RunSpec) -> str:

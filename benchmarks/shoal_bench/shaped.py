@@ -91,20 +91,18 @@ def measure_clean(stand: Stand) -> list[Row]:
         Contender(GLOO, rounds),
     ]
     rows: list[Row] = []
-    cases = _cases(stand)
-    for done, case in enumerate(cases):
-        stand.note(str(case), done, len(cases))
+    for name, case in stand.each({str(case): case for case in _cases(stand)}):
         with EmulatedNetwork(case.ports) as network:
             pool = stand.pool(case.hosts)
-            rows.append(rate_row(CLEAN, str(case), network, pool))
+            rows.append(rate_row(name, network, pool))
             before = processor_ticks()
             by_rank = pool.call(all_reduce_rounds, network.hosts, case.num_bytes, contenders)
-            rows.append(processor_row(CLEAN, str(case), before))
+            rows.append(processor_row(name, before))
             for which, contender in enumerate(contenders):
                 target = None if contender.name == GLOO else at_most(CLEAN_TARGET)
                 values = ratios(by_rank, which, case.ideal_s)
-                text = f"{case}, {contender.name}"
-                rows.append(figure(CLEAN, text, "time / ideal, median", "", values, target))
+                text = f"{name}, {contender.name}"
+                rows.append(figure(text, "time / ideal, median", "", values, target))
     return rows
 
 
@@ -117,7 +115,7 @@ def measure_loss(stand: Stand) -> list[Row]:
     for number, case in enumerate(cases):
         with EmulatedNetwork(case.ports) as network:
             pool = stand.pool(case.hosts)
-            rows.append(rate_row(LOSS, str(case), network, pool))
+            rows.append(rate_row(str(case), network, pool))
             for which, loss in enumerate(LOSSES):
                 done = number * len(LOSSES) + which
                 stand.note(f"{case}, {loss:.0%} loss", done, len(cases) * len(LOSSES))
@@ -146,16 +144,16 @@ def _lossy_rows(stand: Stand, case: Case, network: EmulatedNetwork, loss: float)
     text = f"{case}, {loss:.0%} loss"
     lost = network.lost()
     rows = [
-        processor_row(LOSS, text, before),
-        figure(LOSS, text, "packets lost on the way", "%", [100 * lost.lost / lost.packets]),
+        processor_row(text, before),
+        figure(text, "packets lost on the way", "%", [100 * lost.lost / lost.packets]),
     ]
     for which, contender in enumerate(contenders):
         values = ratios(by_rank, which, case.ideal_s)
         if contender.name == GLOO:
-            rows.append(percentile_row(LOSS, f"{text}, {GLOO}", values))
+            rows.append(percentile_row(f"{text}, {GLOO}", values))
             continue
         target = at_most(LOSSY_TARGETS[contender.loss_bound])
-        rows.append(percentile_row(LOSS, f"{text}, {contender.name}", values, target))
+        rows.append(percentile_row(f"{text}, {contender.name}", values, target))
         rows += _transport_rows(f"{text}, {contender.name}", [turns[which] for turns in by_rank])
     return rows
 
@@ -166,8 +164,8 @@ def _transport_rows(text: str, by_rank: Sequence[Turns]) -> list[Row]:
     again = sum(each.counts["SENT_AGAIN"] for each in by_rank)
     missing = max(each.missing for each in by_rank)
     return [
-        figure(LOSS, text, "packets sent again", "%", [100 * again / sent]),
-        figure(LOSS, text, "contributions left out, most in a round", "%", [100 * missing]),
+        figure(text, "packets sent again", "%", [100 * again / sent]),
+        figure(text, "contributions left out, most in a round", "%", [100 * missing]),
     ]
 
 
@@ -188,22 +186,16 @@ def ratios(by_rank: Sequence[Sequence[Turns]], which: int, ideal_s: float) -> li
     return [max(seconds) / ideal_s for seconds in rounds]
 
 
-def percentile_row(
-    bench: str, case: str, values: Sequence[float], target: Target | None = None
-) -> Row:
+def percentile_row(case: str, values: Sequence[float], target: Target | None = None) -> Row:
     """Return a row for the 99th percentile: the smallest value that 99 % do not exceed."""
     ordered = sorted(values)
     value = ordered[-(-99 * len(ordered) // 100) - 1]
-    row = figure(bench, case, f"time / ideal, p99 of {len(values)} rounds", "", [value], target)
+    row = figure(case, f"time / ideal, p99 of {len(values)} rounds", "", [value], target)
     return msgspec.structs.replace(row, spread=[ordered[0], ordered[-1]])
 
 
 def rate_row(
-    bench: str,
-    case: str,
-    network: EmulatedNetwork,
-    pool: WorkerPool,
-    receivers: Sequence[int] = (),
+    case: str, network: EmulatedNetwork, pool: WorkerPool, receivers: Sequence[int] = ()
 ) -> Row:
     """Measure what the ports to `receivers` (or all) let through; return how far the worst is off.
 
@@ -215,7 +207,7 @@ def rate_row(
     nominal = network.ports.bits_per_second
     off = [100 * abs(rate / nominal - 1) for rate in rates]
     metric = f"ports' rate off the nominal, worst (median {statistics.median(rates) / 1e6:.1f})"
-    return figure(bench, case, metric, "%", [max(off)], at_most(_RATE_TOLERANCE))
+    return figure(case, metric, "%", [max(off)], at_most(_RATE_TOLERANCE))
 
 
 def processor_ticks() -> tuple[int, int]:
@@ -224,8 +216,13 @@ def processor_ticks() -> tuple[int, int]:
     return sum(fields) - fields[3] - fields[4], sum(fields)
 
 
-def processor_row(bench: str, case: str, before: tuple[int, int]) -> Row:
+def busy_share(before: tuple[int, int]) -> float:
     """Return the share of this machine's processors that was busy since `before`."""
     busy, ticks = (now - then for now, then in zip(processor_ticks(), before, strict=True))
+    return busy / max(1, ticks)
+
+
+def processor_row(case: str, before: tuple[int, int]) -> Row:
+    """Return the row of what was busy since `before`."""
     metric = f"processors busy, of {os.cpu_count()} (everything on the machine)"
-    return figure(bench, case, metric, "%", [100 * busy / max(1, ticks)])
+    return figure(case, metric, "%", [100 * busy_share(before)])

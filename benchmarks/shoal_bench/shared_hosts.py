@@ -53,10 +53,10 @@ def measure(stand: Stand) -> list[Row]:
         hosts = [host for host in network.hosts for _ in range(RANKS)]
         before = processor_ticks()
         by_rank = stand.pool(len(hosts)).call(all_reduce_rounds, hosts, CASE.num_bytes, contenders)
-        rows = [processor_row(NAME, text, before)]
+        rows = [processor_row(text, before)]
     for which, contender in enumerate(contenders):
         values = ratios(by_rank, which, CASE.ideal_s)
         target = at_most(CLEAN_TARGET) if contender.name == UNASKED else None
         name = f"{text}, {contender.name}"
-        rows.append(figure(NAME, name, "time / ideal, median", "", values, target))
+        rows.append(figure(name, "time / ideal, median", "", values, target))
     return rows

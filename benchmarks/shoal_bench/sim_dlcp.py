@@ -43,10 +43,8 @@ def measure(stand: Stand) -> list[Row]:
     case = f"{model}, {16 * leaves} hosts, packets of {MTU} bytes"
     target = at_most(SECONDS_TARGET) if model == "vgg16" else None
     return [
-        figure(
-            NAME, case, "processor time of an iteration", "s", [took for took, _ in runs], target
-        ),
-        figure(NAME, case, "packet-hops/s", "1/s", [hops / took for took, hops in runs]),
+        figure(case, "processor time of an iteration", "s", [took for took, _ in runs], target),
+        figure(case, "packet-hops/s", "1/s", [hops / took for took, hops in runs]),
     ]
 
 

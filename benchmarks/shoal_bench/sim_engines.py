@@ -9,7 +9,6 @@ does.
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -19,14 +18,11 @@ from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import SHOAL, StrategySpec, TrainingSpec
 from shoal.sim.training.simulation import simulate
 from shoal.sim.transports.controls import ALL_CONTROLS
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, host_names, leaf_spine
 from shoal_bench import sim_packets, sim_transports
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison, figure
+from shoal_bench.stand import apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shoal_bench.stand import Stand
 
 NAME = "sim-engines"
@@ -35,7 +31,6 @@ _REACTING: Final = "dctcp"
 """A carrier whose hosts react to all that ports do."""
 GRID_ROUNDS: Final = 2
 """Of DS-Sync's grid, after which its groups come again."""
-_SPAWN: Final = multiprocessing.get_context("spawn")
 _WINDOW, _HEAP, _PLAIN = sim_packets.ENGINES
 _CASES: Final = (
     (64, 0.01, (_WINDOW, _HEAP, _PLAIN), False),
@@ -72,30 +67,26 @@ def measure(stand: Stand) -> list[Row]:
         ("4,096 hosts", rates[_WINDOW, 4096, False], "64 hosts", None),
         ("all features", full, "bare ports", at_least(0.7)),
     ):
-        pairs = list(zip(ours, few, strict=True))
-        rows.append(comparison(NAME, case, _UNIT, "1/s", pairs, peer=peer, target=target))
+        pairs = zip(ours, few, strict=True)
+        rows.append(comparison(case, _UNIT, "1/s", pairs, peer=peer, target=target))
     stand.note("transports", turns, turns + 2)
     size = sim_transports.MESSAGE_BYTES * shorter
     for carrier in (*ALL_CONTROLS, SHOAL):
         found = sim_transports.measure(carrier, size).hops_per_s
-        rows.append(figure(NAME, f"{carrier}, 64 hosts", _UNIT, "1/s", found))
+        rows.append(figure(f"{carrier}, 64 hosts", _UNIT, "1/s", found))
     bare = statistics.median(few)
     for carrier in (_REACTING, SHOAL):
         found = sim_transports.measure(carrier, size, is_full=True).hops_per_s
-        case = f"all features, {carrier}"
-        pairs = [(each, bare) for each in found]
-        target = at_least(0.7)
-        rows.append(comparison(NAME, case, _UNIT, "1/s", pairs, peer="bare ports", target=target))
+        case, target = f"all features, {carrier}", at_least(0.7)
+        sides = [(each, bare) for each in found]
+        rows.append(comparison(case, _UNIT, "1/s", sides, peer="bare ports", target=target))
     stand.note("memory", turns + 1, turns + 2)
     most = at_most(1000.0)
     for case, memory_mb in (
-        ("1,024 hosts", _apart(_memory_mb, 1024, 0.003 * shorter)),
-        (
-            "1,024 hosts, a grid over Shoal's transport",
-            _apart(_memory_of_shoal_mb, 1024),
-        ),
+        ("1,024 hosts", apart(_memory_mb, 1024, 0.003 * shorter)),
+        ("1,024 hosts, a grid over Shoal's transport", apart(_memory_of_shoal_mb, 1024)),
     ):
-        rows.append(figure(NAME, case, "most memory of the process", "MB", [memory_mb], most))
+        rows.append(figure(case, "most memory of the process", "MB", [memory_mb], most))
     return rows
 
 
@@ -107,15 +98,9 @@ def _against(
     rates: _Rates, hosts: int, peer: str, *, is_full: bool = False, target: Target | None = None
 ) -> Row:
     ours, theirs = rates[_WINDOW, hosts, is_full], rates[peer, hosts, is_full]
-    pairs = list(zip(ours, theirs, strict=True))
+    pairs = zip(ours, theirs, strict=True)
     case = _name(hosts, is_full=is_full)
-    return comparison(NAME, case, _UNIT, "1/s", pairs, peer=peer, target=target)
-
-
-def _apart(work: Callable[..., float], *arguments: float) -> float:
-    """Return what `work` finds in a process of its own."""
-    with _SPAWN.Pool(1) as pool:
-        return pool.apply(work, arguments)
+    return comparison(case, _UNIT, "1/s", pairs, peer=peer, target=target)
 
 
 def _memory_mb(hosts: int, duration_s: float) -> float:
@@ -130,10 +115,7 @@ def _memory_of_shoal_mb(hosts: int) -> float:
     Both rounds of the grid: in the second one a host meets others than in the first, and every host
     keeps a row for each that it has met.
     """
-    leaves, spines = sim_packets.SHAPES[hosts]
-    port = Port(sim_packets.RATE, limit_packets=sim_packets.PLACES)
-    materials = Materials(port, port, Link(delay_s=1e-6))
-    cluster = ClusterSpec(leaf_spine(host_names(hosts), leaves, spines, materials), spray=True)
+    cluster = ClusterSpec(sim_packets.topology_of(hosts), spray=True)
     job = TrainingSpec(
         parameters=100_000, compute_s=0.005, steps=GRID_ROUNDS, strategies=(), transport=SHOAL
     )

@@ -17,7 +17,7 @@ from shoal_bench.reference_tools import NS3, run_ns3
 from shoal_bench.rows import Row, Target, at_least, comparison
 
 if TYPE_CHECKING:
-    from shoal_bench.reference_networks import Result, Scenario
+    from shoal_bench.reference_networks import Scenario
     from shoal_bench.stand import Stand
 
 NAME: Final = "sim-ns3"
@@ -33,33 +33,32 @@ def measure(stand: Stand) -> list[Row]:
             " repository has the scripts that run it."
         )
         return []
-    rows, cases = [], _cases(stand)
-    for place, (case, scenario, target) in enumerate(cases):
-        stand.note(case, place, len(cases))
+    rows = []
+    for case, (scenario, target) in stand.each(_cases(stand)):
         run(scenario)  # compiles
         pairs = []
         for _ in range(stand.choose(full=3, quick=1)):
             theirs = run_ns3(stand.ns3, [scenario])[0]
-            pairs.append((_our_rate(scenario), _rate(theirs)))
+            pairs.append((_our_rate(scenario), theirs["hops"] / theirs["processor_s"]))
         rows.append(
-            comparison(NAME, case, "packet-hops", "hops/s", pairs, peer="ns-3 3.44", target=target)
+            comparison(case, "packet-hops", "hops/s", pairs, peer="ns-3 3.44", target=target)
         )
     return rows
 
 
-def _cases(stand: Stand) -> list[tuple[str, Scenario, Target]]:
+def _cases(stand: Stand) -> dict[str, tuple[Scenario, Target]]:
     """Return what is run; more hosts for less time, as hops take ns-3 longer among them."""
-    cases: list[tuple[str, Scenario, Target]] = []
+    cases: dict[str, tuple[Scenario, Target]] = {}
     for hosts, leaves, share in ((64, 8, 1), (512, 32, 4)):
         duration_ns = stand.choose(full=4_000_000, quick=500_000) // share
         plain = cross_traffic(_LOAD, duration_ns, hosts=hosts, leaves=leaves)
         bands = cross_traffic(_LOAD, duration_ns, "bands", hosts=hosts, leaves=leaves)
         packets = stand.choose(full=1_000, quick=200) // share
-        cases += [
-            (f"plain queues, {hosts} hosts", plain, at_least(100)),
-            (f"8 priorities and RED, {hosts} hosts", with_averages(bands), at_least(150)),
-            (f"DCTCP 7:1, {hosts} hosts", incast(hosts, leaves, GROUP, packets), at_least(120)),
-        ]
+        cases |= {
+            f"plain queues, {hosts} hosts": (plain, at_least(100)),
+            f"8 priorities and RED, {hosts} hosts": (with_averages(bands), at_least(150)),
+            f"DCTCP 7:1, {hosts} hosts": (incast(hosts, leaves, GROUP, packets), at_least(120)),
+        }
     return cases
 
 
@@ -70,7 +69,3 @@ def _our_rate(scenario: Scenario) -> float:
         hops += result["hops"]
         processor_s += result["processor_s"]
     return hops / processor_s
-
-
-def _rate(result: Result) -> float:
-    return float(result["hops"] / result["processor_s"])

@@ -42,6 +42,7 @@ INCAST_LOAD: Final = 1.2
 SHAPES: Final = {64: (8, 8), 512: (32, 16), 1024: (32, 32), 4096: (64, 64)}
 """Leaves and spines by the number of hosts: as much up as down."""
 PACKETS: Final = 1 << 18
+BARE_PORT, BARE_LINK = Port(RATE, limit_packets=PLACES), Link(delay_s=1e-6)
 
 _SEND: Final = np.dtype(
     [
@@ -64,8 +65,6 @@ class Speed:
     """What one engine did with one scenario, once."""
 
     engine: str
-    hosts: int
-    is_full: bool
     hops: int
     processor_s: float
     hops_per_s: float
@@ -90,6 +89,12 @@ def all_features() -> tuple[Port, Link]:
     return Port(RATE, (queue,) * QUEUES), Link(delay_s=1e-6, jitter_s=1e-7, loss=1e-4)
 
 
+def topology_of(hosts: int, port: Port = BARE_PORT, link: Link = BARE_LINK) -> Topology:
+    """Return the network of so many hosts, made of this kind of ports and links."""
+    leaves, spines = SHAPES[hosts]
+    return leaf_spine(host_names(hosts), leaves, spines, Materials(port, port, link))
+
+
 def mixed_scenario(
     hosts: int, duration_s: float, *, is_full: bool = False, seed: int = 1
 ) -> Scenario:
@@ -99,10 +104,8 @@ def mixed_scenario(
     by averages, links that lose and delay.
     """
     leaves, spines = SHAPES[hosts]
-    port, link = Port(RATE, limit_packets=PLACES), Link(delay_s=1e-6)
-    if is_full:
-        port, link = all_features()
-    topology = leaf_spine(host_names(hosts), leaves, spines, Materials(port, port, link))
+    port, link = all_features() if is_full else (BARE_PORT, BARE_LINK)
+    topology = topology_of(hosts, port, link)
     random = Random(seed)
     flows: list[Flow] = []
 
@@ -189,7 +192,7 @@ def measure(
     hops, dropped = int(totals[Count.SENT]), int(totals[GONE].sum())
     delivered = sum(flow.packets for flow in scenario.flows) - dropped
     return [
-        Speed(name, hosts, is_full, hops, seconds, hops / seconds, delivered, dropped)
+        Speed(name, hops, seconds, hops / seconds, delivered, dropped)
         for name, (seconds, _) in runs.items()
     ]
 

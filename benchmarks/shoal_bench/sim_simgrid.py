@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.switching.tables import PICOSECONDS
-from shoal_bench.reference_flows import PATTERNS, run, scenario_of
+from shoal_bench.reference_flows import CASES, run, scenario_of
 from shoal_bench.reference_tools import missing_for_simgrid, run_simgrid
 from shoal_bench.rows import Row, at_least, comparison
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from shoal_bench.stand import Stand
 
 NAME: Final = "sim-simgrid"
-HOSTS: Final = (64, 1024, 4096)
 _TARGET_FROM: Final = 1024
 """Hosts."""
 
@@ -31,23 +30,18 @@ def measure(stand: Stand) -> list[Row]:
     rows = []
     flows = stand.choose(full=40_000, quick=10_000)
     repeats = stand.choose(full=3, quick=1)
-    for place, hosts in enumerate(HOSTS):
-        for pattern in PATTERNS:
-            case = f"{pattern}, {hosts} hosts"
-            stand.note(case, place, len(HOSTS))
-            scenario = scenario_of(pattern, hosts, -(-flows // hosts), seed=1)
-            run(scenario)  # compiles
-            pairs = []
-            for _ in range(repeats):
-                theirs = run_simgrid([scenario])[0]
-                took_s, end = run(scenario)
-                assert abs(end / PICOSECONDS / max(theirs["ends_s"]) - 1) < 1e-6
-                count = len(scenario["flows"])
-                pairs.append((count / took_s, count / theirs["processor_s"]))
-            target = at_least(20) if hosts >= _TARGET_FROM else None
-            rows.append(
-                comparison(
-                    NAME, case, "flows carried", "flows/s", pairs, peer="SimGrid", target=target
-                )
-            )
+    for case, (pattern, hosts) in stand.each(CASES):
+        scenario = scenario_of(pattern, hosts, -(-flows // hosts), seed=1)
+        run(scenario)  # compiles
+        pairs = []
+        for _ in range(repeats):
+            theirs = run_simgrid([scenario])[0]
+            took_s, end = run(scenario)
+            assert abs(end / PICOSECONDS / max(theirs["ends_s"]) - 1) < 1e-6
+            count = len(scenario["flows"])
+            pairs.append((count / took_s, count / theirs["processor_s"]))
+        target = at_least(20) if hosts >= _TARGET_FROM else None
+        rows.append(
+            comparison(case, "flows carried", "flows/s", pairs, peer="SimGrid", target=target)
+        )
     return rows

@@ -6,7 +6,6 @@ does but learning.
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import replace
 from time import process_time
 from typing import TYPE_CHECKING, Final
@@ -18,6 +17,7 @@ from shoal.sim.training.simulation import simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
 from shoal_bench.rows import Row, at_most, figure
+from shoal_bench.stand import apart
 
 if TYPE_CHECKING:
     from shoal_bench.stand import Stand
@@ -43,16 +43,15 @@ def measure(stand: Stand) -> list[Row]:
         runs = []
         for _ in range(stand.choose(full=turns, quick=1)):
             stand.note(f"{workers} workers, {steps} steps", place, len(CASES))
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                runs.append(pool.apply(_simulate, (workers, steps)))
+            runs.append(apart(_simulate, workers, steps))
         case = f"{workers} workers, smart generator, {steps} steps each"
         rates = [made / took for made, took, _ in runs]
-        rows.append(figure(NAME, case, "steps simulated", "steps/s", rates))
+        rows.append(figure(case, "steps simulated", "steps/s", rates))
         if (workers, steps) == CASES[0][:2]:
             took_s = [took for _, took, _ in runs]
-            rows.append(figure(NAME, case, "processor time", "s", took_s, at_most(SECONDS_TARGET)))
+            rows.append(figure(case, "processor time", "s", took_s, at_most(SECONDS_TARGET)))
         memory_mb = [most for _, _, most in runs]
-        rows.append(figure(NAME, case, "most memory of the process", "MB", memory_mb))
+        rows.append(figure(case, "most memory of the process", "MB", memory_mb))
     return rows
 
 

@@ -21,16 +21,13 @@ from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import NEVER, QUEUES, Count
 from shoal.switching.topology import Materials, host_names, leaf_spine
 from shoal_bench import sim_packets
+from shoal_bench.sim_packets import GROUP, RATE, SHAPES
 
 if TYPE_CHECKING:
     from shoal.sim.network import Network
 
-RATE: Final = 10_000_000_000
 HOSTS: Final = 64
-LEAVES: Final = 8
-SPINES: Final = 8
-GROUP: Final = 8
-"""Hosts of which all but one send to that one."""
+LEAVES, SPINES = SHAPES[HOSTS]
 MARK_BYTES: Final = 100_000
 LIMIT_BYTES: Final = 600_000
 MESSAGE_BYTES: Final = 5_000_000

@@ -6,6 +6,7 @@ Knows no section and prints nothing.
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from shoal.errors import DataError
@@ -13,13 +14,13 @@ from shoal.jobs.pool import WorkerPool
 from shoal.workloads import load_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from shoal.workloads import Dataset
 
 Count = TypeVar("Count", int, float)
+T = TypeVar("T")
 
 
 class Stand:
@@ -49,12 +50,7 @@ class Stand:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.close_pool()
 
     def choose(self, *, full: Count, quick: Count) -> Count:
@@ -64,6 +60,12 @@ class Stand:
     def note(self, text: str, done: int, total: int) -> None:
         """Tell the user that part `done` + 1 of `total` begins."""
         self._on_progress(text, done / total)
+
+    def each(self, parts: Mapping[str, T]) -> Iterator[tuple[str, T]]:
+        """Yield the parts of a section with their names, and tell the user which one begins."""
+        for done, (name, part) in enumerate(parts.items()):
+            self.note(name, done, len(parts))
+            yield name, part
 
     def skip(self, text: str) -> None:
         """Record in one sentence what cannot be measured here, and why."""
@@ -93,3 +95,9 @@ class Stand:
             except DataError as error:
                 self._on_progress(f"{name} is not to be had ({error})", 0.0)
         return load_dataset(names[-1], self._data_directory)
+
+
+def apart(work: Callable[..., T], *arguments: object) -> T:
+    """Return what `work` finds in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.run import run_spec
 from shoal_bench.rows import Row, at_least, comparison
-from shoal_bench.runs import ONE_SLOW, describe, rate_of_others, small_job
+from shoal_bench.runs import ONE_SLOW, describe, in_turns, rate_of_others, small_job
 
 if TYPE_CHECKING:
     from shoal_bench.stand import Stand
@@ -31,26 +30,21 @@ def measure(stand: Stand) -> list[Row]:
     base = msgspec.structs.replace(
         base, max_seconds=stand.choose(full=10.0, quick=3.0), evaluation_samples=0
     )
-    pairs: dict[str, list[tuple[float, float]]] = {strategy: [] for strategy in STRATEGIES}
-    for repeat in range(repeats):
-        for number, strategy in enumerate(STRATEGIES):
-            done = repeat * len(STRATEGIES) + number
-            stand.note(f"{strategy}, {repeat + 1} of {repeats}", done, repeats * len(STRATEGIES))
-            spec = msgspec.structs.replace(base, strategy=strategy, seed=repeat)
-            slowed = msgspec.structs.replace(spec, slow=ONE_SLOW)
-            pool = stand.pool(base.workers)
-            equal, slow = (run_spec(pool, s, dataset).result for s in (spec, slowed))
-            pairs[strategy].append((rate_of_others(slow), rate_of_others(equal)))
     slowed = msgspec.structs.replace(base, slow=ONE_SLOW)
+    specs = [
+        msgspec.structs.replace(spec, strategy=strategy)
+        for strategy in STRATEGIES
+        for spec in (base, slowed)
+    ]
+    rates = in_turns(stand, dataset, specs, repeats, rate_of_others)
     return [
         comparison(
-            NAME,
             f"{strategy}, {describe(slowed)}",
             "speed of the others, with a slow one / without",
             "iterations/s",
-            pairs[strategy],
+            zip(slow, equal, strict=True),
             peer="equal workers",
             target=at_least(TARGET_RATIO) if strategy in TARGETED else None,
         )
-        for strategy in STRATEGIES
+        for strategy, equal, slow in zip(STRATEGIES, rates[::2], rates[1::2], strict=True)
     ]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.run import run_spec
 from shoal_bench.rows import Row, at_least, comparison
-from shoal_bench.runs import ONE_SLOW, describe, small_job
+from shoal_bench.runs import ONE_SLOW, describe, in_turns, small_job
 
 if TYPE_CHECKING:
+    from shoal.jobs.result import RunResult
     from shoal_bench.stand import Stand
 
 NAME = "straggler-time"
@@ -36,24 +36,20 @@ def measure(stand: Stand) -> list[Row]:
         stop_at_target=True,
         max_seconds=stand.choose(full=120.0, quick=40.0),
     )
-    pairs = []
-    for repeat in range(repeats):
-        seconds = []
-        for number, strategy in enumerate(("ripples", "all-reduce")):
-            stand.note(f"{strategy}, {repeat + 1} of {repeats}", 2 * repeat + number, 2 * repeats)
-            spec = msgspec.structs.replace(base, strategy=strategy, seed=repeat)
-            result = run_spec(stand.pool(base.workers), spec, dataset).result
-            seconds.append(result.time_to_target_seconds or result.duration_seconds)
-        pairs.append((seconds[0], seconds[1]))
+    specs = [msgspec.structs.replace(base, strategy=each) for each in ("ripples", "all-reduce")]
+    ours, theirs = in_turns(stand, dataset, specs, repeats, _seconds)
     return [
         comparison(
-            NAME,
             f"ripples, {describe(base)}, target {base.target:g}",
             "time to target, all-reduce / ripples",
             "s",
-            pairs,
+            zip(ours, theirs, strict=True),
             peer="all-reduce",
             inverse=True,
             target=at_least(TARGET_RATIO),
         )
     ]
+
+
+def _seconds(result: RunResult) -> float:
+    return result.time_to_target_seconds or result.duration_seconds

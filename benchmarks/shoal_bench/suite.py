@@ -40,6 +40,8 @@ from shoal_bench import (
 )
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from shoal_bench.rows import Row
     from shoal_bench.stand import Stand
 
@@ -66,144 +68,41 @@ class Section:
         return self.quick_s if quick else self.full_s
 
 
+def _of(module: ModuleType, summary: str, *, quick_s: float, full_s: float) -> Section:
+    """Return the section that `module` measures, under the name that it has there."""
+    return Section(module.NAME, summary, module.measure, quick_s, full_s)
+
+
 SYNC_SECTIONS = (
-    Section(
-        generator_rate.NAME,
-        "requests per second of the group generator",
-        generator_rate.measure,
-        quick_s=6,
-        full_s=40,
-    ),
-    Section(
-        control_service.NAME,
-        "the same as a service, over sockets",
-        control_service.measure,
-        quick_s=5,
-        full_s=60,
-    ),
-    Section(
-        ddp_step.NAME,
-        "step of all-reduce against PyTorch DDP",
-        ddp_step.measure,
-        quick_s=12,
-        full_s=50,
-    ),
-    Section(
-        peer_step.NAME, "step against other libraries", peer_step.measure, quick_s=30, full_s=80
-    ),
-    Section(
-        group_average.NAME,
-        "averaging in a group never used before",
-        group_average.measure,
-        quick_s=10,
-        full_s=50,
-    ),
-    Section(
-        large_exchange.NAME,
-        "iteration with a large model",
-        large_exchange.measure,
-        quick_s=50,
-        full_s=370,
-    ),
-    Section(
-        straggler_rate.NAME,
-        "speed beside a slow worker",
-        straggler_rate.measure,
-        quick_s=25,
-        full_s=440,
-    ),
-    Section(
-        straggler_time.NAME,
-        "time to accuracy beside a slow worker",
-        straggler_time.measure,
-        quick_s=30,
-        full_s=260,
-    ),
-    Section(
-        accuracy.NAME,
-        "accuracy of every strategy after equal steps",
-        accuracy.measure,
-        quick_s=27,
-        full_s=1200,
-    ),
-    Section(
-        contention.NAME,
-        "queues in AD-PSGD, staleness in servers",
-        contention.measure,
-        quick_s=25,
-        full_s=350,
-    ),
-    Section(
-        peer_straggler.NAME,
-        "other libraries beside a slow worker",
-        peer_straggler.measure,
-        quick_s=90,
-        full_s=940,
-    ),
+    _of(generator_rate, "requests per second of the group generator", quick_s=6, full_s=40),
+    _of(control_service, "the same as a service, over sockets", quick_s=5, full_s=60),
+    _of(ddp_step, "step of all-reduce against PyTorch DDP", quick_s=12, full_s=50),
+    _of(peer_step, "step against other libraries", quick_s=30, full_s=80),
+    _of(group_average, "averaging in a group never used before", quick_s=10, full_s=50),
+    _of(large_exchange, "iteration with a large model", quick_s=50, full_s=370),
+    _of(straggler_rate, "speed beside a slow worker", quick_s=25, full_s=440),
+    _of(straggler_time, "time to accuracy beside a slow worker", quick_s=30, full_s=260),
+    _of(accuracy, "accuracy of every strategy after equal steps", quick_s=27, full_s=1200),
+    _of(contention, "queues in AD-PSGD, staleness in servers", quick_s=25, full_s=350),
+    _of(peer_straggler, "other libraries beside a slow worker", quick_s=90, full_s=940),
 )
 """All sections of `shoal bench sync`, in the order in which they run."""
 
 SIM_SECTIONS = (
-    Section(
-        sim_engines.NAME,
-        "packets: engines side by side, transports, memory",
-        sim_engines.measure,
-        quick_s=60,
-        full_s=300,
+    _of(sim_engines, "packets: engines side by side, transports, memory", quick_s=60, full_s=300),
+    _of(
+        sim_dlcp, "an iteration of VGG-16 among 144 hosts, packet by packet", quick_s=30, full_s=240
     ),
-    Section(
-        sim_dlcp.NAME,
-        "an iteration of VGG-16 among 144 hosts, packet by packet",
-        sim_dlcp.measure,
-        quick_s=30,
-        full_s=240,
-    ),
-    Section(
-        sim_flows.NAME,
-        "flows that share links, in virtual time",
-        sim_flows.measure,
-        quick_s=10,
-        full_s=60,
-    ),
-    Section(
-        sim_ns3.NAME,
-        "packets, side by side with ns-3",
-        sim_ns3.measure,
-        quick_s=90,
-        full_s=260,
-    ),
-    Section(
-        sim_simgrid.NAME,
-        "flows, side by side with SimGrid",
-        sim_simgrid.measure,
-        quick_s=60,
-        full_s=170,
-    ),
-    Section(
-        sim_training.NAME,
-        "steps of 1,024 virtual workers",
-        sim_training.measure,
-        quick_s=10,
-        full_s=300,
-    ),
+    _of(sim_flows, "flows that share links, in virtual time", quick_s=10, full_s=60),
+    _of(sim_ns3, "packets, side by side with ns-3", quick_s=90, full_s=260),
+    _of(sim_simgrid, "flows, side by side with SimGrid", quick_s=60, full_s=170),
+    _of(sim_training, "steps of 1,024 virtual workers", quick_s=10, full_s=300),
 )
 """What `shoal bench sim` measures."""
 
 TRANSPORT_SECTIONS = (
-    Section(
-        loopback.NAME,
-        "Shoal's transport against gloo, over loopback",
-        loopback.measure,
-        quick_s=25,
-        full_s=60,
-    ),
-    Section(
-        gpu_sums.NAME,
-        "the same with tensors on a GPU",
-        gpu_sums.measure,
-        quick_s=60,
-        full_s=120,
-    ),
+    _of(loopback, "Shoal's transport against gloo, over loopback", quick_s=25, full_s=60),
+    _of(gpu_sums, "the same with tensors on a GPU", quick_s=60, full_s=120),
     Section(
         shaped.CLEAN,
         "all-reduce among emulated hosts with shaped ports",
@@ -211,13 +110,7 @@ TRANSPORT_SECTIONS = (
         quick_s=40,
         full_s=280,
     ),
-    Section(
-        shared_hosts.NAME,
-        "all-reduce where ranks share hosts",
-        shared_hosts.measure,
-        quick_s=40,
-        full_s=240,
-    ),
+    _of(shared_hosts, "all-reduce where ranks share hosts", quick_s=40, full_s=240),
     Section(
         shaped.LOSS,
         "all-reduce among emulated hosts with random loss",
@@ -225,33 +118,11 @@ TRANSPORT_SECTIONS = (
         quick_s=50,
         full_s=2_600,
     ),
-    Section(
-        incast.NAME,
-        "many hosts push to one through a small buffer",
-        incast.measure,
-        quick_s=80,
-        full_s=240,
-    ),
-    Section(
-        overlap.NAME,
-        "steps that go on behind the next forward pass",
-        overlap.measure,
-        quick_s=50,
-        full_s=120,
-    ),
-    Section(
-        transport_memory.NAME,
-        "memory of a rank beyond its tensors",
-        transport_memory.measure,
-        quick_s=60,
-        full_s=150,
-    ),
-    Section(
-        switch_rate.NAME,
-        "packets per second through the lab's software switch",
-        switch_rate.measure,
-        quick_s=60,
-        full_s=375,
+    _of(incast, "many hosts push to one through a small buffer", quick_s=80, full_s=240),
+    _of(overlap, "steps that go on behind the next forward pass", quick_s=50, full_s=120),
+    _of(transport_memory, "memory of a rank beyond its tensors", quick_s=60, full_s=150),
+    _of(
+        switch_rate, "packets per second through the lab's software switch", quick_s=60, full_s=375
     ),
 )
 """All sections of `shoal bench transport`."""

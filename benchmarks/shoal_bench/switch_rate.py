@@ -17,10 +17,10 @@ from shoal.lab.check.load import Ladder, LoadTest, Step, climb
 from shoal.lab.network.fabric import why_not
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
-from shoal_bench.rows import Row, at_least, at_most, figure
+from shoal_bench.rows import Row, Target, at_least, at_most, figure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shoal_bench.stand import Stand
 
@@ -91,46 +91,22 @@ def rows_of(
     """
     held = [step.offered if step.is_right(0.5) else 0.0 for step in steps]
     carried = [ladder.carried for ladder in ladders]
+    per_core = [1 / seconds for seconds in backlogs_s]
     rate, at_held = "packets/s", "at the load held"
+    bare = "what one core would carry: packets per second of processor time"
+
+    def of_steps(
+        metric: str, unit: str, value_of: Callable[[Step], float], target: Target | None = None
+    ) -> Row:
+        return figure(case, metric, unit, [value_of(step) for step in steps], target)
+
+    rate_most, delay_most = at_most(100 * RATE_TOLERANCE), at_most(1e3 * DELAY_TOLERANCE_S)
     return [
-        figure(NAME, case, "load held: rate and delay", rate, held, at_least(RATE_TARGET)),
-        figure(NAME, case, "load carried: rate alone", rate, carried),
-        figure(
-            NAME,
-            case,
-            f"rate error {at_held}",
-            "%",
-            [100 * abs(step.rate_error) for step in steps],
-            at_most(100 * RATE_TOLERANCE),
-        ),
-        figure(
-            NAME,
-            case,
-            f"delay error {at_held}, median",
-            "ms",
-            [1e3 * step.p50_error_s for step in steps],
-            at_most(1e3 * DELAY_TOLERANCE_S),
-        ),
-        figure(
-            NAME,
-            case,
-            f"delay error {at_held}, p99",
-            "ms",
-            [1e3 * step.p99_error_s for step in steps],
-        ),
-        figure(
-            NAME,
-            case,
-            f"the switch late by at most, {at_held}",
-            "ms",
-            [1e3 * step.lateness_s for step in steps],
-        ),
-        figure(
-            NAME,
-            case,
-            "what one core would carry: packets per second of processor time",
-            rate,
-            [1 / seconds for seconds in backlogs_s],
-            at_least(RATE_TARGET),
-        ),
+        figure(case, "load held: rate and delay", rate, held, at_least(RATE_TARGET)),
+        figure(case, "load carried: rate alone", rate, carried),
+        of_steps(f"rate error {at_held}", "%", lambda s: 100 * abs(s.rate_error), rate_most),
+        of_steps(f"delay error {at_held}, median", "ms", lambda s: 1e3 * s.p50_error_s, delay_most),
+        of_steps(f"delay error {at_held}, p99", "ms", lambda s: 1e3 * s.p99_error_s),
+        of_steps(f"the switch late by at most, {at_held}", "ms", lambda s: 1e3 * s.lateness_s),
+        figure(case, bare, rate, per_core, at_least(RATE_TARGET)),
     ]

@@ -65,19 +65,10 @@ def rows_of(case: str, megabytes: int, by_rank: list[Looks]) -> list[Row]:
 
     target = at_most(FIXED_TARGET_MB + SHARE_TARGET * megabytes)
     return [
-        figure(
-            NAME,
-            case,
-            "memory per rank beyond the tensor",
-            "MB",
-            growth("before", "worked"),
-            target,
-        ),
-        figure(NAME, case, "of it, modules imported", "MB", growth("before", "imported")),
-        figure(
-            NAME, case, "of it, compiled code, tables, sockets", "MB", growth("imported", "opened")
-        ),
-        figure(NAME, case, "of it, for the sums", "MB", growth("opened", "worked")),
+        figure(case, "memory per rank beyond the tensor", "MB", growth("before", "worked"), target),
+        figure(case, "of it, modules imported", "MB", growth("before", "imported")),
+        figure(case, "of it, compiled code, tables, sockets", "MB", growth("imported", "opened")),
+        figure(case, "of it, for the sums", "MB", growth("opened", "worked")),
     ]
 
 

@@ -11,11 +11,12 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -25,9 +26,9 @@ from shoal.carriers.transports import LossOptions
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.lab.network.interfaces import INTERFACE
 from shoal.lab.network.namespaces import inside
-from shoal.session.card_exchange import over_board
 from shoal.session.open_transport import open_engine
 from shoal_bench.emulated_network import UDP_BYTES, Host
+from shoal_bench.loopback import DEADLINE_S, cards_of
 
 if TYPE_CHECKING:
     from shoal.jobs.worker import WorkerContext
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 GLOO: Final = "gloo"
 """Name of the contender that is not ours."""
 
-_DEADLINE_S: Final = 60.0
 _LEAD_NS: Final = 10_000_000
 """From agreeing on the beginning of a round to it: meanwhile queues of the last one run empty."""
 
@@ -88,21 +88,12 @@ def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[EmulatedWorke
     session = context.session
     host = hosts[session.rank]
     variables = {"GLOO_SOCKET_IFNAME": INTERFACE, "SHOAL_BIND": host.address}
-    with inside(host.path), _environment(variables):
-        gloo = dist.new_group(backend="gloo", timeout=timedelta(seconds=_DEADLINE_S))
+    with inside(host.path), patch.dict(os.environ, variables):
+        gloo = dist.new_group(backend="gloo", timeout=timedelta(seconds=DEADLINE_S))
         assert isinstance(gloo, dist.ProcessGroup)
         try:
             engine = open_engine(
-                session.rank,
-                session.world_size,
-                over_board(
-                    session.facts,
-                    session.rank,
-                    session.world_size,
-                    _DEADLINE_S,
-                    name=session.next_run_name(),
-                ),
-                deadline_s=_DEADLINE_S,
+                session.rank, session.world_size, cards_of(session), deadline_s=DEADLINE_S
             )
             try:
                 yield EmulatedWorker(context, engine, gloo)
@@ -111,20 +102,6 @@ def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[EmulatedWorke
                 engine.close()
         finally:
             dist.destroy_process_group(gloo)
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def all_reduce_rounds(

@@ -17,8 +17,9 @@ pytest.importorskip("torch")
 
 from shoal.session.warm_up import load_transport
 from shoal_bench.cluster.contenders import Contender
-from shoal_bench.cluster.job import Runner
-from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
+from shoal_bench.cluster.job import run_job
+from shoal_bench.cluster.scenarios import SCENARIOS
+from shoal_bench.cluster.suite import Part
 from shoal_bench.cluster.task import Task
 from shoal_bench.peers.ddp import DDP
 from shoal_bench.peers.ours import Shoal
@@ -42,7 +43,6 @@ TASK = Task(
     looks=10,
     judged_samples=300,
 )
-RUNNER = Runner(TASK)
 MOST_STEPS = TASK.seconds * 1000 / TASK.compute_ms
 CLOSE = 0.2
 """Farther than a step moves a model, nearer than two get to each other that train alone."""
@@ -54,8 +54,8 @@ def _compiled() -> None:
     load_transport()
 
 
-def scenario(name: str) -> Scenario:
-    return next(each for each in SCENARIOS if each.name == name)
+def part(scenario: str, contender: Contender) -> Part:
+    return Part(next(each for each in SCENARIOS if each.name == scenario), contender, 0, TASK)
 
 
 class Broken(PooledLibrary):
@@ -112,7 +112,7 @@ def no_process_is_left() -> bool:
     ids=lambda each: each.name,
 )
 def test_both_sides_train_through_the_same_lossy_fabric(contender: Contender) -> None:
-    result = RUNNER.run(scenario("loss-1"), contender, 0).figures
+    result = run_job(part("loss-1", contender)).figures
     assert result is not None
     assert result.steps[0] > 1
     assert max(result.steps) - min(result.steps) <= 1  # lock step: one may be cut off in its last
@@ -128,7 +128,7 @@ def test_both_sides_train_through_the_same_lossy_fabric(contender: Contender) ->
 
 
 def test_a_slow_worker_that_nobody_waits_for_is_slow_alone() -> None:
-    result = RUNNER.run(scenario("slow-worker-5x"), Contender("apart", Speaking()), 0).figures
+    result = run_job(part("slow-worker-5x", Contender("apart", Speaking()))).figures
     assert result is not None
     fast, slow = result.steps
     assert 0 < slow <= MOST_STEPS / 5
@@ -139,22 +139,22 @@ def test_a_slow_worker_that_nobody_waits_for_is_slow_alone() -> None:
 
 
 def test_a_worker_that_fails_ends_the_job_with_its_reason() -> None:
-    outcome: Outcome = RUNNER.run(scenario("clean"), Contender("broken", Broken()), 0)
+    outcome: Outcome = run_job(part("clean", Contender("broken", Broken())))
     assert outcome.failed == "Worker 1: the third step is too much"
     assert outcome.figures is None
     assert no_process_is_left()
 
 
 def test_tcp_that_the_kernel_lacks_is_skipped_with_its_name() -> None:
-    outcome = RUNNER.run(scenario("clean"), Contender("none", DDP(), "no-such-tcp"), 0)
+    outcome = run_job(part("clean", Contender("none", DDP(), "no-such-tcp")))
     assert "no-such-tcp" in outcome.skipped
 
 
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
     program = (
         "import test_cluster_jobs as t\n"
-        "t.RUNNER.run(t.scenario('clean'), t.Contender('apart', t.Speaking()), 0,"
-        " lambda _s: print('training', flush=True))\n"
+        "t.run_job(t.part('clean', t.Contender('apart', t.Speaking())),"
+        " on_tick=lambda _s: print('training', flush=True))\n"
     )
     launcher = subprocess.Popen(
         [sys.executable, "-c", program],

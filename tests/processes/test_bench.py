@@ -26,14 +26,14 @@ from typer.testing import CliRunner
 
 from patience import communicate
 from shoal.errors import ResourceError, UsageError
-from shoal_bench import control_service, ddp_step, group_average, overlap, transport_memory
+from shoal_bench import control_service, group_average, overlap, transport_memory
 from shoal_bench.cli.bench import bench_app
 from shoal_bench.peers.all_libraries import LIBRARIES
 from shoal_bench.peers.ddp import DDP
 from shoal_bench.peers.hivemind import Hivemind, Swarm
-from shoal_bench.peers.library import RateJob, StepJob
+from shoal_bench.peers.library import CYCLE, RateJob, StepJob
 from shoal_bench.peers.ours import Shoal
-from shoal_bench.peers.pooled import CYCLE, PooledLibrary, Seat
+from shoal_bench.peers.pooled import PooledLibrary, Seat
 from shoal_bench.peers.torchft import TorchFTDiLoCo
 from shoal_bench.perceptron import batch_of, local_optimizer, perceptron, training_step
 from shoal_bench.stand import Stand
@@ -132,8 +132,7 @@ def test_steps_of_two_libraries_come_in_pairs(stand: Stand) -> None:
     pairs = POOLED[0].step_pairs(stand, StepJob(WORKERS, WIDTH, repeats=3))
     assert len(pairs) == 3
     assert all(ours > 0 and theirs > 0 for ours, theirs in pairs)
-    by_rank = stand.pool(WORKERS).call(ddp_step.alternate, WIDTH, 4)
-    assert [len(of_rank) for of_rank in by_rank] == [4] * WORKERS
+    assert len(POOLED[0].step_pairs(stand, StepJob(WORKERS, WIDTH, repeats=4, cycle=1))) == 4
 
 
 def both_sides(context: WorkerContext, case: overlap.Case) -> list[tuple[str, Tensor]]:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from shoal.cli.options import require_writable
 from shoal.cli.parts_progress import PartsProgress
 from shoal.errors import ShoalError, UsageError
 from shoal.report.terminal_table import output_console
@@ -121,8 +119,7 @@ def cluster(
 
     They are slow, lossy or shared, or a worker is slow.
     """
-    from shoal_bench.cli.bench_cluster import run_plan
-    from shoal_bench.cli.bench_trials import run_studies
+    from shoal_bench.cli.bench_cluster import run_plan, run_studies
     from shoal_bench.cluster.suite import make_plan
     from shoal_bench.cluster.trials.ripples import RIPPLES
     from shoal_bench.cluster.trials.ripples import names as ripples_names
@@ -150,13 +147,14 @@ def _run(
     ns3: Path | None = None,
 ) -> None:
     """Measure the chosen sections, keep the file up to date and print the rows."""
+    from shoal_bench.bench_file import BenchFile, open_file, read_bench_file
     from shoal_bench.suite import choose_sections
     from shoal_bench.table import print_rows
 
     if resume and json is None:
         raise UsageError("--resume continues a file: give it with --json.")
     wanted = chosen = choose_sections(suite, only)
-    file = _open(json)
+    file = open_file(json, BenchFile, read_bench_file)
     if resume:
         done = {row.bench for row in file.rows if quick or not row.quick}
         chosen = [section for section in wanted if section.name not in done]
@@ -167,29 +165,14 @@ def _run(
         raise failures[0]
 
 
-def _open(path: Path | None) -> BenchFile:
-    """Return what `path` holds already, or an empty file; make sure it can be written."""
-    from shoal.jobs.environment import describe_environment
-    from shoal_bench.bench_file import BenchFile, read_bench_file
-
-    require_writable(path)
-    if path is not None and path.exists():
-        return read_bench_file(path)
-    return BenchFile(environment=describe_environment())
-
-
 def _measure(
-    sections: list[Section],
-    file: BenchFile,
-    path: Path | None,
-    *,
-    quick: bool,
-    ns3: Path | None,
+    sections: list[Section], file: BenchFile, path: Path | None, *, quick: bool, ns3: Path | None
 ) -> tuple[BenchFile, list[ShoalError]]:
     """Measure `sections` one after the other; a failure ends its section, not the suite."""
     from shoal.jobs.environment import describe_environment
     from shoal.workloads.cache import default_cache_dir
     from shoal_bench.bench_file import write_bench_file
+    from shoal_bench.rows import of_section
     from shoal_bench.stand import Stand
 
     failures: list[ShoalError] = []
@@ -208,7 +191,7 @@ def _measure(
                 progress.say(f"{section.name} failed: {error}")
                 stand.close_pool()
                 continue
-            rows = [msgspec.structs.replace(row, quick=quick) for row in measured]
+            rows = of_section(section.name, measured, quick=quick)
             skipped = _take_skipped(stand, section, progress)
             file = file.merged(describe_environment(), section.name, rows, skipped)
             if path is not None:

@@ -1,18 +1,24 @@
-"""`shoal bench cluster`: its file, its progress and its table."""
+"""`shoal bench cluster`: its jobs and its trials, their file, progress and tables."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from shoal.cli.options import require_writable
 from shoal.cli.parts_progress import PartsProgress
-from shoal.errors import ResourceError
+from shoal.errors import ResourceError, UsageError
+from shoal.report.terminal_table import output_console
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from shoal_bench.cluster.cluster_file import ClusterFile
-    from shoal_bench.cluster.suite import Plan
+    from shoal_bench.cluster.outcome import Outcome
+    from shoal_bench.cluster.suite import Part, Plan
+    from shoal_bench.cluster.trials.figures import Trial
+    from shoal_bench.cluster.trials.studies import TrialPart
+
+P = TypeVar("P", "Part", "TrialPart")
 
 
 def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None:
@@ -20,41 +26,87 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
 
     Raises `ResourceError` where there can be no emulated network.
     """
-    from shoal.jobs.environment import describe_environment
-    from shoal.lab.network.fabric import why_not
-    from shoal.report.terminal_table import output_console
-    from shoal.session.warm_up import load_transport
     from shoal.workloads.cache import default_cache_dir
-    from shoal_bench.cluster.cluster_file import write_cluster_file
-    from shoal_bench.cluster.job import Runner
-    from shoal_bench.cluster.suite import left_to_do, run_jobs, with_rows
+    from shoal_bench.cluster.job import run_job
+    from shoal_bench.cluster.suite import left_to_do, with_rows
     from shoal_bench.cluster.verdict import is_headline
     from shoal_bench.table import print_rows
+
+    file = _open_file(path)
+    jobs = plan.jobs() if again else left_to_do(plan, file)
+
+    def run(job: Part, progress: PartsProgress) -> Outcome:
+        def on_tick(elapsed_s: float) -> None:
+            progress.note(job.summary, elapsed_s / job.seconds(quick=quick))
+
+        return run_job(job, default_cache_dir(), on_tick)
+
+    file = _go_through(jobs, file, path, run, quick=quick)
+    print_rows([row for row in with_rows(file).rows if is_headline(row)], output_console())
+
+
+def run_studies(
+    studies: Collection[str], path: Path | None, *, quick: bool, again: bool, repeats: int | None
+) -> None:
+    """Make the trials that `studies`, or cases of them, have left; print their ratios.
+
+    The file is kept up to date meanwhile. Raises `ResourceError` where there can be no emulated
+    network, and `UsageError` if nothing of them is for a quick look.
+    """
+    from shoal.workloads.cache import default_cache_dir
+    from shoal_bench.cluster.trials.studies import left_to_try, make_trials
+    from shoal_bench.cluster.trials.trial import run_trial
+    from shoal_bench.cluster.trials.verdict import rows_of_trials
+    from shoal_bench.table import print_rows
+
+    file = _open_file(path)
+    parts = make_trials(studies, quick=quick, repeats=repeats)
+    if not parts:
+        raise UsageError(f"{', '.join(studies)}: too long for a quick look; leave --quick out.")
+    left = parts if again else left_to_try(parts, file)
+
+    def run(part: TrialPart, _progress: PartsProgress) -> Trial:
+        return run_trial(part.key, part.variant, default_cache_dir())
+
+    file = _go_through(left, file, path, run, quick=quick)
+    cases = {part.key.case for part in parts}
+    chosen = [trial for trial in file.trials if trial.key.case in cases]
+    print_rows(rows_of_trials(chosen), output_console())
+
+
+def _go_through(
+    parts: Sequence[P],
+    file: ClusterFile,
+    path: Path | None,
+    run: Callable[[P, PartsProgress], Outcome | Trial],
+    *,
+    quick: bool,
+) -> ClusterFile:
+    """Make all parts, write the file after each of them, and return it."""
+    from shoal.jobs.environment import describe_environment
+    from shoal.session.warm_up import load_transport
+    from shoal_bench.bench_file import write_bench_file
+    from shoal_bench.cluster.suite import run_parts
+
+    def save(file: ClusterFile) -> None:
+        if path is not None:
+            write_bench_file(path, file)
+
+    with PartsProgress(parts, quick=quick) as progress:
+        if parts:
+            load_transport()  # compiles it where that has not been done
+        return run_parts(
+            parts, file, lambda part: run(part, progress), progress, save, describe_environment
+        )
+
+
+def _open_file(path: Path | None) -> ClusterFile:
+    """Return what `path` holds already, or an empty file; make sure that the work can be done."""
+    from shoal.lab.network.fabric import why_not
+    from shoal_bench.bench_file import open_file
+    from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
 
     reason = why_not()
     if reason is not None:
         raise ResourceError(reason)
-    file = open_file(path)
-    runner = Runner(plan.task, default_cache_dir())
-    jobs = plan.jobs() if again else left_to_do(plan, file, runner)
-
-    def save(file: ClusterFile) -> None:
-        if path is not None:
-            write_cluster_file(path, file)
-
-    with PartsProgress(jobs, quick=quick) as progress:
-        if jobs:
-            load_transport()  # compiles it where that has not been done
-        file = run_jobs(jobs, file, runner, progress, save, describe_environment)
-    print_rows([row for row in with_rows(file).rows if is_headline(row)], output_console())
-
-
-def open_file(path: Path | None) -> ClusterFile:
-    """Return what `path` holds already, or an empty file; make sure it can be written."""
-    from shoal.jobs.environment import describe_environment
-    from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
-
-    require_writable(path)
-    if path is not None and path.exists():
-        return read_cluster_file(path)
-    return ClusterFile(environment=describe_environment())
+    return open_file(path, ClusterFile, read_cluster_file)

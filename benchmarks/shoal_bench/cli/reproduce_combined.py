@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from shoal.cli.sweeping import (
-    JobsOption,
-    RayOption,
-    RunsOption,
-    SeedsOption,
-    Sweeping,
-    parse_seeds,
-)
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.result import Environment
-from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
+from shoal.report.charts import Bar, BarPanel, LinePanel, draw_charts
 from shoal_bench.cli.reproducing import (
     JsonOption,
     PlotOption,
     check_files,
     hand_over,
+    line_of,
     origin,
-    table_of,
+    report_of,
+    table_across,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
-    from shoal_bench.reproduce.combined import Condition, Found
+    from shoal_bench.reproduce.combined import Carrier, Combination, Condition, Found
 
 _SEEDS = "1"
 _SLOTS = (3, 4, 0)
@@ -41,18 +33,6 @@ _CAVEAT = (
     "DeepFM's clock is an estimate, links of 10 Gbit/s and racks 4:1 are assumed; software costs"
     " nothing: compare who wins and by about how much."
 )
-
-
-class CombinedReport(msgspec.Struct, frozen=True):
-    """The combinations, for files."""
-
-    scenarios: dict[str, str]
-    """Every file that is a part of a scenario."""
-
-    seeds: tuple[int, ...]
-    environment: Environment
-    found: list[Any]
-    """Each combination with every seed, in turn."""
 
 
 def combined(
@@ -70,120 +50,89 @@ def combined(
     """
     from shoal.sim.training.outcome import Outcome
     from shoal_bench.reproduce import combined as beyond
-    from shoal_bench.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _SEEDS)
     whole = [(each, seed) for each in beyond.combinations(quick=quick) for seed in repeats]
     made = Sweeping(jobs, ray, runs).make([beyond.run_of(*each) for each in whole], Outcome)
     found = [beyond.found_of(each, done) for (each, _), done in zip(whole, made, strict=True)]
+    by_what: dict[Combination, list[Found]] = {}
+    for each in found:
+        by_what.setdefault(each.combination, []).append(each)
     names = sorted({name for each, _ in whole for name in beyond.files(each.scale)})
     made_of = origin(names, repeats)
-
-    def report() -> CombinedReport:
-        texts = {name: scenario_text(name) for name in names}
-        return CombinedReport(texts, repeats, describe_environment(), found)
-
     hand_over(
-        [_table(found)],
+        [_table(by_what)],
         made_of,
         _CAVEAT,
         json=json,
-        report=report,
+        report=lambda: report_of(names, repeats, found=found),
         plot=plot,
-        drawing=lambda: _figures(found, made_of),
+        drawing=lambda: _figures(by_what, made_of),
     )
 
 
-def _table(found: Sequence[Found]) -> Table:
-    conditions = list(dict.fromkeys(each.combination.condition.name for each in found))
-    table = table_of(
+def _table(by_what: Mapping[Combination, Sequence[Found]]) -> Table:
+    return table_across(
         "Virtual ms per step (share of what may get lost that was lost)",
-        ("workers", "synchronised by", "carried by", *conditions),
-        words=3,
+        ("workers", "synchronised by", "carried by"),
+        (
+            ((what.scale, what.strategy, what.carrier.name), what.condition.name, _cell(of_seeds))
+            for what, of_seeds in by_what.items()
+        ),
+        missing="-",
     )
-    rows: dict[tuple[str, str, str], dict[str, list[Found]]] = {}
-    for each in found:
-        what = each.combination
-        cells = rows.setdefault((what.scale, what.strategy, what.carrier.name), {})
-        cells.setdefault(what.condition.name, []).append(each)
-    for (scale, strategy, carrier), cells in rows.items():
-        table.add_row(
-            scale, strategy, carrier, *(_cell(cells.get(name, ())) for name in conditions)
-        )
-    return table
 
 
 def _cell(of_seeds: Sequence[Found]) -> str:
-    if not of_seeds:
-        return "-"
     lost = [each.lost_share for each in of_seeds if each.lost_share is not None]
     share = f" ({sum(lost) / len(lost):.1%})" if lost else ""
     return f"{_mean_ms(of_seeds):.1f}{share}"
 
 
-def _mean_ms(of_seeds: Sequence[Found]) -> float:
-    return sum(each.step_ms for each in of_seeds) / len(of_seeds)
+def _mean_ms(of_seeds: Sequence[Found]) -> float | None:
+    return sum(each.step_ms for each in of_seeds) / len(of_seeds) if of_seeds else None
 
 
-def _figures(found: Sequence[Found], made_of: str) -> str:
+def _figures(by_what: Mapping[Combination, Sequence[Found]], made_of: str) -> str:
     """Lines over the loss where more than one was simulated, bars for everything else."""
-    scales = list(dict.fromkeys(each.combination.scale for each in found))
-    strategies = list(dict.fromkeys(each.combination.strategy for each in found))
+    from shoal_bench.reproduce.combined import CARRIERS, Combination
+
+    def step_ms(strategy: str, carrier: Carrier, scale: str, condition: Condition) -> float | None:
+        return _mean_ms(by_what.get(Combination(strategy, carrier, scale, condition), ()))
+
+    def lines(strategy: str, scale: str, losses: Sequence[Condition]) -> LinePanel:
+        values = [
+            line_of(each.name, slot, [step_ms(strategy, each, scale, loss) for loss in losses])
+            for each, slot in zip(CARRIERS, _SLOTS, strict=True)
+        ]
+        title, places = f"{strategy}, {scale} workers", [each.name for each in losses]
+        return LinePanel(title, "virtual ms per step", "on every link", places, values)
+
+    def bars(strategy: str, scale: str, condition: Condition) -> BarPanel:
+        values = [
+            Bar(
+                each.name.replace(" may get lost", ""),  # what there is room for
+                slot,
+                step_ms(strategy, each, scale, condition),
+                instead="not simulated",
+            )
+            for each, slot in zip(CARRIERS, _SLOTS, strict=True)
+        ]
+        title, unit = f"{strategy}, {scale} workers", f"virtual ms per step; {condition.name}"
+        return BarPanel(title, unit, values)
+
+    strategies = list(dict.fromkeys(each.strategy for each in by_what))
     rows: list[list[BarPanel | LinePanel]] = []
-    for scale in scales:
-        there = [each for each in found if each.combination.scale == scale]
-        conditions = list(dict.fromkeys(each.combination.condition for each in there))
+    for scale in dict.fromkeys(each.scale for each in by_what):
+        conditions = list(dict.fromkeys(e.condition for e in by_what if e.scale == scale))
         losses = [each for each in conditions if each.slowdown == 1]
         if len(losses) > 1:
-            rows.append([_lines(strategy, losses, there) for strategy in strategies])
+            rows.append([lines(strategy, scale, losses) for strategy in strategies])
         rows += [
-            [_bars(strategy, condition, there) for strategy in strategies]
+            [bars(strategy, scale, condition) for strategy in strategies]
             for condition in conditions
             if len(losses) == 1 or condition not in losses
         ]
     description = "Every synchronisation over every transport, milliseconds per step"
     return draw_charts(rows, description, [made_of, _CAVEAT])
-
-
-def _lines(strategy: str, losses: Sequence[Condition], found: Sequence[Found]) -> LinePanel:
-    lines = []
-    for name, slot in _slots().items():
-        values = [_step_ms(found, strategy, name, each) for each in losses]
-        lines.append(Line(name, slot, values, [None] * len(values), instead="not simulated"))
-    title = f"{strategy}, {found[0].combination.scale} workers"
-    places = [each.name for each in losses]
-    return LinePanel(title, "virtual ms per step", "on every link", places, lines)
-
-
-def _bars(strategy: str, condition: Condition, found: Sequence[Found]) -> BarPanel:
-    bars = [
-        Bar(
-            name.replace(" may get lost", ""),  # what there is room for
-            slot,
-            _step_ms(found, strategy, name, condition),
-            instead="not simulated",
-        )
-        for name, slot in _slots().items()
-    ]
-    title = f"{strategy}, {found[0].combination.scale} workers"
-    return BarPanel(title, f"virtual ms per step; {condition.name}", bars)
-
-
-def _slots() -> dict[str, int]:
-    from shoal_bench.reproduce.combined import CARRIERS
-
-    return {each.name: slot for each, slot in zip(CARRIERS, _SLOTS, strict=True)}
-
-
-def _step_ms(
-    found: Sequence[Found], strategy: str, carrier: str, condition: Condition
-) -> float | None:
-    of_seeds = [
-        each
-        for each in found
-        if each.combination.strategy == strategy
-        and each.combination.carrier.name == carrier
-        and each.combination.condition == condition
-    ]
-    return _mean_ms(of_seeds) if of_seeds else None

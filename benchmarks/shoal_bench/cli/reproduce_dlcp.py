@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from shoal.cli.sweeping import (
-    JobsOption,
-    RayOption,
-    RunsOption,
-    SeedsOption,
-    Sweeping,
-    parse_seeds,
-)
+from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
 from shoal.errors import UsageError
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.result import Environment
 from shoal.report.charts import Bar, BarPanel, draw_charts
 from shoal.sweeps import with_deviation
 from shoal_bench.cli.reproducing import (
@@ -29,6 +20,7 @@ from shoal_bench.cli.reproducing import (
     hand_over,
     load_data,
     origin,
+    report_of,
     table_of,
 )
 
@@ -57,23 +49,6 @@ _SLOTS = {
 }
 
 
-class DLCPReport(msgspec.Struct, frozen=True):
-    """DLCP's comparison, for files."""
-
-    scenarios: dict[str, str]
-    """Every file that is a part of a scenario."""
-
-    seeds: tuple[int, ...]
-    """Of what is learnt; times are those of the first one."""
-
-    environment: Environment
-    trials: list[Any]
-    """Each with what was measured."""
-
-    learned: list[Any]
-    claims: list[Any]
-
-
 def dlcp(
     quick: Annotated[bool, typer.Option("--quick", help="16 hosts, one model: minutes.")] = False,
     only: Annotated[
@@ -98,7 +73,6 @@ def dlcp(
     from shoal_bench.reproduce import dlcp as paper
     from shoal_bench.reproduce.dlcp_claims import claims as claims_of
     from shoal_bench.reproduce.learning import Learned
-    from shoal_bench.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _QUICK_SEEDS if quick else _SEEDS)
@@ -122,14 +96,13 @@ def dlcp(
     files |= {"dlcp-lossy.toml"} if whole.tolerances else set()
     made_of = f"{origin(files, repeats)} Times are those of the first seed."
 
-    def report() -> DLCPReport:
-        return DLCPReport(
-            {name: scenario_text(name) for name in sorted(files)},
+    def report() -> dict[str, object]:
+        return report_of(
+            sorted(files),
             repeats,
-            describe_environment(),
-            [{"trial": trial, "measured": measured[trial]} for trial in trials],
-            [{"tolerance": t, "loss": loss, "final": s} for (t, loss), s in learned.items()],
-            found,
+            trials=[{"trial": trial, "measured": measured[trial]} for trial in trials],
+            learned=[{"tolerance": t, "loss": x, "final": s} for (t, x), s in learned.items()],
+            claims=found,
         )
 
     hand_over(
@@ -183,7 +156,7 @@ def _step_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Me
         each = measured[trial]
         table.add_row(
             trial.job,
-            _sync_words(trial),
+            trial.servers_words,
             trial.rival.name,
             timeout_words(trial),
             f"{trial.loss:.2%}" if trial.loss else "",
@@ -191,12 +164,6 @@ def _step_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Me
             f"{each.flow_p99_ms:.2f}",
         )
     return table
-
-
-def _sync_words(trial: Trial) -> str:
-    if trial.sync == "all-reduce":
-        return "all-reduce"
-    return f"{trial.servers} server" if trial.servers else "servers on all hosts"
 
 
 def _tolerance_table(plan: Plan, learned: Mapping[tuple[Tolerance, float], Spread]) -> Table:
@@ -223,7 +190,10 @@ def _figures(
                     if each.cluster == cluster and each.is_usual
                 ],
             )
-            for what, value in (("Mean time", _mean_time), ("99th percentile", _tail))
+            for what, value in (
+                ("Mean time", attrgetter("flow_ms")),
+                ("99th percentile", attrgetter("flow_p99_ms")),
+            )
         ]
         for cluster in clusters
     ]
@@ -243,14 +213,6 @@ def _figures(
     rows = [*flows, *(steps[place : place + 2] for place in range(0, len(steps), 2))]
     description = claims_sentence("DLCP", claims)
     return draw_charts(rows, description, [made_of, _CAVEAT])
-
-
-def _mean_time(each: Measured) -> float:
-    return each.flow_ms
-
-
-def _tail(each: Measured) -> float:
-    return each.flow_p99_ms
 
 
 def _slot(trial: Trial) -> int:

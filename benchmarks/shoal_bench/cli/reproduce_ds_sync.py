@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from shoal.cli.sweeping import (
-    JobsOption,
-    RayOption,
-    RunsOption,
-    SeedsOption,
-    Sweeping,
-    parse_seeds,
-)
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.result import Environment
-from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
+from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
+from shoal.report.charts import Bar, BarPanel, LinePanel, draw_charts
 from shoal.sweeps import with_deviation, with_interval
 from shoal_bench.cli.reproducing import (
     CAVEAT,
@@ -29,8 +19,11 @@ from shoal_bench.cli.reproducing import (
     claims_sentence,
     claims_table,
     hand_over,
+    line_of,
     load_data,
     origin,
+    report_of,
+    table_across,
     table_of,
 )
 
@@ -58,22 +51,6 @@ _READING = (
 )
 
 
-class DSSyncReport(msgspec.Struct, frozen=True):
-    """DS-Sync's comparison, for files."""
-
-    scenarios: dict[str, str]
-    """Every file that is a part of a scenario."""
-
-    seeds: tuple[int, ...]
-    """With 4 workers; with 16 the first three of them, larger clusters the first."""
-
-    jobs: list[Any]
-    environment: Environment
-    accuracies: list[Any]
-    timings: list[Any]
-    claims: list[Any]
-
-
 def ds_sync(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two networks, two seeds: some minutes.")
@@ -93,7 +70,6 @@ def ds_sync(
     from shoal_bench.reproduce import ds_sync as paper
     from shoal_bench.reproduce.ds_sync_claims import claims as claims_of
     from shoal_bench.reproduce.ds_sync_jobs import jobs_on
-    from shoal_bench.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _QUICK_SEEDS if quick else _SEEDS)
@@ -107,21 +83,10 @@ def ds_sync(
     found = claims_of(chosen, accuracies, timings)
     files = paper.files(chosen, networks, scales)
     made_of = f"{origin(files, repeats)} 16 workers: three seeds at most; more: the first."
-
-    def report() -> DSSyncReport:
-        return DSSyncReport(
-            {name: scenario_text(name) for name in files},
-            repeats,
-            list(chosen),
-            describe_environment(),
-            list(accuracies.values()),
-            timings,
-            found,
-        )
-
+    learnt = list(accuracies.values())
     hand_over(
         (
-            _accuracy_table(list(accuracies.values())),
+            _accuracy_table(learnt),
             _timing_table([each for each in timings if each.network not in paper.SCALES]),
             _scale_table([each for each in timings if each.network in paper.SCALES]),
             claims_table(found),
@@ -130,7 +95,9 @@ def ds_sync(
         _READING,
         CAVEAT,
         json=json,
-        report=report,
+        report=lambda: report_of(
+            files, repeats, jobs=chosen, accuracies=learnt, timings=timings, claims=found
+        ),
         plot=plot,
         drawing=lambda: _figures([each.name for each in chosen], timings, found, made_of),
     )
@@ -181,17 +148,11 @@ def _timing_table(timings: Sequence[Timing]) -> Table:
 
 
 def _scale_table(timings: Sequence[Timing]) -> Table:
-    table = table_of(
+    return table_across(
         "Beyond the paper: ms per step, racks 4:1 oversubscribed, no learning",
-        ("job", "strategy", *dict.fromkeys(each.network for each in timings)),
-        words=2,
+        ("job", "strategy"),
+        (((each.job, each.strategy), each.network, f"{each.step_ms.mean:.1f}") for each in timings),
     )
-    rows: dict[tuple[str, str], list[str]] = {}
-    for each in timings:
-        rows.setdefault((each.job, each.strategy), []).append(f"{each.step_ms.mean:.1f}")
-    for (job, strategy), cells in rows.items():
-        table.add_row(job, strategy, *cells)
-    return table
 
 
 def _figures(
@@ -208,7 +169,11 @@ def _figures(
                 BarPanel(
                     f"{job}, {network}",
                     "virtual seconds to equal accuracy, 16 workers",
-                    [_bar(each) for each in of_job if each.network == network],
+                    [
+                        Bar(each.strategy, _SLOTS[each.strategy], each.seconds_to_target)
+                        for each in of_job
+                        if each.network == network
+                    ],
                 )
                 for network in networks
             ]
@@ -226,17 +191,7 @@ def _scale_panel(job: str, scales: Sequence[str], timings: Sequence[Timing]) -> 
         if each.job == job and each.network in scales
     }
     lines = [
-        Line(
-            strategy,
-            _SLOTS[strategy],
-            [at.get((strategy, scale)) for scale in scales],
-            [None] * len(scales),
-            instead="not simulated",
-        )
+        line_of(strategy, _SLOTS[strategy], [at.get((strategy, scale)) for scale in scales])
         for strategy in dict.fromkeys(strategy for strategy, _ in at)
     ]
     return LinePanel(f"{job}, beyond the paper", "ms per step, 4:1", "workers", scales, lines)
-
-
-def _bar(timing: Timing) -> Bar:
-    return Bar(timing.strategy, _SLOTS[timing.strategy], timing.seconds_to_target)

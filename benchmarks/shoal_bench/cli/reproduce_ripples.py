@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from shoal.cli.sweeping import (
-    JobsOption,
-    RayOption,
-    RunsOption,
-    SeedsOption,
-    Sweeping,
-    parse_seeds,
-)
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.result import Environment
+from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
 from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
 from shoal.report.palette import HOME_SLOTS
 from shoal.sweeps import with_interval
@@ -32,6 +23,8 @@ from shoal_bench.cli.reproducing import (
     hand_over,
     load_data,
     origin,
+    report_of,
+    table_across,
     table_of,
 )
 
@@ -43,22 +36,7 @@ if TYPE_CHECKING:
     from shoal_bench.reproduce.ripples import Case, Result, Timed
 
 _SEEDS = "1-3"
-_STEPS = "steps of a worker to the target"
-
-
-class RipplesReport(msgspec.Struct, frozen=True):
-    """Ripples/Prague's comparison, for files."""
-
-    scenario: str
-    """The whole file."""
-
-    seeds: tuple[int, ...]
-    learnt: Any
-    environment: Environment
-    results: list[Any]
-    sweeps: list[Any]
-    timings: list[Any]
-    claims: list[Any]
+_SECONDS, _STEPS = "virtual seconds to the target", "steps of a worker to the target"
 
 
 def ripples(
@@ -81,7 +59,6 @@ def ripples(
     from shoal.sim.training.outcome import Outcome
     from shoal_bench.reproduce import ripples as paper
     from shoal_bench.reproduce.learning import Learned
-    from shoal_bench.reproduce.scenarios import scenario_text
 
     check_files(json, plot)
     repeats = parse_seeds(seeds, _SEEDS)
@@ -99,16 +76,15 @@ def ripples(
     title = f"{learnt.model} on {learnt.dataset} to {learnt.target:g}"
     made_of = f"{origin([paper.SCENARIO], repeats)} {title}."
 
-    def report() -> RipplesReport:
-        return RipplesReport(
-            scenario_text(paper.SCENARIO),
+    def report() -> dict[str, object]:
+        return report_of(
+            [paper.SCENARIO],
             repeats,
-            learnt,
-            describe_environment(),
-            results,
-            swept_results,
-            timed,
-            found,
+            learnt=learnt,
+            results=results,
+            sweeps=swept_results,
+            timings=timed,
+            claims=found,
         )
 
     steps = ["not met" if c.iterations is None else f"{c.iterations:.2f}" for c in found]
@@ -134,11 +110,10 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
         title, ("strategy", "slow worker", "s to target", "steps", "ms/step", "wait", "exchange")
     )
     for each in results:
-        case = each.case
-        options = dict(case.options)
+        slowdown = each.case.slowdown
         table.add_row(
-            case.strategy + _option_words(options),
-            "-" if case.slowdown == 1 else f"{case.slowdown:g}x",
+            _words(each.case),
+            "-" if slowdown == 1 else f"{slowdown:g}x",
             with_interval(each.seconds_to_target, ".2f"),
             with_interval(each.steps_to_target, ".0f", ""),
             with_interval(each.step_ms, ".1f"),
@@ -148,27 +123,22 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
     return table
 
 
-def _option_words(options: Mapping[str, int | str]) -> str:
+def _words(case: Case) -> str:
+    options = dict(case.options)
     if "overlap" in options:
-        return f", {options['overlap']}"
-    return f", groups of {options['group_size']}, every {options['interval']}" if options else ""
+        return f"{case.strategy}, {options['overlap']}"
+    if options:
+        return f"{case.strategy}, groups of {options['group_size']}, every {options['interval']}"
+    return case.strategy
 
 
 def _timing_table(timings: Sequence[Timed]) -> Table:
     """Return what a step takes on every machine, and how long all-reduce takes over Ripples."""
-    machines = list(dict.fromkeys(each.machine.words for each in timings))
-    table = table_of(
+    return table_across(
         "What is not known of their machines: ms per step, workers alike, nothing learnt",
-        ("strategy", *machines),
-        words=1,
+        ("strategy",),
+        (((_words(each.case),), each.machine.words, f"{each.step_ms:.1f}") for each in timings),
     )
-    rows: dict[str, list[str]] = {}
-    for each in timings:
-        name = each.case.strategy + _option_words(dict(each.case.options))
-        rows.setdefault(name, []).append(f"{each.step_ms:.1f}")
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    return table
 
 
 def _figures(
@@ -180,20 +150,17 @@ def _figures(
 ) -> str:
     from shoal_bench.reproduce import ripples as paper
 
+    seconds_of = attrgetter("seconds_to_target")
     seconds, steps = (
         [
             BarPanel(
                 paper.slowdown_words(slowdown).capitalize(),
                 unit,
-                [
-                    _bar(each.case, each.steps_to_target if by_steps else each.seconds_to_target)
-                    for each in results
-                    if each.case.slowdown == slowdown
-                ],
+                [_bar(each.case, met(each)) for each in results if each.case.slowdown == slowdown],
             )
             for slowdown in paper.SLOWDOWNS
         ]
-        for unit, by_steps in (("virtual seconds to the target", False), (_STEPS, True))
+        for unit, met in ((_SECONDS, seconds_of), (_STEPS, attrgetter("steps_to_target")))
     )
     options = {
         "group size": ("group_size", paper.GROUP_SIZES, ("interval", 1)),
@@ -206,13 +173,13 @@ def _figures(
             words,
             [str(each) for each in values],
             [
-                _line(sweeps, strategy, slowdown, key, values, fixed, is_time=is_time)
+                _line(sweeps, strategy, slowdown, key, values, fixed, value)
                 for strategy in ("ripples", "ripples-random")
                 for slowdown in paper.SWEPT_SLOWDOWNS
             ],
         )
         for words, (key, values, fixed) in (options.items() if sweeps else ())
-        for unit, is_time in (("virtual seconds to the target", True), ("ms per step", False))
+        for unit, value in ((_SECONDS, seconds_of), ("ms per step", attrgetter("step_ms")))
     ]
     description = claims_sentence(f"Ripples/Prague, {title},", claims)
     notes = [made_of, "Whiskers: 95 % interval over the seeds.", CAVEAT]
@@ -224,7 +191,7 @@ def _figures(
 
 def _bar(case: Case, met: Spread | None) -> Bar:
     return Bar(
-        case.strategy + _option_words(dict(case.options)),
+        _words(case),
         HOME_SLOTS[case.strategy],
         None if met is None else met.mean,
         None if met is None else met.half_width,
@@ -238,8 +205,7 @@ def _line(
     key: str,
     values: Sequence[int],
     fixed: tuple[str, int],
-    *,
-    is_time: bool,
+    value: Callable[[Result], Spread | None],
 ) -> Line:
     """Return one strategy over `values` of the option `key`, the other option being `fixed`."""
     from shoal_bench.reproduce.ripples import slowdown_words
@@ -249,7 +215,7 @@ def _line(
         for r in sweeps
         if r.case.strategy == strategy and r.case.slowdown == slowdown and fixed in r.case.options
     }
-    spreads = [at[v].seconds_to_target if is_time else at[v].step_ms for v in values]
+    spreads = [value(at[each]) for each in values]
     return Line(
         f"{strategy}, {slowdown_words(slowdown)}",
         HOME_SLOTS[strategy],

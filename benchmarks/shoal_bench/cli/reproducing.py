@@ -11,12 +11,14 @@ from rich.table import Table
 
 from shoal.cli.options import require_writable
 from shoal.errors import UsageError
+from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.report.terminal_table import TERMINAL_WIDTH, output_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from shoal.report.charts import Line
     from shoal_bench.reproduce.claim import Claim
 
 JsonOption = Annotated[Path | None, typer.Option(help="Write runs and claims here.")]
@@ -38,7 +40,17 @@ CAVEAT = (
 def origin(files: Iterable[str], seeds: Iterable[int]) -> str:
     """Return the sentence that says what a figure was simulated from."""
     drawn = ", ".join(map(str, seeds))
-    return f"Scenarios of src/shoal/reproduce: {', '.join(sorted(files))}; seeds {drawn}."
+    where = "benchmarks/shoal_bench/reproduce"
+    return f"Scenarios of {where}: {', '.join(sorted(files))}; seeds {drawn}."
+
+
+def report_of(files: Iterable[str], seeds: Sequence[int], **found: object) -> dict[str, object]:
+    """Return what is written of a comparison: its scenarios' whole files, and what was found."""
+    from shoal_bench.reproduce.scenarios import scenario_text
+
+    scenarios = {name: scenario_text(name) for name in files}
+    environment = describe_environment()
+    return {"scenarios": scenarios, "seeds": seeds, "environment": environment, **found}
 
 
 def check_files(json: Path | None, plot: Path | None) -> None:
@@ -92,6 +104,35 @@ def table_of(title: str, names: Sequence[str], *, words: int = 1) -> Table:
     for place, name in enumerate(names):
         table.add_column(name, justify="left" if place < words else "right")
     return table
+
+
+def table_across(
+    title: str,
+    names: Sequence[str],
+    cells: Iterable[tuple[tuple[str, ...], str, str]],
+    *,
+    missing: str = "",
+) -> Table:
+    """Return a table of `cells`: of each its row's words, the name of its column, and its text.
+
+    Rows and columns come in the order of their first cells; `names` are those of the words.
+    """
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    columns: dict[str, None] = {}
+    for row, column, text in cells:
+        rows.setdefault(row, {})[column] = text
+        columns[column] = None
+    table = table_of(title, (*names, *columns), words=len(names))
+    for words, found in rows.items():
+        table.add_row(*words, *(found.get(column, missing) for column in columns))
+    return table
+
+
+def line_of(label: str, slot: int, values: Sequence[float | None]) -> Line:
+    """Return a figure's line without intervals, of values of which some were not simulated."""
+    from shoal.report.charts import Line
+
+    return Line(label, slot, values, [None] * len(values), instead="not simulated")
 
 
 def claims_table(claims: Sequence[Claim], **more: Sequence[str]) -> Table:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum, unique
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shoal.extras import install
 from shoal_bench.peers.alone import Alone
 from shoal_bench.peers.ddp import DDP
 from shoal_bench.peers.decent_dp import DecentDP
 from shoal_bench.peers.hivemind_optimizer import HivemindOptimizer
+from shoal_bench.peers.library import CYCLE
 from shoal_bench.peers.ours import Shoal
-from shoal_bench.peers.pooled import CYCLE
 from shoal_bench.peers.post_local_sgd import PostLocalSGD
 from shoal_bench.peers.torchft import SYNC_EVERY, TorchFT, TorchFTDiLoCo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from shoal_bench.peers.pooled import PooledLibrary
 
 
@@ -81,6 +84,15 @@ def _over_tcp(
     )
 
 
+def _at_intervals(
+    name: str, library: Callable[[int], PooledLibrary], but: int
+) -> Iterator[Contender]:
+    """Yield a library over both kinds of TCP, averaging after every number of steps `but` one."""
+    for steps in INTERVALS:
+        if steps != but:
+            yield from _over_tcp(f"{name}-{steps}", library(steps))
+
+
 PEERS: Final[tuple[Contender, ...]] = (
     Contender("ddp-cubic", DDP()),
     Contender("ddp-bbr", DDP(), "bbr"),
@@ -88,27 +100,14 @@ PEERS: Final[tuple[Contender, ...]] = (
     *_over_tcp("ddp-powersgd", DDP("PowerSGD"), in_quick=True),
     *_over_tcp("ddp-powersgd-fp16", DDP("PowerSGD-fp16")),
     *_over_tcp("post-local-sgd", PostLocalSGD(), in_quick=True),
-    *(
-        contender
-        for steps in INTERVALS
-        if steps != CYCLE
-        for contender in _over_tcp(f"post-local-sgd-{steps}", PostLocalSGD(steps))
-    ),
+    *_at_intervals("post-local-sgd", PostLocalSGD, CYCLE),
     *_over_tcp("torchft-ddp", TorchFT(), in_quick=True),
     *_over_tcp("torchft-diloco", TorchFTDiLoCo(), in_quick=True),
-    *(
-        contender
-        for steps in INTERVALS
-        if steps != SYNC_EVERY
-        for contender in _over_tcp(f"torchft-diloco-{steps}", TorchFTDiLoCo(steps))
-    ),
-    *(
-        contender
-        for steps in INTERVALS
-        if steps > 1  # its two halves take turns
-        for contender in _over_tcp(
-            f"torchft-streaming-diloco-{steps}", TorchFTDiLoCo(steps, is_streaming=True)
-        )
+    *_at_intervals("torchft-diloco", TorchFTDiLoCo, SYNC_EVERY),
+    *_at_intervals(
+        "torchft-streaming-diloco",
+        partial(TorchFTDiLoCo, is_streaming=True),
+        1,  # its two halves take turns
     ),
     *_over_tcp("hivemind", HivemindOptimizer(), in_quick=True),
     *_over_tcp("hivemind-fp16", HivemindOptimizer(is_half=True)),
@@ -118,67 +117,38 @@ PEERS: Final[tuple[Contender, ...]] = (
 )
 """The other libraries, each with every setting that ours has and it knows."""
 
+
+def _ours(name: str, strategy: str, *, in_quick: bool = True, **options: Any) -> Contender:
+    """Return a mode of Shoal over its own transport."""
+    library = Shoal(strategy, transport="shoal", **options)
+    return Contender(f"shoal-{name}", library, in_quick=in_quick)
+
+
+def _overlapped(strategy: str, **options: Any) -> Contender:
+    """Return a mode that computes on while it averages, twice as often where that takes half."""
+    name, interval = f"{strategy}-overlap", OVERLAPPED
+    if "wire" in options:
+        name, interval = f"{name}-fp16", OVERLAPPED // 2
+    options |= {"interval": interval, "overlap": "next-steps"}
+    return _ours(name, strategy, in_quick=False, **options)
+
+
 CONTENDERS: Final[tuple[Contender, ...]] = (
     Contender("alone", Alone(), in_quick=False),
     *PEERS,
     Contender("shoal-ddp-powersgd", DDP("PowerSGD", "shoal"), in_quick=False),
-    Contender("shoal-all-reduce", Shoal("all-reduce", transport="shoal")),
-    Contender(
-        "shoal-all-reduce-p10",
-        Shoal("all-reduce", transport="shoal", loss_bound=LOSS_BOUND),
-        in_quick=False,
-    ),
-    Contender(
-        "shoal-all-reduce-p10-fp16",
-        Shoal("all-reduce", transport="shoal", loss_bound=LOSS_BOUND, wire="float16"),
-    ),
+    _ours("all-reduce", "all-reduce"),
+    _ours("all-reduce-p10", "all-reduce", loss_bound=LOSS_BOUND, in_quick=False),
+    _ours("all-reduce-p10-fp16", "all-reduce", loss_bound=LOSS_BOUND, wire="float16"),
     Contender("shoal-ds-sync-gloo", Shoal("ds-sync"), in_quick=False),
-    Contender("shoal-ds-sync", Shoal("ds-sync", transport="shoal", loss_bound=LOSS_BOUND)),
+    _ours("ds-sync", "ds-sync", loss_bound=LOSS_BOUND),
     Contender("shoal-ripples-gloo", Shoal("ripples"), in_quick=False),
-    Contender("shoal-ripples", Shoal("ripples", transport="shoal", loss_bound=LOSS_BOUND)),
-    Contender(
-        "shoal-ripples-rare",
-        Shoal("ripples", transport="shoal", loss_bound=LOSS_BOUND, interval=RARELY),
-    ),
-    Contender("shoal-local-sgd", Shoal("local-sgd", transport="shoal", interval=RARELY)),
-    Contender(
-        "shoal-ripples-overlap",
-        Shoal(
-            "ripples",
-            transport="shoal",
-            loss_bound=LOSS_BOUND,
-            interval=OVERLAPPED,
-            overlap="next-steps",
-        ),
-        in_quick=False,
-    ),
-    Contender(
-        "shoal-ripples-overlap-fp16",
-        Shoal(
-            "ripples",
-            transport="shoal",
-            loss_bound=LOSS_BOUND,
-            wire="float16",
-            interval=OVERLAPPED // 2,
-            overlap="next-steps",
-        ),
-        in_quick=False,
-    ),
-    Contender(
-        "shoal-local-sgd-overlap",
-        Shoal("local-sgd", transport="shoal", interval=OVERLAPPED, overlap="next-steps"),
-        in_quick=False,
-    ),
-    Contender(
-        "shoal-local-sgd-overlap-fp16",
-        Shoal(
-            "local-sgd",
-            transport="shoal",
-            wire="float16",
-            interval=OVERLAPPED // 2,
-            overlap="next-steps",
-        ),
-        in_quick=False,
-    ),
+    _ours("ripples", "ripples", loss_bound=LOSS_BOUND),
+    _ours("ripples-rare", "ripples", loss_bound=LOSS_BOUND, interval=RARELY),
+    _ours("local-sgd", "local-sgd", interval=RARELY),
+    _overlapped("ripples", loss_bound=LOSS_BOUND),
+    _overlapped("ripples", loss_bound=LOSS_BOUND, wire="float16"),
+    _overlapped("local-sgd"),
+    _overlapped("local-sgd", wire="float16"),
 )
 """Everyone: the control, the peers, Shoal's modes."""

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from shoal.errors import DeadlineExceeded, ResourceError
 from shoal.jobs import fork_server
@@ -21,7 +21,8 @@ from shoal_bench.cluster.worker import Assignment, Body, Failure, train, worker_
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
-    from types import TracebackType
+
+    from shoal.lab.lab import Lab
 
 START_S: Final = 60.0
 """In which a library must have started and found all its workers."""
@@ -33,21 +34,21 @@ _PRELOAD: Final = ("shoal_bench.cluster.preload", fork_server.TRANSPORT_CODE)
 
 
 class Crew:
-    """The workers of a job, one on each of `hosts` (paths). A context manager: leaving kills.
+    """The workers of a job, each on a host of `lab`. A context manager: leaving kills.
 
     `body` is what each of them does once it is on its host.
     """
 
-    def __init__(self, hosts: Sequence[str], job: Assignment, body: Body = train) -> None:
+    def __init__(self, lab: Lab, job: Assignment[Any], body: Body = train) -> None:
         self._processes: list[BaseProcess] = []
         self._connections: list[Connection] = []
         try:
-            self._start(hosts, job, body)
+            self._start([host.path for host in lab.hosts[: job.task.workers]], job, body)
         except BaseException:
             self.kill()
             raise
 
-    def _start(self, hosts: Sequence[str], job: Assignment, body: Body) -> None:
+    def _start(self, hosts: Sequence[str], job: Assignment[Any], body: Body) -> None:
         context = fork_server.start(_PRELOAD)
         for rank, host in enumerate(hosts):
             ours, theirs = context.Pipe()
@@ -62,12 +63,7 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.kill()
 
     def meet(self) -> None:

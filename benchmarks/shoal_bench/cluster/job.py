@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,90 +12,74 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.errors import ShoalError
+from shoal.lab.lab import Lab
+from shoal.switching.tables import Count
 from shoal.workloads import load_dataset
 from shoal_bench.cluster.crew import Crew
-from shoal_bench.cluster.outcome import Figures, Key, Outcome, Seen, figures_of
+from shoal_bench.cluster.outcome import Figures, Outcome, Seen, figures_of
 from shoal_bench.cluster.records import read_record
-from shoal_bench.cluster.scenarios import Network
 from shoal_bench.cluster.task import Judge
 from shoal_bench.cluster.worker import Job
-from shoal_bench.shaped import processor_ticks
+from shoal_bench.shaped import busy_share, processor_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal_bench.cluster.contenders import Contender
-    from shoal_bench.cluster.scenarios import Scenario
-    from shoal_bench.cluster.task import Task
+    from shoal_bench.cluster.suite import Part
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """Runs jobs of one task. `data_directory` is where data sets are cached, None: the default."""
+def run_job(
+    part: Part,
+    data_directory: Path | None = None,
+    on_tick: Callable[[float], None] = lambda _elapsed_s: None,
+) -> Outcome:
+    """Return the outcome; a contender that does not work is an outcome, too.
 
-    task: Task
-    data_directory: Path | None = None
+    `data_directory` is where data sets are cached, None: the default. Raises only what is not the
+    contender's fault.
+    """
+    if obstacle := part.contender.obstacle():
+        return Outcome(key=part.key, skipped=obstacle)
+    used = version(part.contender.library.package).partition("+")[0]
+    try:
+        figures = _figures(part, data_directory, on_tick)
+    except ShoalError as error:
+        return Outcome(key=part.key, version=used, failed=str(error))
+    return Outcome(key=part.key, version=used, figures=figures)
 
-    def key(self, scenario: Scenario, contender: Contender, repeat: int) -> Key:
-        """Return the job's name in the result file."""
-        return Key(scenario=scenario.name, contender=contender.name, repeat=repeat, task=self.task)
 
-    def run(
-        self,
-        scenario: Scenario,
-        contender: Contender,
-        repeat: int,
-        on_tick: Callable[[float], None] = lambda _elapsed_s: None,
-    ) -> Outcome:
-        """Return the outcome; a contender that does not work is an outcome, too.
-
-        Raises only what is not the contender's fault.
-        """
-        key = self.key(scenario, contender, repeat)
-        if obstacle := contender.obstacle():
-            return Outcome(key=key, skipped=obstacle)
-        used = version(contender.library.package).partition("+")[0]
-        try:
-            figures = self._figures(scenario, contender, repeat, on_tick)
-        except ShoalError as error:
-            return Outcome(key=key, version=used, failed=str(error))
-        return Outcome(key=key, version=used, figures=figures)
-
-    def _figures(
-        self,
-        scenario: Scenario,
-        contender: Contender,
-        repeat: int,
-        on_tick: Callable[[float], None],
-    ) -> Figures:
-        task = self.task
-        dataset = load_dataset(task.dataset, self.data_directory)
-        with tempfile.TemporaryDirectory(prefix="shoal-") as directory:
-            job = Job(
-                library=contender.library,
-                task=task,
-                seed=repeat,
-                factors=scenario.factors_of(task.workers),
-                congestion_control=contender.congestion_control,
-                directory=directory,
-                data_directory=self.data_directory,
+def _figures(part: Part, data_directory: Path | None, on_tick: Callable[[float], None]) -> Figures:
+    task = part.task
+    dataset = load_dataset(task.dataset, data_directory)
+    spec = replace(part.scenario.build(task), seed=part.repeat + 1)
+    with tempfile.TemporaryDirectory(prefix="shoal-") as directory:
+        job = Job(
+            library=part.contender.library,
+            task=task,
+            seed=part.repeat,
+            factors=part.scenario.factors_of(task.workers),
+            congestion_control=part.contender.congestion_control,
+            directory=directory,
+            data_directory=data_directory,
+        )
+        with Lab(spec) as lab, Crew(lab, job) as crew:
+            crew.meet()
+            lab.begin()
+            lab.fabric.take_lateness()
+            sent, before = _sent_bytes(lab, task.workers), processor_ticks()
+            crew.train(task.seconds, on_tick)
+            seen = Seen(
+                sent_bytes=_sent_bytes(lab, task.workers) - sent,
+                processors_busy=busy_share(before),
+                switch_late_ms=1000 * lab.fabric.take_lateness(),
+                says=crew.answers(),
             )
-            with (
-                Network(scenario, task, seed=repeat + 1) as network,
-                Crew(network.hosts, job) as crew,
-            ):
-                crew.meet()
-                network.begin()
-                network.late_ms()
-                sent, (busy, ticks) = network.sent_bytes(), processor_ticks()
-                crew.train(task.seconds, on_tick)
-                busy_now, ticks_now = processor_ticks()
-                seen = Seen(
-                    sent_bytes=network.sent_bytes() - sent,
-                    processors_busy=(busy_now - busy) / max(1, ticks_now - ticks),
-                    switch_late_ms=network.late_ms(),
-                    says=crew.answers(),
-                )
-            torch.set_num_threads(os.cpu_count() or 1)  # nobody else computes any more
-            records = [read_record(Path(directory), rank) for rank in range(task.workers)]
-            return figures_of(records, Judge(task, dataset), task, seen)
+        torch.set_num_threads(os.cpu_count() or 1)  # nobody else computes any more
+        records = [read_record(Path(directory), rank) for rank in range(task.workers)]
+        return figures_of(records, Judge(task, dataset), task, seen)
+
+
+def _sent_bytes(lab: Lab, workers: int) -> int:
+    """Return the bytes of frames that the workers' hosts have sent so far."""
+    ports = [lab.spec.topology.access_port(host) for host in range(workers)]
+    return int(lab.counts()[ports, ..., Count.SENT_BYTES].sum())

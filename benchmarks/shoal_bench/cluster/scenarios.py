@@ -8,19 +8,17 @@ cores are not the limit. A slow worker computes longer; its host and its link ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
-from shoal.lab.lab import Lab
 from shoal.lab.network.shaper import HOST_QUEUE_BYTES
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, LinkEvent
 from shoal.switching.settings import Link, Port
-from shoal.switching.tables import Count
 from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, star
 
 if TYPE_CHECKING:
-    from shoal_bench.cluster.task import Task
+    from shoal_bench.cluster.task import Task, Training
 
 DELAY_S: Final = 50e-6
 """Of every cable of an ordinary network."""
@@ -122,7 +120,8 @@ def _bursts(task: Task) -> ClusterSpec:
     return ClusterSpec(topology, events=(LinkEvent(0.0, cables, link=BURSTS),), flows=flows)
 
 
-def _oversubscribed(task: Task) -> ClusterSpec:
+def oversubscribed(task: Training) -> ClusterSpec:
+    """Return two leaves whose trunks carry a quarter of what their hosts can send together."""
     rate = task.megabits * 1_000_000
     per_leaf = task.workers // LEAVES
     trunk = rate * per_leaf // (OVERSUBSCRIPTION * SPINES)
@@ -190,7 +189,7 @@ SCENARIOS: Final = (
         "bursts", "1 % loss in bursts, and bursts of others' traffic", _bursts, target=MUCH_FASTER
     ),
     Scenario(
-        "oversubscribed", "two leaves behind trunks of a quarter of their rate", _oversubscribed
+        "oversubscribed", "two leaves behind trunks of a quarter of their rate", oversubscribed
     ),
     Scenario("incast", "ports that hold ten packets", _incast, target=MUCH_FASTER),
     Scenario(
@@ -203,36 +202,3 @@ SCENARIOS: Final = (
     Scenario("delay", "10 ms from host to host", _delay),
 )
 """All scenarios, in the order in which they are measured."""
-
-
-class Network:
-    """The lab of a scenario. A context manager: leaving it removes it."""
-
-    def __init__(self, scenario: Scenario, task: Task, seed: int) -> None:
-        self._workers = task.workers
-        self._lab = Lab(replace(scenario.build(task), seed=seed))
-
-    @property
-    def hosts(self) -> list[str]:
-        """Paths of the workers' namespaces."""
-        return [host.path for host in self._lab.hosts[: self._workers]]
-
-    def begin(self) -> None:
-        """Let the scenario begin."""
-        self._lab.begin()
-
-    def sent_bytes(self) -> int:
-        """Return the bytes of frames that the workers' hosts have sent so far."""
-        topology = self._lab.spec.topology
-        ports = [topology.access_port(host) for host in range(self._workers)]
-        return int(self._lab.counts()[ports, ..., Count.SENT_BYTES].sum())
-
-    def late_ms(self) -> float:
-        """Return the most by which the switch was late since the last call."""
-        return 1000 * self._lab.fabric.take_lateness()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self._lab.close()

@@ -7,24 +7,31 @@ machine's speed meets all of them. Every outcome is in the file before the next 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal_bench.cluster.contenders import CONTENDERS, Contender
+from shoal_bench.cluster.outcome import Key
 from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
 from shoal_bench.cluster.task import Task
 from shoal_bench.cluster.trials.ripples import rows_of_ripples
 from shoal_bench.cluster.trials.verdict import rows_of_trials
-from shoal_bench.cluster.verdict import entries_of, rows_of
+from shoal_bench.cluster.verdict import BENCH, entries_of, rows_of
+from shoal_bench.rows import Row, of_section
 
 if TYPE_CHECKING:
     from shoal.jobs.result import Environment
     from shoal_bench.cluster.cluster_file import ClusterFile
-    from shoal_bench.cluster.outcome import Key, Outcome
+    from shoal_bench.cluster.outcome import Outcome
+    from shoal_bench.cluster.trials.figures import Trial
+    from shoal_bench.cluster.trials.studies import TrialPart
+
+C = TypeVar("C", Scenario, Contender)
+P = TypeVar("P", "Part", "TrialPart")
 
 _OVERHEAD_S: Final = 3.0
 """What a job takes beside its training: hosts, processes, meeting, judging."""
@@ -40,16 +47,8 @@ _FULL: Final = Task(
     target_loss=2.55,
     megabits=50,
 )
-_QUICK: Final = Task(
-    dataset="text-stdlib",
-    model="char-gpt:1x128",
-    batch_size=2,
-    workers=4,
-    compute_ms=50.0,
-    seconds=3.0,
-    target_loss=2.85,
-    megabits=100,
-    looks=30,
+_QUICK: Final = msgspec.structs.replace(
+    _FULL, workers=4, compute_ms=50.0, seconds=3.0, target_loss=2.85, megabits=100, looks=30
 )
 
 
@@ -82,6 +81,12 @@ class Part:
     task: Task
 
     @property
+    def key(self) -> Key:
+        """Its name in the result file."""
+        names = {"scenario": self.scenario.name, "contender": self.contender.name}
+        return Key(**names, repeat=self.repeat, task=self.task)
+
+    @property
     def name(self) -> str:
         """The scenario."""
         return self.scenario.name
@@ -96,33 +101,11 @@ class Part:
         return self.task.seconds + _OVERHEAD_S
 
 
-class Runs(Protocol):
-    """Whoever runs jobs: `job.Runner`."""
-
-    def key(self, scenario: Scenario, contender: Contender, repeat: int) -> Key:
-        """Return a job's name in the file."""
-        ...
-
-    def run(
-        self,
-        scenario: Scenario,
-        contender: Contender,
-        repeat: int,
-        on_tick: Callable[[float], None],
-    ) -> Outcome:
-        """Return a job's outcome."""
-        ...
-
-
 class Shows(Protocol):
-    """Whoever shows progress: `cli.bench_progress.PartsProgress`."""
+    """Whoever shows progress: `shoal.cli.parts_progress.PartsProgress`."""
 
-    def begin(self, section: Part) -> None:
-        """Show that a job begins."""
-        ...
-
-    def note(self, text: str, share: float) -> None:
-        """Show which share of it is done."""
+    def begin(self, section: Any) -> None:
+        """Show that a job, or a trial, begins."""
         ...
 
     def say(self, text: str) -> None:
@@ -151,55 +134,42 @@ def make_plan(
         if name not in known:
             fault = "No scenario, contender or study is called"
             raise UsageError(unknown(fault, name, known))
-    plan = Plan(_FULL, _FULL_REPEATS, SCENARIOS, CONTENDERS)
-    if quick:
-        plan = Plan(
-            _QUICK,
-            1,
-            tuple(each for each in SCENARIOS if each.in_quick),
-            tuple(each for each in CONTENDERS if each.in_quick),
-        )
-    scenarios = tuple(each for each in SCENARIOS if each.name in only)
-    contenders = tuple(each for each in CONTENDERS if each.name in only)
-    return replace(
-        plan,
-        repeats=plan.repeats if repeats is None else repeats,
-        scenarios=scenarios or plan.scenarios,
-        contenders=contenders or plan.contenders,
+    return Plan(
+        _QUICK if quick else _FULL,
+        repeats or (1 if quick else _FULL_REPEATS),
+        _chosen(SCENARIOS, only, quick=quick),
+        _chosen(CONTENDERS, only, quick=quick),
     )
 
 
-def left_to_do(plan: Plan, file: ClusterFile, runner: Runs) -> list[Part]:
+def _chosen(every: Sequence[C], only: Sequence[str], *, quick: bool) -> tuple[C, ...]:
+    """Return those that are named; if none is, those that belong to the suite."""
+    named = tuple(each for each in every if each.name in only)
+    return named or tuple(each for each in every if each.in_quick or not quick)
+
+
+def left_to_do(plan: Plan, file: ClusterFile) -> list[Part]:
     """Return the jobs of `plan` that have no outcome in `file`, or could not be tried then."""
-    left = []
-    for job in plan.jobs():
-        found = file.find(runner.key(job.scenario, job.contender, job.repeat))
-        if found is None or found.skipped:
-            left.append(job)
-    return left
+    found = [(job, file.find(job.key)) for job in plan.jobs()]
+    return [job for job, outcome in found if outcome is None or outcome.skipped]
 
 
-def run_jobs(
-    jobs: Sequence[Part],
+def run_parts(
+    parts: Sequence[P],
     file: ClusterFile,
-    runner: Runs,
+    run: Callable[[P], Outcome | Trial],
     shows: Shows,
     save: Callable[[ClusterFile], None],
     environment: Callable[[], Environment],
 ) -> ClusterFile:
-    """Run `jobs`, save the file after each of them, and return it."""
-    for job in jobs:
-        shows.begin(job)
-        task = job.task
-
-        def on_tick(elapsed_s: float, task: Task = task, job: Part = job) -> None:
-            shows.note(job.summary, elapsed_s / (task.seconds + _OVERHEAD_S))
-
-        outcome = runner.run(job.scenario, job.contender, job.repeat, on_tick)
-        for what, why in (("skipped", outcome.skipped), ("failed", outcome.failed)):
-            if why:
-                shows.say(f"{job.name}: {job.summary} {what}: {why}")
-        file = with_rows(file.with_outcome(environment(), outcome))
+    """Let `run` make all jobs, or trials, save the file after each of them, and return it."""
+    for part in parts:
+        shows.begin(part)
+        result = run(part)
+        for what in ("skipped", "failed"):
+            if why := getattr(result, what, ""):
+                shows.say(f"{part.name}: {part.summary} {what}: {why}")
+        file = with_rows(file.with_result(environment(), result))
         save(file)
     return file
 
@@ -210,12 +180,11 @@ def with_rows(file: ClusterFile) -> ClusterFile:
     rows = []
     for task in dict.fromkeys(outcome.key.task for outcome in file.outcomes):
         chosen = [outcome for outcome in file.outcomes if outcome.key.task == task]
+        made: list[Row] = []
         for scenario in SCENARIOS:
             entries = entries_of(chosen, scenario.name, sides)
-            made = rows_of(scenario, entries, task.target_loss)
-            rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
-        made = rows_of_ripples(chosen)
-        rows += [msgspec.structs.replace(row, quick=task == _QUICK) for row in made]
+            made += rows_of(scenario, entries, task.target_loss)
+        rows += of_section(BENCH, [*made, *rows_of_ripples(chosen)], quick=task == _QUICK)
     sentences = dict.fromkeys(
         f"{outcome.key.scenario}: {outcome.key.contender}: {outcome.skipped or outcome.failed}"
         for outcome in file.outcomes

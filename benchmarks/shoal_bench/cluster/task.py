@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
-from shoal.workloads import (
-    batches,
-    default_recipe,
-    loss_of,
-    make_model,
-    make_optimizer_of,
-)
+from shoal.workloads import batches, default_recipe, loss_of, make_model, make_optimizer_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,12 +25,35 @@ if TYPE_CHECKING:
     from shoal.workloads import Dataset, Recipe
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, a data set, a pace, and when the training is good and when it is over."""
+class Training(msgspec.Struct, frozen=True, kw_only=True):
+    """A model and a data set, among workers on links of one rate."""
 
     dataset: str
     model: str
     workers: int
+    megabits: int
+    """Rate of an ordinary host's link, in Mbit/s."""
+
+    def recipe(self) -> Recipe:
+        """Return how the model is trained."""
+        return default_recipe(self.dataset, self.model)
+
+    def model_for(self, dataset: Dataset, seed: int) -> nn.Module:
+        """Return the model that every worker begins with."""
+        return make_model(self.model, dataset, seed)
+
+    def batches_of(self, dataset: Dataset, rank: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of `rank`, the same under every contender."""
+        return batches(dataset, rank, self.workers, self.recipe().batch_size, seed=seed)
+
+    def optimizer_of(self, parameters: ParamsT) -> torch.optim.Optimizer:
+        """Return what every worker updates `parameters` with."""
+        return make_optimizer_of(parameters, self.recipe())
+
+
+class Task(Training, frozen=True, kw_only=True):
+    """A training with a pace, and when it is good and when it is over."""
+
     compute_ms: float
     """Compute of an ordinary worker per step."""
 
@@ -45,9 +62,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     target_loss: float
     """Mean test loss of the averaged model, in nats, at which the clock stops."""
-
-    megabits: int
-    """Rate of an ordinary host's link, in Mbit/s."""
 
     looks: int = 60
     """At most so many models of each worker are kept, at equal distances, to be judged later."""
@@ -62,18 +76,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """Return the model's recipe, with what this task overrides."""
         recipe = default_recipe(self.dataset, self.model)
         return replace(recipe, batch_size=self.batch_size or recipe.batch_size)
-
-    def model_for(self, dataset: Dataset, seed: int) -> nn.Module:
-        """Return the model that every worker begins with."""
-        return make_model(self.model, dataset, seed)
-
-    def batches_of(self, dataset: Dataset, rank: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of `rank`, the same under every contender."""
-        return batches(dataset, rank, self.workers, self.recipe().batch_size, seed=seed)
-
-    def optimizer_of(self, parameters: ParamsT) -> torch.optim.Optimizer:
-        """Return what every worker updates `parameters` with."""
-        return make_optimizer_of(parameters, self.recipe())
 
 
 class Pace:

@@ -100,7 +100,6 @@ def verdict(scenario: Scenario, entries: Sequence[Entry]) -> list[Row]:
         return []
     return [
         comparison(
-            BENCH,
             f"{scenario.name}: {ours.contender}",
             RATIO,
             "s",
@@ -125,11 +124,10 @@ def _own_rows(scenario: Scenario, entry: Entry, target_loss: float) -> list[Row]
     reached = f"{entry.arrivals} of {len(runs)} met it"
 
     def row(metric: str, unit: str, value_of: Callable[[Figures], float]) -> Row:
-        return figure(BENCH, case, metric, unit, [value_of(run) for run in runs])
+        return figure(case, metric, unit, [value_of(run) for run in runs])
 
     rows = [
         figure(
-            BENCH,
             case,
             f"{TIME} {target_loss:g} ({reached})",
             "s",

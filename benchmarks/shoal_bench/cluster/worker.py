@@ -18,10 +18,10 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import torch
 
@@ -31,7 +31,7 @@ from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.namespaces import inside
 from shoal.workloads import load_dataset, loss_of
 from shoal_bench.cluster.records import Recorder
-from shoal_bench.cluster.task import Pace, Task, vector_of
+from shoal_bench.cluster.task import Pace, Task, Training, vector_of
 from shoal_bench.peers.pooled import PooledLibrary, Seat
 
 if TYPE_CHECKING:
@@ -40,44 +40,40 @@ if TYPE_CHECKING:
 _IP_S: Final = 10.0
 
 
-class Assignment(Protocol):
-    """What every worker has to know, whatever it is to do."""
-
-    @property
-    def workers(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def congestion_control(self) -> str:
-        """Of TCP, in the kernel's words."""
-        ...
-
-    @property
-    def directory(self) -> str:
-        """Where records, and temporary files, are written."""
-        ...
+T = TypeVar("T", bound=Training)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a worker is told at its start."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment(Generic[T]):
+    """What every worker is told at its start, whatever it is to do."""
 
     library: PooledLibrary
-    task: Task
+    task: T
     seed: int
-    factors: tuple[float, ...]
-    """By rank, how many times longer a worker computes."""
-    congestion_control: str
-    """Of TCP, in the kernel's words."""
     directory: str
     """Where records, and temporary files, are written."""
     data_directory: Path | None
+    congestion_control: str = "cubic"
+    """Of TCP, in the kernel's words."""
 
-    @property
-    def workers(self) -> int:
-        """How many there are."""
-        return self.task.workers
+    @contextlib.contextmanager
+    def joined(self, rank: int, connection: Connection) -> Iterator[Seat]:
+        """Join the library's job; yields the place in it. What rank 0 serves ends after that."""
+        address, workers = address_of(rank), self.task.workers
+        with contextlib.ExitStack() as services:
+            if rank == 0:
+                connection.send(services.enter_context(self.library.launch(workers, address)))
+            seat = Seat(rank, workers, connection.recv(), address, self.task.optimizer_of)
+            self.library.join(seat)
+            yield seat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Assignment[Task]):
+    """What a worker is told that trains for a time."""
+
+    factors: tuple[float, ...]
+    """By rank, how many times longer a worker computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +89,16 @@ Body = Callable[[int, Any, "Connection"], None]
 """What worker `rank` does in a host: with an `Assignment`, and the pipe to the launcher."""
 
 
-def worker_main(rank: int, host: str, job: Assignment, connection: Connection, body: Body) -> None:
+def worker_main(
+    rank: int, host: str, job: Assignment[Any], connection: Connection, body: Body
+) -> None:
     """Be worker `rank` in the namespace at the path `host`, and do what `body` says."""
     os.setsid()  # so that one signal ends this worker and whatever its library has started
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_launcher, args=(job.directory,), daemon=True).start()
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork", force=True)  # as in a program of its own
-    os.environ.update(_variables(rank, job.workers))
+    os.environ.update(_variables(rank, job.task.workers))
     tempfile.tempdir = os.environ["TMPDIR"] = job.directory  # what libraries leave goes with it
     _be_quiet()
     try:
@@ -115,17 +113,11 @@ def worker_main(rank: int, host: str, job: Assignment, connection: Connection, b
 
 def train(rank: int, job: Job, connection: Connection) -> None:
     """Train for as long as the task says, and leave a record."""
-    library, task = job.library, job.task
+    task = job.task
     dataset = load_dataset(task.dataset, job.data_directory)
-    address = address_of(rank)
-    with contextlib.ExitStack() as services:
-        if rank == 0:
-            connection.send(services.enter_context(library.launch(task.workers, address)))
-        meeting_point = connection.recv()
-        seat = Seat(rank, task.workers, meeting_point, address, task.optimizer_of)
-        library.join(seat)
+    with job.joined(rank, connection) as seat:
         model = task.model_for(dataset, job.seed)
-        loop = library.loop(seat, model)
+        loop = job.library.loop(seat, model)
         recorder = _recorder(rank, job, model)
         data = task.batches_of(dataset, rank, job.seed)
         pace = Pace(task.compute_ms / 1000 * job.factors[rank])

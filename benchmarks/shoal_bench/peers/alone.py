@@ -17,16 +17,9 @@ class Alone(PooledLibrary):
 
     package = "torch"
     is_lock_step = False
-
-    @property
-    def title(self) -> str:
-        """What it is."""
-        return "no exchange"
-
-    @property
-    def counterpart(self) -> PooledLibrary:
-        """What exchanges least."""
-        return Shoal("local-sgd")
+    title = "no exchange"
+    counterpart = Shoal("local-sgd")
+    """What exchanges least."""
 
     def join(self, _seat: Seat) -> None:
         """Nothing."""

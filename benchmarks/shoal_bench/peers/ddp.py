@@ -38,6 +38,8 @@ class DDP(PooledLibrary):
     """
 
     package = "torch"
+    counterpart = Shoal("all-reduce")
+    """The same algorithm."""
 
     def __init__(self, hook: str = "", backend: Literal["gloo", "shoal"] = "gloo") -> None:
         self._hook, self._backend = hook, backend
@@ -52,11 +54,6 @@ class DDP(PooledLibrary):
     def join(self, _seat: Seat) -> None:
         """Join the job."""
         dist.init_process_group(self._backend, timeout=timedelta(seconds=DEADLINE_S))
-
-    @property
-    def counterpart(self) -> PooledLibrary:
-        """The same algorithm."""
-        return Shoal("all-reduce")
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the usual training loop."""

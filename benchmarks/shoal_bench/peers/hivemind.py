@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 from shoal.errors import DeadlineExceeded, ResourceError
 from shoal_bench.peers.hivemind_optimizer import STEPS_PER_EPOCH
-from shoal_bench.peers.library import AbstractLibrary, Pairs, RateJob, StepJob
+from shoal_bench.peers.library import AbstractLibrary, RateJob, StepJob
 from shoal_bench.peers.ours import Shoal
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from shoal_bench.peers.pooled import PooledLibrary
+    from shoal_bench.pairs import Pairs
     from shoal_bench.stand import Stand
 
 _START_S = 120.0
@@ -43,16 +41,9 @@ class Hivemind(AbstractLibrary):
     """A swarm on this machine."""
 
     package = "hivemind"
-
-    @property
-    def title(self) -> str:
-        """Its name."""
-        return "Hivemind"
-
-    @property
-    def counterpart(self) -> PooledLibrary:
-        """Averaging all workers' parameters after every step."""
-        return Shoal("local-sgd", interval=1)
+    title = "Hivemind"
+    counterpart = Shoal("local-sgd", interval=1)
+    """Averaging all workers' parameters after every step."""
 
     def step_pairs(self, stand: Stand, job: StepJob) -> Pairs:
         """Return (Shoal's, a step and an averager round's) milliseconds, taken by turns."""
@@ -118,12 +109,7 @@ class Swarm:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.close()
 
     def order(self, **order: Any) -> Any:

@@ -35,6 +35,8 @@ class HivemindOptimizer(PooledLibrary):
 
     package = "hivemind"
     is_lock_step = False
+    counterpart = Shoal("ripples")
+    """Waiting for nobody."""
 
     def __init__(self, steps_per_epoch: int = STEPS_PER_EPOCH, *, is_half: bool = False) -> None:
         self._steps_per_epoch, self._is_half = steps_per_epoch, is_half
@@ -44,11 +46,6 @@ class HivemindOptimizer(PooledLibrary):
         """Its name, with how seldom it averages."""
         words = f"averages every {self._steps_per_epoch} steps{', float16' * self._is_half}"
         return f"Hivemind ({words})"
-
-    @property
-    def counterpart(self) -> PooledLibrary:
-        """Waiting for nobody."""
-        return Shoal("ripples")
 
     def join(self, _seat: Seat) -> None:
         """Nothing: peers find each other."""

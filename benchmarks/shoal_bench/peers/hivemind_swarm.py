@@ -17,10 +17,10 @@ import sys
 import tempfile
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from shoal_bench.peers.hivemind_optimizer import AVERAGING_TIMEOUT_S, MATCHMAKING_S, start_peer
 from shoal_bench.peers.pooled import LOOPBACK
@@ -100,14 +100,10 @@ class Member:
             delay_optimizer_step=True,
             delay_grad_averaging=True,
         )
+        compute = partial(time.sleep, compute_s[self._rank])
         start, steps = time.perf_counter(), 0
         while time.perf_counter() - start < seconds:
-            inputs, targets = self._batch
-            optimizer.zero_grad()
-            loss = cross_entropy(model(inputs), targets)
-            time.sleep(compute_s[self._rank])
-            loss.backward()
-            optimizer.step()
+            training_step(model, self._batch, optimizer.zero_grad, optimizer.step, compute)
             steps += 1
         rate = steps / (time.perf_counter() - start)
         return rate, int(optimizer.local_epoch)

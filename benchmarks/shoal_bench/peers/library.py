@@ -8,12 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
+    from shoal_bench.pairs import Pairs
     from shoal_bench.stand import Stand
 
-Pairs = list[tuple[float, float]]
+CYCLE: Final = 4
+"""Steps timed in one go: as many as a library lets pass between two averagings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class StepJob:
     width: int
     repeats: int
     """Pairs of measurements to take."""
+    cycle: int = CYCLE
 
 
 @dataclass(frozen=True, slots=True)

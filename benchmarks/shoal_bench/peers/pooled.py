@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch.distributed as dist
 
-from shoal_bench.ddp_step import slowest
-from shoal_bench.peers.library import AbstractLibrary, Pairs, RateJob, StepJob
+from shoal_bench.pairs import Pairs, slowest, take_both
+from shoal_bench.peers.library import CYCLE, AbstractLibrary, RateJob, StepJob
 from shoal_bench.perceptron import (
     MakeOptimizer,
     batch_of,
@@ -39,14 +39,11 @@ if TYPE_CHECKING:
     from shoal.wire.stats import TransportStats
     from shoal_bench.stand import Stand
 
-CYCLE = 4
-"""Steps timed in one go: as many as a library lets pass between two averagings."""
-
 LOOPBACK: Final = "127.0.0.1"
 DEADLINE_S: Final = 60.0
 """After which a wait of one worker for another is given up."""
 
-_WARM_UP_CYCLES = 3
+_WARM_UP_STEPS = 3 * CYCLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +132,29 @@ def alternate(
 ) -> Pairs:
     """Return (our, their) milliseconds per step, mean over a cycle each. A task for the pool."""
     batch = batch_of(context.session.rank, job.width)
-    pairs = []
+    warm_up = _WARM_UP_STEPS // job.cycle
     with _quiet():
         loops = [
             library.loop(Seat.of(context, meeting_point), perceptron(job.width))
             for library in (ours, theirs)
         ]
-        for number in range(_WARM_UP_CYCLES + job.repeats):
-            took = [0.0, 0.0]
-            for which in (0, 1) if number % 2 else (1, 0):
-                took[which] = _timed_cycle(context, loops[which], batch)
-            pairs.append((took[0], took[1]))
+        pairs = [
+            take_both(number, lambda which: _step_ms(context, loops[which], batch, job.cycle))
+            for number in range(warm_up + job.repeats)
+        ]
         for loop in loops:
             loop.close()
-    return pairs[_WARM_UP_CYCLES:]
+    return pairs[warm_up:]
 
 
-def _timed_cycle(
-    context: WorkerContext, loop: Loop, batch: tuple[torch.Tensor, torch.Tensor]
+def _step_ms(
+    context: WorkerContext, loop: Loop, batch: tuple[torch.Tensor, torch.Tensor], steps: int
 ) -> float:
     context.session.communicator.barrier()
     start = time.perf_counter()
-    for _ in range(CYCLE):
+    for _ in range(steps):
         training_step(loop.model, batch, loop.zero_grad, loop.update)
-    return (time.perf_counter() - start) * 1000 / CYCLE
+    return (time.perf_counter() - start) * 1000 / steps
 
 
 def steps_per_second(
@@ -184,7 +180,7 @@ def _steps_per_second(
     compute = partial(time.sleep, job.compute_s[context.session.rank])
     fixed = max(1, round(job.seconds / max(job.compute_s) / CYCLE)) * CYCLE
     if is_lock_step:  # a first meeting may take long; others must not stop between two steps
-        _timed_cycle(context, loop, batch)
+        _step_ms(context, loop, batch, CYCLE)
     context.session.communicator.barrier()
     start, steps, elapsed_s = time.perf_counter(), 0, 0.0
     while steps < fixed if is_lock_step else elapsed_s < job.seconds:

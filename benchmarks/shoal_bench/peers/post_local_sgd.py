@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, final
 
 from torch.nn.parallel import DistributedDataParallel
 
+from shoal_bench.peers.library import CYCLE
 from shoal_bench.peers.ours import Shoal
-from shoal_bench.peers.pooled import CYCLE, Loop, PooledLibrary, Seat
+from shoal_bench.peers.pooled import Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:
     from torch import nn

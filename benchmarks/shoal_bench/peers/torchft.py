@@ -84,15 +84,9 @@ class AbstractTorchFT(PooledLibrary):
 class TorchFT(AbstractTorchFT):
     """Its DDP wrapper, manager and optimizer wrapper, as in its train_ddp example."""
 
-    @property
-    def title(self) -> str:
-        """Its name."""
-        return "torchft DDP"
-
-    @property
-    def counterpart(self) -> PooledLibrary:
-        """The same algorithm, without the fault tolerance."""
-        return Shoal("all-reduce")
+    title = "torchft DDP"
+    counterpart = Shoal("all-reduce")
+    """The same algorithm, without the fault tolerance."""
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of its DDP example."""

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.sim.training.simulation import simulate
 from shoal.sweeps import Finished, Run
-from shoal_bench.reproduce.scenarios import losing, read_parts
+from shoal_bench.reproduce.scenarios import job_of, losing, read_parts, seeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from shoal.scenario.training_spec import Scenario, StrategySpec
+    from shoal.scenario.training_spec import Scenario
     from shoal.sim.training.outcome import Outcome
 
 JOB, STRATEGIES = "combined-deepfm.toml", "combined-strategies.toml"
@@ -109,7 +109,7 @@ def combinations(*, quick: bool) -> list[Combination]:
     for scale in SCALES[:1] if quick else SCALES:
         conditions = (LOSSY,) if scale == SCALES[-1] else CONDITIONS[: 2 if quick else None]
         for condition in conditions:
-            for strategy in _strategies(scenario_of(scale)):
+            for strategy in job_of(scenario_of(scale)).strategies:
                 for carrier in CARRIERS:
                     is_ring = strategy.strategy == "all-reduce" and carrier.transport == "shoal"
                     if scale != SCALES[-1] or not is_ring:
@@ -128,17 +128,14 @@ def measure(
     combination: Combination, seed: int, *, tick: Callable[[float], None] | None = None
 ) -> Outcome:
     """Simulate a combination."""
-    whole, condition, carrier = (
-        scenario_of(combination.scale),
-        combination.condition,
-        combination.carrier,
-    )
-    assert whole.training is not None
-    cluster = losing(replace(whole.cluster, seed=seed), condition.loss, lambda _cable: True)
-    slow = {0: condition.slowdown} if condition.slowdown > 1 else {}
-    strategy = next(each for each in _strategies(whole) if each.name == combination.strategy)
+    whole, carrier = scenario_of(combination.scale), combination.carrier
+    loss, slowdown = combination.condition.loss, combination.condition.slowdown
+    made = seeded(whole, seed, slow={0: slowdown} if slowdown > 1 else {})
+    cluster = losing(made["cluster"], loss, lambda _cable: True)
+    strategies = job_of(whole).strategies
+    strategy = next(each for each in strategies if each.name == combination.strategy)
     carried = replace(strategy, transport=carrier.transport, loss_bound=carrier.loss_bound)
-    return simulate(cluster, replace(whole.training, strategies=(), slow=slow), carried, tick=tick)
+    return simulate(cluster, made["training"], carried, tick=tick)
 
 
 def found_of(combination: Combination, finished: Finished[Outcome]) -> Found:
@@ -153,8 +150,3 @@ def found_of(combination: Combination, finished: Finished[Outcome]) -> Found:
         outcome.counters["lost_bytes"] / might if might else None,
         outcome.digest,
     )
-
-
-def _strategies(whole: Scenario) -> Sequence[StrategySpec]:
-    assert whole.training is not None
-    return whole.training.strategies

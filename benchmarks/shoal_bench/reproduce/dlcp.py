@@ -24,10 +24,10 @@ from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sweeps import Run
 from shoal.switching.tables import Count
 from shoal_bench.reproduce.learning import Learned, Learnt, learn
-from shoal_bench.reproduce.scenarios import losing, read_parts
+from shoal_bench.reproduce.scenarios import job_of, losing, read_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -124,6 +124,13 @@ class Trial:
         return f"{self.rival.name}, {self.job} on {self.cluster} hosts, {self.sync}{extra}"
 
     @property
+    def servers_words(self) -> str:
+        """What tables call its synchronization."""
+        if self.sync != "ps-layers":
+            return self.sync
+        return f"{self.servers} server" if self.servers else "servers on all hosts"
+
+    @property
     def files(self) -> tuple[str, ...]:
         """The scenario's files."""
         return (
@@ -157,12 +164,12 @@ def measure_trial(
 ) -> Measured:
     """Make a trial."""
     scenario = read_parts(*trial.files)
-    assert scenario.training is not None
     cluster = replace(scenario.cluster, seed=seed, spray=trial.rival.spray)
     if trial.loss:
         cluster = losing(cluster, trial.loss, lambda cable: 0 in (cable.source, cable.target))
-    compute_s = scenario.training.compute_s * ASSUMED_SHARE / trial.share
-    training = replace(scenario.training, steps=trial.steps, compute_s=compute_s)
+    training = job_of(scenario)
+    compute_s = training.compute_s * ASSUMED_SHARE / trial.share
+    training = replace(training, steps=trial.steps, compute_s=compute_s)
     if trial.min_timeout_s is not None:
         training = replace(training, min_timeout_s=trial.min_timeout_s)
     options: dict[str, int | str] = {}
@@ -205,11 +212,13 @@ def timeout_words(trial: Trial) -> str:
     return f"{milliseconds:g} ms" if milliseconds >= 1 else f"{1e3 * milliseconds:g} us"
 
 
-def _timed(trial: Trial) -> list[Trial]:
-    """Return the trial with every least timeout, if its rival waits for any."""
-    if trial.rival.transport not in TIMED:
-        return [trial]
-    return [replace(trial, min_timeout_s=each) for each in TIMEOUTS_S]
+def _timed(trials: Iterable[Trial]) -> list[Trial]:
+    """Return each trial, with every least timeout if its rival waits for any."""
+    return [
+        replace(trial, min_timeout_s=each)
+        for trial in trials
+        for each in (TIMEOUTS_S if trial.rival.transport in TIMED else (None,))
+    ]
 
 
 def trial_run(trial: Trial, seed: int) -> Run:
@@ -240,15 +249,10 @@ LOSSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
 
 
 def lose(
-    tolerance: Tolerance,
-    loss: float,
-    seed: int,
-    *,
-    tick: Callable[[float], None] | None = None,
+    tolerance: Tolerance, loss: float, seed: int, *, tick: Callable[[float], None] | None = None
 ) -> Learned:
     """Train while links lose a little more than `loss`, which is what the transport forgives."""
     scenario = read_parts("dlcp-lossy.toml")
-    assert scenario.training is not None
     links = 0.0 if loss == 0 else min(0.9, loss + 0.05)
     cluster = losing(scenario.cluster, links, lambda cable: cable.source >= 0)
     learnt = Learnt(
@@ -257,7 +261,7 @@ def lose(
     strategy = StrategySpec("all-reduce", {}, "", "shoal", loss)
     return learn(
         replace(cluster, seed=seed),
-        of_real_size(scenario.training, tolerance.dataset, tolerance.model),
+        of_real_size(job_of(scenario), tolerance.dataset, tolerance.model),
         strategy,
         learnt,
         tick=tick,
@@ -328,28 +332,22 @@ def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
         raise UsageError(message)
     scales = SCALES[:1] if quick else SCALES
     jobs = JOBS[:1] if quick else JOBS
-    flow_rivals = (DCTCP, PFABRIC, DLCP)
-    ring = [
-        trial
+    ring = _timed(
+        Trial(TESTBED, job, rival, "all-reduce", steps=_STEPS)
         for job in jobs
         for rival in (TCP, DCTCP, DLCP)
-        for trial in _timed(Trial(TESTBED, job, rival, "all-reduce", steps=_STEPS))
-    ]
-    served = [
-        trial
+    )
+    served = _timed(
+        Trial(TESTBED, job, rival, servers=servers, steps=_STEPS)
         for job in jobs
         for servers in (0, 1)
         for rival in (SCHEDULED, DCTCP, DLCP, LAYERED)
-        for trial in _timed(Trial(TESTBED, job, rival, servers=servers, steps=_STEPS))
-    ]
-    gray = [
-        trial
+    )
+    gray = _timed(
+        Trial(TESTBED, "resnet50", rival, "all-reduce", loss=loss, steps=_STEPS)
         for rival in (TCP, DCTCP, DLCP)
         for loss in GRAY_LOSSES
-        for trial in _timed(
-            Trial(TESTBED, "resnet50", rival, "all-reduce", loss=loss, steps=_STEPS)
-        )
-    ]
+    )
     own_clock = [
         replace(trial, share=MEASURED_SHARES[trial.job])
         for trial in (*ring, *served)
@@ -357,12 +355,9 @@ def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
         and trial.is_usual
         and trial.rival in (BEST_PRIOR[trial.sync], BEST_OWN[trial.sync])
     ]
-    flows = [
-        trial
-        for scale in scales
-        for rival in flow_rivals
-        for trial in _timed(Trial(scale, "resnet50", rival))
-    ]
+    flows = _timed(
+        Trial(scale, "resnet50", rival) for scale in scales for rival in (DCTCP, PFABRIC, DLCP)
+    )
     steps = [Trial(scales[-1], "resnet50", rival) for rival in ABLATION]
     tolerances = TOLERANCES[:1] if quick else TOLERANCES
     return Plan(

@@ -92,7 +92,7 @@ def _step_claim(
         ours = replace(theirs, rival=own, min_timeout_s=None)
         if theirs.sync == sync and theirs.rival == rival and theirs.is_usual:
             ratio = measured[theirs].step_ms / measured[ours].step_ms
-            found.append((100 * (ratio - 1), f"{ours.job}, {_servers(ours)}"))
+            found.append((100 * (ratio - 1), f"{ours.job}, {ours.servers_words}"))
     best, where = max(found)
     paper, least = _END_TO_END[sync]
     clock = "" if trials[0].share == ASSUMED_SHARE else ", computing as a GPU was measured"
@@ -103,12 +103,6 @@ def _step_claim(
         verdict(best >= least),
         differs,
     )
-
-
-def _servers(trial: Trial) -> str:
-    if trial.sync != "ps-layers":
-        return trial.sync
-    return f"{trial.servers} server" if trial.servers else "servers on all hosts"
 
 
 def _gray_claim(measured: Mapping[Trial, Measured], gray: Sequence[Trial]) -> Claim:

@@ -18,7 +18,7 @@ from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.simulation import simulate
 from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 from shoal_bench.reproduce.learning import Learned, learn
-from shoal_bench.reproduce.scenarios import read_parts
+from shoal_bench.reproduce.scenarios import job_of, read_parts, seeded
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario, StrategySpec
@@ -158,20 +158,15 @@ def lessons(job: Job, networks: Sequence[str], *, longer: bool) -> list[Lesson]:
 def learning_runs(job: Job, lesson: Lesson, seeds: Sequence[int]) -> list[Run]:
     """Return a lesson with every seed; each run comes to a `Learned`."""
     whole = scenario_of(lesson.job, lesson.network)
-    assert whole.training is not None
-    strategy = next(each for each in whole.training.strategies if each.name == lesson.strategy)
+    strategy = next(each for each in job_of(whole).strategies if each.name == lesson.strategy)
     steps = lesson.times * (job.learnt.steps if lesson.network == "4" else job.steps_of_16)
     longer = f", {lesson.times} times the steps" if lesson.times > 1 else ""
     return [
         Run(
             f"{lesson.job} learns on {lesson.network}, {lesson.strategy}{longer}, seed {seed}",
             learn,
-            {
-                "cluster": replace(whole.cluster, seed=seed),
-                "training": replace(whole.training, strategies=()),
-                "strategy": strategy,
-                "learnt": replace(job.learnt, steps=steps),
-            },
+            seeded(whole, seed)
+            | {"strategy": strategy, "learnt": replace(job.learnt, steps=steps)},
             weight=4 * steps * whole.cluster.topology.hosts / 400,
         )
         for seed in seeds
@@ -184,10 +179,9 @@ def timed_strategies(whole: Scenario) -> list[StrategySpec]:
     Without racks DS-Sync's topology-aware division is one group of all, which nobody would use. How
     much state there is to average depends on what learns, and nothing does here.
     """
-    assert whole.training is not None
     workers, racks = whole.cluster.topology.hosts, _has_racks(whole)
     found = []
-    for each in whole.training.strategies:
+    for each in job_of(whole).strategies:
         if each.name in (SSP, ASP) and workers > _MOST_SERVED:
             continue
         if (each.name == TOPOLOGY and not racks) or each.name == STATEFUL:
@@ -202,19 +196,12 @@ def timed_strategies(whole: Scenario) -> list[StrategySpec]:
 def timing_runs(job: str, network: str, strategy: StrategySpec, seeds: Sequence[int]) -> list[Run]:
     """Return a strategy on a network with every seed; each run comes to an `Outcome`."""
     whole = scenario_of(job, network)
-    assert whole.training is not None
-    training = replace(whole.training, strategies=())
-    if network in SCALES:
-        training = replace(training, steps=_SCALE_STEPS)
+    changes = {"steps": _SCALE_STEPS} if network in SCALES else {}
     return [
         Run(
             f"{job} on {network}, {strategy.name}, seed {seed}",
             simulate,
-            {
-                "cluster": replace(whole.cluster, seed=seed),
-                "training": training,
-                "strategy": strategy,
-            },
+            seeded(whole, seed, **changes) | {"strategy": strategy},
             weight=whole.cluster.topology.hosts / 16,
         )
         for seed in seeds

@@ -16,15 +16,8 @@ from shoal.scenario.training_spec import StrategySpec
 from shoal.sim.training.simulation import simulate
 from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 from shoal_bench.reproduce.claim import Claim, verdict
-from shoal_bench.reproduce.learning import (
-    CIFAR10,
-    Learned,
-    Learnt,
-    choose_data,
-    data_words,
-    learn,
-)
-from shoal_bench.reproduce.scenarios import read_parts
+from shoal_bench.reproduce.learning import CIFAR10, Learned, Learnt, choose_data, data_words, learn
+from shoal_bench.reproduce.scenarios import job_of, read_parts, seeded
 
 if TYPE_CHECKING:
     from shoal.scenario.training_spec import Scenario
@@ -59,6 +52,11 @@ class Case:
         """What progress calls it."""
         options = "".join(f" {key}={value}" for key, value in self.options)
         return f"{self.strategy}{options}, {slowdown_words(self.slowdown)}"
+
+    @property
+    def spec(self) -> StrategySpec:
+        """What is simulated."""
+        return StrategySpec(self.strategy, dict(self.options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,46 +106,33 @@ def main_cases() -> list[Case]:
 
     And Ripples with exchanges that hide behind the next steps, which the papers do not have.
     """
-    training = scenario().training
-    assert training is not None
-    strategies = [Case(each.strategy, (), 1.0) for each in training.strategies]
+    strategies = [Case(each.strategy, (), 1.0) for each in job_of(scenario()).strategies]
     cases = [*strategies, Case("ripples", OVERLAPPED, 1.0)]
     return [replace(each, slowdown=slow) for slow in SLOWDOWNS for each in cases]
 
 
 def swept_cases() -> list[Case]:
     """Return the sweeps of the group size, each step, and of the interval, in groups of four."""
-    sizes = [
-        Case(strategy, (("group_size", size), ("interval", 1)), slow)
+    sizes, intervals = [(each, 1) for each in GROUP_SIZES], [(USUAL_SIZE, i) for i in INTERVALS]
+    cases = [
+        Case(strategy, (("group_size", size), ("interval", interval)), slow)
+        for swept in (sizes, intervals)
         for slow in SWEPT_SLOWDOWNS
         for strategy in ("ripples", "ripples-random")
-        for size in GROUP_SIZES
+        for size, interval in swept
     ]
-    intervals = [
-        Case(strategy, (("group_size", USUAL_SIZE), ("interval", interval)), slow)
-        for slow in SWEPT_SLOWDOWNS
-        for strategy in ("ripples", "ripples-random")
-        for interval in INTERVALS
-    ]
-    return list(dict.fromkeys([*sizes, *intervals]))
+    return list(dict.fromkeys(cases))
 
 
 def runs_of(cases: Sequence[Case], seeds: Sequence[int], learnt: Learnt) -> list[Run]:
     """Return every case's run with every seed; each comes to a `Learned`."""
     whole = scenario()
-    training = whole.training
-    assert training is not None
-    training = replace(training, strategies=())
     return [
         Run(
             f"{case.name}, seed {seed}",
             learn,
-            {
-                "cluster": replace(whole.cluster, seed=seed),
-                "training": replace(training, slow={0: case.slowdown} if case.slowdown > 1 else {}),
-                "strategy": StrategySpec(case.strategy, dict(case.options)),
-                "learnt": learnt,
-            },
+            seeded(whole, seed, slow={0: case.slowdown} if case.slowdown > 1 else {})
+            | {"strategy": case.spec, "learnt": learnt},
         )
         for case in cases
         for seed in seeds
@@ -254,43 +239,37 @@ class Timed:
     digest: str
 
 
-def timed_cases() -> list[Case]:
-    """Return what is timed on every machine: the strategies of workers that are alike."""
-    return [each for each in main_cases() if each.slowdown == 1]
+def timed_cases() -> list[tuple[Machine, Case]]:
+    """Return what is timed: on every machine the strategies of workers that are alike."""
+    alike = [each for each in main_cases() if each.slowdown == 1]
+    return [(machine, case) for machine in MACHINES for case in alike]
 
 
 def timing_runs(seed: int) -> list[Run]:
     """Return the runs of every case on every machine; each comes to an `Outcome`."""
     whole = scenario()
-    training = whole.training
-    assert training is not None
     return [
         Run(
             f"{case.name}, {machine.words}",
             simulate,
-            {
-                "cluster": replace(whole.cluster, seed=seed),
-                "training": replace(
-                    training,
-                    strategies=(),
-                    steps=_TIMED_STEPS,
-                    local_rate=machine.local_rate,
-                    message_cost_s=machine.message_s,
-                ),
-                "strategy": StrategySpec(case.strategy, dict(case.options)),
-            },
+            seeded(
+                whole,
+                seed,
+                steps=_TIMED_STEPS,
+                local_rate=machine.local_rate,
+                message_cost_s=machine.message_s,
+            )
+            | {"strategy": case.spec},
         )
-        for machine in MACHINES
-        for case in timed_cases()
+        for machine, case in timed_cases()
     ]
 
 
 def timings_of(finished: Sequence[Finished[Outcome]]) -> list[Timed]:
     """Return what `timing_runs` came to, in their order."""
-    what = [(machine, case) for machine in MACHINES for case in timed_cases()]
     return [
         Timed(machine, case, each.result.step_ms, each.result.digest)
-        for (machine, case), each in zip(what, finished, strict=True)
+        for (machine, case), each in zip(timed_cases(), finished, strict=True)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.scenario.spec_file import parse_scenario
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario
+    from shoal.scenario.training_spec import Scenario, TrainingSpec
     from shoal.switching.topology import Cable
 
 
@@ -25,6 +25,23 @@ def scenario_text(*names: str) -> str:
 def read_parts(*names: str) -> Scenario:
     """Return the scenario that the files of these names make together."""
     return parse_scenario(scenario_text(*names), " + ".join(names))
+
+
+def job_of(whole: Scenario) -> TrainingSpec:
+    """Return what is trained; all scenarios here have a job."""
+    assert whole.training is not None
+    return whole.training
+
+
+def seeded(whole: Scenario, seed: int, **changes: Any) -> dict[str, Any]:
+    """Return the cluster with `seed`, and the job with `changes`, as arguments of a simulation.
+
+    The job's list of strategies is left out: a run has one, and does not depend on the others.
+    """
+    return {
+        "cluster": replace(whole.cluster, seed=seed),
+        "training": replace(job_of(whole), strategies=(), **changes),
+    }
 
 
 def losing(cluster: ClusterSpec, loss: float, is_lossy: Callable[[Cable], bool]) -> ClusterSpec:

@@ -21,10 +21,10 @@ from shoal.jobs.environment import describe_environment
 from shoal_bench import control_service, group_average
 from shoal_bench.accuracy import POINTS, row_of
 from shoal_bench.bench_file import BenchFile, read_bench_file, write_bench_file
-from shoal_bench.ddp_step import slowest
+from shoal_bench.pairs import slowest
 from shoal_bench.peers import library as library_module
 from shoal_bench.peers.all_libraries import LIBRARIES, installed
-from shoal_bench.rows import Row, at_least, at_most, comparison, figure
+from shoal_bench.rows import Row, at_least, at_most, comparison, figure, of_section
 from shoal_bench.stand import Stand
 from shoal_bench.suite import SYNC_SECTIONS, TRANSPORT_SECTIONS, choose_sections
 from shoal_bench.table import print_rows
@@ -38,14 +38,14 @@ def row(bench: str = "one", **changes: object) -> Row:
 
 
 def test_a_comparison_takes_its_ratio_pair_by_pair() -> None:
-    made = comparison("b", "c", "m", "ms", PAIRS, peer="peer")
+    made = comparison("c", "m", "ms", PAIRS, peer="peer")
     assert made.value == 5.0
     assert made.peer_value == 4.0
     assert made.ratio == 1.5  # of 1.5, 2 and 1; not 5 / 4
     assert made.spread == [1.0, 2.0]
     assert made.target is None
     assert made.met is None
-    inverse = comparison("b", "c", "m", "ms", PAIRS, peer="peer", inverse=True)
+    inverse = comparison("c", "m", "ms", PAIRS, peer="peer", inverse=True)
     assert inverse.ratio == pytest.approx(2 / 3)
 
 
@@ -54,14 +54,29 @@ def test_a_comparison_takes_its_ratio_pair_by_pair() -> None:
     [(at_most(1.5), True), (at_most(1.4), False), (at_least(1.5), True), (at_least(1.6), False)],
 )
 def test_a_target_bounds_the_ratio_of_a_comparison(target: object, met: bool) -> None:
-    made = comparison("b", "c", "m", "ms", PAIRS, peer="peer", target=target)  # type: ignore[arg-type]
+    made = comparison("c", "m", "ms", PAIRS, peer="peer", target=target)  # type: ignore[arg-type]
     assert made.met is met
 
 
 def test_a_target_bounds_the_value_of_a_figure() -> None:
-    made = figure("b", "c", "m", "ms", [4.0, 1.0, 2.0], at_most(2.0))
+    made = figure("c", "m", "ms", [4.0, 1.0, 2.0], at_most(2.0))
     assert (made.value, made.met, made.spread, made.peer) == (2.0, True, [1.0, 4.0], None)
-    assert figure("b", "c", "m", "ms", [4.0], at_most(2.0)).met is False
+    assert figure("c", "m", "ms", [4.0], at_most(2.0)).met is False
+
+
+def test_each_part_of_a_section_is_told_as_it_begins() -> None:
+    told: list[tuple[str, float]] = []
+    with Stand(quick=True, on_progress=lambda text, share: told.append((text, share))) as stand:
+        parts = stand.each({"first": 1, "second": 2})
+        assert next(parts) == ("first", 1)
+        assert told == [("first", 0.0)]
+        assert list(parts) == [("second", 2)]
+    assert told == [("first", 0.0), ("second", 0.5)]
+
+
+def test_rows_are_of_the_section_that_was_run() -> None:
+    made = of_section("one", [figure("c", "m", "ms", [4.0])], quick=True)
+    assert [(each.bench, each.quick, each.value) for each in made] == [("one", True, 4.0)]
 
 
 def test_an_accuracy_may_be_a_point_below_all_reduce_and_no_more() -> None:

@@ -14,18 +14,17 @@ pytest.importorskip("torch")
 
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
-from shoal_bench.bench_file import read_bench_file
-from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
-from shoal_bench.cluster.contenders import CONTENDERS, Contender, Side
+from shoal_bench.bench_file import read_bench_file, write_bench_file
+from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
+from shoal_bench.cluster.contenders import CONTENDERS, Side
 from shoal_bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
 from shoal_bench.cluster.records import Recorder, read_record
 from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
-from shoal_bench.cluster.suite import Part, Plan, left_to_do, make_plan, run_jobs, with_rows
+from shoal_bench.cluster.suite import Part, Plan, left_to_do, make_plan, run_parts, with_rows
 from shoal_bench.cluster.task import Task
 from shoal_bench.cluster.verdict import RATIO, entries_of, share_that_names, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -213,34 +212,18 @@ class Clockwork:
         self.ran: list[tuple[str, str, int]] = []
         self._fails_at = fails_at
 
-    def key(self, scenario: Scenario, contender: Contender, repeat: int) -> Key:
-        return Key(scenario=scenario.name, contender=contender.name, repeat=repeat, task=TASK)
-
-    def run(
-        self,
-        scenario: Scenario,
-        contender: Contender,
-        repeat: int,
-        on_tick: Callable[[float], None],
-    ) -> Outcome:
+    def run(self, job: Part) -> Outcome:
         if len(self.ran) == self._fails_at:
             raise KeyboardInterrupt
-        on_tick(TASK.seconds / 2)
-        self.ran.append((scenario.name, contender.name, repeat))
-        return Outcome(key=self.key(scenario, contender, repeat), figures=figures(1.0))
+        self.ran.append((job.name, job.summary, job.repeat))
+        return Outcome(key=job.key, figures=figures(1.0))
 
 
 class Silent:
-    """Shows nothing, but wants to be told in order."""
-
-    def __init__(self) -> None:
-        self.begun = 0
+    """Shows nothing."""
 
     def begin(self, section: Part) -> None:
-        self.begun += 1
-
-    def note(self, text: str, share: float) -> None:
-        assert 0 < share < 1
+        pass
 
     def say(self, text: str) -> None:
         raise AssertionError(text)
@@ -249,15 +232,21 @@ class Silent:
 def test_an_interrupted_suite_goes_on_with_the_job_it_was_at(tmp_path: Path) -> None:
     plan = Plan(TASK, 2, SCENARIOS[:2], (PEER, OURS))
     path = tmp_path / "cluster.json"
-    every = [(job.scenario.name, job.contender.name, job.repeat) for job in plan.jobs()]
+    every = [(job.name, job.summary, job.repeat) for job in plan.jobs()]
     assert len(set(every)) == len(every) == 2 * len(plan.scenarios) * 2
+    # so that a job is not shown as done while it trains
+    assert all(job.seconds(quick=False) > TASK.seconds for job in plan.jobs())
 
     def go_on(runner: Clockwork) -> None:
         here = describe_environment()
         file = read_cluster_file(path) if path.exists() else ClusterFile(environment=here)
-        jobs = left_to_do(plan, file, runner)
-        run_jobs(
-            jobs, file, runner, Silent(), lambda file: write_cluster_file(path, file), lambda: here
+        run_parts(
+            left_to_do(plan, file),
+            file,
+            runner.run,
+            Silent(),
+            lambda file: write_bench_file(path, file),
+            lambda: here,
         )
 
     first = Clockwork(fails_at=3)
@@ -277,17 +266,17 @@ def test_an_interrupted_suite_goes_on_with_the_job_it_was_at(tmp_path: Path) -> 
 def test_another_task_is_another_job(tmp_path: Path) -> None:
     plan = Plan(TASK, 1, SCENARIOS[:1], (PEER,))
     file = ClusterFile(environment=describe_environment(), outcomes=[outcome(PEER.name, 1.0)])
-    assert left_to_do(plan, file, Clockwork()) == []
+    assert left_to_do(plan, file) == []
     changed = msgspec.structs.replace(
         outcome(PEER.name, 1.0).key, task=msgspec.structs.replace(TASK, megabits=99)
     )
     other = msgspec.structs.replace(file, outcomes=[Outcome(key=changed)])
-    assert len(left_to_do(plan, other, Clockwork())) == 1
+    assert len(left_to_do(plan, other)) == 1
 
 
 def test_what_could_not_be_tried_is_tried_again_and_what_failed_is_not() -> None:
     plan = Plan(TASK, 1, SCENARIOS[:1], (PEER, OURS))
-    names = [Clockwork().key(SCENARIO, contender, 0) for contender in (PEER, OURS)]
+    names = [job.key for job in plan.jobs()]
     file = ClusterFile(
         environment=describe_environment(),
         outcomes=[
@@ -295,7 +284,7 @@ def test_what_could_not_be_tried_is_tried_again_and_what_failed_is_not() -> None
             Outcome(key=names[1], failed="It hangs."),
         ],
     )
-    assert [job.contender for job in left_to_do(plan, file, Clockwork())] == [PEER]
+    assert [job.contender for job in left_to_do(plan, file)] == [PEER]
 
 
 def test_only_chooses_scenarios_and_contenders_by_name() -> None:
@@ -334,8 +323,8 @@ def test_whoever_goes_over_our_transport_is_ours() -> None:
 def test_a_file_of_two_machines_says_which_job_ran_on_which() -> None:
     here = msgspec.structs.replace(describe_environment(), processor="this one")
     there = msgspec.structs.replace(here, processor="the other")
-    file = ClusterFile(environment=here).with_outcome(here, outcome("ours", 1.0))
-    file = file.with_outcome(there, outcome("peer", 2.0))
+    file = ClusterFile(environment=here).with_result(here, outcome("ours", 1.0))
+    file = file.with_result(there, outcome("peer", 2.0))
     found = {each.key.contender: each.processor for each in file.outcomes}
     assert found == {"ours": "this one", "peer": "the other"}
 
@@ -353,7 +342,7 @@ def test_a_training_that_diverged_can_be_read_again(tmp_path: Path) -> None:
     diverged = msgspec.structs.replace(made, figures=lost)
     file = with_rows(ClusterFile(environment=describe_environment(), outcomes=[diverged]))
     path = tmp_path / "cluster.json"
-    write_cluster_file(path, file)
+    write_bench_file(path, file)
     found = read_cluster_file(path).outcomes[0].figures
     assert found is not None
     assert math.isnan(found.final_loss)

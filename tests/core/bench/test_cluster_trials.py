@@ -15,14 +15,16 @@ from shoal.jobs.environment import describe_environment
 from shoal.switching.routes import check_paths
 from shoal.switching.settings import CLASS_SELECTORS
 from shoal.switching.tables import CAPABLE, COLORS, PLAIN, QUEUES, Count
-from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file, write_cluster_file
+from shoal_bench.bench_file import write_bench_file
+from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
 from shoal_bench.cluster.contenders import CONTENDERS
 from shoal_bench.cluster.outcome import Figures, Key, Outcome
-from shoal_bench.cluster.scenarios import SCENARIOS
+from shoal_bench.cluster.scenarios import SCENARIOS, SHALLOW_BYTES, oversubscribed
+from shoal_bench.cluster.suite import run_parts
 from shoal_bench.cluster.task import Task
 from shoal_bench.cluster.trials import dlcp, ds_sync, ripples
 from shoal_bench.cluster.trials.figures import Trial, TrialFigures, TrialKey
-from shoal_bench.cluster.trials.networks import MIDDLE_CLASS, SHALLOW_BYTES, oversubscribed
+from shoal_bench.cluster.trials.networks import MIDDLE_CLASS
 from shoal_bench.cluster.trials.ripples import rows_of_ripples
 from shoal_bench.cluster.trials.studies import (
     CASES,
@@ -30,7 +32,6 @@ from shoal_bench.cluster.trials.studies import (
     TrialPart,
     left_to_try,
     make_trials,
-    run_trials,
 )
 from shoal_bench.cluster.trials.traffic import Passed, Sent, passed, together
 from shoal_bench.cluster.trials.trial import figures_of
@@ -419,15 +420,15 @@ def test_trials_that_failed_are_tried_again_and_others_are_not(tmp_path: Path) -
         return Trial(key=part.key, figures=figures(100.0))
 
     def save(file: ClusterFile) -> None:
-        write_cluster_file(path, file)
+        write_bench_file(path, file)
 
     empty = ClusterFile(environment=describe_environment())
-    made = run_trials(parts, empty, run, shows, save, describe_environment)
+    made = run_parts(parts, empty, run, shows, save, describe_environment)
     assert read_cluster_file(path) == made
     assert shows.said == "dlcp-incast: all off failed: it broke"
     assert made.skipped == ["dlcp-incast: all off: it broke"]
     assert left_to_try(parts, made) == [parts[1]]
-    again = run_trials(
+    again = run_parts(
         [parts[1]],
         made,
         lambda part: Trial(key=part.key, figures=figures(200.0)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from shoal_bench.loopback import (
-    NAME,
     PROCESSOR_TARGET,
     TIME_TARGET,
     Sample,
@@ -18,9 +17,8 @@ def test_a_sum_takes_as_long_as_its_slowest_rank_and_the_processors_of_all() -> 
     second = [(Sample(30.0, 50.0), Sample(50.0, 60.0), gloo)] * 3
 
     ways = [Way("direct", 1), Way("ring", 4)]
-    rows = rows_of(NAME, "2 ranks, 25 MB", 25, [first, second], ways, TIME_TARGET, PROCESSOR_TARGET)
+    rows = rows_of("2 ranks, 25 MB", 25, [first, second], ways, TIME_TARGET, PROCESSOR_TARGET)
 
-    assert {row.bench for row in rows} == {NAME}
     cases = [f"2 ranks, 25 MB, {each}" for each in ("direct", "ring, 4 lanes") for _ in range(2)]
     assert [row.case for row in rows] == cases
     direct_time, direct_processor, ring_time, ring_processor = rows
@@ -28,6 +26,6 @@ def test_a_sum_takes_as_long_as_its_slowest_rank_and_the_processors_of_all() -> 
     assert (direct_processor.value, direct_processor.peer_value) == (60 / 25, 80 / 25)
     assert (ring_time.ratio, ring_processor.ratio) == (60.0 / 50.0, 80.0 / 80.0)
     assert [row.met for row in rows] == [True, True, True, True]
-    last = rows_of(NAME, "2 ranks, 25 MB", 25, [first, second], ways[1:], first=1)
+    last = rows_of("2 ranks, 25 MB", 25, [first, second], ways[1:], first=1)
     assert [(row.case, row.value) for row in last] == [(row.case, row.value) for row in rows[2:]]
     assert [row.met for row in last] == [None, None]

@@ -170,7 +170,7 @@ def test_the_command_writes_tables_runs_and_figures(
     assert len(report["timings"]) == 28
     assert "What is not known of their machines" in result.stdout
     assert report["seeds"] == [1]
-    assert 'model = "vgg16-cifar"' in report["scenario"]
+    assert 'model = "vgg16-cifar"' in report["scenarios"][paper.SCENARIO]
     assert all(run["digest"] for each in report["results"] for run in each["runs"])
     texts = {each.text for each in ET.parse(plot).iter() if each.text}
     assert {"Workers alike", "By group size", "group size"} <= texts

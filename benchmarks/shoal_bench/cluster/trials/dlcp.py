@@ -53,43 +53,29 @@ class Setting:
 
     def variant(self, name: str, on: frozenset[str], work: Work) -> Variant:
         """Return the variant with the mechanisms `on`."""
-        is_lossy = LOSS in on
-        library = Shoal(
-            self.strategy,
-            transport="shoal",
-            loss_bound=LOSS_BOUND if is_lossy else 0.0,
-            **self.options(work),
-        )
+        bound = LOSS_BOUND if LOSS in on else 0.0
+        library = Shoal(self.strategy, transport="shoal", loss_bound=bound, **self.options(work))
         switches = Switches(SPRAYING in on, QUEUEING in on, DROPPING in on)
         paths = (("SHOAL_PATHS", PATHS),) if SPRAYING in on else ()
         return Variant(name, library, partial(self.build, switches), paths)
 
-    def ring(self, work: Work) -> Variant:
-        """Return all off with sums around a ring."""
-        off = self.variant(OFF, frozenset(), work)
-        return replace(off, name=RING, environment=(("SHOAL_ALL_REDUCE", "ring"),))
-
-    def gloo(self, work: Work) -> Variant:
-        """Return TCP."""
-        library = Shoal(self.strategy, **self.options(work))
-        return Variant(GLOO, library, partial(self.build, Switches()))
-
     def ends(self, work: Work, *, every: bool) -> tuple[Variant, ...]:
         """Return all on and all off, whether `every` variant is asked for or not."""
-        del every
         everything = frozenset(self.mechanisms)
         return self.variant(ON, everything, work), self.variant(OFF, frozenset(), work)
 
     def variants(self, work: Work, *, every: bool) -> tuple[Variant, ...]:
         """Return all on, all off and gloo; with `every`, the ring, each one off, each one alone."""
+        on, off = self.ends(work, every=every)
+        tcp = Shoal(self.strategy, **self.options(work))
+        found = [on, off, Variant(GLOO, tcp, partial(self.build, Switches()))]
+        if not every:
+            return tuple(found)
+        if self.strategy == "all-reduce":
+            found.append(replace(off, name=RING, environment=(("SHOAL_ALL_REDUCE", "ring"),)))
         everything = frozenset(self.mechanisms)
-        found = [*self.ends(work, every=every), self.gloo(work)]
-        if every:
-            found += [self.ring(work)] if self.strategy == "all-reduce" else []
-            found += [
-                self.variant(without(one), everything - {one}, work) for one in self.mechanisms
-            ]
-            found += [self.variant(alone(one), frozenset({one}), work) for one in self.mechanisms]
+        found += [self.variant(without(one), everything - {one}, work) for one in self.mechanisms]
+        found += [self.variant(alone(one), frozenset({one}), work) for one in self.mechanisms]
         return tuple(found)
 
 

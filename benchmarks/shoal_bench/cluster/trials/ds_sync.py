@@ -7,10 +7,10 @@ once. gloo has one algorithm, a ring.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shoal.groups.topology import Topology
-from shoal_bench.cluster.trials.networks import LEAVES, OVERSUBSCRIPTION, oversubscribed
+from shoal_bench.cluster.scenarios import LEAVES, OVERSUBSCRIPTION, oversubscribed
 from shoal_bench.cluster.trials.trial import Variant
 from shoal_bench.peers.ours import Shoal
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from shoal_bench.cluster.trials.work import Work
 
 LOSS_BOUND: Final = 0.1
-OVERS: Final = ("gloo", "p = 0", "p = 10 %")
+OVERS: Final[dict[str, dict[str, Any]]] = {
+    "gloo": {},
+    "p = 0": {"transport": "shoal"},
+    "p = 10 %": {"transport": "shoal", "loss_bound": LOSS_BOUND},
+}
+"""Transports by their names."""
 RING, HIERARCHICAL, AWARE, UNAWARE, GRID = (
     "ring",
     "hierarchical",
@@ -43,36 +48,20 @@ def variants(work: Work, *, every: bool) -> tuple[Variant, ...]:
         nic_bps=work.megabits * 1_000_000,
         oversubscription_ratio=OVERSUBSCRIPTION,
     )
-    overs = OVERS if every else OVERS[:1] + OVERS[2:]
     found = []
-    for over in overs:
-        transport: dict[str, object] = {} if over == "gloo" else {"transport": "shoal"}
-        if over == OVERS[2]:
-            transport["loss_bound"] = LOSS_BOUND
-
-        def shoal(strategy: str, _over: dict[str, object] = transport, **options: object) -> Shoal:
-            return Shoal(strategy, **_over, **options)  # type: ignore[arg-type]  # all are named
-
-        all_reduce = shoal("all-reduce", bucket_bytes=work.bucket_bytes)
-        found.append(
-            Variant(
-                name_of(RING, over), all_reduce, oversubscribed, (("SHOAL_ALL_REDUCE", "ring"),)
-            )
-        )
-        if over != "gloo":
-            found.append(
-                Variant(
-                    name_of(HIERARCHICAL, over),
-                    all_reduce,
-                    oversubscribed,
-                    (("SHOAL_ALL_REDUCE", "hierarchical"),),
-                    workers_per_host=half,
-                )
-            )
+    for over, transport in OVERS.items():
+        if over == "p = 0" and not every:
+            continue
+        all_reduce = Shoal("all-reduce", bucket_bytes=work.bucket_bytes, **transport)
+        ring, hierarchical = ((("SHOAL_ALL_REDUCE", way),) for way in (RING, HIERARCHICAL))
+        found.append(Variant(name_of(RING, over), all_reduce, oversubscribed, ring))
+        if transport:  # gloo has a ring alone
+            name = name_of(HIERARCHICAL, over)
+            found.append(Variant(name, all_reduce, oversubscribed, hierarchical, half))
         ways = {
-            AWARE: shoal("ds-sync", shuffle="topology", topology=topology),
-            UNAWARE: shoal("ds-sync", shuffle="random"),
-            GRID: shoal("ds-sync"),
+            AWARE: Shoal("ds-sync", shuffle="topology", topology=topology, **transport),
+            UNAWARE: Shoal("ds-sync", shuffle="random", **transport),
+            GRID: Shoal("ds-sync", **transport),
         }
         found += [
             Variant(name_of(way, over), library, oversubscribed) for way, library in ways.items()

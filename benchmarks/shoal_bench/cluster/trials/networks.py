@@ -12,20 +12,14 @@ from shoal.lab.network.shaper import HOST_QUEUE_BYTES
 from shoal.scenario.cluster_spec import ClusterSpec, Flow
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
-from shoal.switching.topology import Materials, Topology, host_names, join, star
+from shoal.switching.topology import Materials, host_names, join, star
+from shoal_bench.cluster.scenarios import DELAY_S, LEAVES, SHALLOW_BYTES, SPINES
 
 if TYPE_CHECKING:
     from shoal_bench.cluster.trials.work import Work
 
-DELAY_S: Final = 50e-6
-SHALLOW_BYTES: Final = 16 << 10
-"""Of a port that holds some ten packets."""
 BUFFER_BYTES: Final = 32 << 10
 """Of a port on the network with bursts."""
-ORDINARY_BYTES: Final = 128 << 10
-LEAVES: Final = 2
-SPINES: Final = 2
-OVERSUBSCRIPTION: Final = 4
 BURST_S: Final = 0.1
 PERIOD_S: Final = 0.25
 OFFSET_S: Final = 0.06
@@ -63,9 +57,7 @@ def shallow_star(switches: Switches, work: Work) -> ClusterSpec:
     """Return hosts around a switch whose ports hold some ten packets."""
     rate = work.megabits * 1_000_000
     materials = Materials(
-        Port(rate, limit_bytes=HOST_QUEUE_BYTES),
-        switches.port(rate, SHALLOW_BYTES),
-        Link(DELAY_S),
+        Port(rate, limit_bytes=HOST_QUEUE_BYTES), switches.port(rate, SHALLOW_BYTES), Link(DELAY_S)
     )
     topology = star(host_names(work.workers), materials)
     return ClusterSpec(topology, spray=switches.spray, queues=switches.queues)
@@ -81,13 +73,17 @@ def bursty_leaf_spine(switches: Switches, work: Work) -> ClusterSpec:
     rate = work.megabits * 1_000_000
     workers, half = work.workers, work.workers // 2
     names = host_names(workers + 2 * LEAVES)
-    topology = _leaf_spine(
-        names,
-        [*(place // half for place in range(workers)), *(n % LEAVES for n in range(2 * LEAVES))],
-        rate,
-        switches.port(rate, BUFFER_BYTES),
-        switches.port(rate, BUFFER_BYTES),
-    )
+    leaves = [
+        *(place // half for place in range(workers)),
+        *(n % LEAVES for n in range(2 * LEAVES)),
+    ]
+    up = [f"leaf{leaf}" for leaf in range(LEAVES)]
+    spines = [f"spine{n}" for n in range(SPINES)]
+    access = [(name, up[leaf]) for name, leaf in zip(names, leaves, strict=True)]
+    trunks = [(leaf, spine) for leaf in up for spine in spines]
+    host, port = Port(rate, limit_bytes=HOST_QUEUE_BYTES), switches.port(rate, BUFFER_BYTES)
+    materials = Materials(host, port, Link(DELAY_S), port, Link(DELAY_S))
+    topology = join(names, [*up, *spines], [*access, *trunks], materials)
     flows = tuple(
         Flow(
             workers + which,
@@ -102,28 +98,3 @@ def bursty_leaf_spine(switches: Switches, work: Work) -> ClusterSpec:
         for which in range(2 * LEAVES)
     )
     return ClusterSpec(topology, spray=switches.spray, queues=switches.queues, flows=flows)
-
-
-def oversubscribed(work: Work) -> ClusterSpec:
-    """Return two leaves whose trunks carry a quarter of what their hosts can send together."""
-    rate, half = work.megabits * 1_000_000, work.workers // LEAVES
-    trunk = rate * half // (OVERSUBSCRIPTION * SPINES)
-    port = Switches().port
-    topology = _leaf_spine(
-        host_names(work.workers),
-        [place // half for place in range(work.workers)],
-        rate,
-        port(rate, ORDINARY_BYTES),
-        port(trunk, ORDINARY_BYTES),
-    )
-    return ClusterSpec(topology)
-
-
-def _leaf_spine(names: list[str], leaves: list[int], rate: int, access: Port, up: Port) -> Topology:
-    """Return hosts at the leaves that `leaves` says, one for each of `names`."""
-    switches = [f"leaf{leaf}" for leaf in range(LEAVES)] + [f"spine{n}" for n in range(SPINES)]
-    connections = [(name, f"leaf{leaf}") for name, leaf in zip(names, leaves, strict=True)]
-    trunks = [(leaf, spine) for leaf in switches[:LEAVES] for spine in switches[LEAVES:]]
-    host = Port(rate, limit_bytes=HOST_QUEUE_BYTES)
-    materials = Materials(host, access, Link(DELAY_S), up, Link(DELAY_S))
-    return join(names, switches, [*connections, *trunks], materials)

@@ -53,5 +53,5 @@ def rows_of_ripples(outcomes: Sequence[Outcome]) -> list[Row]:
             ]
             if pairs:
                 case = f"{scenario}: {ours}"
-                rows.append(comparison("cluster", case, METRIC, "", pairs, peer=theirs))
+                rows.append(comparison(case, METRIC, "", pairs, peer=theirs))
     return rows

@@ -1,4 +1,4 @@
-"""The list of studies, which trials they are made of, and going through those that are not done.
+"""The list of studies, which trials they are made of, and which of those are not done.
 
 Variants take turns within a repeat of a case, so that a drift of the machine's speed meets all of
 them, and ratios are of trials of one repeat.
@@ -6,21 +6,18 @@ them, and ratios are of trials of one repeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from shoal_bench.cluster.suite import with_rows
 from shoal_bench.cluster.trials import dlcp, ds_sync
 from shoal_bench.cluster.trials.figures import TrialKey
 from shoal_bench.cluster.trials.work import Work
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import Environment
     from shoal_bench.cluster.cluster_file import ClusterFile
-    from shoal_bench.cluster.trials.figures import Trial
     from shoal_bench.cluster.trials.trial import Variant
 
 _OVERHEAD_S: Final = 5.0
@@ -72,46 +69,25 @@ STUDIES: Final = (DLCP, DS_SYNC)
 """What `--only` may name."""
 
 _STAR: Final = "7 to 1 at every port, ports that hold ten packets"
+_BURSTS: Final = "two leaves and two spines, bursts of others' traffic"
+_ENDS: Final = "all on, all off, until all is learnt"
+_NARROW: Final = "two leaves behind trunks of a quarter of their rate"
 _LEARNT: Final = 100
 """Steps after which the model's accuracy changes by one image in 359 at most, in 200 more."""
 
 CASES: Final = (
     Case(DLCP, "dlcp-incast", f"direct all-reduce, {_STAR}", dlcp.INCAST.variants, 30, 8, 2),
     Case(DLCP, "dlcp-push", f"parameter servers, {_STAR}", dlcp.PUSH.variants, 30, 8, 1),
-    Case(
-        DLCP,
-        "dlcp-bursts",
-        "direct all-reduce, two leaves and two spines, bursts of others' traffic",
-        dlcp.BURSTS.variants,
-        24,
-        8,
-        1,
-    ),
+    Case(DLCP, "dlcp-bursts", f"direct all-reduce, {_BURSTS}", dlcp.BURSTS.variants, 24, 8, 1),
     *(
-        Case(
-            DLCP,
-            name + dlcp.TRAINED,
-            "all on, all off, until all is learnt",
-            ends,
-            _LEARNT,
-            None,
-            6,
-        )
+        Case(DLCP, name + dlcp.TRAINED, _ENDS, ends, _LEARNT, None, 6)
         for name, ends in (
             ("dlcp-incast", dlcp.INCAST.ends),
             ("dlcp-push", dlcp.PUSH.ends),
             ("dlcp-bursts", dlcp.BURSTS.ends),
         )
     ),
-    Case(
-        DS_SYNC,
-        "ds-sync-oversubscribed",
-        "two leaves behind trunks of a quarter of their rate",
-        ds_sync.variants,
-        23,
-        8,
-        1,
-    ),
+    Case(DS_SYNC, "ds-sync-oversubscribed", _NARROW, ds_sync.variants, 23, 8, 1),
 )
 """In the order in which they are measured."""
 
@@ -137,18 +113,6 @@ class TrialPart:
     def seconds(self, *, quick: bool) -> float:
         """Return about how long it takes."""
         return self.key.work.steps * _STEP_S + _OVERHEAD_S
-
-
-class Shows(Protocol):
-    """Whoever shows progress: `cli.bench_progress.PartsProgress`."""
-
-    def begin(self, section: TrialPart) -> None:
-        """Show that a trial begins."""
-        ...
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        ...
 
 
 def make_trials(
@@ -181,22 +145,3 @@ def left_to_try(parts: Sequence[TrialPart], file: ClusterFile) -> list[TrialPart
     """Return those of `parts` that have no figures in `file`."""
     done = {trial.key for trial in file.trials if trial.figures is not None}
     return [part for part in parts if part.key not in done]
-
-
-def run_trials(
-    parts: Sequence[TrialPart],
-    file: ClusterFile,
-    run: Callable[[TrialPart], Trial],
-    shows: Shows,
-    save: Callable[[ClusterFile], None],
-    environment: Callable[[], Environment],
-) -> ClusterFile:
-    """Make the trials, save the file after each of them, and return it."""
-    for part in parts:
-        shows.begin(part)
-        trial = run(part)
-        if trial.failed:
-            shows.say(f"{part.name}: {part.summary} failed: {trial.failed}")
-        file = with_rows(file.with_trial(environment(), trial))
-        save(file)
-    return file

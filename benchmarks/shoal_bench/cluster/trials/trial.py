@@ -19,7 +19,7 @@ from shoal_bench.cluster.crew import Crew
 from shoal_bench.cluster.trials.figures import Trial, TrialFigures, TrialKey
 from shoal_bench.cluster.trials.traffic import passed, together
 from shoal_bench.cluster.trials.worker import StepRecord, TrialJob, run_steps
-from shoal_bench.shaped import processor_ticks
+from shoal_bench.shaped import busy_share, processor_ticks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,25 +62,22 @@ def _figures(key: TrialKey, variant: Variant, data_directory: Path | None) -> Tr
     with tempfile.TemporaryDirectory(prefix="shoal-") as directory:
         job = TrialJob(
             library=variant.library,
-            work=work,
+            task=work,
             seed=key.repeat,
             environment=variant.environment,
             workers_per_host=variant.workers_per_host,
             directory=directory,
             data_directory=data_directory,
         )
-        with Lab(spec) as lab:
-            hosts = [host.path for host in lab.hosts[: work.workers]]
-            with Crew(hosts, job, run_steps) as crew:
-                crew.meet()
-                lab.begin()
-                lab.fabric.take_lateness()
-                before, (busy, ticks) = lab.counts(), processor_ticks()
-                records = [_checked(each) for each in crew.results(LIMIT_S)]
-                busy_now, ticks_now = processor_ticks()
-                late_s, counts = lab.fabric.take_lateness(), lab.counts() - before
+        with Lab(spec) as lab, Crew(lab, job, run_steps) as crew:
+            crew.meet()
+            lab.begin()
+            lab.fabric.take_lateness()
+            counts, before = lab.counts(), processor_ticks()
+            records = [_checked(each) for each in crew.results(LIMIT_S)]
+            machine = busy_share(before), 1000 * lab.fabric.take_lateness()
+            counts = lab.counts() - counts
     torch.set_num_threads(os.cpu_count() or 1)  # nobody else computes any more
-    machine = (busy_now - busy) / max(1, ticks_now - ticks), 1000 * late_s
     return figures_of(work, records, counts, spec.topology, data_directory, machine)
 
 

@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from shoal_bench.cluster.trials import dlcp, ds_sync
-from shoal_bench.rows import Row, Target, at_least, at_most, comparison, figure
+from shoal_bench.cluster.verdict import BENCH
+from shoal_bench.rows import Row, Target, at_least, at_most, comparison, figure, of_section
 
 if TYPE_CHECKING:
     from shoal_bench.cluster.trials.figures import Trial, TrialFigures
     from shoal_bench.cluster.trials.traffic import Passed, Sent
 
-BENCH: Final = "cluster"
 QUICK_STEPS: Final = 20
 """A work of fewer steps is an indication only."""
 
@@ -56,8 +54,7 @@ def rows_of_trials(trials: Iterable[Trial]) -> list[Row]:
         made = _ratios_of_dlcp(runs) if case.startswith("dlcp") else _ratios_of_ds_sync(runs)
         for variant, by_repeat in found.items():
             made += _own_rows(f"{case}, {variant}", list(by_repeat.values()))
-        is_quick = work.steps < QUICK_STEPS
-        rows += [msgspec.structs.replace(row, quick=is_quick) for row in made]
+        rows += of_section(BENCH, made, quick=work.steps < QUICK_STEPS)
     return rows
 
 
@@ -77,7 +74,7 @@ def _ratios_of_dlcp(runs: Runs) -> list[Row]:
     if pairs and is_trained:
         metric = "final accuracy, all off minus all on"
         lost = statistics.mean(theirs - ours for ours, theirs in pairs)
-        rows.append(figure(BENCH, runs.case, metric, "points", [lost], AS_GOOD))
+        rows.append(figure(runs.case, metric, "points", [lost], AS_GOOD))
     rows += _faster(runs, dlcp.ON, dlcp.GLOO)
     rows += _faster(runs, dlcp.ON, dlcp.RING)
     for one in dlcp.ALL:
@@ -104,7 +101,7 @@ def _faster(runs: Runs, ours: str, theirs: str, target: Target | None = None) ->
     if not pairs:
         return []
     case, metric = f"{runs.case}: {ours}", f"step time p99, {theirs} / {ours}"
-    row = comparison(BENCH, case, metric, "ms", pairs, peer=theirs, inverse=True, target=target)
+    row = comparison(case, metric, "ms", pairs, peer=theirs, inverse=True, target=target)
     return [row, *_mean_ratio(runs, ours, theirs)]
 
 
@@ -113,7 +110,7 @@ def _mean_ratio(runs: Runs, ours: str, theirs: str, target: Target | None = None
     if not pairs:
         return []
     case, metric = f"{runs.case}: {ours}", f"step time mean, {theirs} / {ours}"
-    return [comparison(BENCH, case, metric, "ms", pairs, peer=theirs, inverse=True, target=target)]
+    return [comparison(case, metric, "ms", pairs, peer=theirs, inverse=True, target=target)]
 
 
 # ---- every variant's own -----------------------------------------------------------------------
@@ -123,7 +120,7 @@ def _own_rows(case: str, runs: Sequence[TrialFigures]) -> list[Row]:
     """Return what a variant came to; of packets, only where there were any of the kind."""
 
     def row(metric: str, unit: str, value_of: Callable[[TrialFigures], float]) -> Row:
-        return figure(BENCH, case, metric, unit, [value_of(run) for run in runs])
+        return figure(case, metric, unit, [value_of(run) for run in runs])
 
     rows = [
         row("step time, mean", "ms", lambda run: run.iteration_ms),
@@ -157,7 +154,7 @@ def _switch_rows(case: str, runs: Sequence[Sequence[Passed]]) -> list[Row]:
             if (chosen := [each for each in run if each.is_capable == is_capable])
         ]
         if shares:
-            rows.append(figure(BENCH, case, f"dropped by switches, {name}", "%", shares))
+            rows.append(figure(case, f"dropped by switches, {name}", "%", shares))
     return rows
 
 
@@ -165,7 +162,7 @@ def _transport_rows(case: str, runs: Sequence[Sent]) -> list[Row]:
     """Return what both ends' counters say of packets, by importance and by class."""
 
     def row(metric: str, value_of: Callable[[Sent], float]) -> Row:
-        return figure(BENCH, case, metric, "%", [value_of(run) for run in runs])
+        return figure(case, metric, "%", [value_of(run) for run in runs])
 
     rows = [
         row("packets lost, important", lambda run: _lost(run.important, run.received_important)),

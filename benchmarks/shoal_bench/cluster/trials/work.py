@@ -10,32 +10,23 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from shoal.workloads import batches, default_recipe, make_model, make_optimizer_of
+from shoal.workloads import default_recipe
+from shoal_bench.cluster.task import Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    import torch
-    from torch import Tensor, nn
-    from torch.optim.optimizer import ParamsT
+    from torch import nn
 
-    from shoal.workloads import Dataset
+    from shoal.workloads import Recipe
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, a data set, a pace and a number of steps."""
+class Work(Training, frozen=True, kw_only=True):
+    """A training with a pace and a number of steps."""
 
-    dataset: str
-    model: str
-    workers: int
     steps: int
     layer_ms: float
     """What a layer's forward pass sleeps; its backward pass sleeps twice as long."""
-
-    megabits: int
-    """Rate of a host's link, in Mbit/s."""
 
     bucket_bytes: int
     """From which size on gradients are sent, for those that send gradients."""
@@ -46,20 +37,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: int = 3
     """First steps, whose times do not count: connections, credit and thresholds are new then."""
 
-    def model_for(self, dataset: Dataset, seed: int) -> nn.Module:
-        """Return the model that every worker begins with."""
-        return make_model(self.model, dataset, seed)
-
-    def batches_of(self, dataset: Dataset, rank: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of `rank`, the same in every variant."""
-        size = default_recipe(self.dataset, self.model).batch_size
-        return batches(dataset, rank, self.workers, size, seed=seed)
-
-    def optimizer_of(self, parameters: ParamsT) -> torch.optim.Optimizer:
-        """Return what every worker updates `parameters` with."""
+    def recipe(self) -> Recipe:
+        """Return the model's recipe, with what this work overrides."""
         recipe = default_recipe(self.dataset, self.model)
-        rate = self.learning_rate or recipe.learning_rate
-        return make_optimizer_of(parameters, replace(recipe, learning_rate=rate))
+        return replace(recipe, learning_rate=self.learning_rate or recipe.learning_rate)
 
 
 def pace(model: nn.Module, layer_s: float, on_forward: Callable[[int], None]) -> None:

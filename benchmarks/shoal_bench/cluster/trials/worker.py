@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -11,39 +10,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.lab.network.interfaces import address_of
 from shoal.session.session import current_session
 from shoal.workloads import load_dataset
 from shoal_bench.cluster.task import vector_of
 from shoal_bench.cluster.trials.traffic import Sent, sent_of
 from shoal_bench.cluster.trials.work import Work, pace
-from shoal_bench.peers.pooled import PooledLibrary, Seat
+from shoal_bench.cluster.worker import Assignment
 from shoal_bench.perceptron import training_step
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-    from pathlib import Path
 
 
-@dataclass(frozen=True, slots=True)
-class TrialJob:
-    """What a worker is told at its start."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialJob(Assignment[Work]):
+    """What a worker is told that makes the steps of a trial."""
 
-    library: PooledLibrary
-    work: Work
-    seed: int
     environment: tuple[tuple[str, str], ...]
     """Variables for Shoal's transport."""
     workers_per_host: int | None
     """What Shoal is told; None: the truth."""
-    directory: str
-    data_directory: Path | None
-    congestion_control: str = "cubic"
-
-    @property
-    def workers(self) -> int:
-        """How many there are."""
-        return self.work.workers
 
 
 @dataclass(slots=True)
@@ -63,16 +49,11 @@ class StepRecord:
 
 
 def run_steps(rank: int, job: TrialJob, connection: Connection) -> None:
-    """Train `work.steps` steps between being told to begin and saying what there was to see."""
+    """Train the task's steps between being told to begin and saying what there was to see."""
     os.environ.update(job.environment)
-    library, work = job.library, job.work
+    work = job.task
     dataset = load_dataset(work.dataset, job.data_directory)
-    address = address_of(rank)
-    with contextlib.ExitStack() as services:
-        if rank == 0:
-            connection.send(services.enter_context(library.launch(work.workers, address)))
-        seat = Seat(rank, work.workers, connection.recv(), address, work.optimizer_of)
-        library.join(seat)
+    with job.joined(rank, connection) as seat:
         if job.workers_per_host is not None:
             current_session().pretend_hosts(job.workers_per_host)
         model = work.model_for(dataset, job.seed)
@@ -85,7 +66,7 @@ def run_steps(rank: int, job: TrialJob, connection: Connection) -> None:
                     times.append(time.monotonic() - start)
 
         pace(model, work.layer_ms / 1000, on_forward)
-        loop = library.loop(seat, model)
+        loop = job.library.loop(seat, model)
         data = work.batches_of(dataset, rank, job.seed)
         connection.send("ready")
         start = connection.recv()

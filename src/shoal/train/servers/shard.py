@@ -1,8 +1,7 @@
 """One server's share of the model: weights, the optimizer over them, and the round's gradients.
 
 Owns the arithmetic of a parameter server (docs/papers.md, 4.2) for the elements it keeps. Knows no
-message, no clock and no thread: `train.servers.shard_server` says when to do what. Everything lies on
-the CPU.
+message, no clock and no thread: `shard_server` says when to do what. Everything lies on the CPU.
 """
 
 from __future__ import annotations
