@@ -20,6 +20,7 @@ from shoal.strategies.definitions import make_strategy as make_strategy
 from shoal.strategies.definitions import refuse_options as refuse_options
 from shoal.strategies.definitions import spelled as spelled
 from shoal.strategies.definitions import usual as usual
+from shoal.strategies.definitions import worth_trying as worth_trying
 from shoal.strategies.ds_sync import DSSync as DSSync
 from shoal.strategies.generated import GeneratedAveraging as GeneratedAveraging
 from shoal.strategies.local_sgd import LocalSGD as LocalSGD

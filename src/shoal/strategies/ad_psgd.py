@@ -26,6 +26,9 @@ from shoal.strategies.course import AbstractCourse
 from shoal.strategies.definition import AbstractDefinition, Averaged, Family
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shoal.groups import Topology
     from shoal.membership import View
     from shoal.strategies.acts import Acts
     from shoal.strategies.course import Setting
@@ -50,6 +53,17 @@ class ADPSGD(AbstractDefinition, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         Bipartite(1, self.peers)  # refuses an unknown rule
+
+    @classmethod
+    def worth_trying(
+        cls,
+        cluster: Topology,
+        *,
+        thorough: bool = False,  # noqa: ARG003 - there is one choice
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the paper's peers, where there are any."""
+        if cluster.world_size > 1:
+            yield {}
 
     def courses(self, setting: Setting) -> CourseOf:
         """Return what makes the courses."""

@@ -6,8 +6,8 @@ A new strategy is one file and one row here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shoal.arguments import share, unknown
 from shoal.errors import UsageError
@@ -20,6 +20,9 @@ from shoal.strategies.local_sgd import LocalSGD
 from shoal.strategies.parameter_server import ParameterServer
 from shoal.strategies.ripples import Ripples, RipplesRandom
 from shoal.strategies.ripples_static import RipplesStatic
+
+if TYPE_CHECKING:
+    from shoal.groups import Topology
 
 Factory: TypeAlias = Callable[..., AbstractDefinition]
 
@@ -62,6 +65,15 @@ def usual(word: str) -> AbstractDefinition | None:
     """Return the strategy with its default options; None if there is no such word."""
     factory = STRATEGIES.get(word)
     return None if factory is None else factory()
+
+
+def worth_trying(
+    word: str, cluster: Topology, *, thorough: bool = False
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the options of strategy `word` that a plan for `cluster` compares."""
+    factory: Any = STRATEGIES[word]
+    kind: type[AbstractDefinition] = getattr(factory, "__self__", factory)
+    yield from kind.worth_trying(cluster, thorough=thorough)
 
 
 def spelled(word: str) -> str:

@@ -8,7 +8,8 @@ generator's.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from msgspec.structs import force_setattr
 
@@ -73,6 +74,20 @@ class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
         """Return which average, counted from 0, is due after so many local steps; None: none."""
         number, left = divmod(steps, self.interval)
         return None if left else number - 1
+
+
+HIDDEN: Final = {"overlap": "next-steps"}
+"""The option with which averages hide behind computing."""
+
+
+OTHER_SIZES: Final = (2, 4)
+"""Groups that a thorough plan draws at random, beside their usual size."""
+
+
+def every_few_steps(options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield `options` with an average after every step, and after every fourth."""
+    yield options
+    yield {**options, "interval": 4}
 
 
 class AbstractPeriodicCourse(AbstractCourse):
