@@ -20,6 +20,7 @@ from shoal.groups.random_partition import RandomPartition as RandomPartition
 from shoal.groups.ring import Ring as Ring
 from shoal.groups.ripples_static import RipplesStatic as RipplesStatic
 from shoal.groups.schedule import AbstractGroupSchedule as AbstractGroupSchedule
+from shoal.groups.schedule import RepeatedRounds as RepeatedRounds
 from shoal.groups.schedule import ScheduleOptions as ScheduleOptions
 from shoal.groups.server_clock import ClockAdvance as ClockAdvance
 from shoal.groups.server_clock import ServerClock as ServerClock
