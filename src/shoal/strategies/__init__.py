@@ -23,6 +23,7 @@ from shoal.strategies.definitions import usual as usual
 from shoal.strategies.definitions import worth_trying as worth_trying
 from shoal.strategies.ds_sync import DSSync as DSSync
 from shoal.strategies.generated import GeneratedAveraging as GeneratedAveraging
+from shoal.strategies.hierarchical_sgd import HierarchicalSGD as HierarchicalSGD
 from shoal.strategies.local_sgd import LocalSGD as LocalSGD
 from shoal.strategies.parameter_server import ParameterServer as ParameterServer
 from shoal.strategies.periodic import AveragingOverlap as AveragingOverlap

@@ -16,6 +16,7 @@ from shoal.strategies.ad_psgd import ADPSGD
 from shoal.strategies.all_reduce import AllReduce
 from shoal.strategies.definition import AbstractDefinition
 from shoal.strategies.ds_sync import DSSync
+from shoal.strategies.hierarchical_sgd import HierarchicalSGD
 from shoal.strategies.local_sgd import LocalSGD
 from shoal.strategies.parameter_server import ParameterServer
 from shoal.strategies.ripples import Ripples, RipplesRandom
@@ -37,6 +38,7 @@ STRATEGIES: Final[dict[str, Factory]] = {
     RipplesRandom.word: RipplesRandom,
     Ripples.word: Ripples,
     LocalSGD.word: LocalSGD,
+    HierarchicalSGD.word: HierarchicalSGD,
 }
 """Every strategy by its word, with its default options."""
 

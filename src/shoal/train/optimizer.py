@@ -52,9 +52,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     """Wraps `optimizer` so that `step()` also synchronizes `model` with the other workers.
 
     Collective: every worker makes it with the same model and strategy. All start from rank 0's
-    parameters. `sync` is a word ("all-reduce", "ps-bsp", "ps-ssp", "ps-asp", "ad-psgd",
-    "ds-sync", "ripples-static", "ripples-random", "ripples", "local-sgd") or a strategy made with
-    options, such as `shoal.Ripples(interval=2)`. Move the model to its device first.
+    parameters. `sync` is a word, such as "ripples" (`shoal train --help` lists them), or a strategy
+    made with options, such as `shoal.Ripples(interval=2)`. Move the model to its device first.
 
     `transport` is what all that goes over: "gloo", or "shoal", Shoal's own transport over UDP;
     by default what torch's process group goes over. Over "shoal", `loss_bound` is the share of each
