@@ -110,11 +110,12 @@ class Pairs(AbstractCourse):
         """Say goodbye (active), or answer until every active worker has (passive)."""
         if self._is_under_way:
             yield TakeIn(wait=True)
-        if self._is_active:
-            yield Goodbye(self._members(active=False))
-        elif len(self.view) > 1:
-            while (yield AwaitGoodbyes()) is CHANGED:
-                pass
+        while len(self.view) > 1:
+            if self._is_active:
+                yield Goodbye(self._members(active=False))
+                return
+            if (yield AwaitGoodbyes()) is not CHANGED:
+                return  # otherwise the role may be another one now
 
     def _members(self, *, active: bool) -> tuple[int, ...]:
         return tuple(
