@@ -182,7 +182,7 @@ class TakeIn(Act, frozen=True):
 
 
 class Tell(Act, frozen=True):
-    """Say a fact of this epoch, which stays true. Has no answer."""
+    """Say a fact, which stays true whatever the view is then. Has no answer."""
 
     fact: str
 

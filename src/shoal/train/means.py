@@ -143,7 +143,7 @@ class MeansExecutor(AbstractExecutor):
         return self._groups.ask(act.position, stopwatch)
 
     def _fact(self, fact: str) -> str:
-        return f"{self.replica.session}/{self.view.epoch}/{fact}"
+        return f"{self.replica.session}/{fact}"
 
     def _await(self, act: Await) -> bool:
         """Wait until somebody has told a fact, or everyone another."""
