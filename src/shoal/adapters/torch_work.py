@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 
 MOST_THREADS = 1 << 14
-"""More than can be under way: were there fewer threads than callbacks that wait, those on one rank
-might all wait for operations that callbacks on another rank, in line behind others, would start."""
+"""The most threads: more than callbacks that can be under way. Were there fewer threads than
+callbacks that wait, those on one rank might all wait for operations that callbacks on another rank,
+in line behind others, would start."""
 
 _threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="shoal-callbacks")
-"""Where futures are completed, so that what is chained to them may wait for other operations: the
-transport's own thread would then wait for itself. A thread is added only when all others wait."""
+"""The threads in which futures are completed, so that what is chained to them may wait for other
+operations: the transport's own thread would then wait for itself. A thread is added only when all
+others wait."""
 
 
 def run_beside(job: Callable[[], None]) -> None:
