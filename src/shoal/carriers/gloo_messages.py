@@ -40,7 +40,7 @@ class Kind(IntEnum):
     """Contributions to a group's mean: `Phase.REDUCE`."""
 
     GATHER = 2
-    """Finished means: `Phase.GATHER`."""
+    """The finished means on their way to everyone: `Phase.GATHER`."""
 
 
 def message_tag(kind: Kind, channel: int, *meaning: object) -> int:

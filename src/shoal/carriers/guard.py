@@ -106,7 +106,7 @@ class Waiting:
         self.what = what
         """What is going on, as in "averaging over ranks (0, 3)"."""
         self.peer = peer
-        """Whom it needs just now; None for everyone or anyone."""
+        """The rank that the work needs just now; None for everyone or anyone."""
         self.probed = probed
         """Whether a broken connection to `peer` means that it is in vain."""
 

@@ -144,7 +144,8 @@ def read_with(future: Future[Any], read: Callable[[Any], Any]) -> None:
 # ---- torch.compile -------------------------------------------------------------------------------
 
 set_frame_watcher: Final[Callable[[Any], Any]] = _frames.set_eval_frame
-"""Sets what looks at every Python frame that this thread enters, and returns what did before.
+"""torch's function that sets what looks at every Python frame that this thread enters, and returns
+what looked at them before.
 
 That is None while no compiled model runs.
 """

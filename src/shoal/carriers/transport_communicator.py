@@ -150,8 +150,8 @@ class TransportCommunicator:
         self.algorithm = algorithm
         """What makes sums over all workers from now on."""
         self.workers_per_host = 0
-        """Where `algorithm` is "hierarchical": workers that share a host, one after another; 0: as
-        many as do by their addresses."""
+        """The number of workers that share a host, one after another, if `algorithm` is
+        "hierarchical"; 0: as many as do by their addresses."""
         self._from_anyone = AnySource(self._world)
         self._copier: HelperThread | None = None
         self._error: ShoalError | None = None
