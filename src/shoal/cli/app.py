@@ -25,10 +25,10 @@ _ENDINGS: Final = {
     signal.SIGTERM: "terminated",
 }
 _BY_SIGNAL: Final = 128
-"""Added to a signal's number it is the exit code, as shells have it."""
+"""The number that makes an exit code of a signal's number when it is added, as shells have it."""
 
 _AGAIN_S: Final = 0.01
-"""After which a signal that nobody could be told of is sent again."""
+"""The seconds after which a signal that nobody could be told of is sent again."""
 
 _OF_THE_BENCHMARKS: Final = ("bench", "reproduce")
 """Commands that another distribution adds."""
