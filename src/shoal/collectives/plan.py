@@ -25,7 +25,7 @@ class Phase(IntEnum):
     """Contributions on their way to the sum."""
 
     GATHER = 2
-    """Finished means on their way to everyone."""
+    """The finished means on their way to everyone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Plan:
     """The program of one member. What is still under way after the last step must be waited for."""
 
     steps: tuple[Step, ...]
-    """In the order of execution."""
+    """The steps in the order of execution."""
 
     slots: int
     """Number of scratch slots."""
