@@ -68,7 +68,7 @@ class ControlClient:
             message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
             raise UsageError(message)
         self.endpoint = endpoint
-        """Where the control plane is."""
+        """The address of the control plane."""
         self._rank = rank
         self._leavers: deque[int] = deque()
         self._somebody_left = threading.Event()

@@ -30,9 +30,9 @@ class Advice:
     """What to do about an address that cannot be had: a service's callers know other settings."""
 
     in_use: str
-    """If the port is in use: the end of a sentence."""
+    """The end of the sentence that is said if the port is in use."""
     not_ours: str
-    """If the host is another machine: likewise."""
+    """The end of the sentence that is said if the host is another machine."""
 
 
 _CONTROL: Final = Advice(
