@@ -54,7 +54,7 @@ class PairFigures(msgspec.Struct, frozen=True):
     there: WayFigures
     back: WayFigures
     packet_bytes: Whole
-    """Of the IP packets whose round trips these are."""
+    """The size, in bytes, of the IP packets whose round trips these are."""
     shortest_us: Whole | None
     """Round trip, the doctors' reading and answering included; None: nothing returned."""
     median_us: Whole | None
