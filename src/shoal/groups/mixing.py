@@ -27,7 +27,7 @@ Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 """A square matrix, world size by world size, row by row."""
 
 MAX_ITERATIONS = 5_000
-"""Where the power iteration stops if it has not settled before."""
+"""The number of iterations after which the power iteration stops if it has not settled before."""
 
 _TOLERANCE = 1e-13
 _PROBE_BITS = 61

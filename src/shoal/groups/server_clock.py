@@ -28,7 +28,7 @@ class Update:
 
     rank: int
     iteration: int
-    """Counted by the worker, from 0."""
+    """The iteration's number, counted by the worker, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class UpdateRule:
     ahead (SSP); None: no bound (ASP)."""
 
     scale_updates: bool = True
-    """Without BSP, make every update so small that one push of each worker moves the weights as far
-    as one BSP update, and the same learning rate works."""
+    """Whether every update, except under BSP, is made so small that one push of each worker moves
+    the weights as far as one BSP update, and the same learning rate works."""
 
     def rate_divisor(self, workers: int) -> int:
         """Return by what an update's learning rate is divided."""
@@ -88,7 +88,8 @@ class ServerClock:
             raise UsageError(message)
         self.staleness = staleness
         self.staleness_counts: dict[int, int] = {}
-        """Granted reads by how many iterations the slowest worker was behind the reader."""
+        """Maps a lag of the slowest worker behind a reader, in iterations, to the number of reads that
+        were granted at it."""
         self._clocks = dict.fromkeys(ranks, 0)
         self._minimum = 0
         self._at_clock = {0: len(ranks)}
