@@ -48,7 +48,7 @@ class WorkerResult(msgspec.Struct, frozen=True):
     """One worker's account of a run."""
 
     rank: int
-    """Whose account it is."""
+    """The rank of the worker whose account it is."""
 
     steps: int
     """Iterations it made."""
@@ -87,7 +87,7 @@ class Environment(msgspec.Struct, frozen=True):
     platform: str
     """The system and its kernel."""
     processor: str
-    """Its name, family, model and stepping."""
+    """The processor's name, family, model and stepping."""
     cores: int
     memory_gib: float
     taken_at: str
@@ -115,7 +115,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     batch_size: int
-    """Per worker."""
+    """The number of samples per worker and step."""
 
     learning_rate: float
     metric: str
@@ -134,7 +134,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the ordinary workers' time spent moving data, 0 to 1."""
 
     time_to_target_seconds: float | None
-    """When the averaged model first met the target, by snapshots or at the end; null if never."""
+    """The time at which the averaged model first met the target, by snapshots or at the end; null
+    if never."""
 
     final_averaged: float | None
     """Metric of the mean of all models, once what the strategy had under way was finished."""
