@@ -95,7 +95,7 @@ class Relay:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._troubles: dict[int, OSError] = {}
-        """By target, in the order in which they came."""
+        """The error of each target that failed, in the order in which they came."""
 
     def add(self, name: str, source: IO[bytes], target: int) -> None:
         """Pass on what comes from `source` to the descriptor `target`."""

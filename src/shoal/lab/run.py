@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shoal.lab.lab import Lab
 
 GRACE_S: Final = 5.0
-"""Between asking workers to end and killing them."""
+"""The seconds between asking workers to end and killing them."""
 _POLL_S: Final = 0.05
 
 

@@ -65,7 +65,7 @@ class Step:
     """How much longer than it should a packet took that met no other, for half of the packets."""
     p99_error_s: float
     lateness_s: float
-    """By which the switch handled an event late, at most."""
+    """The most by which the switch handled an event late, in seconds."""
     busy: float
     """Share of the time that the switch spent at work."""
     packet_s: float

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 TAIL: Final = 0.001
 """Share of the outcomes that lie outside of an interval: 99.9 % are inside."""
 _NORMAL: Final = 3.2905
-"""So many standard deviations from the mean lies a share `TAIL` of the normal distribution."""
+"""The number of standard deviations from the mean beyond which a share `TAIL` of the normal
+distribution lies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shoal.scenario.cluster_spec import Flow
 
 UDP_HEADERS_BYTES: Final = 28
-"""Of IPv4 and UDP."""
+"""Bytes of the headers of IPv4 and UDP."""
 _TICK_S: Final = 0.001
 _LATEST_S: Final = 0.02
 """What is due for longer is not sent any more: it would come as a burst that nobody asked for."""
@@ -33,7 +33,7 @@ CANNOT_CUT: Final = (errno.EINVAL, errno.EIO)
 """What older kernels answer where an interface sums no checksums: packets go one by one then."""
 _CHUNK_BYTES: Final = 64 << 10
 _PATIENCE_S: Final = 0.2
-"""After which a thread in a socket looks whether it is to end."""
+"""The seconds after which a thread in a socket looks whether it is to end."""
 
 
 def due_bytes(flow: Flow, elapsed_s: float) -> float:
@@ -84,7 +84,7 @@ class BackgroundFlow:
         self._threads: list[threading.Thread] = []
         self._open = contextlib.ExitStack()
         self.sent_bytes = 0
-        """Of IP packets for UDP, of payload for TCP."""
+        """The bytes sent: of IP packets for UDP, of payload for TCP."""
         kind = socket.SOCK_DGRAM if flow.protocol == "udp" else socket.SOCK_STREAM
         with inside(namespaces[flow.target]):
             self._sink = self._open.enter_context(socket.socket(socket.AF_INET, kind))

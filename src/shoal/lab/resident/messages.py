@@ -64,7 +64,7 @@ class Description(msgspec.Struct, frozen=True, tag=True):
     hosts: dict[str, str]
     """Addresses by name."""
     seconds: float
-    """Since it is up."""
+    """The seconds for which it has been up."""
     doubts: list[str] = []
     """Why what happens in it is not what its spec says, if it is not."""
 
@@ -86,7 +86,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
     sentence: str
     code: int = UsageError.exit_code
-    """Whose fault it is, as in `shoal.errors`."""
+    """The exit code that says whose fault it is, as in `shoal.errors`."""
 
 
 Request = Describe | Count | Down | Execute | Signal

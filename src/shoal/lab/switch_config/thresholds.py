@@ -27,7 +27,7 @@ class Threshold:
     least: int
     most: int
     probability: float
-    """Just below `most`; more than 0."""
+    """The probability just below `most`; more than 0."""
     drops: bool
     """Whether packets that understand no marks are dropped; False: only limits drop them."""
 
