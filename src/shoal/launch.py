@@ -61,7 +61,8 @@ class _Launcher:
     per_host: str
     host: str = ""
     tasks: tuple[str, ...] = ()
-    """Of lists of how many workers each host has, such as "2(x3),1", the surest first."""
+    """The variables with lists of how many workers each host has, such as "2(x3),1", the surest
+    first."""
 
 
 _LAUNCHERS = (
