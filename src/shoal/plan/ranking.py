@@ -43,12 +43,13 @@ SEEDS: Final = 3
 """Runs of each candidate, with other batches, initial weights and draws each time."""
 _MOST_STEPS: Final = 600
 _LOOKS: Final = 2
-"""Looks at the models while a step of one worker computes: how exactly a time is known."""
+"""The number of looks at the models while a step of one worker computes: how exactly a time is
+known."""
 _CLOSE: Final = 0.05
 """Times nearer to each other than this share are called the same."""
 _MANY: Final = 100
 _COPIES: Final = 2
-"""Of the models, which averages that hide behind computing take."""
+"""The number of copies of the models that averages take when they hide behind computing."""
 _NAMED: Final = 3
 """Candidates that a sentence names, if there are more of them."""
 
@@ -68,11 +69,12 @@ class Prediction:
     """None: the stand-in did not meet its target, or alone."""
     steps_to_target: float | None
     consensus_distance: Figure
-    """Of the stand-in's replicas when it met the target: what averaging leaves undone."""
+    """The consensus distance of the stand-in's replicas when it met the target: what averaging
+    leaves undone."""
     steps_behind: int | None
     """Staleness: from the fastest worker to the slowest when the target was met."""
     lost_share: float
-    """Of the contributions to sums that may get lost, what did."""
+    """The share that was lost of the contributions to sums that may get lost."""
     compute_share: float
     wait_share: float
     exchange_share: float

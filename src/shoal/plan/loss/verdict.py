@@ -32,7 +32,7 @@ class Criterion:
     target: float | None = None
     """Metric to reach; None for `share`."""
     share: float = TARGET_SHARE
-    """Of the way that the lossless run makes from its first evaluation to its last ones."""
+    """The share of the way that the lossless run makes from its first to its last evaluations."""
     limit: float = LIMIT
     """How many times the lossless run's rounds are as good as those."""
     window: int = WINDOW
