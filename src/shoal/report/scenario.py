@@ -33,7 +33,7 @@ class Scenario:
     """Runs that differ in nothing but the strategy, its tuning and the seed."""
 
     environment: Environment | None
-    """Where they were made; None for runs that were not read from a file."""
+    """The environment in which they were made; None for runs that were not read from a file."""
 
     entries: tuple[Entry, ...]
 

@@ -33,7 +33,7 @@ class Window:
     """The part of a trace that is drawn."""
 
     spans: tuple[Span, ...]
-    """Split into waiting and moving, by start; some may reach out of the window."""
+    """The spans by start, split into waiting and moving; some may reach out of the window."""
 
     begin_ns: int
     end_ns: int
