@@ -38,7 +38,8 @@ class ExchangeTime:
     count: int
     """Times that a member took part in one."""
     mean_s: float
-    """On the mean, hiccups included: what is to come out again is the mean step."""
+    """The mean time of an exchange in seconds, hiccups included: what is to come out again is the
+    mean step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,13 @@ class Measured:
 
     strategy: str
     parameters: int
-    """Of its model."""
+    """The number of its model's parameters."""
     step_s: tuple[tuple[float, ...], ...]
-    """By rank and step: the worker's own time, all but waiting and exchanging."""
+    """The seconds of a worker's own time, all but waiting and exchanging: [rank][step]."""
     exchanges: tuple[ExchangeTime, ...]
     answer_s: float | None = None
-    """From asking the group generator to its answer, if nobody else is awaited; None: no asking."""
+    """The seconds from asking the group generator to its answer, if nobody else is awaited; None:
+    no asking."""
 
     @property
     def mean_s(self) -> float:

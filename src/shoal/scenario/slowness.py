@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _BLOCK = 256
 """Steps whose draws are made at once."""
 _STREAM = 1
-"""Of the generator's counter; a simulated worker's times are drawn from stream 0."""
+"""The stream of the generator's counter that draws are made from; a simulated worker's times are
+drawn from stream 0."""
 
 
 @final

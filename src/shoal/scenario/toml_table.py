@@ -24,15 +24,16 @@ Parser: TypeAlias = Callable[[object], T]
 """Returns what a value of the text means, or raises `UsageError`."""
 
 MOST_NAMES: Final = 4096
-"""In a list."""
+"""The most names in a list."""
 MOST_HOSTS: Final = 100_000
 """The most that a file may count; labs, and simulations packet by packet, take fewer."""
 _MOST_LETTERS: Final = 63
-"""Of a name: hosts are called by theirs, and the kernel and DNS take no longer ones."""
+"""The most letters of a name: hosts are called by theirs, and the kernel and DNS take no longer
+ones."""
 _LARGEST_NUMBER: Final = (1 << 63) - 1
-"""As TOML has them; Python reads larger ones, too."""
+"""The largest number in TOML; Python reads larger ones, too."""
 _PARSED: Final = "parsed"
-"""Under which a field's metadata has its key and its parser."""
+"""The key under which a field's metadata has its key in the text and its parser."""
 
 
 class Table:

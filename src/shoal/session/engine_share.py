@@ -124,8 +124,8 @@ class EngineShare:
 
 _lock = threading.RLock()
 _open: dict[tuple[int, tuple[int, ...]], _Shared] = {}
-"""By process, for one that was forked has no part in its parent's, and by the ranks that they join.
-"""
+"""The open engines by process, for a process that was forked has no part in its parent's, and by
+the ranks that they join."""
 
 
 def open_engines() -> list[UdpEngine]:
