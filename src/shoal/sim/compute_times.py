@@ -38,8 +38,8 @@ class ComputeTimes:
     """(from when, rank, factor)."""
     seed: int = 0
     recorded: Sequence[Sequence[float]] = ()
-    """By rank and step, picoseconds, from the beginning again after the last one; replaces `mean`
-    and `spread`."""
+    """The picoseconds that each step of each rank takes, from the beginning again after the last
+    one: [rank][step]; replaces `mean` and `spread`."""
     slow_probability: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

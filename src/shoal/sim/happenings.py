@@ -37,13 +37,14 @@ if TYPE_CHECKING:
     from shoal.switching.topology import Topology
 
 _PIECE_S = 0.01
-"""Of a flow without bursts, what is sent at once."""
+"""The seconds of a flow without bursts that are sent at once."""
 _FASTEST = 1e12
 _SHORT = 0.02
-"""Of the time from piece to piece, a delay that makes no difference to the rate."""
+"""The largest delay that makes no difference to the rate, as a share of the time from piece to
+piece."""
 _LONG_S = 1e6
 _ROUNDING = 1e-9
-"""Of a number of periods: sums of decimal fractions are a little more or less."""
+"""The tolerance in a number of periods: sums of decimal fractions are a little more or less."""
 
 
 def slower_hosts(cluster: ClusterSpec) -> list[tuple[int, int, float]]:

@@ -25,7 +25,7 @@ def tcp_headers(frame_bytes: int) -> float:
 
 
 TCP_HEADERS: Final = tcp_headers(1514)
-"""Of an MTU of 1,500 bytes."""
+"""The bytes that links carry for a byte of TCP's payload, with an MTU of 1,500 bytes."""
 
 _SEED_BITS: Final = 30
 

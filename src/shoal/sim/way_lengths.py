@@ -50,7 +50,8 @@ class WayLengths:
             if cable.target >= 0:
                 self.into[cable.target] = its_cost
         self.between_switches = np.zeros((switches, switches), np.int64)
-        """By the switches that hosts are at; 0 for the others."""
+        """The cost between two switches that hosts are at: [switch, switch]; 0 for the other
+        switches."""
         host_at = dict(zip(self._switch, range(hosts), strict=True))
         routes = Detours(topology, without)
         for there, host in host_at.items():

@@ -13,9 +13,9 @@ from shoal.transport.wire import segment_bytes_for
 MTU: Final = 1_500
 """Bytes of packets without Ethernet's header: the only size that is calibrated."""
 FRAME_BYTES: Final = MTU + ETHERNET_BYTES
-"""Of a full packet on a link, whichever transport's."""
+"""Bytes of a full packet on a link, whichever transport's it is."""
 SEGMENT_BYTES: Final = segment_bytes_for(MTU)
-"""Of payload in a full packet of Shoal's transport."""
+"""Bytes of payload in a full packet of Shoal's transport."""
 
 
 @dataclass(frozen=True, slots=True)

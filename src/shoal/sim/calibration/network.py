@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from shoal.switching.topology import Cable, Topology
 
 _PEERS: Final = 8
-"""Of each member of a direct sum, that stand for all the others: a flow to each of these."""
+"""The number of peers that stand for all the others of a member of a direct sum: it has a flow to
+each of them."""
 
 
 class CalibratedNetwork:
@@ -176,7 +177,8 @@ class CalibratedSums(CalibratedNetwork):
         super().__init__(topology, table, local_rate=local_rate, spray=spray, seed=seed)
         self._contributions = contributions
         self.lossy_bytes = self.lost_bytes = 0
-        """Of what might have got lost, and what did: payload, of transfers that have begun."""
+        """The bytes of payload that might have got lost, and those that did, of transfers that have
+        begun."""
 
     def start(
         self,

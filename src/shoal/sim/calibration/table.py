@@ -39,11 +39,11 @@ class TableFile(msgspec.Struct, frozen=True):
     """Bits per second."""
     packets: list[int]
     levels: list[float]
-    """Of the quantiles."""
+    """The levels of the quantiles."""
     log_ratio: list[list[list[list[list[int]]]]]
     """Thousandths of the natural logarithm of time taken over ideal time; by level, last."""
     lost: list[list[list[list[int]]]]
-    """Of what may get lost, what did, in parts of ten thousand."""
+    """The share that was lost of what may get lost, in parts of ten thousand."""
 
 
 def log_units(ratio: float) -> int:

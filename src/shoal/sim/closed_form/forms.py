@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _INSTEAD: Final = 'take level = "flows".'
 _DIGITS: Final = 9
-"""Of seconds in which moments that are the same agree."""
+"""The digits of seconds, after the point, in which moments that are the same agree."""
 _INSTANT: Final = 10.0**-_DIGITS
-"""Less than this apart, moments are the same."""
+"""The seconds below which two moments count as the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.sim.flow.tables import State, Ways
 
 FULL = -1
-"""Returned instead of a transfer: more flows at once than there is room for."""
+"""The result in place of a transfer if there were more flows at once than there is room for."""
 
 _LATEST = float(1 << 62)
 _UINT64 = np.uint64

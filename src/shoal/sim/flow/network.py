@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shoal.switching.topology import Cable, Topology
 
 FLOWS = 1 << 12
-"""That there is room for at first."""
+"""The number of flows that there is room for at first."""
 
 _Way: TypeAlias = tuple[float, list[int]]
 """The share of the load that takes it if packets are sprayed, and its cables."""

@@ -62,7 +62,7 @@ class Arrival:
     """A packet that was put in by hand and has reached its host."""
 
     number: int
-    """Of all packets, in the order in which they were put in."""
+    """The packet's number among all packets, in the order in which they were put in."""
     at_ps: int
     destination: int
     size: int

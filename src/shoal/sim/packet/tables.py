@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from shoal.switching.tables import State
 
 LEAST_BYTES: Final = 64
-"""Of a packet, where nobody says otherwise: the smallest Ethernet frame."""
+"""The size of the smallest packet, in bytes, where nobody says otherwise: the smallest Ethernet
+frame."""
 
 _LARGE_BYTES: Final = 9_000
-"""Of a packet whose time on the link the ring still spans; what takes longer goes to `far`."""
+"""The size, in bytes, of the largest packet whose time on the link the ring still spans; what takes
+longer goes to `far`."""
 _MOST_BUCKETS: Final = 1 << 19
 """Two megabytes of heads. Where more would be needed they are wider: a packet that the ring does
 not span is walked past again and again, which costs more than what else lies in its bucket."""
@@ -74,7 +76,7 @@ class Window(NamedTuple):
 
     clock: NDArray[np.void]
     heads: NDArray[np.int32]
-    """By bucket: its first row; -1: none."""
+    """The first row of each bucket; -1: none."""
     filled: NDArray[np.uint64]
     """A bit for every bucket with something in it."""
     due: NDArray[np.void]
