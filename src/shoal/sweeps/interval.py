@@ -27,7 +27,7 @@ class Spread:
 
     mean: float
     deviation: float | None
-    """Of the sample, with n - 1."""
+    """The standard deviation of the sample, with n - 1."""
     half_width: float | None
     """The mean of all repeats that could be made is this near with 95 % confidence."""
     count: int
