@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 LOST = int(Count.LOST)
 _ARRIVAL = 1 << 32
-"""In an event's order: arrivals come after departures, places count below that."""
+"""The amount that is added to an arrival's place in the order of events: arrivals come after
+departures, and all places are below it."""
 
 
 @inlined

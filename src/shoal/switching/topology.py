@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shoal.switching.tables import State
 
 USUAL_PACKETS: Final = 16_384
-"""That may be inside at once where nothing asks for more; each takes 2 KiB."""
+"""The packets that may be inside at once where nothing asks for more; each takes 2 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class Materials:
     """What a shape is built of: the same everywhere."""
 
     host_port: Port
-    """By which a host sends."""
+    """The port through which a host sends."""
     access_port: Port
-    """By which a switch sends to a host."""
+    """The port through which a switch sends to a host."""
     access_link: Link
-    """Between host and switch, either direction."""
+    """The link between a host and a switch, in either direction."""
     trunk_port: Port | None = None
-    """By which a switch sends to a switch; None: as to a host."""
+    """The port through which a switch sends to a switch; None: as to a host."""
     trunk_link: Link | None = None
 
 
