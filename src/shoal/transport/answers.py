@@ -52,7 +52,7 @@ _MISPLACED = int(Counter.MISPLACED)
 _TRUNCATED = int(Counter.TRUNCATED)
 
 LOSSY_PACKETS: Final = 4_096
-"""For so many packets after a loss, questions are asked twice."""
+"""The number of packets after a loss for which questions are asked twice."""
 
 
 @compiled

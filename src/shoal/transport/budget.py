@@ -60,12 +60,13 @@ OVER, DOUBLING, WAITING = 0, 1, 2
 """What slow start is doing."""
 
 FASTER: Final = 1.4
-"""As many times as many packets must come in a round as in the last, for slow start to go on."""
+"""The factor by which packets must come faster in a round than in the last one for slow start to go
+on."""
 
 ENOUGH: Final = 4.0
-"""As many times what at most comes in the shortest round suffices, a full queue at the sender
-included. More would wait somewhere: if not in front of this rank then at senders, in the way of
-what they owe to ranks that grant less."""
+"""The largest budget, over what comes at most in the shortest round, a full queue at the sender
+included. More packets would wait somewhere: if not in front of this rank then at senders, in the
+way of what they owe to ranks that grant less."""
 
 DECREASE: Final = 0.5
 """Largest share of the budget that one round takes away."""
@@ -88,7 +89,8 @@ loses more and keeps its budget small. Sums of 2 MB among 8 hosts at 100 Mbit/s 
 """
 
 OF_WAY: Final = 1.25
-"""As many times what fills the way is granted there, if that is more: so it can still grow."""
+"""The largest budget where ports are shallow, over what fills the way, if that is more than
+`SHALLOW_BUDGET`: so the budget can still grow."""
 
 
 @compiled

@@ -26,7 +26,7 @@ from shoal.transport.tables import (
 )
 
 ANYONE = -2
-"""In the list of finished operations: several ranks sent to it."""
+"""The peer that the list of finished operations has for one to which several ranks sent."""
 
 FIRST_READY_WAIT_US = 4_000
 """How long a READY that nobody reacts to waits for its first repetition."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PROBES = int(Counter.PROBES)
 
 _MOST_PROBES: Final = 64
-"""That are counted: waits have long stopped growing."""
+"""The most credit probes that are counted: waits have long stopped growing."""
 
 
 @compiled
