@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 STANDS_OUT: Final = 1.5
 """Times as many requests as a worker's are the others' median, if that worker is remarkable."""
 LEAST_REQUESTS: Final = 10.0
-"""Of the others' median, below which a difference may be chance."""
+"""The median of the others' requests below which a difference may be chance."""
 
 
 class SlowWorker(NamedTuple):

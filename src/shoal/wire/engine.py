@@ -47,9 +47,9 @@ class Card(msgspec.Struct, frozen=True):
     """What a rank must know of another before it can send to it."""
 
     lanes: list[LaneCard]
-    """Those it has opened. Ranks use as many as the one with fewest has."""
+    """The lanes that the rank has opened. Ranks use as many as the one with fewest has."""
     links: tuple[str, int]
-    """Where its connections are accepted."""
+    """The address and port at which the rank's connections are accepted."""
     segment_bytes: int
 
 
@@ -86,11 +86,12 @@ class UdpEngine:
         self._began = time.monotonic()
         self._closers: list[Callable[[], None]] = []
         self.hosts: tuple[str, ...] = ()
-        """Once this has been started, by rank: an address that only ranks of one host share."""
+        """An address of each rank that only ranks of the same host share; empty until this has been
+        started."""
         self.is_closed = False
         """Whether `close` has been called."""
         self.lanes: list[Lane] = []
-        """Those in use, once this has been started; before, those opened."""
+        """The lanes in use, once this has been started; before, those opened."""
         try:
             for _ in range(lane_count):
                 lane = Lane(

@@ -91,7 +91,7 @@ class SumOptions:
     """Members that share a host, numbered one after another, for "hierarchical"; 0: as many as do
     by their addresses."""
     importance: str = LARGE
-    """Which of a named tensor's packets count as important; see `transport.tags`."""
+    """The kind of a named tensor's packets that count as important; see `transport.tags`."""
     renews: bool = False
     """Whether this is no sum at all, but a newer version of what the receiver of a message has:
     what gets lost keeps its old value there, and may be bytes."""
@@ -158,7 +158,7 @@ class TransportGroup:
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
     """What contributions have lost; groups that average the same tensors share one."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Guards what is kept and numbered: the loop's thread starts operations too."""
+    """A lock that guards what is kept and numbered: the loop's thread starts operations too."""
 
     def __post_init__(self) -> None:
         rank = self.engine.endpoint.rank

@@ -46,7 +46,7 @@ class LaneCard(msgspec.Struct, frozen=True):
     """What a rank must know of a lane of another before it can send to it."""
 
     addresses: list[tuple[str, int]]
-    """Where its datagrams go: one for each of its interfaces."""
+    """The address and port of each of its interfaces, to which its datagrams go."""
     tags: list[int]
     """The tag that each rank has to put into its packets to this one."""
 

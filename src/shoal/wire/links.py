@@ -34,7 +34,8 @@ _BEATS: Final = 5
 """Heartbeats within the silence after which a rank is lost."""
 _RETRY_S: Final = 0.05
 _MOST_CALLERS: Final = 64
-"""Of those that have not said who they are yet, besides one for every rank; older ones must go."""
+"""The most connections that have not said who they are yet, besides one for every rank; older ones
+must go."""
 
 
 class LinkListener:

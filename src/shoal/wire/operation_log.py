@@ -37,7 +37,7 @@ class SumAccount:
 
     layer_class: int
     rows: Numbers
-    """Where they stand in the table of incoming messages."""
+    """The rows of the messages in the table of incoming messages."""
     carried: Numbers
     """How many contributions each carries."""
     due: Numbers
@@ -70,7 +70,7 @@ class OperationTally:
 
     ended: int = 0
     failed: int = 0
-    """Of them, those that ended with an error."""
+    """The number of those that ended with an error."""
     wait_s: float = 0.0
     peaks: Peaks = ()
 

@@ -31,9 +31,10 @@ class PathPlan(NamedTuple):
     """What each path of a rank uses."""
 
     senders: list[int]
-    """By path: address + addresses * source port. That is the order of `RankSockets.send_fds`."""
+    """The sender of each path: address + addresses * source port, the order of
+    `RankSockets.send_fds`."""
     peers: list[list[int]]
-    """By peer, by path: which of its addresses."""
+    """The peer's address that each path uses: [peer][path], an index."""
 
 
 def parse_interfaces(bind: str, advertise: str | None = None) -> tuple[Interface, ...]:

@@ -138,7 +138,7 @@ class Sockets(NamedTuple):
     """Python's call, those to receive on, and the one that a batch waits for."""
     transmit: NDArray[np.void]
     sent_bytes: NDArray[np.int64]
-    """By path."""
+    """The bytes that each path has sent."""
     waiting: NDArray[np.int32]
     """[path, class * 2 + importance]: bytes that the kernel had of a socket when last seen."""
     outcount: NDArray[np.int32]

@@ -57,7 +57,8 @@ class Settings:
     bind: str = "127.0.0.1"
     """One address, or several separated by commas."""
     advertise: str | None = None
-    """As many, in the same order; None if they are the same."""
+    """The addresses that others send to, as many as in `bind`, in the same order; None if they are
+    the same."""
     ports: range | None = None
     lane_count: int | None = None
     """None: as `opening.usual_lane_count` says."""

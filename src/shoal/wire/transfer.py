@@ -26,7 +26,7 @@ class Part:
     lane: int
     tables: MessageTables
     give_back: Callable[[], None] = lambda: None
-    """Called in the lane's thread once the tables are free again."""
+    """A function that is called in the lane's thread once the tables are free again."""
     account: SumAccount | None = None
     """How to count what it has lost; None if that is nothing."""
 
@@ -36,7 +36,7 @@ class Transfer:
     """One operation on its way; `wait` returns when this rank's part in it is done."""
 
     parts: tuple[Part, ...]
-    """At least one; of different lanes."""
+    """The parts of the operation, at least one, each of another lane."""
     stream: int
     iteration: int
     what: str
@@ -47,14 +47,14 @@ class Transfer:
     limit_s: float = 0.0
     """How long it may take if it is not patient; 0 for as long as the engine lets all."""
     owner: object = None
-    """Which of several users of the engine asked for it."""
+    """The user of the engine that asked for it, of several."""
     kind: str = "transfer"
     """What it counts as."""
     submitted: float = 0.0
-    """When it was asked for, in `time.monotonic` seconds."""
+    """The time at which it was asked for, in `time.monotonic` seconds."""
     callbacks: list[Callable[[ShoalError | None], None]] = field(default_factory=list)
     deadline: float = 0.0
-    """When it is given up, in `time.monotonic` seconds."""
+    """The time at which it is given up, in `time.monotonic` seconds."""
     error: ShoalError | None = None
     """The first that ended a part of it."""
     done: threading.Event = field(default_factory=threading.Event)
