@@ -87,7 +87,7 @@ class Dataset:
     """SHA-256 over all samples: workers with equal fingerprints train on equal data."""
 
     cache_dir: Path | None = None
-    """Where it is kept; pretrained weights are kept beside it."""
+    """The folder in which it is kept; pretrained weights are kept beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,8 @@ class Loader:
     input_kind: InputKind
     load: Callable[[Fetcher], Arrays]
     edition: Callable[[], str] | None = None
-    """For content that differs between machines or versions: a name for that of this one."""
+    """A function that names this machine's content, where content differs between machines or
+    versions."""
 
 
 DATASETS: dict[str, Loader] = {

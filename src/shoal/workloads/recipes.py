@@ -31,7 +31,7 @@ class Recipe:
     """Nesterov's; not used by adam."""
 
     weight_decay: float
-    """Added to the gradient by sgd, decoupled from it by adam."""
+    """The weight decay, added to the gradient by sgd, decoupled from it by adam."""
 
     optimizer: str
     """sgd or adam."""
