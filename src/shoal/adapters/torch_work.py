@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MOST_THREADS = 1 << 14
-"""The most threads: more than callbacks that can be under way. Were there fewer threads than
+"""The number of threads, more than there can be callbacks under way. Were there fewer threads than
 callbacks that wait, those on one rank might all wait for operations that callbacks on another rank,
 in line behind others, would start."""
 

@@ -53,12 +53,11 @@ class SocketFacts(msgspec.Struct, frozen=True):
     """What the kernel grants the transport's sockets, tried over loopback."""
 
     receive_bytes: int
-    """The size of the receive buffer, in bytes as the kernel counts them: twice what was asked for.
-    """
+    """Bytes of the receive buffer, as the kernel counts them: twice what was asked for."""
     budget_packets: int
     """Packets that may be under way to this rank without overrunning the buffer."""
     send_bytes: int
-    """The size of one send buffer, in bytes counted likewise."""
+    """Bytes of one send buffer, counted likewise."""
     batch: BatchFact
     coalesces: bool
     """Whether the kernel hands over several arrived packets at once (GRO), when asked to."""

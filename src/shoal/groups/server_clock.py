@@ -88,8 +88,8 @@ class ServerClock:
             raise UsageError(message)
         self.staleness = staleness
         self.staleness_counts: dict[int, int] = {}
-        """Maps a lag of the slowest worker behind a reader, in iterations, to the number of reads that
-        were granted at it."""
+        """Maps how many iterations the slowest worker was behind a reader to the number of reads
+        that were granted then."""
         self._clocks = dict.fromkeys(ranks, 0)
         self._minimum = 0
         self._at_clock = {0: len(ranks)}

@@ -134,7 +134,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the ordinary workers' time spent moving data, 0 to 1."""
 
     time_to_target_seconds: float | None
-    """The time at which the averaged model first met the target, by snapshots or at the end; null
+    """The seconds until the averaged model first met the target, by snapshots or at the end; null
     if never."""
 
     final_averaged: float | None

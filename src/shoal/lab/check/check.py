@@ -73,8 +73,7 @@ _MOST_WINDOWS: Final = 20
 _BURST_RATE: Final = 200_000_000
 """Bits per second at which a burst comes to the port under test."""
 _DRAIN_RATE: Final = 100_000_000
-"""The largest rate, in bits per second, at which a burst leaves again, so that the reader keeps up.
-"""
+"""The largest rate at which a burst leaves again, bits per second, so that the reader keeps up."""
 _MOST_IN_BURST: Final = 12_000
 _HOLD_S: Final = 1.0
 """The seconds for which the port's link is busy with the first packet, besides twice the time that

@@ -32,8 +32,7 @@ _LONGEST_NAME: Final = 15
 _LARGEST_BANDWIDTH: Final = 8 * LARGEST_LIMIT
 _PACKET: Final = 1_500
 _PACKETS: Final = 8
-"""The fewest packets that a threshold is divided into, so that bursts make weights in small steps.
-"""
+"""The fewest packets that a threshold is divided into: bursts then make weights in small steps."""
 _FRAME: Final = 1_514
 _SLOWEST_AVERAGE: Final = 31
 _SHIFTED_BITS: Final = 32
