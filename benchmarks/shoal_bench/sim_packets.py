@@ -34,7 +34,7 @@ SIZE: Final = 1_500
 PLACES: Final = 100
 """Packets that a port holds."""
 BUFFER_BYTES: Final = 2 << 20
-"""That the ports of a switch share, where they do."""
+"""The bytes that the ports of a switch share, where they do."""
 GROUP: Final = 8
 """Hosts of which all but one send to that one."""
 RING_LOAD: Final = 0.5
@@ -71,7 +71,7 @@ class Speed:
     hops_per_s: float
     delivered: int
     dropped: int
-    """For whatever reason, the link's among them."""
+    """Packets that were dropped, for whatever reason, the link's among them."""
 
 
 @dataclass(frozen=True, slots=True)

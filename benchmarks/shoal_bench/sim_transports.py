@@ -44,7 +44,7 @@ class Speed:
     carrier: str
     processor_s: float
     hops_per_s: list[float]
-    """Of each round."""
+    """The packet-hops per second of each round."""
 
 
 def make_network(carrier: str, *, is_full: bool = False) -> PacketNetwork | BoundedLossNetwork:

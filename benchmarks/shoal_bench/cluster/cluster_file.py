@@ -26,7 +26,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     """What the suite leaves behind."""
 
     environment: Environment
-    """Where the latest job ran."""
+    """The environment in which the latest job ran."""
 
     rows: list[Row] = []
     skipped: list[str] = []

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from shoal_bench.cluster.task import Task
 
 DELAY_S: Final = 50e-6
-"""Of every cable of an ordinary network."""
+"""The delay of every cable of an ordinary network, in seconds."""
 BUFFER_BYTES: Final = 128 << 10
-"""Of an ordinary port of a switch."""
+"""The buffer of an ordinary port of a switch, in bytes."""
 SHALLOW_BYTES: Final = 16 << 10
-"""Of a port that holds no more than some ten packets."""
+"""The buffer of a port that holds no more than some ten packets, in bytes."""
 LONG_DELAY_S: Final = 5e-3
-"""Of a cable where packets travel 10 ms from host to host."""
+"""The delay of a cable where packets travel 10 ms from host to host, in seconds."""
 OVERSUBSCRIPTION: Final = 4
 LEAVES: Final = 2
 SPINES: Final = 2

@@ -50,7 +50,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Rate of an ordinary host's link, in Mbit/s."""
 
     looks: int = 60
-    """At most so many models of each worker are kept, at equal distances, to be judged later."""
+    """The most models of each worker that are kept, at equal distances, to be judged later."""
 
     judged_samples: int = 32
     """Test samples behind a loss, the first ones."""

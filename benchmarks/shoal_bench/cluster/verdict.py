@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BENCH: Final = "cluster"
 TIME: Final = "time to loss"
-"""Begins the metric of every contender's own time."""
+"""The beginning of the metric of every contender's own time."""
 NAMED: Final = "other workers that are told who is slow"
 RATIO: Final = "time to target, best peer / best mode of Shoal"
 
@@ -35,7 +35,7 @@ class Entry:
     contender: str
     side: Side
     runs: dict[int, Figures]
-    """By repeat."""
+    """The figures of each repeat."""
 
     limit_s: float
     """The length of a run."""

@@ -67,11 +67,11 @@ class Job:
     task: Task
     seed: int
     factors: tuple[float, ...]
-    """By rank, how many times longer a worker computes."""
+    """The factor by which each rank computes longer."""
     congestion_control: str
-    """Of TCP, in the kernel's words."""
+    """The congestion control of TCP, in the kernel's words."""
     directory: str
-    """Where records, and temporary files, are written."""
+    """The folder in which records, and temporary files, are written."""
     data_directory: Path | None
 
     @property

@@ -44,7 +44,7 @@ CYCLE = 4
 
 LOOPBACK: Final = "127.0.0.1"
 DEADLINE_S: Final = 60.0
-"""After which a wait of one worker for another is given up."""
+"""The seconds after which a wait of one worker for another is given up."""
 
 _WARM_UP_CYCLES = 3
 
@@ -59,7 +59,7 @@ class Seat:
     """What the library's `launch` has said."""
 
     address: str = LOOPBACK
-    """At which the others reach this worker."""
+    """The address at which the others reach this worker."""
 
     make_optimizer: MakeOptimizer = local_optimizer
     """What every worker updates its parameters with."""

@@ -30,7 +30,8 @@ SYNC_EVERY: Final = 8
 """Steps between two outer steps of DiLoCo, unless it is told otherwise."""
 _OUTER_RATE: Final = 0.7
 _OUTER_MOMENTUM: Final = 0.9
-"""Of its train_diloco example's outer optimizer, and the paper's (arXiv 2311.08105)."""
+"""The momentum of the outer optimizer of its train_diloco example and of the paper (arXiv
+2311.08105)."""
 
 
 class AbstractTorchFT(PooledLibrary):

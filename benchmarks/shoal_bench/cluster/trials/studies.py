@@ -37,7 +37,7 @@ _WORK: Final = Work(
     learning_rate=0.1,
 )
 _STEP_S: Final = 0.6
-"""About how long a step takes."""
+"""The approximate seconds that a step takes."""
 
 
 class Variants(Protocol):
@@ -113,7 +113,7 @@ CASES: Final = (
         1,
     ),
 )
-"""In the order in which they are measured."""
+"""The cases in the order in which they are measured."""
 
 
 @dataclass(frozen=True, slots=True)

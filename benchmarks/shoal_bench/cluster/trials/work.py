@@ -38,7 +38,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Rate of a host's link, in Mbit/s."""
 
     bucket_bytes: int
-    """From which size on gradients are sent, for those that send gradients."""
+    """The bytes from which on gradients are sent, for libraries that send gradients."""
 
     learning_rate: float | None = None
     """Null for the recipe's."""
