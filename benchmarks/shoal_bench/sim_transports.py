@@ -1,4 +1,4 @@
-"""For section `sim-engines`: packet-hops a second of one core's time where hosts react to packets.
+"""Section `sim-engines`: packet-hops a second of one core's time where hosts react to packets.
 
 A packet-hop is one packet sent over one link, the host's own included; acknowledgements count.
 Every host of a leaf-spine network sends a message to the next leaf, and seven of eight send one to
@@ -30,7 +30,7 @@ HOSTS: Final = 64
 LEAVES: Final = 8
 SPINES: Final = 8
 GROUP: Final = 8
-"""Hosts of which all but one send to that one."""
+"""The hosts of a group: all but one send to that one."""
 MARK_BYTES: Final = 100_000
 LIMIT_BYTES: Final = 600_000
 MESSAGE_BYTES: Final = 5_000_000

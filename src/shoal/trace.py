@@ -53,7 +53,7 @@ class Span:
     """The group it belonged to, if any."""
 
     reason: str = ""
-    """Why this group, as the one who formed it gave it."""
+    """Why this group, as the member that formed it gave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class TraceHeader:
 
 @runtime_checkable
 class TraceSink(Protocol):
-    """Where spans and samples go."""
+    """A receiver of spans and samples."""
 
     @property
     def wants_samples(self) -> bool:

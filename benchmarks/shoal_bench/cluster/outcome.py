@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """Which job it was."""
+    """What tells a job from the others."""
 
     scenario: str
     contender: str

@@ -38,7 +38,7 @@ SLOW: Final = 1
 """The worker, or the host, that is slow where one is."""
 
 BURSTS: Final = (("to_bad", 0.002), ("to_good", 0.1), ("bad_loss", 0.5))
-"""Gilbert and Elliott: one packet in 51 is in a bad state, of which half are lost; 1 % of all."""
+"""Gilbert and Elliott: one packet in 51 is in a bad state, half of these get lost; 1 % of all."""
 GRAY: Final = ((0.0, 1e-4), (0.05, 1e-3), (0.1, 1e-2))
 """Share of the training's time, and the loss of the failing link from then on."""
 

@@ -1,4 +1,4 @@
-"""The suite: which jobs there are, in which order, and going through those that are not done.
+"""The suite: which jobs there are, in which order, and going through the jobs that are left.
 
 Contenders take turns within a scenario, and scenarios within a repeat, so that a drift of the
 machine's speed meets all of them. Every outcome is in the file before the next job begins.
@@ -97,7 +97,7 @@ class Part:
 
 
 class Runs(Protocol):
-    """Whoever runs jobs: `job.Runner`."""
+    """What runs jobs: `job.Runner`."""
 
     def key(self, scenario: Scenario, contender: Contender, repeat: int) -> Key:
         """Return a job's name in the file."""
@@ -115,7 +115,7 @@ class Runs(Protocol):
 
 
 class Shows(Protocol):
-    """Whoever shows progress: `cli.bench_progress.PartsProgress`."""
+    """What shows progress: `cli.bench_progress.PartsProgress`."""
 
     def begin(self, section: Part) -> None:
         """Show that a job begins."""

@@ -41,7 +41,7 @@ _IP_S: Final = 10.0
 
 
 class Assignment(Protocol):
-    """What every worker has to know, whatever it is to do."""
+    """What every worker has to know, for any kind of work."""
 
     @property
     def workers(self) -> int:
@@ -50,12 +50,12 @@ class Assignment(Protocol):
 
     @property
     def congestion_control(self) -> str:
-        """Of TCP, in the kernel's words."""
+        """The congestion control of TCP, in the kernel's words."""
         ...
 
     @property
     def directory(self) -> str:
-        """Where records, and temporary files, are written."""
+        """The folder in which records, and temporary files, are written."""
         ...
 
 

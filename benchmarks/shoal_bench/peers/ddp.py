@@ -46,7 +46,7 @@ class DDP(PooledLibrary):
 
     @property
     def title(self) -> str:
-        """Its name, with the hook."""
+        """DDP's name, with the hook."""
         name = f"PyTorch DDP, {self._hook} hook" if self._hook else "PyTorch DDP"
         return f"{name}, on Shoal's backend" if self.is_ours else name
 

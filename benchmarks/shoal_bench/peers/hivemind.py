@@ -46,7 +46,7 @@ class Hivemind(AbstractLibrary):
 
     @property
     def title(self) -> str:
-        """Its name."""
+        """The library's name."""
         return "Hivemind"
 
     @property

@@ -42,13 +42,13 @@ class HivemindOptimizer(PooledLibrary):
 
     @property
     def title(self) -> str:
-        """Its name, with how seldom it averages."""
+        """The library's name, with how seldom it averages."""
         words = f"averages every {self._steps_per_epoch} steps{', float16' * self._is_half}"
         return f"Hivemind ({words})"
 
     @property
     def counterpart(self) -> PooledLibrary:
-        """Waiting for nobody."""
+        """The strategy of Shoal that waits for no worker either."""
         return Shoal("ripples")
 
     def join(self, _seat: Seat) -> None:

@@ -102,7 +102,7 @@ class PooledLibrary(AbstractLibrary):
         dist.init_process_group("gloo", timeout=timedelta(seconds=DEADLINE_S))
 
     def launch(self, _workers: int, _address: str = LOOPBACK) -> AbstractContextManager[str]:
-        """Run whatever the library needs beside the workers; yields where they find it.
+        """Run what the library needs beside the workers; yield where they find it.
 
         `address` is that of the host where this runs.
         """

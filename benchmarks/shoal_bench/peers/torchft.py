@@ -1,4 +1,4 @@
-"""torchft: fault-tolerant DDP and DiLoCo, whose lighthouse decides who takes part.
+"""torchft: fault-tolerant DDP and DiLoCo, whose lighthouse decides which replicas take part.
 
 Every worker is a replica group of its own, with torchft's own gloo process group and timeouts; the
 lighthouse runs beside the workers.
@@ -83,11 +83,11 @@ class AbstractTorchFT(PooledLibrary):
 
 @final
 class TorchFT(AbstractTorchFT):
-    """Its DDP wrapper, manager and optimizer wrapper, as in its train_ddp example."""
+    """torchft's DDP wrapper, manager and optimizer wrapper, as in its train_ddp example."""
 
     @property
     def title(self) -> str:
-        """Its name."""
+        """The library's name."""
         return "torchft DDP"
 
     @property
@@ -120,7 +120,7 @@ class TorchFTDiLoCo(AbstractTorchFT):
 
     @property
     def title(self) -> str:
-        """Its name, with how rarely it synchronizes."""
+        """The library's name, with how rarely it synchronizes."""
         name = "torchft Streaming DiLoCo" if self._is_streaming else "torchft DiLoCo"
         return f"{name} (every {self._sync_every} steps)"
 

@@ -32,7 +32,7 @@ class Order:
     """
 
     home: TransportGroup
-    """The group as whoever is no callback sees it."""
+    """The group outside of callbacks."""
     group: TransportGroup
     name: tuple[int, ...] = ()
     _operations: Iterator[int] = field(default_factory=count)
@@ -104,7 +104,7 @@ class ChainedFuture(Future[Any]):
         return following
 
     def fail(self, error: BaseException) -> None:
-        """Make this done, with `error` for whoever asks for its value, in Python or in C++."""
+        """Make this done, with `error` for all that ask for its value, in Python or in C++."""
 
         def raise_error(_value: Any) -> None:
             raise error

@@ -1,4 +1,4 @@
-"""What torch's reductions are to the transport, and those that torch carries out itself."""
+"""What torch's reductions are to the transport, and the ones that torch carries out itself."""
 
 from __future__ import annotations
 

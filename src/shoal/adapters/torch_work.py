@@ -45,7 +45,7 @@ Tell = Callable[[BaseException | None], None]
 
 
 def as_they_are(results: Iterable[Tensor]) -> AbstractContextManager[None]:
-    """Return the context in which `results` may be written to, in whatever thread.
+    """Return the context in which `results` may be written to, in any thread.
 
     Inference mode belongs to a thread, and its tensors must not be written to outside of it.
     """
@@ -199,7 +199,7 @@ class TransportWork(Work):
         return self.source
 
     def source_rank(self) -> int:
-        """Return whom a receive from anyone heard."""
+        """Return the rank from which a receive from anyone got its message."""
         return self.source
 
 

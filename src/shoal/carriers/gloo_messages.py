@@ -31,7 +31,7 @@ _UNUSED_TAG = (1 << 31) - 1
 
 
 class Kind(IntEnum):
-    """Which conversation a message belongs to."""
+    """The conversations that messages belong to."""
 
     SINGLE = 0
     """`send`, `receive` and `receive_any`."""

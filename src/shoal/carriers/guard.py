@@ -165,7 +165,7 @@ class Guard:
         self.run(lambda: waiting.wait(work, peer), waiting)
 
     def wait_idly(self, work: Waitable, what: str) -> None:
-        """Wait for `work`, which nobody owes: until it is done or the communicator is aborted.
+        """Wait for `work` that no rank has to do: until it is done or the communicator is aborted.
 
         Whoever is needed is watched by the control plane, whose word aborts the communicator.
         """

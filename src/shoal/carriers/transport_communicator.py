@@ -54,7 +54,7 @@ GRACE_S: Final = 2.0
 POLL_S: Final = 0.002
 
 LOOK_S: Final = 0.5
-"""How often whoever waits for the GPU looks whether the job is over."""
+"""The seconds between two looks of a waiting thread whether the job is over."""
 
 
 class TransportWork:
@@ -346,7 +346,7 @@ class TransportCommunicator:
     def receive_any(
         self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
     ) -> int:
-        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
+        """Receive into `buffer` from the rank that sends first on `channel`; return that rank.
 
         All messages received in this way on one channel are of one size until all `senders` have
         left it.

@@ -19,7 +19,7 @@ from shoal.collectives.sharding import split_evenly
 
 
 class Phase(IntEnum):
-    """Which of two conversations a message belongs to. Each is in order between two members."""
+    """The two conversations that messages belong to. Each is in order between two members."""
 
     REDUCE = 1
     """Contributions on their way to the sum."""

@@ -210,7 +210,7 @@ class ControlClient:
                     self._dispose()
 
     def _dispose(self) -> None:
-        """Close what is left, whoever comes last: `close` or a thread that was still asking."""
+        """Close what is left. The last caller does: `close`, or a thread that was still asking."""
         if self._watcher.has_ended and not self._context.closed:
             self._connection.close(0)
             self._context.term()

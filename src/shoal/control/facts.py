@@ -64,7 +64,7 @@ class ControlFacts:
         return self._ask(AddFact(counter, 1), Count).value
 
     def value_of(self, counter: str) -> int:
-        """Return the value of `counter`, 0 if nobody has incremented it."""
+        """Return the value of `counter`, 0 before it is first incremented."""
         return self._ask(AddFact(counter, 0), Count).value
 
     def set(self, name: str, value: bytes) -> None:

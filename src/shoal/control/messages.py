@@ -141,7 +141,7 @@ class Count(Message, frozen=True):
 
 
 class Facts(Message, frozen=True):
-    """What is under the names asked for, in their order; None where nobody has published."""
+    """The values under the names asked for, in their order; None for names not published."""
 
     values: tuple[bytes | None, ...]
 

@@ -50,7 +50,7 @@ this machine anyway."""
 _POLL_S = 0.1
 
 _TORCHRUN_PORTS: Final = 4
-"""The number of ports after MASTER_PORT that are tried under torchrun, where nobody has set them
+"""The number of ports after MASTER_PORT that are tried under torchrun, which does not set them
 aside: one of so many will be free."""
 
 _FAILED: Final = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -356,7 +356,7 @@ class CardServer:
         return False
 
     def _refuse(self, identity: bytes) -> None:
-        """Answer somebody who has the key but says nothing that makes sense here."""
+        """Answer a caller that has the key but says nothing that makes sense here."""
         text = f"Rank 0 runs version {shoal.__version__} of Shoal and does not understand this rank"
         answer = _Answer([], f"{text}; install the same version everywhere.")
         self._router.send_multipart([identity, msgspec.msgpack.encode(answer)])

@@ -57,7 +57,7 @@ class _OnlyKey:
 def start_authenticator(
     context: zmq.Context[zmq.Socket[bytes]], key: JobKey
 ) -> ThreadAuthenticator:
-    """Start admitting holders of `key`, and nobody else, on all sockets of `context`."""
+    """Start admitting only holders of `key`, on all sockets of `context`."""
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
     authenticator.configure_curve_callback(

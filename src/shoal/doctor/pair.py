@@ -64,7 +64,7 @@ class _Session:
     _counter: Iterator[int] = field(default_factory=itertools.count)
 
     def next(self, count: int = 1) -> int:
-        """Return a number that is new, and so are those that follow it."""
+        """Return the first of `count` new numbers in a row."""
         return min(next(self._counter) for _ in range(count))
 
 

@@ -126,17 +126,17 @@ class ProbeSockets:
 
     @property
     def tos_values(self) -> list[int]:
-        """TOS bytes to try: those that the transport sends, and the other ECN codepoints."""
+        """TOS bytes to try: the ones that the transport sends, and the other ECN codepoints."""
         return [*sorted(self._senders), *_OTHER_CODEPOINTS]
 
     @property
     def receivers(self) -> list[socket.socket]:
-        """The sockets to read from, for whoever polls."""
+        """The sockets to read from, for a caller that polls."""
         return list(self._receivers.values())
 
     @property
     def header_bytes(self) -> int:
-        """Of IP and UDP."""
+        """Bytes of the headers of IP and UDP."""
         return IP_UDP_BYTES + (_IPV6_MORE_BYTES if self.family == socket.AF_INET6 else 0)
 
     def begin(self, token: bytes, echo_to: tuple[str, int] | None) -> None:

@@ -69,7 +69,7 @@ class StreamFacts(msgspec.Struct, frozen=True):
 
     @property
     def sent_bytes(self) -> int:
-        """Of IP packets."""
+        """Bytes of IP packets that were sent."""
         return self.sent * self.packet_bytes
 
     @property

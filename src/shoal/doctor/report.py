@@ -90,7 +90,7 @@ def figures_of(facts: PairFacts) -> PairFigures:
 
 
 def read_report(path: Path) -> Report:
-    """Return the report at `path`; `DataError` if it is none, or of another version."""
+    """Return the report at `path`; raise `DataError` for other files and other versions."""
     found = read_json(path, _Origin, "a report of shoal doctor", _AGAIN).shoal_doctor
     if found != REPORT_FORMAT:
         message = (

@@ -104,7 +104,7 @@ class GeneratorCounters:
     """The longest single wait, in nanoseconds."""
 
     def staleness(self, interval: int) -> dict[str, float]:
-        """Return counters of staleness in steps, of which a worker makes `interval` a request.
+        """Return counters of staleness in steps; a worker makes a request every `interval` steps.
 
         The largest of all, and each worker's mean over its requests, in the names of results.
         """

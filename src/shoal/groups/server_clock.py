@@ -135,7 +135,7 @@ class ServerClock:
         return self._leave_clock(clock)
 
     def leave(self, rank: int) -> ClockAdvance:
-        """Drop `rank`, finished or dead: nobody waits for it. What it has pushed still counts."""
+        """Drop `rank`, finished or dead: nothing waits for it. What it has pushed still counts."""
         clock = self.clock_of(rank)
         del self._clocks[rank]
         self._may_push.discard(rank)

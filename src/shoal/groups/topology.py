@@ -26,7 +26,7 @@ DEFAULT_NIC_BPS = 10_000_000_000
 
 
 class LinkKind(StrEnum):
-    """Where a link is."""
+    """The places that a link can be at."""
 
     NIC = "nic"
     """A link between a host and its rack's switch."""

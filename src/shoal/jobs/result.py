@@ -78,7 +78,7 @@ class WorkerResult(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Where a result was made."""
+    """The machine and the software that a result was made with."""
 
     shoal: str
     python: str

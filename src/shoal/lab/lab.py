@@ -233,7 +233,7 @@ class Lab:
             self.fabric.alter(number, cable.port, cable.link)
 
     def reroute(self) -> None:
-        """Let switches avoid the links that are down, and use those that are up again."""
+        """Let switches avoid links that are down, and use links that are up again."""
         cables = self._topology.cables
         self.fabric.avoid([k for k, cable in enumerate(cables) if cable.link.down])
 

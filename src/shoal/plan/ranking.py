@@ -156,7 +156,7 @@ def _by_time(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _as_good_as(best: Prediction, ranked: Sequence[Prediction]) -> list[Prediction]:
-    """Return those that are at the target as soon as `best`, or nearly, and itself."""
+    """Return the candidates at the target as soon as `best`, or nearly, `best` among them."""
     if best.seconds_to_target is None:
         return [best]
     limit = best.seconds_to_target * (1 + _CLOSE)

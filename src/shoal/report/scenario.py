@@ -1,4 +1,4 @@
-"""Sorts runs into scenarios: those that may be compared, because only the strategy differs.
+"""Sorts runs into scenarios: runs that may be compared, because only the strategy differs.
 
 Owns what makes two runs comparable and what each is called. Knows no output format.
 """
@@ -44,7 +44,7 @@ class Scenario:
 
     @property
     def title(self) -> str:
-        """Who was slow."""
+        """The workers that were slow, in words."""
         return conditions_title(self.first)
 
     @property

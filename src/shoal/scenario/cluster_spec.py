@@ -77,7 +77,7 @@ class HostEvent:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Traffic that is nobody's work: bytes from host to host that compete for the links."""
+    """Traffic that no worker sends: bytes from host to host that compete for the links."""
 
     source: int
     target: int
@@ -115,7 +115,7 @@ class ClusterSpec:
 
     @property
     def host_of(self) -> list[int]:
-        """By rank: the number of its host."""
+        """The number of each rank's host."""
         return [host for host in range(self.topology.hosts) for _ in range(self.workers)]
 
 

@@ -53,8 +53,8 @@ class Measured:
     """The seconds of a worker's own time, all but waiting and exchanging: [rank][step]."""
     exchanges: tuple[ExchangeTime, ...]
     answer_s: float | None = None
-    """The seconds from asking the group generator to its answer, if nobody else is awaited; None:
-    no asking."""
+    """The seconds from asking the group generator to its answer, if no other worker is awaited;
+    None: no asking."""
 
     @property
     def mean_s(self) -> float:
@@ -73,7 +73,7 @@ _Microseconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 
 class _Event(msgspec.Struct):
-    """Of a trace event, what is read here; see "Trace Event Format" of the Chromium project."""
+    """The fields of a trace event that are read here; see Chromium's "Trace Event Format"."""
 
     ph: str
     cat: str = ""
@@ -187,7 +187,7 @@ def _exchange_times(events: Iterable[_Event]) -> Iterator[ExchangeTime]:
 
 
 def _answer_time(by_rank: Mapping[int, Sequence[_Event]]) -> float | None:
-    """Return the mean wait of those who were the last of their group to ask."""
+    """Return the mean wait of workers that were the last of their group to ask."""
     asked: dict[tuple[int, ...], list[list[_Event]]] = {}
     for rank, events in by_rank.items():
         for members, waits in _asking(events).items():

@@ -57,7 +57,7 @@ class Slowness:
 
 
 def check_probability(probability: float) -> float:
-    """Return the probability of a slow step; raise `UsageError` for what is none."""
+    """Return the probability of a slow step; raise `UsageError` for another number."""
     if not 0 < probability <= 1:
         message = (
             "A slow worker's probability must be more than 0 and at most 1, the share of its steps"

@@ -207,7 +207,7 @@ class NumpyCommunicator:
         self._finish(members.barrier(_bytes(np.zeros(members.size, np.uint8))))
 
     def group(self, ranks: Sequence[int] | None = None) -> TransportGroup:
-        """Return the group of these ranks, or of all, for those who start transfers themselves.
+        """Return the group of these ranks, or of all, for callers that start transfers themselves.
 
         Its stream follows from them, so nobody is asked. Raises `UsageError` unless this rank is
         among them.

@@ -23,7 +23,7 @@ _BLOCK = 256
 @final
 @dataclass
 class ComputeTimes:
-    """About `mean` picoseconds; `spread` is the standard deviation of the time's logarithm.
+    """Times of about `mean` picoseconds; `spread` is the standard deviation of their logarithm.
 
     The times are log-normal with that mean; 0 makes them all equal. `slow` is the factor of each
     rank that differs from 1, `changes` by which factor more a rank computes from when on, in the

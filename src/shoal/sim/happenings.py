@@ -89,7 +89,7 @@ class _Others:
         return self._time.transfer([flow.source], [flow.target], [size], most=rate)
 
     def go_on(self) -> bool:
-        """Return False when the workers have long done nothing but wait for who is cut off."""
+        """Return False when workers have long only waited for workers that are cut off."""
         if not self.is_cut_off:
             return True
         begun = self._time.transfers_begun - self.transfers_begun

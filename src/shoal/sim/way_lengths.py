@@ -1,4 +1,4 @@
-"""How long the ways between hosts are, in whatever each cable of them is said to cost.
+"""How long the ways between hosts are, given what each cable costs, in any unit.
 
 Of the shortest ways as `routes` finds them (by cables); where several are equal, the costliest.
 """

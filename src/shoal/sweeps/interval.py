@@ -34,7 +34,7 @@ class Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Return the spread of `values`, of which there is at least one.
+    """Return the spread of `values`, at least one.
 
     Of values that are not all finite the mean is not a number, and nothing more is known.
     """

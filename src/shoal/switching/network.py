@@ -170,7 +170,7 @@ def _schedule(state: State, port: int) -> None:
 
 @inlined
 def leave(state: State, row: int) -> None:
-    """Free the row of a packet that was dropped or lost; who calls counts why."""
+    """Free the row of a packet that was dropped or lost; the caller counts why."""
     free_row(state, row)
     state.network[0].in_network -= 1
 

@@ -30,7 +30,7 @@ CLASS_SELECTORS = tuple(7 - (dscp >> 3) for dscp in range(DSCPS))
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """When a color is marked or dropped, by the bytes that wait; see `drop_profile`."""
+    """The bytes that wait at which a color is marked or dropped; see `drop_profile`."""
 
     least_bytes: int
     most_bytes: int

@@ -79,7 +79,7 @@ Connection = tuple[str, str]
 
 
 def host_names(hosts: int) -> list[str]:
-    """Return what hosts are called if nobody says otherwise."""
+    """Return the names of hosts that no spec names otherwise."""
     return [f"host{host}" for host in range(hosts)]
 
 
@@ -168,7 +168,7 @@ def join(
 
 
 def with_link(topology: Topology, name: str, link: Link) -> Topology:
-    """Return `topology` with the cable `name` like `link`; raise `UsageError` if there is none."""
+    """Return `topology` with the cable `name` like `link`; raise `UsageError` if it is unknown."""
     if all(cable.name != name for cable in topology.cables):
         message = f"There is no cable {name!r}; there are {', '.join(names_of(topology))}."
         raise UsageError(message)

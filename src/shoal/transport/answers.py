@@ -167,7 +167,7 @@ def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, s
 
 @compiled
 def _copy_bits(target: int, source: int, bits: int) -> None:
-    """Copy `bits` bits between addresses; those that follow in the last byte become 0."""
+    """Copy `bits` bits between addresses; the other bits of the last byte become 0."""
     size = (bits + 7) // 8
     copy_bytes(target, source, size)
     if bits % 8:

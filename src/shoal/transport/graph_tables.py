@@ -53,7 +53,7 @@ class GraphOptions:
 def piece_length(
     count: int, form: int, segment_bytes: int, batch: int, *, shards: int = 1, ring: bool = False
 ) -> int:
-    """Return how many elements a message has: whole packets, in one that is not the last.
+    """Return how many elements a message has: whole packets, except in the last message.
 
     `count` elements are cut into `shards` parts; `batch` packets go to the network together. In a
     ring a lost packet should be there again while other messages of its shard pass: so small shards

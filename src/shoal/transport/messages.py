@@ -64,7 +64,7 @@ SENDING: Final = np.dtype(
         ("loss_bound", "<f8"),
     ]
 )
-"""`Sending` as a row, for who has many."""
+"""`Sending` as a row, for callers with many messages."""
 
 
 @dataclass(frozen=True, slots=True)

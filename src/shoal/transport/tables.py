@@ -326,7 +326,7 @@ EARLY_SLOTS: Final = 1 << 12
 
 @unique
 class Counter(IntEnum):
-    """What is counted for every peer; the last row of the table is for datagrams of nobody's."""
+    """What is counted for every peer; the table's last row is for datagrams of no peer."""
 
     SENT = 0
     """Data packets handed to the operating system."""

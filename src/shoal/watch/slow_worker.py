@@ -1,4 +1,4 @@
-"""Who is slow, as the group generator's count of requests shows it.
+"""The worker that is slow, as the group generator's count of requests shows it.
 
 Workers of groups formed at run time do not wait for a slow one, so nobody sees it late; it asks for
 fewer groups than the others do.
@@ -27,7 +27,7 @@ class SlowWorker(NamedTuple):
 
 
 def slow_worker(requests_by_rank: Mapping[int, int]) -> SlowWorker | None:
-    """Return who stands out, None if nobody does; ranks that have not asked yet count as 0."""
+    """Return the worker that stands out, or None; ranks that have not asked yet count as 0."""
     if len(requests_by_rank) < 2:
         return None
     rank = min(requests_by_rank, key=lambda each: (requests_by_rank[each], each))

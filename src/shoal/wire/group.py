@@ -53,7 +53,7 @@ KEPT_GROUPS: Final = 64
 
 
 def stream_of(*meaning: Hashable) -> int:
-    """Return the stream of the conversation that `meaning` describes to all who take part in it.
+    """Return the stream of the conversation that `meaning` describes to all its members.
 
     A hash of 32 bits, so that nobody has to be asked. Two conversations with the same one would be
     mixed up only if they also reached the same number between the same ranks at the same time.
@@ -98,7 +98,7 @@ class SumOptions:
     exact_from: int | None = None
     """Nothing gets lost of the elements from this one on. None: something may of all."""
     wire: str | None = None
-    """What floats are to be sent as, for those who make the `Memory`: its form is what counts."""
+    """What floats are to be sent as, for callers that make the `Memory`: its form counts."""
 
     @property
     def counts_arrivals(self) -> bool:
@@ -398,7 +398,7 @@ class TransportGroup:
         )
 
     def _piece_length(self, memory: Memory, shards: int = 1, *, ring: bool = False) -> int:
-        """Return how many elements a message has: whole packets, in one that is not the last.
+        """Return how many elements a message has: whole packets, except in the last message.
 
         `shards` is into how many parts `memory` is cut.
         """

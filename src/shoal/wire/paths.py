@@ -74,7 +74,7 @@ def is_wildcard(address: str) -> bool:
 
 
 def check_reachable(interfaces: Sequence[Interface]) -> None:
-    """Raise `UsageError` if others would be told an address that nobody can send to."""
+    """Raise `UsageError` if others would be told an address that they cannot send to."""
     for interface in interfaces:
         if is_wildcard(interface.advertise):
             message = (

@@ -356,7 +356,7 @@ def _see_socket(core: Row, sockets: Sockets, path: int, number: int) -> None:
 
 @compiled
 def _see_what_waits(core: Row, sockets: Sockets) -> None:
-    """Do the same for all sockets of which it held something."""
+    """Bring up to date what the kernel holds, for all sockets of which it held something."""
     if core.waiting == 0:
         return
     for path in range(sockets.waiting.shape[0]):

@@ -154,9 +154,10 @@ class OperationStats:
 
     ended: int
     failed: int
-    """The number of those that ended with an error."""
+    """The number of those operations that ended with an error."""
     wait_s: float
-    """The seconds from asking for one until it had ended, in all; those that overlap all count."""
+    """The seconds from asking for an operation until it had ended, in all; overlapping operations
+    all count."""
     last: int = field(metadata=_NOW, repr=False)
     peaks: Peaks = field(metadata=_NOW, repr=False)
 
@@ -186,7 +187,7 @@ class LoopStats:
     sent_bytes_by_address: Mapping[str, int] = field(default_factory=dict)
     """Bytes of datagrams, headers included, that left from each of this rank's addresses."""
     received_bytes_by_address: Mapping[str, int] = field(default_factory=dict)
-    """The same of those that arrived."""
+    """Bytes of datagrams, headers included, that arrived at each of them."""
     segmentation: bool = field(default=False, metadata=_NOW)
     """Whether the kernel cuts batches into packets (GSO)."""
     coalescing: bool = field(default=False, metadata=_NOW)
@@ -222,7 +223,7 @@ class TransportStats:
 
     @property
     def wait_s(self) -> float:
-        """From asking for operations until they had ended; those that overlap all count."""
+        """The seconds that operations took from asking to their end; overlapping ones all count."""
         return sum(each.wait_s for each in self.operations.values())
 
     @property

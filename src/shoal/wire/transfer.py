@@ -1,4 +1,4 @@
-"""An operation on its way: what each lane does of it, and who waits for it or carries it out."""
+"""An operation on its way: what each lane does of it, and what waits for it or carries it out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Transfer:
     keep: Any = None
     """What owns the memory: kept until the operation is done."""
     patient: bool = False
-    """Whether it may wait for ever: a server is idle for as long as nobody asks."""
+    """Whether it may wait for ever: a server is idle as long as no worker asks."""
     limit_s: float = 0.0
     """How long it may take if it is not patient; 0 for as long as the engine lets all."""
     owner: object = None
@@ -86,7 +86,7 @@ class Transfer:
             return self.ended_parts == len(self.parts)
 
     def finish(self) -> None:
-        """Let whoever waits go on: nothing is read or written for it any more."""
+        """Let the waiting caller go on: nothing is read or written for the operation any more."""
         self.keep = None
         with self.lock:
             self.done.set()
@@ -97,7 +97,7 @@ class Transfer:
                 _log.exception("A callback of %s has failed.", self.what)
 
     def refuse(self, error: ShoalError) -> None:
-        """Let whoever waits hear that it has not been started."""
+        """Let the waiting caller hear that the operation has not been started."""
         self.error = error
         self.finish()
 
@@ -119,7 +119,7 @@ class Carrier(Protocol):
 
     @property
     def hosts(self) -> Sequence[str]:
-        """By rank, an address that it shares with the ranks of its host alone."""
+        """An address of each rank that only ranks of the same host share."""
         ...
 
     def submit(self, transfer: Transfer) -> Transfer:

@@ -58,7 +58,7 @@ class InputKind(Enum):
     """int64 of shape (fields,), column i below `field_sizes[i]`."""
 
     TOKENS = "tokens"
-    """int64 of shape (length,), word pieces of MiniLM's vocabulary, 0 where there is none."""
+    """int64 of shape (length,), word pieces of MiniLM's vocabulary, 0 in unused places."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from shoal_bench.cluster.trials.work import Work
 
 
 class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Which trial it was."""
+    """What tells a trial from the others."""
 
     case: str
     variant: str

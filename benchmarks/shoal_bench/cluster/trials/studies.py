@@ -1,4 +1,4 @@
-"""The list of studies, which trials they are made of, and going through those that are not done.
+"""The list of studies, their trials, and going through the trials that are left.
 
 Variants take turns within a repeat of a case, so that a drift of the machine's speed meets all of
 them, and ratios are of trials of one repeat.
@@ -44,7 +44,7 @@ class Variants(Protocol):
     """Makes a case's variants."""
 
     def __call__(self, work: Work, *, every: bool) -> Sequence[Variant]:
-        """Return them; without `every`, those that a quick look needs."""
+        """Return the variants; without `every`, only the ones that a quick look needs."""
         ...
 
 
@@ -140,7 +140,7 @@ class TrialPart:
 
 
 class Shows(Protocol):
-    """Whoever shows progress: `cli.bench_progress.PartsProgress`."""
+    """What shows progress: `cli.bench_progress.PartsProgress`."""
 
     def begin(self, section: TrialPart) -> None:
         """Show that a trial begins."""

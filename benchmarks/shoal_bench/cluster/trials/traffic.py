@@ -84,7 +84,7 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dropped(self) -> int:
-        """Packets dropped, for whatever reason."""
+        """The packets dropped, for any reason."""
         return self.dropped_early + self.dropped_full
 
 

@@ -22,7 +22,7 @@ COUNT_TOLERANCE: Final = 1
 
 @unique
 class Verdict(StrEnum):
-    """What a figure means for whoever relies on the spec."""
+    """What a figure means for a user who relies on the spec."""
 
     OK = "ok"
     OUTSIDE = "outside tolerance"

@@ -73,7 +73,7 @@ class Step:
 
     @property
     def rate_error(self) -> float:
-        """By which share of what was sent less came out, or more."""
+        """The share of what was sent by which more came out; negative if less did."""
         return self.carried / max(1.0, self.sent) - 1
 
     @property

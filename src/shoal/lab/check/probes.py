@@ -95,7 +95,7 @@ class Probe:
             due = max(due, time.monotonic_ns()) + round(gap_s * 1e9)
 
     def send_flows(self, numbers: Iterable[int], frame_bytes: int, *, gap_s: float) -> None:
-        """Send a packet for each, every one to a port of its own, where nobody listens."""
+        """Send a packet for each, every one to a port of its own, at which no program listens."""
         address, payload = self._sink.getsockname()[0], bytes(frame_bytes - HEADERS_BYTES)
         for number in numbers:
             self._source.sendto(payload, (address, _FIRST_PORT + number))

@@ -64,7 +64,7 @@ class HostProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that waits for the command, and ends with it."""
+        """The id of the process that waits for the command, and ends with it."""
         return self._process.pid
 
     @property

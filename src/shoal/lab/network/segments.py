@@ -1,4 +1,4 @@
-"""Frames that hold many packets, cut into those that a wire would carry.
+"""Frames that hold many packets, cut into the packets that a wire would carry.
 
 Hosts hand over what a network card with segmentation offload takes: headers, and payload of up to
 64 kB that the card would cut into packets (TSO, and the same for UDP). The switch does what the

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Below `least` bytes nothing happens, from `most` on always, between them more and more."""
+    """A threshold that acts from `least` bytes on, ever more often, and always from `most` on."""
 
     least: int
     most: int

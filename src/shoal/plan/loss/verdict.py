@@ -27,7 +27,7 @@ WINDOW: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """When a loss is small enough."""
+    """The rule that says when a loss is small enough."""
 
     target: float | None = None
     """Metric to reach; None for `share`."""

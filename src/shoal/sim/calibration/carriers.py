@@ -31,7 +31,7 @@ class Carrier:
 
     @property
     def file_name(self) -> str:
-        """Of its table."""
+        """The name of its table's file."""
         bound = f"-{round(100 * self.loss_bound)}-percent" if self.loss_bound else ""
         return f"{self.transport}{bound}.json"
 

@@ -70,7 +70,7 @@ class Way:
 
     @property
     def ideal_s(self) -> float:
-        """Until the last bit has come if nothing but the rate and the distance matters."""
+        """The seconds until the last bit has come if only the rate and the distance matter."""
         return self.round_trip_s / 2 + self.packets * FRAME_BYTES * 8 / self.rate
 
 

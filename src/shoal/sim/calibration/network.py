@@ -68,7 +68,7 @@ class CalibratedNetwork:
 
     @property
     def now(self) -> int:
-        """When something has last happened."""
+        """The time of the last event, in picoseconds."""
         return self._flows.now
 
     @property
@@ -156,7 +156,7 @@ def _times(
 
 
 class CalibratedSums(CalibratedNetwork):
-    """As `CalibratedNetwork`, over a transport that makes sums itself: Shoal's.
+    """A `CalibratedNetwork` over a transport that makes sums itself: Shoal's.
 
     Contributions take, and lose, what those of `contributions` did; everything else is as exact
     as `table` says. Values do not travel.
@@ -191,7 +191,7 @@ class CalibratedSums(CalibratedNetwork):
         contributes: bool = False,
         layer_class: int = 0,
     ) -> int:
-        """As `CalibratedNetwork.start`; what `contributes` to a sum may lose a share of it."""
+        """Start as `CalibratedNetwork` does; what `contributes` to a sum may lose a share of it."""
         if not contributes or most != float("inf"):
             return super().start(at, sources, targets, sizes, most=most)
         number, lost = self._start(self._contributions, at, sources, targets, sizes)

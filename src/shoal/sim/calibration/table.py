@@ -58,7 +58,7 @@ def share_units(share: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a table holds, least and most."""
+    """The least and the most values that a table holds for."""
 
     loss: tuple[float, float]
     round_trip_s: tuple[float, float]

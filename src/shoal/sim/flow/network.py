@@ -97,7 +97,7 @@ class FlowNetwork:
 
     @property
     def now(self) -> int:
-        """When something has last happened."""
+        """The time of the last event, in picoseconds."""
         return self._now
 
     @property

@@ -222,7 +222,7 @@ def check_packets(state: State) -> None:
 def flow_rows(
     flows: Sequence[Flow], ports: Sequence[int] | dict[int, int]
 ) -> list[tuple[int, ...]]:
-    """Return what `new_flows` takes; `ports` are those that hosts send by."""
+    """Return what `new_flows` takes; hosts send through `ports`."""
     return [
         (
             flow.packets,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shoal.switching.tables import State
 
 LEAST_BYTES: Final = 64
-"""The size of the smallest packet, in bytes, where nobody says otherwise: the smallest Ethernet
+"""The size of the smallest packet, in bytes, unless it is said otherwise: the smallest Ethernet
 frame."""
 
 _LARGE_BYTES: Final = 9_000

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 NONE, FULL, SMALL, PAST = (int(each) for each in Problem)
 NOBODY: Final = -1
-"""The result in place of a row if nothing is due in the time given. Also the owner of a packet that
-nobody has claimed."""
+"""The result in place of a row if nothing is due in the time given. Also the owner of an unclaimed
+packet."""
 
 
 @inlined

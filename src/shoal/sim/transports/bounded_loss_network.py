@@ -159,16 +159,14 @@ class BoundedLossNetwork:
             self._hosts.rows[flow.source]["has_others"] = True
             self._raise(begin_other(self.state, self._window, self._hosts, self.others, place))
         self._local: list[tuple[int, int]] = []
-        """A heap of the transfers that stay on a host: (when it has moved, in picoseconds; its
-        number)."""
+        """Transfers that stay on a host, a heap: (when one has moved, picoseconds; its number)."""
         self._local_free = [0] * hosts
         self._waiting: list[int] = []
         """Transfers that were over when another one was started."""
         self._started = self._over = self._now = 0
         self._standstill = Standstill(self._arrived)
         self.lossy_bytes = self.lost_bytes = 0
-        """The bytes that might have got lost, and those that did, of contributions to sums that are
-        over."""
+        """Bytes of contributions to finished sums that might have got lost, and that did."""
         self.renewal_due_bytes = self.renewal_missing_bytes = 0
         """The same of newer versions."""
 
@@ -179,7 +177,7 @@ class BoundedLossNetwork:
 
     @property
     def now(self) -> int:
-        """When something has last happened."""
+        """The time of the last event, in picoseconds."""
         return self._now
 
     @property
@@ -284,7 +282,7 @@ class BoundedLossNetwork:
         version: Contribution,
         bound: float,
     ) -> int:
-        """As `push`, of a newer version of what is there, untagged, with this `bound`."""
+        """Push a newer version of what is there, untagged, with this `bound`."""
         return self._move_values(at, sources, targets, version, bound, renews=True)
 
     def _move_values(

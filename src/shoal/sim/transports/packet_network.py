@@ -161,7 +161,7 @@ class PacketNetwork:
         return self._delays.between(source, target)
 
     def idle_round_trip(self, source: int, target: int) -> int:
-        """Return when a full packet is acknowledged if nobody else is there, picoseconds.
+        """Return when a full packet is acknowledged on an idle network, in picoseconds.
 
         By links and routes as they are now.
         """
@@ -333,7 +333,7 @@ class PacketNetwork:
         return summary.hexdigest()
 
     def _advance(self, until: int) -> None:
-        """Let time pass, and make room for packets whenever there is none."""
+        """Let time pass, and make room for packets whenever there is too little."""
         problem, stalled = int(Problem.FULL), -1
         while problem == Problem.FULL:
             problem, stalled = run(
