@@ -23,7 +23,7 @@ GROUP: Final = 16
 """The hosts of a group: all but one send to that one."""
 LEAST_BYTES: Final = 500_000
 MORE_BYTES: Final = 1_000_000
-"""Sizes are as likely as each other from the least to so much more."""
+"""The bytes by which the largest flow exceeds the least; sizes between are equally likely."""
 _LATEST: Final = 1 << 61
 
 

@@ -152,7 +152,7 @@ class FactStore(Protocol):
         ...
 
     def are_published(self, facts: Sequence[str]) -> list[bool]:
-        """Return which of `facts` somebody has published, all at the same moment."""
+        """Return which of `facts` are published, all at the same moment."""
         ...
 
     def increment(self, counter: str) -> int:

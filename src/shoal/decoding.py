@@ -1,4 +1,4 @@
-"""Decodes JSON, MessagePack, TOML and UTF-8 that somebody else wrote: a value, or one sentence.
+"""Decodes foreign JSON, MessagePack, TOML and UTF-8: the outcome is a value, or one sentence.
 
 Owns which exceptions decoders raise, which are more than they document: text that is not UTF-8,
 brackets nested thousands deep and numbers of thousands of digits are no `DecodeError`. Knows

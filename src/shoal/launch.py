@@ -31,7 +31,7 @@ class Launch:
     """Index of its host."""
 
     host_if_dealt: int | None = None
-    """The same if ranks were dealt to the hosts in turn; None where the launcher names the host.
+    """The host if ranks were dealt to the hosts in turn; None where the launcher names the host.
 
     Without its word ranks are taken to be numbered host by host.
     """

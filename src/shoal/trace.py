@@ -61,7 +61,7 @@ class Sample:
     """Figures of a stretch of a worker's time that are no spans."""
 
     name: str
-    """What they are about."""
+    """The subject of the figures."""
 
     rank: int
     step: int

@@ -37,7 +37,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What a job came to that did not fail."""
 
     seconds_to_target: float | None
-    """Null if the averaged model did not get there in the job's time."""
+    """The seconds to the target; null if the averaged model did not get there in the job's time."""
 
     final_loss: Figure
     """The loss of the averaged model, at the end of the job's time."""

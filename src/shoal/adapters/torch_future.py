@@ -60,7 +60,7 @@ _thread = threading.local()
 
 @contextmanager
 def numbered_by(order: Order | None) -> Iterator[None]:
-    """Have operations that this thread starts meanwhile follow `order`, or None: their group's."""
+    """Have operations that this thread starts within follow `order`; None: their group's order."""
     previous, _thread.order = current_order(), order
     try:
         yield

@@ -85,7 +85,7 @@ class ShoalProcessGroup(DescribedGroup):
         return self._here().group
 
     def _here(self) -> Order:
-        """Return the order of the callback of this group that runs in this thread, or else ours."""
+        """Return the order of this group's callback in this thread, else the group's own."""
         order = current_order()
         return order if order is not None and order.home is self._order.home else self._order
 

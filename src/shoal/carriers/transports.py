@@ -16,7 +16,7 @@ TRANSPORTS: Final = ("gloo", "shoal")
 
 ALL_LAYERS, FRONT, BACK = "all", "front", "back"
 LOSSY_LAYERS: Final = (ALL_LAYERS, FRONT, BACK)
-"""The layers of which a sum may lose something: all, or the half near the input or the output."""
+"""The layers whose sums may lose something: all, or the half near the input or the output."""
 
 
 DEFAULT_HOLES: Final = "error-feedback"

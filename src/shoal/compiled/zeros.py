@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Zeros: TypeAlias = Callable[[int, np.dtype[Any]], NDArray[Any]]
-"""Returns so many items of a type, all zero: `np.zeros`, `rows_of_zeros`, or an arena's `zeros`."""
+"""Makes zeros of a length and a type: `np.zeros`, `rows_of_zeros` or an arena's `zeros`."""
 
 _LINE: Final = 64
 _SMALLEST_BLOCK: Final = 1 << 16

@@ -242,7 +242,7 @@ class ControlClient:
         self._watcher.progress += 1
 
     def stuck_workers(self, seconds: float) -> list[int]:
-        """Return the workers that are alive and have not got on for so many `seconds`."""
+        """Return the workers that are alive and have not got on for `seconds`."""
         return [
             worker.rank
             for worker in self.dump().workers

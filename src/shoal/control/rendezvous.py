@@ -349,7 +349,7 @@ class CardServer:
         )
 
     def _has_refused(self) -> bool:
-        """Whether somebody has called whose key is not the job's."""
+        """Whether a worker with another job's key has called."""
         while self._strangers.poll(0):
             if recv_monitor_message(self._strangers)["value"] == _OTHER_KEY:
                 return True

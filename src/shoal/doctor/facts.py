@@ -87,9 +87,9 @@ class MachineFacts(msgspec.Struct, frozen=True):
     refusal: str = ""
     """Why there are no sockets."""
     receive_limit_bytes: int | None = None
-    """net.core.rmem_max."""
+    """The largest receive buffer that may be asked for, net.core.rmem_max."""
     send_limit_bytes: int | None = None
-    """net.core.wmem_max."""
+    """The largest send buffer that may be asked for, net.core.wmem_max."""
 
 
 class RateFacts(msgspec.Struct, frozen=True):

@@ -243,7 +243,7 @@ def _burst(
     pace: tuple[float, int],
     session: _Session,
 ) -> BurstFacts:
-    """Send packets at an even `pace`, seconds apart and so many, that the other returns at once."""
+    """Send packets that the other end returns at once; `pace` is (seconds apart, number)."""
     sent_at: dict[int, int] = {}
     gap_s, count = pace
     for _ in range(count):

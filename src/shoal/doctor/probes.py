@@ -41,7 +41,7 @@ PORT_COPIES: Final = 3
 
 _HEADER: Final = struct.Struct("=4s8sIB")
 _MOST_ARRIVALS: Final = 8192
-"""The most arrivals that are kept until somebody asks: many times what any question sends."""
+"""The most arrivals that are kept until the next question: many times what any question sends."""
 _MAGIC: Final = b"shdr"
 _ECHO: Final = 1
 _OF_STREAM: Final = 2

@@ -22,7 +22,7 @@ MOST_STREAM_BYTES: Final = 16_000_000
 MOST_BYTES: Final = 100_000_000
 """The most bytes of all streams of one way: IP packets, headers included."""
 BURST: Final = 1000
-"""Packets of a burst: so many that a loss of 0.3 % is met with 95 % probability."""
+"""Packets of a burst: enough to meet a loss of 0.3 % with 95 % probability."""
 
 _GAP_S: Final = 0.001
 _BURST_S: Final = 5.0

@@ -37,7 +37,7 @@ class WayFigures(msgspec.Struct, frozen=True):
     path_mtu: Whole | None
     """Largest IP packet in bytes that arrives unfragmented; None: not known."""
     rate: RateFacts | None
-    """None: not known."""
+    """How fast packets get there; None: not known."""
     sent: Whole
     """Packets of the burst; 0: there was none."""
     lost: Whole

@@ -47,8 +47,8 @@ class UpdateRule:
     """How far updates go: under BSP one with the mean of all pushes, otherwise one for each."""
 
     staleness: int | None
-    """0: bulk-synchronous (BSP). Otherwise every push at once: n: no worker gets more than n steps
-    ahead (SSP); None: no bound (ASP)."""
+    """The number of steps that a worker may get ahead of the slowest. 0: bulk-synchronous (BSP).
+    Otherwise every push is applied at once: n (SSP), or None for no bound (ASP)."""
 
     scale_updates: bool = True
     """Whether every update, except under BSP, is made so small that one push of each worker moves

@@ -83,7 +83,7 @@ class Environment(msgspec.Struct, frozen=True):
     shoal: str
     python: str
     torch: str | None
-    """Null where it is not installed."""
+    """The version of torch; null where it is not installed."""
     platform: str
     """The system and its kernel."""
     processor: str
@@ -91,7 +91,7 @@ class Environment(msgspec.Struct, frozen=True):
     cores: int
     memory_gib: float
     taken_at: str
-    """UTC, ISO 8601."""
+    """The time at which this was noted, UTC, ISO 8601."""
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):

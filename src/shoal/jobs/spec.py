@@ -36,7 +36,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The number of samples per worker and step; null for the recipe's."""
 
     learning_rate: float | None = None
-    """Null for the recipe's."""
+    """The learning rate; null for the recipe's."""
 
     decay: bool = False
     """Lower the learning rate evenly, to a hundredth by the last step; needs `max_steps`."""
@@ -98,7 +98,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of packets that are lost last: those of large gradients, of small ones, or none."""
 
     workers_per_host: int | None = None
-    """Pretend that so many workers share a host; null for all on one."""
+    """The number of workers that pretend to share a host; null for all on one."""
 
     def recipe(self) -> Recipe:
         """Return the model's recipe with what this run overrides."""

@@ -106,7 +106,7 @@ def notes(scenario: Scenario) -> list[str]:
 
 
 def left_out(scenario: Scenario, ranked: Sequence[Prediction]) -> str:
-    """Say which strategies and forms, of those that were `ranked` as flows, no transport carries.
+    """Say which of the strategies and forms `ranked` as flows no transport carries.
 
     And which transports and what they may do is not tried.
     """

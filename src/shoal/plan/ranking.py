@@ -35,7 +35,7 @@ DATASET: Final = "digits"
 MODEL: Final = "mlp"
 TARGET: Final = 0.95
 BATCH: Final = 2
-"""Samples of a worker's step: so few that workers who do not exchange take several times as long.
+"""Samples of a worker's step: with so few, workers that do not exchange take several times as long.
 
 With the recipe's 32 they take as long as all together, and who hardly exchanges would be first.
 """
@@ -66,7 +66,7 @@ class Prediction:
     """Time to the target over the steps that workers made until then, on average; where it was not
     met, the mean over workers."""
     seconds_to_target: float | None
-    """None: the stand-in did not meet its target, or alone."""
+    """The seconds to the target; None: the workers did not meet it, or only by themselves."""
     steps_to_target: float | None
     consensus_distance: Figure
     """The consensus distance of the stand-in's replicas when it met the target: what averaging
@@ -100,11 +100,11 @@ class Plan:
     ranked: tuple[Prediction, ...]
     reason: str
     screened: tuple[Prediction, ...] = ()
-    """All candidates as flows, where those that are ranked were chosen among them."""
+    """All candidates as flows, if the ranked ones were chosen among them."""
 
 
 def check(scenario: Scenario) -> None:
-    """Raise `ResourceError` if memory has no room for the stand-ins of so many workers."""
+    """Raise `ResourceError` if memory has no room for the stand-ins of all `workers`."""
     workers = scenario.cluster.topology.hosts * scenario.cluster.workers
     recipe = default_recipe(DATASET, MODEL)
     check_replicas(load_dataset(DATASET), MODEL, recipe, workers, _COPIES)

@@ -31,10 +31,10 @@ _AGAIN: Final = "record one with shoal train --trace"
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTime:
-    """Exchanges among so many workers, from the arrival of the last one on."""
+    """Exchanges among `members` workers, from the arrival of the last one on."""
 
     members: int
-    """0: with servers, which the trace does not count."""
+    """The number of workers; 0: with servers, which the trace does not count."""
     count: int
     """Times that a member took part in one."""
     mean_s: float
@@ -103,7 +103,7 @@ class _Trace(msgspec.Struct):
 
 
 def read_measured(path: Path, workers: int) -> Measured:
-    """Return what the trace at `path` says, of at least so many workers.
+    """Return what the trace at `path` says, of at least `workers` workers.
 
     Raises `DataError` if it cannot be read or is of another version, `UsageError` if workers are
     missing.

@@ -77,10 +77,9 @@ class NumpyCommunicator:
         """How sums over all ranks are made; those of groups as suits them."""
         self._groups: dict[tuple[int, ...], TransportGroup] = {}
         self.user_numbers = count()
-        """Numbers for those who share this communicator, who take them in the same order on every
-        rank."""
+        """Numbers for users of this communicator, who take them in the same order on every rank."""
         self.generator_numbers = count()
-        """The same for those whose groups a generator forms."""
+        """Numbers for users whose groups a generator forms."""
 
     @property
     def rank(self) -> int:

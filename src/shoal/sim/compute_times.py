@@ -35,7 +35,7 @@ class ComputeTimes:
     spread: float = 0.0
     slow: Mapping[int, float] = field(default_factory=dict)
     changes: Sequence[tuple[int, int, float]] = ()
-    """(from when, rank, factor)."""
+    """Changes of speed: (from when, rank, factor)."""
     seed: int = 0
     recorded: Sequence[Sequence[float]] = ()
     """The picoseconds that each step of each rank takes, from the beginning again after the last

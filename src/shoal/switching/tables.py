@@ -165,7 +165,7 @@ class Count(IntEnum):
     SENT = 2
     SENT_BYTES = 3
     MARKED = 4
-    """Packets that were marked, of those that arrived and were kept."""
+    """Packets that arrived, were kept and were marked."""
     DROPPED_EARLY = 5
     """Packets dropped because too much was waiting for their color."""
     DROPPED_FULL = 6

@@ -37,15 +37,16 @@ FIRST_ARRIVALS: Final = 1_000.0
 """Packets per millisecond that are expected before anything is known."""
 
 SHORTEST_AIM_US: Final = 200.0
-"""Queueing delay that is aimed at where packets get lost, at least."""
+"""The least queueing delay that is aimed at where packets get lost, in microseconds."""
 
 OF_TURNS: Final = 0.75
-"""The same as a share of how long packets wait in this host, if several send to it. Whose own link
-is full takes part in sums, where senders turn from one receiver to the next: with a shorter queue
-than they take to come back, ports stand idle by turns."""
+"""The least queueing delay that is aimed at, over how long packets wait in this host, if several
+send to it. A rank whose own link is full takes part in sums, where senders turn from one receiver
+to the next: with a shorter queue than they take to come back, ports stand idle by turns."""
 
 SHORT_AIM: Final = 1 / 8
-"""The same as a share of a round without queues: on a long way a queue of that adds little."""
+"""The least queueing delay that is aimed at, over a round without queues: on a long way a queue of
+that length adds little."""
 
 FORGETTING: Final = 0.98
 """How much of packets' loss, a full port or a high rate is remembered after a round without."""

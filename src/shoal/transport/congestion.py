@@ -37,7 +37,7 @@ LEAST_REORDERING: Final = 3.0
 """Packets that may overtake one before it counts as lost, where all have long come in order."""
 
 MOST_REORDERING: Final = 128.0
-"""The same on paths that differ, and where packets are sprayed until that is seen."""
+"""Packets that may overtake one on paths that differ, or if sprayed until that is seen."""
 
 REORDERING_FORGOTTEN: Final = 0.0002
 """Share of the overtaking expected that is forgotten with every packet that comes in order."""
@@ -184,6 +184,6 @@ def note_way(core: Row, peer: Row) -> None:
 
 @compiled
 def note_forgiven(core: Row, peer: Row, packets: float) -> None:
-    """Note that so many packets might as well have got lost of what came from a peer."""
+    """Note that `packets` that came from a peer might as well have got lost."""
     if peer.known != NEAR:
         core.interval_forgiven += packets

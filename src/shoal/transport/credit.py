@@ -44,7 +44,7 @@ LARGEST_CREDIT: Final = WINDOW // 2
 
 @compiled
 def note_expected(core: Row, peer: Row, segments: int) -> None:
-    """Note that a peer owes so many segments more, at least one."""
+    """Note that a peer owes `segments` more, at least one."""
     if peer.expecting == 0 and peer.known != NEAR:
         core.receiving_peers += 1
     peer.expecting += segments
@@ -52,7 +52,7 @@ def note_expected(core: Row, peer: Row, segments: int) -> None:
 
 @compiled
 def note_settled(core: Row, peer: Row, segments: int) -> None:
-    """Note that a peer owes so many segments less: they are here, or no longer wanted."""
+    """Note that a peer owes `segments` less: they are here, or no longer wanted."""
     peer.expecting -= segments
     if peer.expecting == 0 and segments > 0 and peer.known != NEAR:
         core.receiving_peers -= 1
@@ -113,7 +113,7 @@ def extend_grant(core: Row, peer: Row) -> bool:
 
 @compiled
 def takes_turns(core: Row, peer: Row) -> bool:
-    """Return whether a sender is granted credit in turns with others, for they are so many."""
+    """Return whether a sender is granted credit in turns, because many others send too."""
     return bool(core.budget < TURN * core.receiving_peers and peer.known != NEAR)
 
 

@@ -94,7 +94,7 @@ RECEIVING: Final = np.dtype(
         ("shard", "<i4"),
     ]
 )
-"""`Receiving` as a row."""
+"""`Receiving` as a row of a table."""
 
 
 @dataclass(frozen=True, slots=True)

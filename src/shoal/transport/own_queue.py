@@ -33,7 +33,7 @@ Half as long made clean sums among four and eight emulated hosts about 1 % slowe
 """
 
 FAST_US: Final = 1_000.0
-"""The same on a link so fast that more than FAST_BYTES wait then.
+"""How long the last packet waits on a link so fast that more than FAST_BYTES wait then.
 
 There what waits is a large part of a sum: at 1 Gbit/s in virtual time, 8 hosts took 1.10 times the
 ideal for 4 MB with 1 ms and 1.33 times with 4 ms.

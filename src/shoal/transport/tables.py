@@ -379,7 +379,7 @@ SENT_BY_TAG: Final = len(Counter)
 that say their class: 7 for class 0, the most urgent, and so on."""
 
 RECEIVED_BY_TAG: Final = SENT_BY_TAG + CLASSES
-"""The same of data packets that arrived, as the network left the bits."""
+"""The column from which data packets that arrived are counted so, as the network left the bits."""
 
 COUNTERS: Final = RECEIVED_BY_TAG + CLASSES
 

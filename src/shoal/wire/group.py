@@ -63,7 +63,7 @@ def stream_of(*meaning: Hashable) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A contiguous piece of somebody's memory: `count` elements of `form` from `address` on."""
+    """A contiguous piece of a caller's memory: `count` elements of `form` from `address` on."""
 
     address: int
     count: int

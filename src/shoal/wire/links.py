@@ -60,7 +60,7 @@ class LinkListener:
         raise ResourceError(message)
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read from when somebody calls."""
+        """Return the descriptor that can be read from when a rank calls."""
         return self._socket.fileno()
 
     def accept(self) -> socket.socket | None:
@@ -143,7 +143,7 @@ class PeerLinks:
                 link.send(_GOODBYE)
 
     def wait_for_all(self, seconds: float) -> bool:
-        """Return whether everyone has said goodbye, or is gone, within so many seconds."""
+        """Return whether everyone has said goodbye, or is gone, within `seconds`."""
         return self._all_leave.wait(seconds)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from shoal.errors import UsageError
 LARGEST_PLAN: Final = 64
 """Paths beyond which shares need not be quite equal: tables have a row for each."""
 _LARGEST_NUMBER: Final = 8
-"""Addresses of a rank."""
+"""The most addresses of a rank."""
 
 
 class Interface(NamedTuple):

@@ -95,7 +95,7 @@ class Loader:
     """How one data set comes to be."""
 
     summary: str
-    """One line for a list."""
+    """A description of one line, for a list."""
 
     task: Task
     input_kind: InputKind

@@ -26,7 +26,7 @@ class Family:
     """A kind of model."""
 
     summary: str
-    """One line for a list."""
+    """A description of one line, for a list."""
 
     reads: InputKind
     """The only kind of input that it takes."""

@@ -58,7 +58,7 @@ class Case:
     variants: Variants
     steps: int
     quick_steps: int | None
-    """None: nothing for a quick look."""
+    """The steps of a quick look; None: none is taken."""
     repeats: int
 
     def work(self, *, quick: bool) -> Work:

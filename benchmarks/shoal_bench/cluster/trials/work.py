@@ -41,7 +41,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes from which on gradients are sent, for libraries that send gradients."""
 
     learning_rate: float | None = None
-    """Null for the recipe's."""
+    """The learning rate; null for the recipe's."""
 
     warm_up: int = 3
     """First steps, whose times do not count: connections, credit and thresholds are new then."""

@@ -64,7 +64,7 @@ Tell = Callable[[str], None]
 _PATIENCE_S: Final = 20.0
 _SETTLE_S: Final = 0.1
 _ENOUGH: Final = 200
-"""Packets of which a rate is the rate."""
+"""The number of packets that are enough to measure a rate."""
 _BUSY_S: Final = 20e-6
 """The seconds between packets, below which a sender must leave the processors to others."""
 _WINDOW: Final = 100

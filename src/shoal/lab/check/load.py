@@ -58,9 +58,9 @@ class Step:
     offered: float
     """Packets per second that the senders were to send."""
     sent: float
-    """The same, as they were sent: on a busy machine senders get behind, and catch up."""
+    """Packets per second that were sent: on a busy machine senders get behind, and catch up."""
     carried: float
-    """The same, as they came out."""
+    """Packets per second that came out."""
     p50_error_s: float
     """How much longer than it should a packet took that met no other, for half of the packets."""
     p99_error_s: float

@@ -60,7 +60,7 @@ _HEADERS_BYTES: Final = 192
 """Bytes of memory for the headers of such a frame; a multiple of 64."""
 _LONGEST_WAIT_NS: Final = 100_000_000
 _LEAST_WAIT_NS: Final = 30_000
-"""Events may be handled so much late, as by a network card that waits for more before it calls.
+"""How late events may be handled, as by a network card that waits for more before it calls.
 
 Eight hosts at 50 Mbit/s have an event every few microseconds: to be in time for each the switch
 kept a core busy, of which their programs had need.

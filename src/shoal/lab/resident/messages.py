@@ -62,7 +62,7 @@ class Description(msgspec.Struct, frozen=True, tag=True):
     spec: bytes
     """The path of its file."""
     hosts: dict[str, str]
-    """Addresses by name."""
+    """The address of each host, by name."""
     seconds: float
     """The seconds for which it has been up."""
     doubts: list[str] = []

@@ -183,7 +183,7 @@ def averaging(least: int, weight: int) -> tuple[int, int, int]:
 
 
 def _burst_for(least: int, packet: int, weight: int) -> int:
-    """Return the smallest burst of which `tc` makes `weight` or more: it grows with the burst."""
+    """Return the smallest burst for which `tc` takes `weight` or more: it grows with the burst."""
     low = -(-least // packet)
     high = low + (1 << weight + 1)
     while low < high:

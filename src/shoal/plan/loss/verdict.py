@@ -39,7 +39,7 @@ class Criterion:
     """Evaluations whose mean must meet the target."""
 
     def check(self, evaluations: int) -> None:
-        """Raise `UsageError` for the first value that means nothing with so many evaluations."""
+        """Raise `UsageError` for the first value that means nothing with `evaluations`."""
         if not 0 < self.share <= 1:
             message = f"The target's share must be above 0 and at most 1, not {self.share:g}."
             raise UsageError(message)

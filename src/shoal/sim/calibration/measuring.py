@@ -66,7 +66,7 @@ class Way:
     rate: float
     """The rate of its slowest link, in bits per second."""
     packets: int
-    """Full ones, of the message."""
+    """Full packets of the message."""
 
     @property
     def ideal_s(self) -> float:

@@ -212,7 +212,7 @@ def _end(state: State, row: int) -> None:
 
 @inlined
 def _detach(state: State, row: int, carried: float) -> None:
-    """Take a flow off its links, which have carried so many bytes of it."""
+    """Take a flow off its links, which have `carried` bytes of it."""
     flow, width = state.flows[row], state.hops.shape[1]
     for each in range(flow.hops):
         hop = state.hops[row, each]

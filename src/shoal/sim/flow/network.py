@@ -163,7 +163,7 @@ class FlowNetwork:
         return self._state.finished[:count][::-1].tolist()
 
     def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
-        """Let the cable of this number carry so much from `at` on, up to which all has happened."""
+        """Set the rate of the cable of this number from `at` on; all before that has happened."""
         set_capacity(self._places, at, cable, bits_per_second / (8.0 * PICOSECONDS))
         self._next_event = min(self._next_event, at)
 

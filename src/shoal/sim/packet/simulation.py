@@ -244,7 +244,7 @@ def flow_rows(
 
 
 def check_flow(flow: Flow, hosts: int, least_size: int) -> None:
-    """Raise `UsageError` for a flow that cannot be among so many hosts."""
+    """Raise `UsageError` for a flow that cannot be among `hosts` hosts."""
     _check_ends(flow.source, flow.destination, flow.queue, flow.ecn, hosts)
     if flow.size < least_size:
         raise UsageError(_too_small(least_size))

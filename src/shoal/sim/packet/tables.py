@@ -32,7 +32,7 @@ _MOST_BUCKETS: Final = 1 << 19
 not span is walked past again and again, which costs more than what else lies in its bucket."""
 _FEWEST_BUCKETS: Final = 256
 _NARROW: Final = 4
-"""A window is at least so many buckets wide."""
+"""The least width of a window, in buckets."""
 
 CLOCK: Final = np.dtype(
     [
@@ -53,7 +53,7 @@ CLOCK: Final = np.dtype(
 )
 
 TIMER: Final = 1 << 62
-"""A row of packets whose size is 0 is a timer; numbers from this on are theirs."""
+"""The first number of timers: rows of packets whose size is 0."""
 
 DUE: Final = np.dtype([("at", "<i8"), ("place", "<u4"), ("row", "<u4")], align=True)
 

@@ -168,7 +168,7 @@ class BoundedLossNetwork:
         self.lossy_bytes = self.lost_bytes = 0
         """Bytes of contributions to finished sums that might have got lost, and that did."""
         self.renewal_due_bytes = self.renewal_missing_bytes = 0
-        """The same of newer versions."""
+        """Bytes of newer versions that might have got lost, and that did."""
 
     @property
     def sends_datagrams(self) -> bool:

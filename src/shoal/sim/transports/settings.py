@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BEST_EFFORT: Final = 7
 """The queue of packets without a DSCP."""
 CAPABLE_BITS: Final = 2
-"""ECT(0)."""
+"""The ECN bits of packets that understand marks: ECT(0)."""
 USUAL_TIMEOUT_S: Final = 0.2
 """The least one, as Linux has it (RFC 6298 asks for a second)."""
 _SMALLEST_RING: Final = 64
@@ -50,12 +50,12 @@ class Transport:
     give_up_s: float = 100.0
     """The seconds without an answer after which a sender stops trying (RFC 1122, R2)."""
     reordering: int = 3
-    """A packet is taken for lost when so many later ones are acknowledged."""
+    """The number of later packets whose acknowledgement means that one is lost."""
     most_reordering: int = 300
     """The largest value to which `reordering` rises where packets turn out to have been overtaken
     (Linux)."""
     tail_probes: bool = True
-    """Whether losses are looked for of which no later packets tell (RFC 8985), and a timeout that
+    """Whether losses are looked for that no later packets show (RFC 8985), and a timeout that
     was too short is taken back (RFC 3522), as Linux does and ns-3 does not. Not by `pfabric`."""
 
     def __post_init__(self) -> None:

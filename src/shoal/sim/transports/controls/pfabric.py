@@ -16,7 +16,7 @@ from shoal.compiled import inlined
 from shoal.switching.tables import QUEUES
 
 STEP: Final = 4.0
-"""Each rank spans so many times as much as the one before."""
+"""The factor by which each rank spans more than the one before."""
 
 
 @inlined
