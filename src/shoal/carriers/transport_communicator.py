@@ -1,6 +1,6 @@
 """The `Communicator` over Shoal's own transport: any synchronization, with bounded loss if wanted.
 
-The contract is that of `runtime.torch_communicator`, which goes over torch.distributed, and the
+The contract is that of `carriers.torch_communicator`, which goes over torch.distributed, and the
 same tests run against both. Owns the translation of the contract's calls into transfers, and what a
 lost peer means to the job. Tensors of a GPU are summed and averaged by copies in host memory;
 messages carry host tensors only.

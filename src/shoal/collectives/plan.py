@@ -2,7 +2,7 @@
 
 Owns the steps a plan is made of and what an executor owes to each. Knows no array, no network and
 no rank: peers are positions in the group; data are ranges of elements, called pieces here and never
-empty. One file per algorithm makes plans; `runtime.exchange` carries them out over
+empty. One file per algorithm makes plans; `carriers.exchange` carries them out over
 torch.distributed, the tests over plain lists.
 
 The operation is the partial all-reduce of Ripples (docs/papers.md, 3.2): every member ends

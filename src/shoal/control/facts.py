@@ -34,7 +34,7 @@ _CLOSING_S: Final = 2.0
 
 
 class ControlFacts:
-    """`comm.FactStore` and `runtime.job_card.CardStore` over the control plane at `endpoint`.
+    """`comm.FactStore` and `control.job_card.CardStore` over the control plane at `endpoint`.
 
     `check` raises when waiting is in vain. All methods may be called from any thread; they raise
     `WorkerLost` as soon as a worker is known to be lost, and `DeadlineExceeded` if the control

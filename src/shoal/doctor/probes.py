@@ -1,6 +1,6 @@
 """Probes: datagrams whose arrival says something, and the sockets that they leave and reach.
 
-The sockets are the transport's own (`runtime.udp.sockets`), so that what is tried is what a job
+The sockets are the transport's own (`wire.sockets`), so that what is tried is what a job
 will use. Beside them stand plain ones for the other ports of the range and for probes that must not
 be fragmented. Whatever bears another token, or is no probe, is counted and dropped.
 """

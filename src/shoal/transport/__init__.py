@@ -1,7 +1,7 @@
 """The bounded-loss transport, decisions only: tables, datagrams and what follows from them.
 
 Pure: no socket, no clock, no thread. The per-packet functions are compiled by numba and called by
-the socket loop (`runtime.udp`) as by the tests' and the simulator's virtual links. Start reading
+the socket loop (`wire.pump`) as by the tests' and the simulator's virtual links. Start reading
 with `tables` (the state), then `receiving`, `answers` and `sending` (the protocol), `operations`
 (how a collective is a graph of messages) and `wire` (the datagram).
 

@@ -1,7 +1,7 @@
 """One rank's end of the transport, without a socket or a clock: datagrams in, datagrams out.
 
 Owns the state and Python's part in it: opening it to peers, posting operations, hearing of those
-that are finished. The compiled functions do the rest; `runtime.udp` calls them with real sockets,
+that are finished. The compiled functions do the rest; `wire.lane` calls them with real sockets,
 the tests and the simulator with virtual ones.
 """
 

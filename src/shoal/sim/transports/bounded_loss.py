@@ -1,4 +1,4 @@
-"""The bounded-loss transport on simulated hosts: what `runtime.udp.pump` does, in virtual time.
+"""The bounded-loss transport on simulated hosts: what `wire.pump` does, in virtual time.
 
 The decisions are those of `shoal.transport`, called with virtual clocks and with packets of the
 window kernel in place of datagrams; nothing is decided here. A host takes its turn when a packet
