@@ -76,7 +76,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who sends what over which network."""
+    """The network, and what each host sends to which over it."""
 
     topology: Topology
     flows: tuple[Flow, ...]

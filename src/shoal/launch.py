@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Where this worker stands in its job."""
+    """This worker's place in its job."""
 
     rank: int
     world_size: int

@@ -105,7 +105,7 @@ class Messages:
         return GuardedWork(self._guard, work, source, what)
 
     def receive_any(self, tensor: Tensor, tag: int, what: str) -> int:
-        """Receive into `tensor` from whoever sends first; return the sender.
+        """Receive into `tensor` from the rank that sends first; return that rank.
 
         Has no deadline: a server may be idle for as long as its job evaluates. That some worker is
         gone does not end it either: another one may send.

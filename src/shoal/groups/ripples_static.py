@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class RipplesStatic(AbstractGroupSchedule):
-    """Across hosts, inside hosts, across hosts by another worker, inside hosts; period 4.
+    """Groups across hosts, inside hosts, across hosts by another worker, inside hosts; period 4.
 
     With k workers per host and local index l = rank mod k:
 

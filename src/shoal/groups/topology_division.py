@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class TopologyDivision(AbstractGroupSchedule):
-    """Inside hosts, then across hosts of a rack, then across racks, a few groups at a time.
+    """Groups inside hosts, then across a rack's hosts, then across racks, a few at a time.
 
     1. One phase in which every host averages inside; no link is used.
     2. Phases across the hosts of a rack. A crossing group has one worker of each host of the rack.

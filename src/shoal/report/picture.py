@@ -72,7 +72,7 @@ def _notes(scenarios: Sequence[Scenario]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where values lie in a panel."""
+    """The places of values in a panel."""
 
     seconds: float
     """The seconds at the right end."""

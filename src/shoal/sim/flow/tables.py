@@ -137,7 +137,7 @@ class State(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """Which links a flow crosses from host to host."""
+    """The links that a flow crosses from host to host."""
 
     access: NDArray[np.void]
     """The links of each host: rows of `ACCESS`."""
