@@ -76,7 +76,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The network, and what each host sends to which over it."""
+    """The network, and the flows between its hosts."""
 
     topology: Topology
     flows: tuple[Flow, ...]
