@@ -28,7 +28,7 @@ class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a benchmark leaves behind."""
 
     environment: Environment
-    """Where the latest section was measured."""
+    """The environment in which the latest section was measured."""
 
     rows: list[Row] = []
     skipped: list[str] = []

@@ -57,7 +57,7 @@ class Host:
     """How a process gets into a host and what it is called there."""
 
     path: str
-    """Of its namespace, for `inside`."""
+    """The path of the host's namespace, for `inside`."""
     address: str
 
 

@@ -26,7 +26,7 @@ TARGET_RATIO = 1.0
 STRATEGIES = ("ripples-static", "ds-sync")
 
 WORKERS_PER_HOST = 4
-"""As many as the static table was published for (docs/papers.md, 3.3)."""
+"""The workers per host that the static table was published for (docs/papers.md, 3.3)."""
 
 _WARM_UP = 3
 """Iterations left out: the first ones allocate."""

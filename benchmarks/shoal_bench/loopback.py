@@ -93,7 +93,7 @@ class Sample(NamedTuple):
 
 
 Samples = list[tuple[Sample, ...]]
-"""Of each repeat: one for each way, then gloo's."""
+"""The samples of each repeat: one for each way, then gloo's."""
 
 
 def rows_of(

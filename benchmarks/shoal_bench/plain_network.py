@@ -44,7 +44,7 @@ def _mixed(word: int) -> int:
 
 
 class _Port:
-    """Its queues, and what has been counted by queue: arrived, bytes, sent, bytes, dropped."""
+    """A port's queues and their counts: arrived, bytes, sent, bytes, dropped."""
 
     __slots__ = ("counts", "delay", "free_at", "leads_to", "limit", "queues", "rate", "waiting")
 

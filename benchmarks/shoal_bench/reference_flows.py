@@ -26,10 +26,10 @@ CASES: Final = {
 RATE: Final = 10_000_000_000
 DELAY_NS: Final = 1_000
 GROUP: Final = 16
-"""Hosts of which all but one send to that one."""
+"""The hosts of a group: all but one send to that one."""
 LEAST_BYTES: Final = 500_000
 MORE_BYTES: Final = 1_000_000
-"""Sizes are as likely as each other from the least to so much more."""
+"""The bytes by which the largest flow exceeds the least; sizes between are equally likely."""
 _LATEST: Final = 1 << 61
 
 

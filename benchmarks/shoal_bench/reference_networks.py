@@ -32,7 +32,7 @@ ACK: Final = 64
 TEN_GIGABIT: Final = 10_000_000_000
 SLOT_NS: Final = FRAME * 8 * 1_000_000_000 // TEN_GIGABIT
 GROUP: Final = 8
-"""Hosts of which all but one send to that one."""
+"""The hosts of a group: all but one send to that one."""
 RING_LOAD: Final = 0.3
 UNLIMITED: Final = 100_000
 """Packets: more than there ever are."""
@@ -368,7 +368,7 @@ def _run_messages(scenario: Scenario) -> Result:
 
 
 class _Queues:
-    """What waits at the ports to those that messages go to, looked at every `sample_ns`."""
+    """What waits at the ports to receivers of messages, looked at every `sample_ns`."""
 
     def __init__(self, network: PacketNetwork, scenario: Scenario) -> None:
         targets = {message[1] for message in scenario["messages"]}

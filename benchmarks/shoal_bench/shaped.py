@@ -33,13 +33,13 @@ LOSS: Final = "shaped-loss"
 
 CLEAN_TARGET: Final = 1.05
 LOSSY_TARGETS: Final = {0.0: 1.15, 0.05: 1.08}
-"""By loss bound."""
+"""The target ratio of each loss bound."""
 ALGORITHMS: Final = ("direct", "ring")
 LOSSES: Final = (0.01, 0.03)
 LOSS_OF_GLOO: Final = 0.01
 
 BUFFER_BYTES: Final = 128 << 10
-"""Of a port of the switch."""
+"""The buffer of a port of the switch, in bytes."""
 
 _BLAST_S: Final = 0.5
 _RATE_TOLERANCE: Final = 1.0

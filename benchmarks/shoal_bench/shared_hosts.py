@@ -32,7 +32,7 @@ UNASKED: Final = "unasked"
 
 CASE: Final = Case(4, 50, 4.0)
 RANKS: Final = 2
-"""On each host."""
+"""The ranks on each host."""
 
 
 def measure(stand: Stand) -> list[Row]:

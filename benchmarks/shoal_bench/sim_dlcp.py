@@ -28,7 +28,7 @@ SECONDS_TARGET: Final = 60.0
 MTU: Final = 9_000
 RATE: Final = 100_000_000_000
 FROM_BYTES: Final = 225_000
-"""Where ports mark what is important, and drop the rest."""
+"""The bytes from which on ports mark what is important, and drop the rest."""
 LIMIT_BYTES: Final = 2_250_000
 STRATEGY: Final = StrategySpec("ps-layers", transport="shoal", loss_bound=0.1)
 

@@ -27,7 +27,7 @@ CASES: Final = ((1024, 10_000, 3), (4096, 500, 1))
 """Workers, steps that each makes, and how often that is measured."""
 PER_HOST: Final = 4
 SECONDS_TARGET: Final = 120.0
-"""Of processor time, for all steps of the first case."""
+"""The target, in seconds of processor time, for all steps of the first case."""
 
 _PORT: Final = Port(10_000_000_000)
 _JOB: Final = TrainingSpec(

@@ -1,4 +1,4 @@
-"""For section `sim-engines`: packet-hops a second of one core's time where hosts react to packets.
+"""Section `sim-engines`: packet-hops a second of one core's time where hosts react to packets.
 
 A packet-hop is one packet sent over one link, the host's own included; acknowledgements count.
 Every host of a leaf-spine network sends a message to the next leaf, and seven of eight send one to
@@ -41,7 +41,7 @@ class Speed:
     carrier: str
     processor_s: float
     hops_per_s: list[float]
-    """Of each round."""
+    """The packet-hops per second of each round."""
 
 
 def make_network(carrier: str, *, is_full: bool = False) -> PacketNetwork | BoundedLossNetwork:

@@ -114,7 +114,7 @@ def test_gradients_are_rounded_and_batch_statistics_are_not(
 
 
 def train_unevenly(sync: str) -> float:
-    """Train fewer steps on rank 0, with copies that are rounded; return how far models are apart."""
+    """Train fewer steps on rank 0, with rounded copies; return how far models are apart."""
     session = shoal.init(deadline_s=20)
     model = make_model(torch.float32)
     optimizer = shoal.DistributedOptimizer(

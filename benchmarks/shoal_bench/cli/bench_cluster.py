@@ -22,7 +22,7 @@ P = TypeVar("P", "Part", "TrialPart")
 
 
 def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None:
-    """Run what `plan` has left to do, keep the file up to date and print who was faster.
+    """Run what `plan` has left to do, keep the file up to date and print which was faster.
 
     Raises `ResourceError` where there can be no emulated network.
     """

@@ -1,4 +1,4 @@
-"""The suite: which jobs there are, in which order, and going through those that are not done.
+"""The suite: which jobs there are, in which order, and going through the jobs that are left.
 
 Contenders take turns within a scenario, and scenarios within a repeat, so that a drift of the
 machine's speed meets all of them. Every outcome is in the file before the next job begins.

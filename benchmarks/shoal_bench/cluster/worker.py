@@ -51,7 +51,7 @@ class Assignment(Generic[T]):
     task: T
     seed: int
     directory: str
-    """Where records, and temporary files, are written."""
+    """The folder in which records, and temporary files, are written."""
     data_directory: Path | None
     congestion_control: str = "cubic"
     """Of TCP, in the kernel's words."""

@@ -85,7 +85,7 @@ class ShoalProcessGroup(DescribedGroup):
         return self._here().group
 
     def _here(self) -> Order:
-        """Return the order of the callback of this group that runs in this thread, or else ours."""
+        """Return the order of this group's callback in this thread, else the group's own."""
         order = current_order()
         return order if order is not None and order.home is self._order.home else self._order
 
@@ -108,7 +108,7 @@ class ShoalProcessGroup(DescribedGroup):
         self.engine.deadline_s = timeout.total_seconds()
 
     def shutdown(self) -> None:
-        """Leave; whoever else uses this process's transport goes on."""
+        """Leave; other users of this process's transport go on."""
         self.engine.close()
 
     def abort(self) -> None:
@@ -481,7 +481,7 @@ class ShoalProcessGroup(DescribedGroup):
         return work.seal()
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> TransportWork:
-        """Receive a tensor from whoever sends first; `source_rank()` of the work says who did.
+        """Receive a tensor from the rank that sends first; `source_rank()` of the work names it.
 
         What is received in this way with one tag is of one size; see `AnySource`.
         """
@@ -527,7 +527,7 @@ class ShoalProcessGroup(DescribedGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Return once every member has called it; rank 0's error names who did not in time.
+        """Return once every member has called it; rank 0's error names the members that are late.
 
         `timeout` is the group's where none is given. See `MonitoredBarrier`.
         `dist.monitored_barrier` refuses every backend that is not called gloo, so call this one.

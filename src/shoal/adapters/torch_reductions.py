@@ -1,4 +1,4 @@
-"""What torch's reductions are to the transport, and those that torch carries out itself."""
+"""What torch's reductions are to the transport, and the ones that torch carries out itself."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def reduce_rows(rows: Tensor, reduction: Any) -> Tensor:
 
 
 def check_reduction(tensor: Tensor, reduction: Any) -> None:
-    """Raise `UsageError` for what torch cannot reduce, before anybody waits for its outcome."""
+    """Raise `UsageError` for what torch cannot reduce, before a rank waits for its outcome."""
     try:
         reduce_rows(tensor.new_zeros((2, 1)), reduction)
     except (RuntimeError, NotImplementedError) as error:

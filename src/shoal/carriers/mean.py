@@ -1,4 +1,4 @@
-"""The mean of weighted tensors, with the same bits whoever computes it."""
+"""The mean of weighted tensors, with the same bits on every rank that computes it."""
 
 from __future__ import annotations
 

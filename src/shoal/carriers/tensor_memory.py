@@ -93,7 +93,7 @@ def round_to(tensor: Tensor, wire: str) -> None:
 
 
 def bytes_of(tensor: Tensor) -> Memory:
-    """Return the memory of a contiguous host tensor as bytes, whatever its type."""
+    """Return the memory of a contiguous host tensor of any type as bytes."""
     return memory_of(tensor, RAW)
 
 

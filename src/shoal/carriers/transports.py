@@ -16,7 +16,7 @@ TRANSPORTS: Final = ("gloo", "shoal")
 
 ALL_LAYERS, FRONT, BACK = "all", "front", "back"
 LOSSY_LAYERS: Final = (ALL_LAYERS, FRONT, BACK)
-"""Of which layers a sum may lose something: of all, or of the half near the input or the output."""
+"""The layers whose sums may lose something: all, or the half near the input or the output."""
 
 
 DEFAULT_HOLES: Final = "error-feedback"
@@ -34,7 +34,7 @@ class LossOptions:
     layers: str = ALL_LAYERS
     """One of `LOSSY_LAYERS`; other sums than gradients belong to no layer."""
     importance: str = LARGE
-    """Which packets are lost last; see `transport.tags`."""
+    """The kind of packets that are lost last; see `transport.tags`."""
     wire: str | None = None
     """What the floats of contributions, and of their sums, are sent as: one of
     `transport.forms.WIRE_TYPES`, or None for what they are in the tensor."""

@@ -32,7 +32,7 @@ _EVALUATIONS = 60
 _STEPS, _QUICK_STEPS = 600, 80
 _SEEDS, _QUICK_SEEDS = 3, 1
 _USUAL_SECONDS = 15.0
-"""Of a run, before one has been timed."""
+"""The seconds that a run is assumed to take before one has been timed."""
 
 BoundsOption = Annotated[str | None, typer.Option(help=f"Shares to try; default {_BOUNDS}.")]
 HolesOption = Annotated[str, typer.Option(help="Policies for holes to try.")]

@@ -48,7 +48,7 @@ class StepReport(msgspec.Struct, frozen=True):
     """One step."""
 
     step: int
-    """Its number."""
+    """The step's number."""
 
     groups: list[list[int]]
     """Members of each group."""
@@ -67,7 +67,7 @@ class ScheduleReport(msgspec.Struct, frozen=True):
     """What `shoal schedule` shows."""
 
     schedule: str
-    """Its name."""
+    """The schedule's name."""
 
     workers: int
     """World size."""

@@ -49,8 +49,8 @@ class SimulationReport(msgspec.Struct, frozen=True):
     seeds: tuple[int, ...]
     environment: Environment
     outcomes: list[Outcome]
-    """Of every strategy with the first seed, then with the next; then the same with what `--set`
-    has set otherwise."""
+    """The outcomes of every strategy with the first seed, then with the next; then the same with
+    what `--set` has set otherwise."""
 
     real_seconds: list[float]
     """How long each simulation took when it was made."""

@@ -88,7 +88,7 @@ class AbstractEnd(abc.ABC):
 
     @abc.abstractmethod
     def send(self, probes: Sequence[Probe], other: EndFacts, gap_s: float = 0.0) -> dict[int, int]:
-        """Send probes to the other end; return number -> errno of those that were refused."""
+        """Send probes to the other end; return number -> errno of the refused ones."""
 
     @abc.abstractmethod
     def collect(self, count: int, wait_s: float) -> list[Arrival]:

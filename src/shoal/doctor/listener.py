@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from shoal.wire.settings import Settings
 
 _IDLE_S: Final = 20.0
-"""A caller that has said nothing for so long has gone."""
+"""The seconds after which a caller that has said nothing has gone."""
 _POLL_S: Final = 0.1
 _ADVICE: Final = Advice(
     in_use="choose another with --port, or 0 for any free one",

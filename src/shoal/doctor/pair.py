@@ -64,7 +64,7 @@ class _Session:
     _counter: Iterator[int] = field(default_factory=itertools.count)
 
     def next(self, count: int = 1) -> int:
-        """Return a number that is new, and so are those that follow it."""
+        """Return the first of `count` new numbers in a row."""
         return min(next(self._counter) for _ in range(count))
 
 
@@ -243,7 +243,7 @@ def _burst(
     pace: tuple[float, int],
     session: _Session,
 ) -> BurstFacts:
-    """Send packets at an even `pace`, seconds apart and so many, that the other returns at once."""
+    """Send packets that the other end returns at once; `pace` is (seconds apart, number)."""
     sent_at: dict[int, int] = {}
     gap_s, count = pace
     for _ in range(count):

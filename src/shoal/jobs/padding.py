@@ -33,7 +33,7 @@ class Padding:
         self._step = -1
         self._start = 0.0
         self.compute_end_ns = 0
-        """When the latest step's compute ended, padding included."""
+        """The time at which the latest step's compute ended, in nanoseconds, padding included."""
         self._is_queued = False
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._on_gradient)

@@ -89,7 +89,7 @@ class WorkerPool:
 
     @property
     def directory(self) -> Path:
-        """Where workers leave models and progress."""
+        """The folder in which workers leave models and progress."""
         return self._directory
 
     @property

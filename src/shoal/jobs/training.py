@@ -201,7 +201,7 @@ def _bound_losses(communicator: Communicator, spec: RunSpec) -> None:
 
 
 def _bytes_lost(before: TransportStats | None, after: TransportStats | None) -> dict[str, float]:
-    """Return the bytes due to this worker that might have got lost, and those that did."""
+    """Return the bytes due to this worker that might have got lost, and the bytes that did."""
     if before is None or after is None:
         return {}
     total = (after - before).total

@@ -52,7 +52,7 @@ class LabHost:
     name: str
     address: str
     path: str
-    """Of its namespace, for `inside`."""
+    """The path of the host's namespace, for `inside`."""
 
 
 class Lab:
@@ -69,7 +69,7 @@ class Lab:
         self._slower: dict[int, float] = {}
         self._lock = threading.Lock()
         self.flows: dict[int, BackgroundFlow] = {}
-        """By place in the spec, once they have been made."""
+        """The flows by their place in the spec, once they have been made."""
         self.trouble = ""
         """Why events and flows ended before their time, if they did."""
         self._thread: threading.Thread | None = None
@@ -233,7 +233,7 @@ class Lab:
             self.fabric.alter(number, cable.port, cable.link)
 
     def reroute(self) -> None:
-        """Let switches avoid the links that are down, and use those that are up again."""
+        """Let switches avoid links that are down, and use links that are up again."""
         cables = self._topology.cables
         self.fabric.avoid([k for k, cable in enumerate(cables) if cable.link.down])
 

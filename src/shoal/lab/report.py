@@ -25,11 +25,12 @@ class CableCounts(msgspec.Struct, frozen=True):
     sent_bytes: int
     marked: int
     dropped_early: int
-    """By a drop profile."""
+    """Packets dropped by a drop profile."""
     dropped_full: int
-    """By a limit of the port or queue, or by a shared buffer."""
+    """Packets dropped by a limit of the port or queue, or by a shared buffer."""
     lost: int
-    """On the link, or past it, where switches knew no way on: behind a link that is down."""
+    """Packets lost on the link, or past it, where switches knew no way on: behind a link that is
+    down."""
 
 
 def cable_counts(topology: Topology, counts: NDArray[np.int64]) -> list[CableCounts]:

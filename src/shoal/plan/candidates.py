@@ -28,12 +28,12 @@ CARRIERS: Final = tuple(dict.fromkeys(transport for transport, _ in _CARRIERS))
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A strategy with its options; those that are not named have their defaults."""
+    """A strategy with its options; unnamed options have their defaults."""
 
     strategy: str
     options: Mapping[str, Any] = field(default_factory=dict)
     transport: str = ""
-    """What carries it; "": whatever does."""
+    """The transport that carries it; "": any that does."""
     loss_bound: float = 0.0
     """Share of a sum's contributions that may get lost."""
     wire: str = _WHOLE

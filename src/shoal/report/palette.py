@@ -72,7 +72,7 @@ class Style:
 
     @property
     def color(self) -> str:
-        """Its color as a CSS variable."""
+        """The strategy's color as a CSS variable."""
         return f"var(--strategy-{self.slot % len(STRATEGY_COLORS)})"
 
     @property

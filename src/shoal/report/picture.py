@@ -72,17 +72,17 @@ def _notes(scenarios: Sequence[Scenario]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where values lie in a panel."""
+    """The places of values in a panel."""
 
     seconds: float
-    """At the right end."""
+    """The seconds at the right end."""
 
     low: float
     high: float
     """Metric at the bottom and at the top, in the unit it is written in."""
 
     bottom: int
-    """Where the time axis lies, in pixels from the top."""
+    """The height at which the time axis lies, in pixels from the top."""
 
     def x(self, seconds: float) -> float:
         return LEFT + seconds / self.seconds * (PANEL_WIDTH - LEFT - RIGHT)

@@ -1,4 +1,4 @@
-"""The section of the page on who waited for whom.
+"""The section of the page that says which worker waited for which.
 
 A list of runs, and for the chosen one its timeline, its matrix and its workers.
 """

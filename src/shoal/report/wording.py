@@ -49,7 +49,7 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Its name at the start of a heading."""
+        """The metric's name at the start of a heading."""
         return self.name[:1].upper() + self.name[1:]
 
     def scaled(self, value: float) -> float:
@@ -71,7 +71,7 @@ class Metric:
 
 
 def conditions_title(run: RunResult) -> str:
-    """Return who was slow in `run`: what tells its scenario from the others."""
+    """Return which workers were slow in `run`: what tells its scenario from the others."""
     alike: dict[str, list[str]] = {}
     for rank, factor in sorted(run.slow.items(), key=lambda item: int(item[0])):
         if factor != 1:

@@ -68,7 +68,7 @@ _slower: Final = checked(
 _queue_number: Final = whole(0, QUEUES - 1)
 
 _ADDRESS: Final = re.compile("[0-9]+|0x[0-9a-f]*")
-"""Of IPv4 in one number, as `inet_aton` reads it."""
+"""The forms of an IPv4 address in one number, as `inet_aton` reads it."""
 
 
 def read_spec(path: Path) -> ClusterSpec:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shoal.control.job_card import CardStore
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
-"""Takes this rank's card and returns those of all ranks, in order; collective."""
+"""A collective function that takes this rank's card and returns those of all ranks, in order."""
 
 _BOUNDS: Final = 2.0
 """Deadlines within which an exchange over torch's store ends, however silent that is."""

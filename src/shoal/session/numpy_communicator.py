@@ -77,10 +77,9 @@ class NumpyCommunicator:
         """How sums over all ranks are made; those of groups as suits them."""
         self._groups: dict[tuple[int, ...], TransportGroup] = {}
         self.user_numbers = count()
-        """Numbers for those who share this communicator, who take them in the same order on every
-        rank."""
+        """Numbers for users of this communicator, who take them in the same order on every rank."""
         self.generator_numbers = count()
-        """The same for those whose groups a generator forms."""
+        """Numbers for users whose groups a generator forms."""
 
     @property
     def rank(self) -> int:
@@ -207,7 +206,7 @@ class NumpyCommunicator:
         self._finish(members.barrier(_bytes(np.zeros(members.size, np.uint8))))
 
     def group(self, ranks: Sequence[int] | None = None) -> TransportGroup:
-        """Return the group of these ranks, or of all, for those who start transfers themselves.
+        """Return the group of these ranks, or of all, for callers that start transfers themselves.
 
         Its stream follows from them, so nobody is asked. Raises `UsageError` unless this rank is
         among them.

@@ -18,7 +18,7 @@ from shoal.wire.engine import UdpEngine
 
 _DEADLINE_S: Final = 120.0
 ELEMENTS: Final = 10_000
-"""Several packets."""
+"""The elements of a sum of several packets."""
 LOSS_BOUND: Final = 0.1
 NARROW: Final = "float16"
 

@@ -170,7 +170,7 @@ class Session:
             self.control.report_failure(f"their connection broke ({text}).", culprit=rank)
 
     def _abort_transports(self, error: ShoalError) -> None:
-        """Let whatever aborts the communicator abort all that goes over the transport too."""
+        """Abort all that goes over the transport too, when the communicator is aborted."""
         if self._share is not None:
             self._share.abort(error)
         for transport in list(self._transports):
@@ -325,7 +325,7 @@ def start_session(
 
 
 def _blame_who_left(session: Session) -> None:
-    """Name who has left in the middle of a training, if somebody's connection has ended."""
+    """Name the worker that left in the middle of a training, if a connection has ended."""
     rank = session.control.await_leaver(_LEAVER_S)
     if rank is not None:
         message = f"Rank {rank} has left in the middle of a training, without finish()."

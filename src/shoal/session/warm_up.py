@@ -1,4 +1,4 @@
-"""Has Shoal's transport compiled, or its code loaded, before anybody waits or is timed.
+"""Has Shoal's transport compiled, or its code loaded, before a rank waits or is timed.
 
 As `numpy_warm_up`, with the sums that strategies around a torch optimizer make.
 """

@@ -71,7 +71,7 @@ class VirtualTime:
         self._ready.append((process, None))
 
     def give(self, signal: Signal, value: Any = None) -> None:
-        """Let those who wait for `signal` go on, and have `value`."""
+        """Let the processes that wait for `signal` go on, and have `value`."""
         signal.given, signal.value = True, value
         for process in signal.waiting:
             self._ready.append((process, value))

@@ -304,7 +304,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it serves."""
+        """The port at which it serves."""
         return int(self._server.server_port)
 
     def close(self) -> None:

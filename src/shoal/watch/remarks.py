@@ -21,7 +21,7 @@ STANDS_OUT: Final = 3.0
 LEAST_WAIT: Final = 0.05
 """Share of the time below which waiting for a peer is not worth a word."""
 LEAST_MOVING: Final = 0.1
-"""The same for the time in which messages come in."""
+"""Share of the time below which the coming in of messages is not worth a word."""
 LEAST_LOSS: Final = 0.001
 
 What = Literal["late", "slow", "slow way", "lossy way"]

@@ -53,7 +53,7 @@ KEPT_GROUPS: Final = 64
 
 
 def stream_of(*meaning: Hashable) -> int:
-    """Return the stream of the conversation that `meaning` describes to all who take part in it.
+    """Return the stream of the conversation that `meaning` describes to all its members.
 
     A hash of 32 bits, so that nobody has to be asked. Two conversations with the same one would be
     mixed up only if they also reached the same number between the same ranks at the same time.
@@ -63,7 +63,7 @@ def stream_of(*meaning: Hashable) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A contiguous piece of somebody's memory: `count` elements of `form` from `address` on."""
+    """A contiguous piece of a caller's memory: `count` elements of `form` from `address` on."""
 
     address: int
     count: int
@@ -91,14 +91,14 @@ class SumOptions:
     """Members that share a host, numbered one after another, for "hierarchical"; 0: as many as do
     by their addresses."""
     importance: str = LARGE
-    """Which of a named tensor's packets count as important; see `transport.tags`."""
+    """The kind of a named tensor's packets that count as important; see `transport.tags`."""
     renews: bool = False
     """Whether this is no sum at all, but a newer version of what the receiver of a message has:
     what gets lost keeps its old value there, and may be bytes."""
     exact_from: int | None = None
     """Nothing gets lost of the elements from this one on. None: something may of all."""
     wire: str | None = None
-    """What floats are to be sent as, for those who make the `Memory`: its form is what counts."""
+    """What floats are to be sent as, for callers that make the `Memory`: its form counts."""
 
     @property
     def counts_arrivals(self) -> bool:
@@ -158,7 +158,7 @@ class TransportGroup:
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
     """What contributions have lost; groups that average the same tensors share one."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Guards what is kept and numbered: the loop's thread starts operations too."""
+    """A lock that guards what is kept and numbered: the loop's thread starts operations too."""
 
     def __post_init__(self) -> None:
         rank = self.engine.endpoint.rank
@@ -398,7 +398,7 @@ class TransportGroup:
         )
 
     def _piece_length(self, memory: Memory, shards: int = 1, *, ring: bool = False) -> int:
-        """Return how many elements a message has: whole packets, in one that is not the last.
+        """Return how many elements a message has: whole packets, except in the last message.
 
         `shards` is into how many parts `memory` is cut.
         """

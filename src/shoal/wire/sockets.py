@@ -41,9 +41,9 @@ class RankSockets:
     send_fds: np.ndarray
     """[interface + interfaces * source port, class * 2 + importance]"""
     addresses: list[tuple[str, int]]
-    """Where others reach the receivers."""
+    """The address and port at which others reach each receiver."""
     receive_bytes: int
-    """Of the smallest receive buffer: all may send to the same one."""
+    """The bytes of the smallest receive buffer: all may send to the same one."""
     segmentation: bool
     coalescing: bool
     stamps: bool

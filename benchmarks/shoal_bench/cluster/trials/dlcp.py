@@ -31,7 +31,7 @@ ON, OFF, RING, GLOO = "all on", "all off", "all off, ring", "gloo"
 SPRAYING, QUEUEING, DROPPING, LOSS = "spraying", "queueing", "dropping", "bounded loss"
 ALL: Final = (SPRAYING, QUEUEING, DROPPING, LOSS)
 TRAINED: Final = "-trained"
-"""Ends the names of cases whose models have learnt what they will, all on and all off."""
+"""The end of the names of cases whose models have learnt what they will, all on and all off."""
 
 WITHOUT_PATHS: Final = (QUEUEING, DROPPING, LOSS)
 """What can be on or off where there is one path."""

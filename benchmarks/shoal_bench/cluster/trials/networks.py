@@ -23,11 +23,11 @@ BUFFER_BYTES: Final = 32 << 10
 BURST_S: Final = 0.1
 PERIOD_S: Final = 0.25
 OFFSET_S: Final = 0.06
-"""Between the beginnings of two flows' bursts."""
+"""The seconds between the beginnings of two flows' bursts."""
 MIDDLE_CLASS: Final = 32
 """DSCP of others' traffic: behind the layer classes 0 to 2, before 4 to 7."""
 EARLY: Final = 0.5
-"""Of a port's buffer: the share from which on plain packets are dropped and others marked."""
+"""The share of a port's buffer from which on plain packets are dropped and others marked."""
 
 
 @dataclass(frozen=True, slots=True)

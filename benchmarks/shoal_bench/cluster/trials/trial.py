@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shoal_bench.peers.pooled import PooledLibrary
 
 LIMIT_S: Final = 300.0
-"""In which the slowest variant has to be done."""
+"""The seconds in which the slowest variant has to be done."""
 
 
 @dataclass(frozen=True, slots=True)

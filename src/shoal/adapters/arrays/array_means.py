@@ -231,7 +231,7 @@ def _digest(value: object) -> NDArray[np.uint8]:
 
 
 class _Layout:
-    """Where arrays of these shapes lie: in buckets, each with memory of its own."""
+    """The places of arrays of these shapes: in buckets, each with memory of its own."""
 
     def __init__(self, shapes: list[tuple[int, ...]], bucket_bytes: int) -> None:
         unit = _ALIGNMENT // _FLOAT.itemsize
@@ -257,7 +257,7 @@ _NOBODY_ELSE: Final = _holders([np.empty(0, np.float32)], 0)
 
 
 class _Memory:
-    """Aligned memory for a bucket: the same one again once nobody holds what was in it."""
+    """Aligned memory for a bucket: the same memory again once nothing refers to its contents."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -34,7 +34,7 @@ _FAILED: Final = "error: "
 
 
 class GeneratedGroups:
-    """This rank's place among those that a group generator divides; a context manager.
+    """This rank's place among the ranks that a group generator divides; a context manager.
 
     Made by all ranks of `communicator`, with the same `config` and `seed`. In the body,
 
@@ -125,7 +125,7 @@ class GeneratedGroups:
             self.close()
 
     def _join(self, communicator: NumpyCommunicator, config: GeneratorConfig, seed: int) -> None:
-        """Join, and return once all have: who is early would average alone, and leave the others.
+        """Join, and return once all have: a rank that begins early would average alone.
 
         All hear of a refusal, since those that were let in would wait for the refused.
         """

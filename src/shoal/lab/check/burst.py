@@ -24,7 +24,7 @@ class Fate(StrEnum):
 
     KEPT = "kept"
     MAY_BE_MARKED = "may be marked"
-    """Kept; chance decides about the mark."""
+    """The packet is kept, and chance decides about the mark."""
     MARKED = "marked"
     DROPPED = "dropped"
 

@@ -81,7 +81,7 @@ class Probe:
         self._reader.start()
 
     def send(self, numbers: Iterable[int], frame_bytes: int, *, tos: int = 0, gap_s: float) -> None:
-        """Send a numbered packet of this size for each, with at least so long between them."""
+        """Send a packet of this size for each of `numbers`, at least `gap_s` apart."""
         self._source.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
         payload = bytearray(frame_bytes - HEADERS_BYTES)
         due = time.monotonic_ns()
@@ -95,7 +95,7 @@ class Probe:
             due = max(due, time.monotonic_ns()) + round(gap_s * 1e9)
 
     def send_flows(self, numbers: Iterable[int], frame_bytes: int, *, gap_s: float) -> None:
-        """Send a packet for each, every one to a port of its own, where nobody listens."""
+        """Send a packet for each of `numbers`, to a port of its own at which nothing listens."""
         address, payload = self._sink.getsockname()[0], bytes(frame_bytes - HEADERS_BYTES)
         for number in numbers:
             self._source.sendto(payload, (address, _FIRST_PORT + number))
@@ -177,7 +177,7 @@ class Stream:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more; what is under way still finds somebody. Safe to call twice."""
+        """Send no more; what is under way still finds its receiver. Safe to call twice."""
         self._closing.set()
         self._thread.join()
 

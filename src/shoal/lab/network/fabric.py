@@ -99,7 +99,7 @@ class Fabric:
         """Whether programs wait when their host's link is busy; else what is too much is lost."""
         self._unread = 0
         self._paced: dict[int, int] = {}
-        """By host, bits per second that programs there are given."""
+        """The bits per second that programs on each host are given."""
         self.is_prompt = False
         """Whether the switch runs before ordinary programs; else it is late when they are busy."""
         try:

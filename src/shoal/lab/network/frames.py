@@ -1,4 +1,4 @@
-"""Ethernet frames as the software switch reads them: to whom, of which flow, with which ToS byte.
+"""Ethernet frames as the software switch reads them: their host, their flow, their ToS byte.
 
 Any unicast frame between hosts of the lab passes, whatever it carries; what is neither IPv4 nor
 IPv6 has no ToS byte, so it counts as best effort and cannot be marked.

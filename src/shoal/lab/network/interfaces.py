@@ -25,7 +25,8 @@ SEGMENTATION: Final = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 """Offloads that let a packet be larger than the wire's, and the requests that set them."""
 
 CHECKSUM: Final = {"tx-checksum": 0x17}
-"""With it, what a program reads off an interface has its checksums still to come."""
+"""The checksum offload: with it, what a program reads off an interface has its checksums still to
+come."""
 
 _SIOCETHTOOL: Final = 0x8946
 _DISCARD: Final = 9

@@ -94,7 +94,7 @@ class Namespace:
 
 @contextlib.contextmanager
 def inside(path: str) -> Iterator[None]:
-    """Have the calling thread in the namespace at `path`, and whatever it starts meanwhile.
+    """Have the calling thread, and all that it starts meanwhile, in the namespace at `path`.
 
     Sockets stay in the namespace that they were opened in. Raises `ResourceError`.
     """

@@ -27,10 +27,10 @@ class SwitchSettings:
     """One switch: what its ports do with the packets that leave through them."""
 
     ports: Mapping[str, Port]
-    """By the name that the device has for it. Rates in bits per second, limits and thresholds in
-    bytes of packets."""
+    """The ports by the name that the device has for each. Rates are in bits per second, limits and
+    thresholds in bytes of packets."""
     queues: Sequence[int]
-    """By DSCP, 64 of them: the queue of every port."""
+    """The queue of every port for each of the 64 DSCPs."""
     shared_buffer_bytes: int | None = None
     """What the ports share; None: each queue has its own limit."""
     remarks: tuple[str, ...] = ()

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Below `least` bytes nothing happens, from `most` on always, between them more and more."""
+    """A threshold that acts from `least` bytes on, ever more often, and always from `most` on."""
 
     least: int
     most: int
     probability: float
-    """Just below `most`; more than 0."""
+    """The probability just below `most`; more than 0."""
     drops: bool
     """Whether packets that understand no marks are dropped; False: only limits drop them."""
 

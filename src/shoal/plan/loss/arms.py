@@ -33,7 +33,7 @@ class Arm(msgspec.Struct, frozen=True):
     """Whose gradients may get lost; see `carriers.transports.LOSSY_LAYERS`."""
 
     importance: str = LARGE
-    """Which packets are lost last; see `transport.tags.IMPORTANCE`."""
+    """The kind of packets that are lost last; see `transport.tags.IMPORTANCE`."""
 
     @property
     def is_ablation(self) -> bool:

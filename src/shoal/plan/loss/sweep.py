@@ -18,7 +18,7 @@ from shoal.jobs.training import BYTES_DUE, BYTES_LOST
 from shoal.plan.loss.profile_file import LossProfile, LossRun
 
 _DIGITS = 6
-"""After the point, of a metric that is kept."""
+"""The digits after the point that are kept of a metric."""
 
 if TYPE_CHECKING:
     from shoal.jobs.pool import WorkerPool
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 DROPPING: Final = {"SHOAL_STOP_EARLY": "1"}
-"""Has receivers drop what a bound allows: a network that loses as much as that is not at hand."""
+"""The variable that makes receivers drop what a bound allows: a network that loses as much as that
+is not at hand."""
 
 
 def missing_runs(profile: LossProfile, arms: Sequence[Arm], seeds: int) -> list[tuple[Arm, int]]:

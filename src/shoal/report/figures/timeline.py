@@ -33,7 +33,7 @@ class Window:
     """The part of a trace that is drawn."""
 
     spans: tuple[Span, ...]
-    """Split into waiting and moving, by start; some may reach out of the window."""
+    """The spans by start, split into waiting and moving; some may reach out of the window."""
 
     begin_ns: int
     end_ns: int
@@ -89,7 +89,7 @@ def _first_starts(spans: Sequence[Span]) -> dict[int, int]:
 
 
 def _cut_off(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans whose group has a member of which nothing was recorded after them."""
+    """Return the spans whose group has a member with nothing recorded after them."""
     last_ns: dict[int, int] = {}
     for span in spans:
         last_ns[span.rank] = max(last_ns.get(span.rank, 0), _end_ns(span))

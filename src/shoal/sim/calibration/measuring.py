@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HOSTS: Final = 64
-"""Of one run; more flows take more runs, with other seeds."""
+"""The number of hosts in one run; more flows take more runs, with other seeds."""
 FEWEST_FLOWS: Final = 4
 
 
@@ -64,13 +64,13 @@ class Way:
     round_trip_s: float
     """There and back, of a bit: without the time that packets take to be sent."""
     rate: float
-    """Of its slowest link, bits per second."""
+    """The rate of its slowest link, in bits per second."""
     packets: int
-    """Full ones, of the message."""
+    """Full packets of the message."""
 
     @property
     def ideal_s(self) -> float:
-        """Until the last bit has come if nothing but the rate and the distance matters."""
+        """The seconds until the last bit has come if only the rate and the distance matter."""
         return self.round_trip_s / 2 + self.packets * FRAME_BYTES * 8 / self.rate
 
 
@@ -81,7 +81,7 @@ class Cell:
     ratios: tuple[float, ...]
     """Quantiles of the time taken over `Way.ideal_s`, at the levels of `effort`."""
     lost_share: float
-    """Of what may get lost, what did."""
+    """The share that was lost of what may get lost."""
 
 
 def effort(carrier: Carrier) -> Effort:

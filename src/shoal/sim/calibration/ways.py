@@ -31,7 +31,7 @@ _MOST_LOSS: Final = 1 - 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Of ways, one after another: shares lost, seconds for a bit, bits per second."""
+    """Figures of ways, one after another: shares lost, seconds for a bit, bits per second."""
 
     loss: NDArray[np.float64]
     there_s: NDArray[np.float64]

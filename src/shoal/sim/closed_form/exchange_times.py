@@ -96,7 +96,7 @@ class ExchangeTimes:
         return float(arrivals.max())
 
     def busiest(self, mine: NDArray[np.float64], everyones: NDArray[np.float64]) -> float:
-        """Return how long the busiest link takes for everyone's, of those that mine cross."""
+        """Return how long everyone's load takes on the busiest of the links that `mine` crosses."""
         return float(np.max(everyones, where=mine > 0, initial=0.0))
 
     def _shares(

@@ -46,7 +46,7 @@ def push(state: State, window: Window, row: int, at: int, place: int) -> None:
 
 @inlined
 def next_bucket(window: Window) -> int:
-    """Return the first bucket after the cursor's with something in it; `NEVER` if there is none."""
+    """Return the first bucket after the cursor's with something in it; `NEVER`: all are empty."""
     clock, words = window.clock[0], len(window.filled)
     begin = clock.cursor + 1
     slot = _slot_of(window, begin)

@@ -62,7 +62,7 @@ class Arrival:
     """A packet that was put in by hand and has reached its host."""
 
     number: int
-    """Of all packets, in the order in which they were put in."""
+    """The packet's number among all packets, in the order in which they were put in."""
     at_ps: int
     destination: int
     size: int
@@ -222,7 +222,7 @@ def check_packets(state: State) -> None:
 def flow_rows(
     flows: Sequence[Flow], ports: Sequence[int] | dict[int, int]
 ) -> list[tuple[int, ...]]:
-    """Return what `new_flows` takes; `ports` are those that hosts send by."""
+    """Return what `new_flows` takes; hosts send through `ports`."""
     return [
         (
             flow.packets,
@@ -244,7 +244,7 @@ def flow_rows(
 
 
 def check_flow(flow: Flow, hosts: int, least_size: int) -> None:
-    """Raise `UsageError` for a flow that cannot be among so many hosts."""
+    """Raise `UsageError` for a flow that cannot be among `hosts` hosts."""
     _check_ends(flow.source, flow.destination, flow.queue, flow.ecn, hosts)
     if flow.size < least_size:
         raise UsageError(_too_small(least_size))

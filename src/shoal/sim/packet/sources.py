@@ -1,4 +1,4 @@
-"""Flows that send at their own pace whatever becomes of their packets, and what comes of each.
+"""Flows that send at their own pace, heedless of losses, and what comes of each.
 
 A flow is a timer of the window kernel at its host's port: when it is due, a packet leaves and the
 timer is set anew. Of flows that are due at the same time, the lower port's sends first, then the

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 NONE, FULL, SMALL, PAST = (int(each) for each in Problem)
 NOBODY: Final = -1
-"""In place of the row of what is due next: nothing is, in the time given. Also whose a packet is
-that nobody has claimed."""
+"""The result in place of a row if nothing is due in the time given. Also the owner of an unclaimed
+packet."""
 
 
 @inlined

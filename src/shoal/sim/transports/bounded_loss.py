@@ -42,7 +42,7 @@ FRAME_BYTES: Final = IP_UDP_BYTES + ETHERNET_BYTES
 """What a link carries of a datagram beside itself."""
 
 QUIET: Final = -1
-"""In place of a host: the time given has passed."""
+"""The result in place of a host if the time given has passed."""
 
 _SOURCE_SHIFT = 36
 _PEER_BYTES = PEER.itemsize

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 ELEMENT_BYTES: Final = WIRE_BYTES[ABSENT]
 
 LEAST_BYTES: Final = FRAME_BYTES + HEADER_BYTES + min(FEEDBACK_BYTES, ELEMENT_BYTES)
-"""Of the smallest packet that a host may send."""
+"""Bytes of the smallest packet that a host may send."""
 
 _MICROSECOND: Final = PICOSECONDS // 1_000_000
 _STREAM: Final = 1
@@ -69,9 +69,9 @@ class _Transfer:
 
     awaited: int
     begun: int
-    """When, picoseconds."""
+    """The time at which it began, in picoseconds."""
     tables: dict[int, MessageTables] = field(default_factory=dict)
-    """By host."""
+    """The messages of each host that takes part."""
     renews: bool = False
     """Whether it brings newer versions of what receivers have."""
 
@@ -159,16 +159,16 @@ class BoundedLossNetwork:
             self._hosts.rows[flow.source]["has_others"] = True
             self._raise(begin_other(self.state, self._window, self._hosts, self.others, place))
         self._local: list[tuple[int, int]] = []
-        """When what stays on a host has moved, and whose it is."""
+        """Transfers that stay on a host, a heap: (when one has moved, picoseconds; its number)."""
         self._local_free = [0] * hosts
         self._waiting: list[int] = []
         """Transfers that were over when another one was started."""
         self._started = self._over = self._now = 0
         self._standstill = Standstill(self._arrived)
         self.lossy_bytes = self.lost_bytes = 0
-        """Of contributions to sums that are over: what might have got lost, and what did."""
+        """Bytes of contributions to finished sums that might have got lost, and that did."""
         self.renewal_due_bytes = self.renewal_missing_bytes = 0
-        """The same of newer versions."""
+        """Bytes of newer versions that might have got lost, and that did."""
 
     @property
     def sends_datagrams(self) -> bool:
@@ -177,7 +177,7 @@ class BoundedLossNetwork:
 
     @property
     def now(self) -> int:
-        """When something has last happened."""
+        """The time of the last event, in picoseconds."""
         return self._now
 
     @property
@@ -282,7 +282,7 @@ class BoundedLossNetwork:
         version: Contribution,
         bound: float,
     ) -> int:
-        """As `push`, of a newer version of what is there, untagged, with this `bound`."""
+        """Push a newer version of what is there, untagged, with this `bound`."""
         return self._move_values(at, sources, targets, version, bound, renews=True)
 
     def _move_values(

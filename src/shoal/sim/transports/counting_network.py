@@ -67,7 +67,7 @@ class CountingNetwork:
         contributes: bool = False,
         layer_class: int = 0,
     ) -> int:
-        """Count the messages of flows; what stays on a host is none. Only sizes are of account."""
+        """Count the messages of flows between hosts, by their sizes alone."""
         senders, receivers = np.asarray(sources, np.int64), np.asarray(targets, np.int64)
         moves = senders != receivers
         counts = np.asarray(sizes, float)[moves] // WIRE_BYTES[ABSENT]

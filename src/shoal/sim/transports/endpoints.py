@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONTROL_BYTES: Final = HEADER_BYTES + FEEDBACK_BYTES + 8 * BITMAP_WORDS
-"""Of the largest datagram without payload."""
+"""Bytes of the largest datagram without payload."""
 
 _LINE: Final = 64
 """Bytes of the processor's cache that are fetched together."""
@@ -72,7 +72,7 @@ class Hosts(NamedTuple):
     tos: NDArray[np.uint8]
     """[packet row]: the sender's DSCP bits; the ECN bits are the packet's."""
     queues: NDArray[np.uint8]
-    """By DSCP: the queue of every port."""
+    """The queue of every port, by DSCP."""
     batch: NDArray[np.uint8]
     """Memory for the headers of the batch that is being sent."""
     pieces: NDArray[np.void]

@@ -285,7 +285,7 @@ def _leave(ends: Ends, index: int, now: int) -> None:
 
 @inlined
 def _free(ends: Ends, index: int) -> None:
-    """Let the row be used again; what is under way is nobody's now."""
+    """Let the row be used again; packets that are under way lose their flow."""
     core, flow = ends.core[0], ends.flows[index]
     flow.key, flow.mode, flow.timer, flow.timer_at = uint64(0), FREE, -1, NEVER
     flow.next = core.free_flow

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.sim.transports.tables import Row
 
 MARGIN: Final = 2 * PICOSECONDS // 1000
-"""Beyond two round trips, until a probe is sent (Linux's TCP_TIMEOUT_MIN)."""
+"""The picoseconds beyond two round trips until a probe is sent (Linux's TCP_TIMEOUT_MIN)."""
 OPEN: Final = int(Mode.OPEN)
 RECOVERY: Final = int(Mode.RECOVERY)
 

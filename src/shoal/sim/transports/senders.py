@@ -197,7 +197,7 @@ def _move_within(ends: Ends, flow: Row, now: int) -> None:
 
 @inlined
 def _next_packet(rules: Row, flow: Row, ring: NDArray) -> int:
-    """Return the packet to send next: one that is to be sent again, or a new one; -1: none."""
+    """Return the packet to send next, one to be sent again or a new one; -1: nothing to send."""
     sequence = scoreboard.next_lost(flow, ring)
     if sequence >= 0:
         return sequence

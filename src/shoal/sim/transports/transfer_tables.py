@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """From each of `sources` to the one of `targets` that stands there: `counts` elements.
+    """Flows of `counts` elements from each of `sources` to the target at the same place.
 
     They come from the places `starts` of one buffer and go to the same ones of another. Of each a
     share of `loss_bound` may get lost; `is_tagged` makes room for which packets are important,
