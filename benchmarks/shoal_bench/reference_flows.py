@@ -22,7 +22,7 @@ CASES: Final = {
     for hosts in (64, 1024, 4096)
     for pattern in PATTERNS
 }
-"""That are measured."""
+"""The shapes that are measured."""
 RATE: Final = 10_000_000_000
 DELAY_NS: Final = 1_000
 GROUP: Final = 16

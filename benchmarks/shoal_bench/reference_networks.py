@@ -54,7 +54,7 @@ TCP: Final[Scenario] = {
 }
 """All else is as ns-3 has it by default."""
 OVERFLOWING: Final = {"limit_packets": 87, "host_limit_packets": UNLIMITED}
-"""Of the ports of switches, and of hosts, whose own queues drop nothing."""
+"""The queues of ports of switches, and of hosts, which drop nothing of their own."""
 
 
 def cross_traffic(

@@ -30,7 +30,7 @@ _UNIT: Final = "packet-hops/s"
 _REACTING: Final = "dctcp"
 """A carrier whose hosts react to all that ports do."""
 GRID_ROUNDS: Final = 2
-"""Of DS-Sync's grid, after which its groups come again."""
+"""The rounds of DS-Sync's grid, after which its groups come again."""
 _WINDOW, _HEAP, _PLAIN = sim_packets.ENGINES
 _CASES: Final = (
     (64, 0.01, (_WINDOW, _HEAP, _PLAIN), False),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SEEDS = "1"
 _SLOTS = (3, 4, 0)
-"""Of the palette, for the carriers in their order."""
+"""The palette's slots for the carriers, in their order."""
 _CAVEAT = (
     "DeepFM's clock is an estimate, links of 10 Gbit/s and racks 4:1 are assumed; software costs"
     " nothing: compare who wins and by about how much."

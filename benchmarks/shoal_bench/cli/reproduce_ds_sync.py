@@ -43,7 +43,7 @@ _SLOTS = {
     "DS-Sync, grid": 3,
     "DS-Sync, topology": 4,
 }
-"""Of the palette; slots that strategies have elsewhere are theirs here, but for the topology's."""
+"""The palette's slots. Strategies that have one elsewhere keep it, but for the topology's."""
 
 _READING = (
     '"94 % better" is read as 1.94 times as fast, the weaker of its two meanings; the other, 94 %'

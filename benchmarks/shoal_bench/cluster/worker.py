@@ -54,7 +54,7 @@ class Assignment(Generic[T]):
     """The folder in which records, and temporary files, are written."""
     data_directory: Path | None
     congestion_control: str = "cubic"
-    """Of TCP, in the kernel's words."""
+    """The congestion control of TCP, in the kernel's words."""
 
     @contextlib.contextmanager
     def joined(self, rank: int, connection: Connection) -> Iterator[Seat]:
@@ -73,7 +73,7 @@ class Job(Assignment[Task]):
     """What a worker is told that trains for a time."""
 
     factors: tuple[float, ...]
-    """By rank, how many times longer a worker computes."""
+    """How many times longer each rank computes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,9 @@ class Condition:
 
     name: str
     loss: float = 0.0
-    """Of every link, either way."""
+    """The loss of every link, either way."""
     slowdown: float = 1.0
-    """Of the first worker."""
+    """The factor by which the first worker is slower."""
 
 
 CARRIERS: Final = (
@@ -85,7 +85,7 @@ class Found:
     wait_share: float
     exchange_share: float
     lost_share: float | None
-    """Of the bytes that might get lost; None: none might."""
+    """The share that got lost of the bytes that might; None: none might."""
     digest: str
 
 

@@ -48,7 +48,7 @@ MANY_SEEDS: Final = 3
 _MOST_SERVED: Final = 64
 """Workers up to which a parameter server on every host is simulated."""
 _SCALE_STEPS: Final = 10
-"""Where there are more than 16: two periods of the topology-aware division."""
+"""The steps where there are more than 16 workers: two periods of the topology-aware division."""
 
 
 class Make(Protocol):
@@ -66,7 +66,7 @@ class Lesson:
     network: str
     strategy: str
     times: int = 1
-    """As many steps as the job has."""
+    """How many times as many steps are made as the job has."""
 
 
 @dataclass(frozen=True, slots=True)

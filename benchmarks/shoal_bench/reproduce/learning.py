@@ -58,9 +58,9 @@ class Learnt:
     dataset: str
     model: str
     target: float
-    """Of the data set's metric."""
+    """The target in the data set's metric."""
     steps: int
-    """Of each worker, at most."""
+    """The most steps that each worker makes."""
     looks_per_step: float
     """How often the models are evaluated, by the time that a step of the job computes."""
     samples: int
@@ -76,7 +76,7 @@ class Learned:
     step_ms: float
     """Mean over workers of their time per step."""
     seconds_to_target: float | None
-    """Until the mean of all models met the target; None: not within the steps."""
+    """The time until the mean of all models met the target; None: not within the steps."""
     steps_to_target: float | None
     """Mean steps of a worker until then."""
     final: Figure
@@ -84,11 +84,11 @@ class Learned:
     final_rank0: Figure
     """The same of rank 0's model."""
     consensus_distance: Figure
-    """At the end: root mean square distance of the models from their mean."""
+    """The root mean square distance of the models from their mean at the end."""
     wait_share: float
     exchange_share: float
     digest: str
-    """Of every worker's times: the same scenario and seed give the same."""
+    """A digest of every worker's times: the same scenario and seed give the same."""
 
     def __post_init__(self) -> None:
         """Read null as what was written so."""

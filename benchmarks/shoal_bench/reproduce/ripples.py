@@ -78,7 +78,7 @@ class Ratios(Claim):
     """A claim about another strategy, in times as long as with the best mode of Ripples."""
 
     time: float | None
-    """To the target; None: one of them did not meet it."""
+    """The time to the target; None: one of them did not meet it."""
     iterations: float | None
     """Steps to the target, over those of the mode that was there first."""
     per_iteration: float
@@ -216,7 +216,7 @@ class Machine:
     local_rate: int
     """The rate that all workers of a host share, in bits per second."""
     message_s: float
-    """For each message that follows another in an exchange."""
+    """The software's time for each message that follows another in an exchange."""
     words: str
 
 

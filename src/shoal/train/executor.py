@@ -28,7 +28,7 @@ class AbstractExecutor(ABC):
     """Carries out one worker's course. The replica's parameters are the same on every worker."""
 
     use: ModelUse
-    """Of the model, by this strategy; made by each executor."""
+    """The strategy's use of the model; each executor makes it."""
 
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
         self.replica = replica

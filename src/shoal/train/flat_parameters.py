@@ -80,7 +80,7 @@ class FlatParameters:
         self.statistics: tuple[range, ...] = tuple(
             range(end, flat.numel()) for end, flat in zip(ends, self._buffers, strict=True)
         )
-        """Per flat tensor, the elements that are buffers (batch-norm statistics)."""
+        """The elements of each flat tensor that are buffers (batch-norm statistics)."""
 
     @property
     def buffers(self) -> list[Tensor]:

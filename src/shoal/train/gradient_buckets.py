@@ -75,7 +75,7 @@ class GradientBuckets:
             bucket_bytes=bucket_bytes,
         )
         self.statistics = ChangedStatistics(model, self._kind_of(self.trailer))
-        """Of batch norm and the like, averaged along with the gradients."""
+        """The statistics of batch norm and the like, averaged along with the gradients."""
         self._is_averaged = False
         """Whether gradients have been averaged since the last step."""
         self._is_local = False

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shoal.watch.remarks import Remark
 
 INTERVAL_S: Final = 30.0
-"""Between two looks; Ripples asks the group generator at each, and nobody reads faster."""
+"""The time between two looks; Ripples asks the group generator at each, and nobody reads faster."""
 
 _log = logging.getLogger(__name__)
 

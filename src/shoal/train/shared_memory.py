@@ -26,7 +26,7 @@ class Stretch:
 
     tensors: tuple[Tensor, ...]
     address: int
-    """Where it begins."""
+    """The address at which it begins."""
     num_bytes: int
 
     @property

@@ -27,7 +27,7 @@ class _Place:
     owner: Tensor
     memory: Tensor
     address: int
-    """Where its first element is to be."""
+    """The address at which its first element is to be."""
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
     """Size, strides and offset in `memory`, where others lie in it too; None: it fills it alone."""
 

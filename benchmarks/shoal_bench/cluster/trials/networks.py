@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shoal_bench.cluster.trials.work import Work
 
 BUFFER_BYTES: Final = 32 << 10
-"""Of a port on the network with bursts."""
+"""The buffer of a port on the network with bursts."""
 BURST_S: Final = 0.1
 PERIOD_S: Final = 0.25
 OFFSET_S: Final = 0.06

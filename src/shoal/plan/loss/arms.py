@@ -30,7 +30,7 @@ class Arm(msgspec.Struct, frozen=True):
     bound: float = 0.0
     holes: str = PAPERS_POLICY
     layers: str = ALL_LAYERS
-    """Whose gradients may get lost; see `carriers.transports.LOSSY_LAYERS`."""
+    """The layers whose gradients may get lost; see `carriers.transports.LOSSY_LAYERS`."""
 
     importance: str = LARGE
     """The kind of packets that are lost last; see `transport.tags.IMPORTANCE`."""

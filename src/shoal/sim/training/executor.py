@@ -27,7 +27,7 @@ class AbstractExecutor(AbstractSimulatedStrategy):
     """Carries out the acts of one course for each worker."""
 
     courses: list[AbstractCourse]
-    """By rank."""
+    """The course of each rank."""
 
     def __init__(self, definition: AbstractDefinition) -> None:
         self._definition = definition

@@ -12,7 +12,7 @@ from functools import lru_cache
 from shoal.collectives.hierarchical import hierarchical_all_reduce
 
 ONE_WAY_DELAYS = 4
-"""To the host's owners, between hosts, back between hosts, within the host again."""
+"""The stages: to the host's owners, between hosts, back between hosts, within the host again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from shoal.transport.tags import layer_class
 ELEMENT_BYTES = 4
 
 FORWARD = 1 / 3
-"""Of a step's computing: backward takes twice as long, a product for inputs and one for weights."""
+"""The forward pass's share of a step's computing: backward takes twice as long, a product for
+inputs and one for weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _PFABRIC_BUFFER: Final = 36_000
 """Bytes that a port holds where nothing else is said: it rests on ports that drop, and short queues
 (Alizadeh et al., SIGCOMM 2013, section 5)."""
 _USUAL_TICK_S: Final = 1e-6
-"""Of Shoal's transport, as it was calibrated."""
+"""The tick with which Shoal's transport was calibrated."""
 
 
 def check_transport(cluster: ClusterSpec, training: TrainingSpec, strategy: StrategySpec) -> None:

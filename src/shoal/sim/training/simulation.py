@@ -192,7 +192,7 @@ def _check_buffers(scenario: Scenario, strategy: StrategySpec) -> None:
 _FEW_BYTES: Final = PIECE_BYTES * MOST_MESSAGES // 4
 """A model of no more makes far fewer messages than there may be, whatever sends it."""
 _TRANSFERS: Final = 4
-"""That each worker makes, about, until what it sends at most is taken as known."""
+"""The transfers, about, that each worker makes until what it sends at most is taken as known."""
 _BUCKETS: Final = 64
 
 
@@ -274,7 +274,7 @@ def said_of(place: str | None) -> Iterator[None]:
 
 
 _SAMPLES: Final = 1_000
-"""Of the test set, which the replicas are judged by."""
+"""The number of test samples by which the replicas are judged."""
 
 
 def simulate(
