@@ -16,16 +16,18 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from shoal.errors import UsageError
-from shoal.lab.network.interfaces import (
+from shoal.lab import (
+    FRAME_BYTES,
+    HOST_QUEUE_BYTES,
     INTERFACE,
     SEGMENTATION,
+    Namespace,
     address_of,
     link_lines,
     set_up_lines,
+    shape_lines,
     turn_off,
 )
-from shoal.lab.network.namespaces import Namespace
-from shoal.lab.network.shaper import FRAME_BYTES, HOST_QUEUE_BYTES, shape_lines
 
 COMMANDS: Final = ("ip", "tc", "nft")
 """What must be installed."""

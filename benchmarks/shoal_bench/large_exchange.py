@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.run import run_spec
-from shoal.jobs.spec import RunSpec
+from shoal.jobs import RunSpec, run_spec
 from shoal_bench.rows import Row, at_most, comparison
 from shoal_bench.runs import WORKERS, describe, in_turns
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
     from shoal.workloads import Dataset
     from shoal_bench.stand import Stand
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shoal.switching.tables import PICOSECONDS, QUEUES, Count
+from shoal.switching import PICOSECONDS, QUEUES, Count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 _ARRIVAL = 1 << 32
 _WORD = (1 << 64) - 1

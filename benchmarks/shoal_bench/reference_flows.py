@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from shoal.sim.flow.network import FlowNetwork
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, host_names, star
+from shoal.sim import FlowNetwork
+from shoal.switching import Link, Materials, Port, host_names, star
 
 PATTERNS: Final = ("ring", "incast 15:1")
 CASES: Final = {

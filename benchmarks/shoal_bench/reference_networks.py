@@ -15,12 +15,21 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from shoal.sim.packet.simulation import GONE, Flow, Simulation
-from shoal.sim.transports.packet_network import PacketNetwork
-from shoal.sim.transports.settings import Transport
-from shoal.switching.settings import Link, Port, Profile, Queue
-from shoal.switching.tables import NEVER, QUEUES, Count
-from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, with_link
+from shoal.sim import GONE, Flow, PacketNetwork, Simulation, Transport
+from shoal.switching import (
+    NEVER,
+    QUEUES,
+    Count,
+    Link,
+    Materials,
+    Port,
+    Profile,
+    Queue,
+    Topology,
+    host_names,
+    leaf_spine,
+    with_link,
+)
 
 Scenario: TypeAlias = dict[str, Any]
 Result: TypeAlias = dict[str, Any]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shoal.lab.network.namespaces import obstacle
+from shoal.lab import obstacle
 from shoal_bench.emulated_network import COMMANDS, EmulatedNetwork, Ports
 from shoal_bench.rows import Row, Target, at_most, figure
 from shoal_bench.turns import GLOO, Contender, Turns, all_reduce_rounds, blast
@@ -25,7 +25,7 @@ from shoal_bench.turns import GLOO, Contender, Turns, all_reduce_rounds, blast
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.jobs.pool import WorkerPool
+    from shoal.jobs import WorkerPool
     from shoal_bench.stand import Stand
 
 CLEAN: Final = "shaped-clean"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.collectives.graphs import AUTO
+from shoal.collectives import AUTO
 from shoal_bench.emulated_network import EmulatedNetwork
 from shoal_bench.rows import Row, at_most, figure
 from shoal_bench.shaped import (

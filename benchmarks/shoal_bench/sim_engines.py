@@ -14,10 +14,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from shoal.memory import peak_bytes
-from shoal.scenario.cluster_spec import ClusterSpec
-from shoal.scenario.training_spec import SHOAL, StrategySpec, TrainingSpec
-from shoal.sim.training.simulation import simulate
-from shoal.sim.transports.controls import ALL_CONTROLS
+from shoal.scenario import SHOAL, ClusterSpec, StrategySpec, TrainingSpec
+from shoal.sim import ALL_CONTROLS, simulate
 from shoal_bench import sim_packets, sim_transports
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison, figure
 from shoal_bench.stand import apart

@@ -17,17 +17,31 @@ import numpy as np
 from numpy import uint64
 
 from shoal.compiled import compiled
-from shoal.sim.packet.simulation import GONE, Flow, Simulation
-from shoal.switching.network import advance, free_row, inject, take_row
-from shoal.switching.settings import Link, Port, Profile, Queue
-from shoal.switching.tables import PICOSECONDS, QUEUES, Count
-from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, make_state
+from shoal.sim import GONE, Flow, Simulation
+from shoal.switching import (
+    PICOSECONDS,
+    QUEUES,
+    Count,
+    Link,
+    Materials,
+    Port,
+    Profile,
+    Queue,
+    Topology,
+    advance,
+    free_row,
+    host_names,
+    inject,
+    leaf_spine,
+    make_state,
+    take_row,
+)
 from shoal_bench.plain_network import PlainNetwork, Send
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 RATE: Final = 10_000_000_000
 SIZE: Final = 1_500

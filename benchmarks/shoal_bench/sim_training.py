@@ -11,11 +11,9 @@ from time import process_time
 from typing import TYPE_CHECKING, Final
 
 from shoal.memory import peak_bytes
-from shoal.scenario.cluster_spec import ClusterSpec
-from shoal.scenario.training_spec import StrategySpec, TrainingSpec
-from shoal.sim.training.simulation import simulate
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, host_names, star
+from shoal.scenario import ClusterSpec, StrategySpec, TrainingSpec
+from shoal.sim import simulate
+from shoal.switching import Link, Materials, Port, host_names, star
 from shoal_bench.rows import Row, at_most, figure
 from shoal_bench.stand import apart
 

@@ -21,18 +21,16 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from shoal.carriers.transport_communicator import TransportCommunicator
-from shoal.carriers.transports import LossOptions
+from shoal.carriers import LossOptions, TransportCommunicator
 from shoal.compiled.libc import UDP_SEGMENT
-from shoal.lab.network.interfaces import INTERFACE
-from shoal.lab.network.namespaces import inside
-from shoal.session.open_transport import open_engine
+from shoal.lab import INTERFACE, inside
+from shoal.session import open_engine
 from shoal_bench.emulated_network import UDP_BYTES, Host
 from shoal_bench.loopback import DEADLINE_S, cards_of
 
 if TYPE_CHECKING:
-    from shoal.jobs.worker import WorkerContext
-    from shoal.wire.engine import UdpEngine
+    from shoal.jobs import WorkerContext
+    from shoal.wire import UdpEngine
 
 GLOO: Final = "gloo"
 """Name of the contender that is not ours."""

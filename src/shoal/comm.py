@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from shoal.wire.stats import TransportStats
+    from shoal.wire import TransportStats
 
 Buffer: TypeAlias = Any
 """A contiguous one-dimensional array of the implementation's own kind."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
-from shoal.report.charts import Bar, BarPanel, LinePanel, draw_charts
+from shoal.cli import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
+from shoal.report import Bar, BarPanel, LinePanel, draw_charts
 from shoal_bench.cli.reproducing import (
     JsonOption,
     PlotOption,
@@ -48,7 +48,7 @@ def combined(
 
     Beyond the papers: each of the three over the others, with 64 to 1,024 workers.
     """
-    from shoal.sim.training.outcome import Outcome
+    from shoal.sim import Outcome
     from shoal_bench.reproduce import combined as beyond
 
     check_files(json, plot)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
-from shoal.report.charts import Bar, BarPanel, LinePanel, draw_charts
+from shoal.cli import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
+from shoal.report import Bar, BarPanel, LinePanel, draw_charts
 from shoal.sweeps import with_deviation, with_interval
 from shoal_bench.cli.reproducing import (
     CAVEAT,

@@ -22,7 +22,7 @@ from shoal_bench.cluster.worker import Assignment, Body, Failure, train, worker_
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-    from shoal.lab.lab import Lab
+    from shoal.lab import Lab
 
 START_S: Final = 60.0
 """The seconds in which a library must have started and found all its workers."""

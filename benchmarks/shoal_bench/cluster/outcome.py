@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import force_setattr
 
 from shoal.diverged import Figure, restore
-from shoal.jobs.evaluation import consensus_distance
+from shoal.jobs import consensus_distance
 from shoal_bench.cluster.task import Task
 
 if TYPE_CHECKING:

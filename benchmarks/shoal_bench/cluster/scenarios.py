@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.network.shaper import HOST_QUEUE_BYTES
-from shoal.scenario.cluster_spec import ClusterSpec, Flow, LinkEvent
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, star
+from shoal.lab import HOST_QUEUE_BYTES
+from shoal.scenario import ClusterSpec, Flow, LinkEvent
+from shoal.switching import Link, Materials, Port, Topology, host_names, leaf_spine, star
 
 if TYPE_CHECKING:
     from shoal_bench.cluster.task import Task, Training

@@ -24,7 +24,7 @@ from shoal_bench.cluster.verdict import BENCH, entries_of, rows_of
 from shoal_bench.rows import Row, of_section
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import Environment
+    from shoal.jobs import Environment
     from shoal_bench.cluster.cluster_file import ClusterFile
     from shoal_bench.cluster.outcome import Outcome
     from shoal_bench.cluster.trials.figures import Trial

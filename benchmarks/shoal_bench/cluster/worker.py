@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import torch
 
 from shoal.errors import ResourceError
-from shoal.lab.hosts.variables import launcher_variables
-from shoal.lab.network.interfaces import INTERFACE, address_of
-from shoal.lab.network.namespaces import inside
+from shoal.lab import INTERFACE, address_of, inside, launcher_variables
 from shoal.workloads import load_dataset, loss_of
 from shoal_bench.cluster.records import Recorder
 from shoal_bench.cluster.task import Pace, Task, Training, vector_of

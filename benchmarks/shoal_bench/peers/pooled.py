@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from shoal.jobs.worker import WorkerContext
-    from shoal.wire.stats import TransportStats
+    from shoal.jobs import WorkerContext
+    from shoal.wire import TransportStats
     from shoal_bench.stand import Stand
 
 LOOPBACK: Final = "127.0.0.1"

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.packet.simulation import DROPPED
-from shoal.sim.training.networks import make_network
-from shoal.sim.training.real_size import of_real_size
-from shoal.sim.training.simulation import simulate
-from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
-from shoal.sim.transports.packet_network import PacketNetwork
+from shoal.scenario import StrategySpec
+from shoal.sim import (
+    DROPPED,
+    BoundedLossNetwork,
+    PacketNetwork,
+    make_network,
+    of_real_size,
+    simulate,
+)
 from shoal.sweeps import Run
-from shoal.switching.tables import Count
+from shoal.switching import Count
 from shoal_bench.reproduce.learning import Learned, Learnt, learn
 from shoal_bench.reproduce.scenarios import job_of, losing, read_parts
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.sim.network import Network
+    from shoal.sim import Network
 
 BOUND: Final = 0.1
 """The bound that both papers used."""

@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from shoal.sim.training.outcome import Outcome
-from shoal.sim.training.simulation import simulate
+from shoal.sim import Outcome, simulate
 from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 from shoal_bench.reproduce.learning import Learned, learn
 from shoal_bench.reproduce.scenarios import job_of, read_parts, seeded
 
 if TYPE_CHECKING:
-    from shoal.scenario.training_spec import Scenario, StrategySpec
+    from shoal.scenario import Scenario, StrategySpec
     from shoal.sweeps import Spread
     from shoal_bench.reproduce.ds_sync_jobs import Job
 

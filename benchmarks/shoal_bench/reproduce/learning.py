@@ -12,15 +12,13 @@ import torch
 
 from shoal.diverged import Figure, restore
 from shoal.errors import UsageError
-from shoal.sim.training.replicas import Replicas
-from shoal.sim.training.simulation import simulate
+from shoal.sim import Replicas, simulate
 from shoal.workloads import default_recipe, is_here, load_dataset, meets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+    from shoal.scenario import ClusterSpec, StrategySpec, TrainingSpec
 
 
 CIFAR10: Final = ("cifar10", "cifar10-jpeg")

@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 
 import shoal
 from shoal.errors import UsageError
-from shoal.session.session import DEFAULT_DEADLINE_S, current_session
+from shoal.session import DEFAULT_DEADLINE_S, current_session
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer

@@ -20,8 +20,8 @@ from typing import Any, Self
 from torch import Tensor
 from torch.futures import Future
 
-from shoal.carriers.torch_private import read_with, tensor_of_nothing
-from shoal.wire.group import TransportGroup, stream_of
+from shoal.carriers import read_with, tensor_of_nothing
+from shoal.wire import TransportGroup, stream_of
 
 
 @dataclass(eq=False)

@@ -41,25 +41,27 @@ from shoal.adapters.torch_reductions import (
 from shoal.adapters.torch_scratch import assign, assign_bytes, contiguous
 from shoal.adapters.torch_shards import check_shards, row_bytes
 from shoal.adapters.torch_work import TransportWork, afterwards, then
-from shoal.carriers.any_source import AnySource, Wanted
-from shoal.carriers.host_copy import HOST, HostCopy, needs_host_copy
-from shoal.carriers.tensor_memory import (
+from shoal.carriers import (
+    HOST,
+    AnySource,
+    HostCopy,
     Summand,
+    Wanted,
     bytes_of,
     flat_copy,
     form_of,
     lies_in_form,
     memory_of,
+    needs_host_copy,
     scatter_back,
+    with_untraced_methods,
 )
-from shoal.carriers.untraced import with_untraced_methods
 from shoal.errors import DeadlineExceeded, UsageError
-from shoal.transport.forms import RAW
-from shoal.wire.group import EXACT, SumOptions, TransportGroup
-from shoal.wire.monitored_barrier import MonitoredBarrier
+from shoal.transport import RAW
+from shoal.wire import EXACT, MonitoredBarrier, SumOptions, TransportGroup
 
 if TYPE_CHECKING:
-    from shoal.wire.transfer import Carrier
+    from shoal.wire import Carrier
 
 ReduceOp = dist.ReduceOp
 

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shoal.carriers.tensor_memory import form_of
+from shoal.carriers import form_of
 from shoal.errors import UsageError
-from shoal.transport.forms import RAW
+from shoal.transport import RAW
 
 ReduceOp = dist.ReduceOp
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.futures import Future
 
-    from shoal.wire.transfer import Transfer
+    from shoal.wire import Transfer
 
 
 MOST_THREADS = 1 << 14

@@ -21,8 +21,7 @@ from shoal.carriers.tensor_memory import bytes_of
 from shoal.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
-    from shoal.wire.group import TransportGroup
-    from shoal.wire.transfer import Transfer
+    from shoal.wire import Transfer, TransportGroup
 
 
 @dataclass(slots=True, eq=False)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from shoal.carriers.host_copy import needs_host_copy
 from shoal.errors import UsageError
-from shoal.transport.forms import IN_FLOAT32, RAW, sum_form
-from shoal.wire.group import Memory
+from shoal.transport import IN_FLOAT32, RAW, sum_form
+from shoal.wire import Memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,15 +27,13 @@ from shoal.carriers.host_copy import HOST, HostCopy, needs_host_copy
 from shoal.carriers.mean import NARROW_TYPES
 from shoal.carriers.tensor_memory import Summand, bytes_of, form_of
 from shoal.carriers.transports import LossOptions
-from shoal.collectives.graphs import AUTO
+from shoal.collectives import AUTO
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
-from shoal.transport.forms import INT32, INT64, RAW
-from shoal.transport.holes import check_messages
-from shoal.transport.tags import layer_class
-from shoal.wire.error_feedback import ErrorFeedback
-from shoal.wire.group import (
+from shoal.transport import INT32, INT64, RAW, check_messages, layer_class
+from shoal.wire import (
     EXACT,
     KEPT_GROUPS,
+    ErrorFeedback,
     SumOptions,
     TransportGroup,
     mean_options,
@@ -43,8 +41,7 @@ from shoal.wire.group import (
 )
 
 if TYPE_CHECKING:
-    from shoal.wire.stats import TransportStats
-    from shoal.wire.transfer import Carrier, Transfer
+    from shoal.wire import Carrier, Transfer, TransportStats
 
 NO_LOSS: Final = LossOptions()
 

@@ -7,9 +7,7 @@ from typing import Final
 
 from shoal.arguments import one_of, share
 from shoal.errors import UsageError
-from shoal.transport.forms import check_wire_type
-from shoal.transport.holes import POLICIES, ZERO
-from shoal.transport.tags import IMPORTANCE, LARGE
+from shoal.transport import IMPORTANCE, LARGE, POLICIES, ZERO, check_wire_type
 
 TRANSPORTS: Final = ("gloo", "shoal")
 """torch's gloo over TCP, or Shoal's own transport over UDP."""

@@ -35,10 +35,10 @@ from shoal.doctor.report import figures_of
 from shoal.doctor.streams import Stream
 
 if TYPE_CHECKING:
-    from shoal.control.key import JobKey
+    from shoal.control import JobKey
     from shoal.doctor.findings import Finding
     from shoal.doctor.report import PairFigures
-    from shoal.wire.settings import Settings
+    from shoal.wire import Settings
 
 _SETTLE_S: Final = 0.3
 """How long a straggling probe is waited for, beyond the time that a question takes to get there."""

@@ -23,14 +23,13 @@ from msgspec import Meta
 from shoal.compiled.libc import IP_TOS, IPV6_TCLASS, SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.doctor.streams import Counter, Stream, Streamed, Tally, send_stream
 from shoal.errors import ResourceError
-from shoal.transport.wire import IP_UDP_BYTES
-from shoal.wire.links import LinkListener
-from shoal.wire.sockets import open_sockets
+from shoal.transport import IP_UDP_BYTES
+from shoal.wire import LinkListener, open_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.wire.settings import Settings
+    from shoal.wire import Settings
 
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
 TOKEN_BYTES: Final = 8

@@ -13,7 +13,7 @@ from msgspec import Meta
 from shoal.doctor.facts import RateFacts
 from shoal.doctor.findings import Finding
 from shoal.errors import DataError
-from shoal.jobs.files import read_json
+from shoal.jobs import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shoal.carriers.torch_private import run_after_backward
+from shoal.carriers import run_after_backward
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.train.flat_parameters import FlatParameters
+    from shoal.train import FlatParameters
 
 _MAX_BYTES_PER_WORKER = 256 << 20
 _MAX_SNAPSHOTS = 240

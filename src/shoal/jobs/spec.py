@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.carriers.transports import ALL_LAYERS, DEFAULT_HOLES, check_ablation, check_transport
+from shoal.carriers import ALL_LAYERS, DEFAULT_HOLES, check_ablation, check_transport
 from shoal.errors import UsageError
-from shoal.scenario.slowness import Slowness, check_probability
-from shoal.transport.tags import LARGE
-from shoal.watch.metrics import LARGEST_PORT, require_client
+from shoal.scenario import Slowness, check_probability
+from shoal.transport import LARGE
+from shoal.watch import LARGEST_PORT, require_client
 from shoal.workloads import default_recipe
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
 from shoal.lab.open_files import raise_limit, refused_as
 from shoal.memory import check_room
-from shoal.scenario.cluster_spec import (
+from shoal.scenario import (
     USUAL_QUEUE_BYTES,
     HostEvent,
     LinkEvent,
@@ -34,7 +34,7 @@ from shoal.scenario.cluster_spec import (
     rerouted,
     with_finite_ports,
 )
-from shoal.switching.topology import USUAL_PACKETS
+from shoal.switching import USUAL_PACKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.switching.tables import Count
+from shoal.switching import Count
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 
 class CableCounts(msgspec.Struct, frozen=True):

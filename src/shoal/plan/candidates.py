@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.groups import Topology
-from shoal.scenario.training_spec import SHOAL
-from shoal.strategies import STRATEGIES, spelled, worth_trying
-from shoal.strategies.periodic import HIDDEN
+from shoal.scenario import SHOAL
+from shoal.strategies import HIDDEN, STRATEGIES, spelled, worth_trying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

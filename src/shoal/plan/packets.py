@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.plan.candidates import CARRIERS, Candidate, candidates, carried, other_sizes
 from shoal.plan.ranking import Prediction, order
-from shoal.scenario.training_spec import SHOAL, StrategySpec
-from shoal.sim.happenings import not_modelled
-from shoal.sim.training.networks import TRANSPORTS, level_of
-from shoal.sim.training.racks import racks_of
-from shoal.sim.training.simulation import (
+from shoal.scenario import SHOAL, StrategySpec
+from shoal.sim import (
+    TRANSPORTS,
     check_carrier,
     check_messages,
+    level_of,
     model_of,
+    not_modelled,
+    racks_of,
     said_of,
     simulate,
 )
@@ -28,8 +29,7 @@ from shoal.sweeps import Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, TrainingSpec
+    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
 
 NOTES: Final = (
     "Steps to the target are those of flows: what loss and rounding do to learning is left out.",

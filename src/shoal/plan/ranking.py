@@ -18,18 +18,15 @@ import torch
 
 from shoal.diverged import Figure, restore
 from shoal.plan.candidates import TCP, Candidate, candidates, other_sizes
-from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.training.racks import racks_of
-from shoal.sim.training.replicas import Replicas, check_replicas
-from shoal.sim.training.simulation import simulate
+from shoal.scenario import StrategySpec
+from shoal.sim import Replicas, check_replicas, racks_of, simulate
 from shoal.sweeps import Run
 from shoal.workloads import default_recipe, load_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, TrainingSpec
+    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
 
 DATASET: Final = "digits"
 MODEL: Final = "mlp"

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.jobs.files import write_whole
+from shoal.jobs import write_whole
 from shoal.report.figures.figure import thinned
 from shoal.report.palette import STRATEGY_COLORS, Styles, assign_styles
 from shoal.report.scenario import Results, group_scenarios

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.jobs.result import Environment, ResultFile, RunResult
+from shoal.jobs import Environment, ResultFile, RunResult
 from shoal.report.wording import Metric, conditions_title, how_slow, workload_line
 
 Results: TypeAlias = ResultFile | Sequence[ResultFile | RunResult]

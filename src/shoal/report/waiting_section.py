@@ -17,7 +17,7 @@ from shoal.report.legend import legend
 from shoal.report.waiting_tables import waiting_matrix, worker_table
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
     from shoal.report.scenario import Scenario
 
 EXPLANATION = (

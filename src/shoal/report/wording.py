@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import TYPE_CHECKING
 
-from shoal.scenario.slowness import slow_words
+from shoal.scenario import slow_words
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import Environment, RunResult
+    from shoal.jobs import Environment, RunResult
 
 NOT_APPLICABLE = "–"
 NOT_REACHED = "not reached"

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from shoal.quantities import parse_duration, parse_rate, parse_size
 from shoal.scenario.toml_table import checked, one_of, parsed, whole
-from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Port
+from shoal.switching import CLASS_SELECTORS, DSCPS, Port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shoal.switching.settings import Link, Queue
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Link, Queue, Topology
 
 REROUTE_S: Final = 0.05
 """How long switches go on sending into a link that is down, unless a spec says otherwise."""

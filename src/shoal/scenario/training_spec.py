@@ -18,8 +18,7 @@ from shoal.scenario.toml_table import (
     parsed,
     whole,
 )
-from shoal.transport.forms import WIRE_TYPES
-from shoal.transport.holes import POLICIES
+from shoal.transport import POLICIES, WIRE_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

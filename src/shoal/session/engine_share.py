@@ -15,19 +15,16 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from shoal.carriers.transport_communicator import TransportCommunicator
+from shoal.carriers import TransportCommunicator
 from shoal.errors import ShoalError
-from shoal.session.open_transport import open_engine
-from shoal.wire.group import stream_of
-from shoal.wire.settings import from_environment
+from shoal.session.transport_alone import open_engine
+from shoal.wire import from_environment, stream_of
 
 if TYPE_CHECKING:
-    from shoal.carriers.transports import LossOptions
+    from shoal.carriers import LossOptions
     from shoal.session.card_exchange import Exchange
-    from shoal.transport.endpoint import Endpoint
-    from shoal.wire.engine import UdpEngine
-    from shoal.wire.stats import TransportStats
-    from shoal.wire.transfer import Transfer
+    from shoal.transport import Endpoint
+    from shoal.wire import Transfer, TransportStats, UdpEngine
 
 
 @dataclass(eq=False)

@@ -17,22 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.arguments import one_of, seconds, share, whole_number
-from shoal.control.rendezvous import exchange_cards
+from shoal.control import exchange_cards
 from shoal.errors import UsageError
 from shoal.launch import read_launch
-from shoal.transport.forms import FLOAT_TYPES, IN_FLOAT32, RAW, SUMMABLE, sum_form
-from shoal.transport.holes import POLICIES
-from shoal.watch.metrics import serve_if_asked
-from shoal.wire.group import EXACT, Memory, SumOptions, TransportGroup, stream_of
-from shoal.wire.opening import new_engine
-from shoal.wire.settings import from_environment
-from shoal.wire.shown import Shown, check_alike, shown_by
+from shoal.transport import FLOAT_TYPES, IN_FLOAT32, POLICIES, RAW, SUMMABLE, sum_form
+from shoal.watch import serve_if_asked
+from shoal.wire import (
+    EXACT,
+    Memory,
+    Shown,
+    SumOptions,
+    TransportGroup,
+    check_alike,
+    from_environment,
+    new_engine,
+    shown_by,
+    stream_of,
+)
 
 if TYPE_CHECKING:
     from shoal.errors import ShoalError
-    from shoal.wire.engine import UdpEngine
-    from shoal.wire.stats import TransportStats
-    from shoal.wire.transfer import Transfer
+    from shoal.wire import Transfer, TransportStats, UdpEngine
 
 Array = NDArray[Any]
 

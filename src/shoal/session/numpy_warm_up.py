@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from shoal.session.numpy_communicator import NumpyCommunicator
-from shoal.transport.endpoint import TransportConfig
-from shoal.wire.engine import UdpEngine
+from shoal.transport import TransportConfig
+from shoal.wire import UdpEngine
 
 _DEADLINE_S: Final = 120.0
 ELEMENTS: Final = 10_000

@@ -22,11 +22,8 @@ from weakref import WeakSet
 import torch.distributed as dist
 
 from shoal.arguments import seconds, whole_number
-from shoal.carriers.torch_communicator import TorchCommunicator
-from shoal.carriers.transports import DEFAULT_HOLES, LossOptions, check_transport
-from shoal.control import ControlClient, ControlProcess
-from shoal.control.job_card import agree
-from shoal.control.last_worker import wait_until_deserted
+from shoal.carriers import DEFAULT_HOLES, LossOptions, TorchCommunicator, check_transport
+from shoal.control import ControlClient, ControlProcess, agree, wait_until_deserted
 from shoal.errors import ShoalError, UsageError, WorkerLost
 from shoal.launch import read_launch, read_master
 from shoal.session.endings import Endings
@@ -44,9 +41,9 @@ from shoal.session.uncaught import UncaughtReporter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shoal.carriers.transport_communicator import TransportCommunicator
+    from shoal.carriers import TransportCommunicator
     from shoal.comm import Communicator
-    from shoal.control.facts import ControlFacts
+    from shoal.control import ControlFacts
     from shoal.session.engine_share import EngineShare
     from shoal.session.joining import Meeting
 

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from shoal.carriers.host_copy import HOST
-from shoal.carriers.transport_communicator import TransportCommunicator
-from shoal.carriers.transports import DEFAULT_HOLES, LossOptions
+from shoal.carriers import DEFAULT_HOLES, HOST, LossOptions, TransportCommunicator
 from shoal.session.numpy_warm_up import ELEMENTS, LOSS_BOUND, NARROW, between_two
-from shoal.transport.holes import POLICIES
+from shoal.transport import POLICIES
 
 if TYPE_CHECKING:
-    from shoal.wire.engine import UdpEngine
+    from shoal.wire import UdpEngine
 
 _SUMS: Final = (
     LossOptions(),

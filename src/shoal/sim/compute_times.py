@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.scenario.slowness import Slowness
+from shoal.scenario import Slowness
 
 _BLOCK = 256
 """Steps whose draws are made at once."""

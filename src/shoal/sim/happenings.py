@@ -15,26 +15,18 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
-from shoal.scenario.cluster_spec import (
-    USUAL_QUEUE_BYTES,
-    HostEvent,
-    LinkEvent,
-    changed,
-    rerouted,
-)
+from shoal.scenario import USUAL_QUEUE_BYTES, HostEvent, LinkEvent, changed, rerouted
 from shoal.sim.packet.simulation import Flow as Datagrams
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
 from shoal.sim.transports.standstill import PATIENCE
-from shoal.switching.routes import check_paths
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import down_cables, names_of
+from shoal.switching import PICOSECONDS, check_paths, down_cables, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shoal.scenario.cluster_spec import ClusterSpec, Flow
+    from shoal.scenario import ClusterSpec, Flow
     from shoal.sim.virtual_time import Process, Signal, VirtualTime
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 _PIECE_S = 0.01
 """The seconds of a flow without bursts that are sent at once."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 
 FEWER: Final = "simulate fewer workers, or smaller groups"

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shoal.errors import UsageError
-from shoal.switching.tables import NEVER
+from shoal.switching import NEVER
 
 if TYPE_CHECKING:
     from shoal.sim.network import Network

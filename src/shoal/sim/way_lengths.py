@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.switching.routes import Detours
-from shoal.switching.settings import picoseconds
+from shoal.switching import Detours, picoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 
 def delay_of(cable: Cable) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final, get_args
 from msgspec.structs import force_setattr
 
 from shoal.arguments import whole_number
-from shoal.collectives.buckets import BUCKET_BYTES
+from shoal.collectives import BUCKET_BYTES
 from shoal.errors import UsageError
 from shoal.strategies.acts import CHANGED, UPDATE, Adopt, SumGradients
 from shoal.strategies.course import AbstractCourse

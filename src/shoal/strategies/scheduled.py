@@ -19,8 +19,7 @@ from shoal.strategies.course import Setting
 from shoal.strategies.periodic import AbstractPeriodicCourse, PeriodicAveraging
 
 if TYPE_CHECKING:
-    from shoal.groups import AbstractGroupSchedule
-    from shoal.groups.group import Group
+    from shoal.groups import AbstractGroupSchedule, Group
     from shoal.strategies.acts import Acts
     from shoal.strategies.definition import CourseOf
 

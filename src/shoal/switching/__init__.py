@@ -4,3 +4,7 @@ Shared by the lab's software switch and the simulator. Time is an argument, in w
 random numbers come from a seed and a counter. Knows no sockets, clocks or topologies' names.
 (docs/papers.md, 1.6 and 1.7; docs/switching.md.)
 """
+
+from shoal.faces import face
+
+__getattr__, __dir__ = face(__name__)

@@ -17,11 +17,10 @@ from shoal.strategies import Setting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.strategies import AbstractDefinition
-    from shoal.strategies.acts import Act, Acts
+    from shoal.strategies import AbstractDefinition, Act, Acts
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
-    from shoal.watch.remarks import Remark
+    from shoal.watch import Remark
 
 
 class AbstractExecutor(ABC):

@@ -18,7 +18,7 @@ from shoal.errors import UsageError
 from shoal.train.known_tensors import KnownBuffers, KnownParameters
 from shoal.train.shared_memory import Stretch, stretches_of, tensors_of
 from shoal.train.tensor_places import TensorPlaces
-from shoal.workloads.means import has_mean
+from shoal.workloads import has_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

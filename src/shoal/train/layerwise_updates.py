@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from shoal.carriers.torch_private import all_step_hooks, note_step, run_after_backward, unasked
+from shoal.carriers import all_step_hooks, note_step, run_after_backward, unasked
 from shoal.errors import UsageError
 from shoal.train.awaited_tensors import await_values, check_can_await, release
 from shoal.train.bare_steps import BareSteps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shoal.watch.remarks import Remark
+    from shoal.watch import Remark
 
 INTERVAL_S: Final = 30.0
 """The time between two looks; Ripples asks the group generator at each, and nobody reads faster."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers.torch_private import unasked
+from shoal.carriers import unasked
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:

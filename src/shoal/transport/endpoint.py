@@ -26,7 +26,7 @@ from shoal.transport.wire import segment_bytes_for
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.compiled.entry import Given
+    from shoal.compiled import Given
     from shoal.transport.messages import MessageTables
 
 

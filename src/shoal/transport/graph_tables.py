@@ -25,7 +25,7 @@ from shoal.transport.tables import ADD, WRITE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.collectives.message_graph import MessageGraph
+    from shoal.collectives import MessageGraph
     from shoal.compiled import Zeros
 
 PIECE_BYTES: Final = 512 << 10

@@ -20,10 +20,7 @@ import numpy as np
 from shoal.compiled import announce, compiling_once, is_cold
 from shoal.errors import MismatchError, ShoalError, UsageError
 from shoal.launch import rank_on_host
-from shoal.transport.forms import RAW
-from shoal.transport.messages import MessageTables
-from shoal.transport.operations import cancel_operation
-from shoal.transport.tags import tag_messages
+from shoal.transport import RAW, MessageTables, cancel_operation, tag_messages
 from shoal.wire.lane import Lane, LaneCard
 from shoal.wire.links import LinkListener, PeerLinks
 from shoal.wire.operation_log import OperationLog
@@ -31,8 +28,7 @@ from shoal.wire.paths import check_reachable, parse_interfaces
 from shoal.wire.stats import TransportStats, joined_loops, operation_stats, read_traffic
 
 if TYPE_CHECKING:
-    from shoal.transport.endpoint import Endpoint, TransportConfig
-    from shoal.transport.tables import Counter
+    from shoal.transport import Counter, Endpoint, TransportConfig
     from shoal.wire.transfer import Transfer
 
 LINGER_S: Final = 2.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from shoal.transport.messages import MessageTables
+    from shoal.transport import MessageTables
 
 KEPT_TENSORS: Final = 4096
 """The number of tensors whose losses are remembered, the latest ones: a user that makes new tensors

@@ -16,28 +16,38 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from shoal.arguments import whole_number
-from shoal.collectives import graphs
-from shoal.collectives.choice import choose_sum, goes_by_host, members_per_host
-from shoal.collectives.graphs import AUTO
-from shoal.collectives.message_graph import divided, exact_from
+from shoal.collectives import (
+    AUTO,
+    choose_sum,
+    divided,
+    exact_from,
+    goes_by_host,
+    graphs,
+    members_per_host,
+)
 from shoal.errors import UsageError
-from shoal.transport.forms import MEMORY_BYTES, RAW, WIRE_BYTES
-from shoal.transport.graph_tables import (
+from shoal.transport import (
+    DIVIDE_BY_COUNT,
+    ERROR_FEEDBACK,
+    LARGE,
+    MEMORY_BYTES,
     PIECE_BYTES,
     PIECES_OF_A_SHARD,
+    RAW,
+    WIRE_BYTES,
+    ZERO,
     GraphOptions,
+    ImportanceTagger,
     piece_length,
     tables_of,
 )
-from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK, ZERO
-from shoal.transport.tags import LARGE, ImportanceTagger
 from shoal.wire.error_feedback import ErrorFeedback
 from shoal.wire.operation_log import SumAccount
 from shoal.wire.transfer import Part, Transfer
 
 if TYPE_CHECKING:
-    from shoal.collectives.message_graph import MessageGraph
-    from shoal.transport.messages import MessageTables
+    from shoal.collectives import MessageGraph
+    from shoal.transport import MessageTables
     from shoal.wire.transfer import Carrier
 
 KEPT_SHAPES: Final = 1024

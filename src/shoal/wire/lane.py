@@ -26,8 +26,7 @@ from shoal.errors import (
     UsageError,
     WorkerLost,
 )
-from shoal.transport.endpoint import Endpoint, TransportConfig
-from shoal.transport.tables import Counter
+from shoal.transport import Counter, Endpoint, TransportConfig
 from shoal.wire.paths import Interface, plan_paths
 from shoal.wire.pump import EVENTS, FAILED, Sockets, new_sockets, pump
 from shoal.wire.recent_traffic import RecentTraffic

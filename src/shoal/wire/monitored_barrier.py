@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.errors import DeadlineExceeded, ShoalError
-from shoal.transport.forms import RAW
+from shoal.transport import RAW
 from shoal.wire.group import Memory, TransportGroup, stream_of
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shoal.collectives.message_graph import NO_GATE
-from shoal.transport.tables import CLASSES, NEVER
+from shoal.collectives import NO_GATE
+from shoal.transport import CLASSES, NEVER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.collectives.message_graph import MessageGraph
-    from shoal.transport.messages import MessageTables
+    from shoal.collectives import MessageGraph
+    from shoal.transport import MessageTables
 
 MOST_PEAKS: Final = 32
 """Longest waits that are remembered of a kind of operation; old ones are merged."""

@@ -46,12 +46,21 @@ from shoal.compiled.libc import (
     recvmsg,
     sendmsg,
 )
-from shoal.transport.budget import adapt_budget
-from shoal.transport.receiving import on_datagrams
-from shoal.transport.sending import LARGEST_BATCH, PIECE, PIECES, TRANSMIT, keep_batch, next_batch
-from shoal.transport.tables import Counter, Row, State
-from shoal.transport.timers import on_timer
-from shoal.transport.wire import LARGEST_DATAGRAM
+from shoal.transport import (
+    LARGEST_BATCH,
+    LARGEST_DATAGRAM,
+    PIECE,
+    PIECES,
+    TRANSMIT,
+    Counter,
+    Row,
+    State,
+    adapt_budget,
+    keep_batch,
+    next_batch,
+    on_datagrams,
+    on_timer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,13 +26,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.arguments import whole_number
-from shoal.collectives.graphs import ALGORITHMS, AUTO
+from shoal.collectives import ALGORITHMS, AUTO
 from shoal.errors import UsageError
 from shoal.quantities import parse_rate
-from shoal.transport.endpoint import TransportConfig
-from shoal.transport.forms import WIRE_TYPES
-from shoal.transport.holes import POLICIES
-from shoal.transport.wire import segment_bytes_for
+from shoal.transport import POLICIES, WIRE_TYPES, TransportConfig, segment_bytes_for
 from shoal.wire.group import EXACT, SumOptions
 from shoal.wire.paths import Interface, is_wildcard, parse_interfaces
 

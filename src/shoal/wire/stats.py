@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 
-from shoal.transport.tables import CLASSES, RECEIVED_BY_TAG, SENT_BY_TAG, Counter
+from shoal.transport import CLASSES, RECEIVED_BY_TAG, SENT_BY_TAG, Counter
 
 if TYPE_CHECKING:
-    from shoal.transport.tables import State
+    from shoal.transport import State
     from shoal.wire.operation_log import LogEntries, OperationTally, Peaks
 
 Snapshot = TypeVar("Snapshot")

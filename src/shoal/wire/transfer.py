@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from shoal.errors import ShoalError
-    from shoal.transport.endpoint import Endpoint
-    from shoal.transport.messages import MessageTables
+    from shoal.transport import Endpoint, MessageTables
     from shoal.wire.operation_log import SumAccount
     from shoal.wire.stats import TransportStats
 

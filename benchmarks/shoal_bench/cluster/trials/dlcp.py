@@ -19,7 +19,7 @@ from shoal_bench.peers.ours import Shoal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario import ClusterSpec
     from shoal_bench.cluster.trials.work import Work
 
 LOSS_BOUND: Final = 0.1

@@ -8,11 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.network.shaper import HOST_QUEUE_BYTES
-from shoal.scenario.cluster_spec import ClusterSpec, Flow
-from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
-from shoal.switching.tables import QUEUES
-from shoal.switching.topology import Materials, host_names, join, star
+from shoal.lab import HOST_QUEUE_BYTES
+from shoal.scenario import ClusterSpec, Flow
+from shoal.switching import (
+    CLASS_SELECTORS,
+    DSCPS,
+    QUEUES,
+    Link,
+    Materials,
+    Port,
+    Profile,
+    Queue,
+    host_names,
+    join,
+    star,
+)
 from shoal_bench.cluster.scenarios import DELAY_S, LEAVES, SHALLOW_BYTES, SPINES
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.switching.tables import COLORS, QUEUES, Count
+from shoal.switching import COLORS, QUEUES, Count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.wire.stats import TransportStats
+    from shoal.wire import TransportStats
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):

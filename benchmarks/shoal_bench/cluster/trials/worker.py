@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.session.session import current_session
+from shoal.session import current_session
 from shoal.workloads import load_dataset
 from shoal_bench.cluster.task import vector_of
 from shoal_bench.cluster.trials.traffic import Sent, sent_of

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 from msgspec.structs import replace
 
-from shoal.control import ControlClient, ControlProcess
-from shoal.control.last_worker import wait_until_deserted
-from shoal.control.rendezvous import job_key, meeting_place
-from shoal.control.service import usual_liveness_timeout_s
+from shoal.control import (
+    ControlClient,
+    ControlProcess,
+    job_key,
+    meeting_place,
+    usual_liveness_timeout_s,
+    wait_until_deserted,
+)
 from shoal.errors import MismatchError, ResourceError
 from shoal.groups import GeneratorConfig
 from shoal.launch import read_launch
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from shoal.control import Assigned
-    from shoal.session.numpy_communicator import NumpyCommunicator
+    from shoal.session import NumpyCommunicator
 
 _SESSION: Final = "groups"
 _LONGEST: Final = 1024

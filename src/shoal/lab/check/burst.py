@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from shoal.switching.settings import Port, Profile, Queue
+    from shoal.switching import Port, Profile, Queue
 
 _AVERAGE_ONE: Final = 1 << 16
 

@@ -50,14 +50,12 @@ from shoal.lab.check.ways import (
     ways_over_all,
 )
 from shoal.lab.lab import Lab
-from shoal.switching.settings import set_rate
-from shoal.switching.tables import Count
-from shoal.switching.topology import down_cables
+from shoal.switching import Count, down_cables, set_rate
 
 if TYPE_CHECKING:
     from shoal.lab.network.fabric import Fabric
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.switching.tables import State
+    from shoal.scenario import ClusterSpec
+    from shoal.switching import State
 
 Tell = Callable[[str], None]
 

@@ -26,12 +26,10 @@ from shoal.lab.check.probes import (
 )
 from shoal.lab.check.ways import delay_over_any_path_s
 from shoal.lab.network.fabric import Fabric
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Cable
+from shoal.switching import Cable, Link, Port
 
 if TYPE_CHECKING:
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Topology
+    from shoal.switching import State, Topology
 
 FIRST_RUNG: Final = 20_000.0
 """Packets per second that the search begins with."""

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.lab.network.shaper import FRAME_BYTES
 
 if TYPE_CHECKING:
-    from shoal.switching.settings import Link
-    from shoal.switching.topology import Topology
+    from shoal.switching import Link, Topology
 
 TAIL: Final = 0.001
 """Share of the outcomes that lie outside of an interval: 99.9 % are inside."""

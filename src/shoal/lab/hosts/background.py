@@ -21,7 +21,7 @@ from shoal.lab.network.namespaces import inside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.scenario.cluster_spec import Flow
+    from shoal.scenario import Flow
 
 UDP_HEADERS_BYTES: Final = 28
 """Bytes of the headers of IPv4 and UDP."""

@@ -32,10 +32,15 @@ from shoal.lab.network.namespaces import Namespace, inside, obstacle
 from shoal.lab.network.promptness import be_prompt
 from shoal.lab.network.shaper import HOST_QUEUE_BYTES, pace_lines, shape_lines
 from shoal.lab.network.switch_loop import forward, new_cables
-from shoal.switching.routes import set_routes
-from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import USUAL_PACKETS, make_state
+from shoal.switching import (
+    CLASS_SELECTORS,
+    PICOSECONDS,
+    USUAL_PACKETS,
+    make_state,
+    set_link,
+    set_port,
+    set_routes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -43,9 +48,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.switching.settings import Link, Port
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Topology
+    from shoal.switching import Link, Port, State, Topology
 
 COMMANDS: Final = ("ip", "tc")
 """What must be installed."""

@@ -11,7 +11,7 @@ from typing import Final
 from numpy import uint32, uint64
 
 from shoal.compiled import U1, compiled, rows_at
-from shoal.switching.random_bits import mixed
+from shoal.switching import mixed
 
 ETHERNET_BYTES: Final = 14
 _IPV4, _IPV6 = 0x0800, 0x86DD

@@ -37,15 +37,14 @@ from shoal.lab.network.segments import (
     cut,
     segments_in,
 )
-from shoal.switching.network import advance, free_row, inject, next_event, take_row
-from shoal.switching.tables import MARKED_ECN
+from shoal.switching import MARKED_ECN, advance, free_row, inject, next_event, take_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 BATCH: Final = 64
 """Frames read by one call, and packets written by one."""

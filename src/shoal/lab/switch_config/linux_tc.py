@@ -17,14 +17,13 @@ from shoal.lab.switch_config.thresholds import (
     queues_of,
     threshold_of,
 )
-from shoal.switching.settings import SLOWEST_RATE
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES, SLOWEST_RATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shoal.lab.switch_config.settings import SwitchSettings
-    from shoal.switching.settings import Port
+    from shoal.switching import Port
 
 LARGEST_LIMIT: Final = (1 << 32) - 1
 """Bytes; the field has 32 bits."""

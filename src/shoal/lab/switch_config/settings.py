@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
-from shoal.switching.settings import DSCPS
-from shoal.switching.tables import QUEUES
+from shoal.switching import DSCPS, QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shoal.switching.settings import Port
+    from shoal.switching import Port
 
 _PORT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:/-]{0,63}")
 

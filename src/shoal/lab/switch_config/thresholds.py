@@ -11,13 +11,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shoal.lab.switch_config.settings import Notes, SwitchSettings
-    from shoal.switching.settings import Port, Profile, Queue
+    from shoal.switching import Port, Profile, Queue
 
 
 @dataclass(frozen=True, slots=True)

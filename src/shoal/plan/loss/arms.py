@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from shoal.carriers.transports import ALL_LAYERS, BACK, FRONT
+from shoal.carriers import ALL_LAYERS, BACK, FRONT
 from shoal.errors import UsageError
-from shoal.transport.tags import IMPORTANCE, LARGE, NONE, SMALL
+from shoal.transport import IMPORTANCE, LARGE, NONE, SMALL
 
 ABLATIONS: Final = {
     "none": (),

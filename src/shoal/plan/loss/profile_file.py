@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.files import read_json, write_whole
-from shoal.jobs.result import Environment
+from shoal.jobs import Environment, read_json, write_whole
 from shoal.plan.loss.arms import Arm
 
 if TYPE_CHECKING:

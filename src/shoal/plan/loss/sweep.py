@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shoal.carriers.transports import ALL_LAYERS
-from shoal.jobs.run import Progress, run_spec
-from shoal.jobs.spec import RunSpec
-from shoal.jobs.training import BYTES_DUE, BYTES_LOST
+from shoal.carriers import ALL_LAYERS
+from shoal.jobs import BYTES_DUE, BYTES_LOST, Progress, RunSpec, run_spec
 from shoal.plan.loss.profile_file import LossProfile, LossRun
 
 _DIGITS = 6
 """The digits after the point that are kept of a metric."""
 
 if TYPE_CHECKING:
-    from shoal.jobs.pool import WorkerPool
+    from shoal.jobs import WorkerPool
     from shoal.plan.loss.arms import Arm
     from shoal.plan.loss.profile_file import LossJob
     from shoal.workloads import Dataset

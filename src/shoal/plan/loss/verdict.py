@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.errors import UsageError
 from shoal.plan.loss.arms import LOSSLESS, Arm
 from shoal.plan.loss.curves import part_of_the_way, rounds_to, smoothed
-from shoal.transport.holes import POLICIES
+from shoal.transport import POLICIES
 
 if TYPE_CHECKING:
     from shoal.plan.loss.profile_file import LossProfile, LossRun

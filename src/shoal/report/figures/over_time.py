@@ -19,7 +19,7 @@ from shoal.report.figures.figure import (
 )
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import CurvePoint
+    from shoal.jobs import CurvePoint
     from shoal.report.palette import Style, Styles
     from shoal.report.scenario import Entry, Scenario
     from shoal.report.wording import Metric

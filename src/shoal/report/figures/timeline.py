@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from shoal.jobs.waiting import find_awaited, find_synchronizations, split_waiting
+from shoal.jobs import find_awaited, find_synchronizations, split_waiting
 from shoal.report.figures.figure import Figure, Trace, axis, row_layout
 from shoal.report.figures.time_shares import KIND_LEGEND
 from shoal.report.wording import how_slow, listed, number
@@ -19,7 +19,7 @@ from shoal.trace import Span, SpanKind
 from shoal.units import ns_to_ms, ns_to_seconds
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
 
 MAX_SPANS = 640
 """Spans drawn per run: about as many as there is room for side by side."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from shoal.scenario.training_spec import SHOAL
+from shoal.scenario import SHOAL
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
-from shoal.transport.wire import segment_bytes_for
+from shoal.transport import segment_bytes_for
 
 MTU: Final = 1_500
 """Bytes of packets without Ethernet's header: the only size that is calibrated."""

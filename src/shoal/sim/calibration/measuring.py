@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shoal.scenario.training_spec import SHOAL
+from shoal.scenario import SHOAL
 from shoal.sim.calibration.carriers import FRAME_BYTES, SEGMENT_BYTES, Carrier
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sim.transports.settings import Transport
-from shoal.switching.settings import Link, Port
-from shoal.switching.tables import NEVER, PICOSECONDS
-from shoal.switching.topology import Materials, Topology, host_names, star
-from shoal.transport.endpoint import TransportConfig
-from shoal.transport.tags import UNIMPORTANT_SHARE
+from shoal.switching import NEVER, PICOSECONDS, Link, Materials, Port, Topology, host_names, star
+from shoal.transport import UNIMPORTANT_SHARE, TransportConfig
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,8 +16,7 @@ from shoal.errors import UsageError
 from shoal.sim.calibration.carriers import FRAME_BYTES
 from shoal.sim.calibration.ways import WayTable
 from shoal.sim.flow.network import FlowNetwork
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import down_cables
+from shoal.switching import PICOSECONDS, down_cables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from shoal.sim.calibration.table import Table
     from shoal.sim.calibration.ways import Ways
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 _PEERS: Final = 8
 """The number of peers that stand for all the others of a member of a direct sum: it has a flow to

@@ -13,16 +13,14 @@ import numpy as np
 
 from shoal.sim.calibration.carriers import FRAME_BYTES
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.port import transmission_time
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import down_cables
+from shoal.switching import PICOSECONDS, down_cables, transmission_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 _LOSS_UNIT: Final = 1e-15
 """Losses add up as logarithms of what arrives, in whole numbers of this."""

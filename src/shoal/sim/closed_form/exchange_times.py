@@ -15,16 +15,14 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.routes import Detours
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import down_cables
+from shoal.switching import PICOSECONDS, Detours, down_cables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 _BITS: Final = 8
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shoal.sim.closed_form.exchange_times import ExchangeTimes
     from shoal.sim.training.model import ModelSize
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 
 _MORE: Final = 1 + 1e-12

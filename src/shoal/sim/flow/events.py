@@ -14,8 +14,7 @@ import numpy as np
 from shoal.compiled import compiled, inlined
 from shoal.sim.flow.sharing import share_out
 from shoal.sim.flow.tables import COMING, FLOWING, FREE, state_at, ways_at
-from shoal.switching.random_bits import mixed
-from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching import NEVER, PICOSECONDS, mixed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

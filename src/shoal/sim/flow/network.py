@@ -28,16 +28,14 @@ from shoal.sim.flow.tables import (
 )
 from shoal.sim.network import FEWER, TCP_HEADERS, first_key
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.routes import Detours, check_paths
-from shoal.switching.tables import NEVER, PICOSECONDS
-from shoal.switching.topology import down_cables
+from shoal.switching import NEVER, PICOSECONDS, Detours, check_paths, down_cables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 FLOWS = 1 << 12
 """The number of flows that there is room for at first."""

@@ -17,17 +17,14 @@ from shoal.sim.packet.changes import changed_window
 from shoal.sim.packet.sources import arm, new_flows, run
 from shoal.sim.packet.tables import LEAST_BYTES, Problem, Window, new_window
 from shoal.sim.packet.window import inject
-from shoal.switching.network import free_row, take_row
-from shoal.switching.tables import NEVER, QUEUES, Count
-from shoal.switching.topology import USUAL_PACKETS, make_state
+from shoal.switching import NEVER, QUEUES, USUAL_PACKETS, Count, free_row, make_state, take_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Topology
+    from shoal.switching import State, Topology
 
 DROPPED: Final = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED]
 GONE: Final = [*DROPPED, Count.LOST]

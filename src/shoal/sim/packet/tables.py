@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.switching.port import transmission_time
-from shoal.switching.tables import NEVER
+from shoal.switching import NEVER, transmission_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 LEAST_BYTES: Final = 64
 """The size of the smallest packet, in bytes, unless it is said otherwise: the smallest Ethernet

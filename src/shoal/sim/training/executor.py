@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process, Signal
-    from shoal.strategies import AbstractCourse, AbstractDefinition
-    from shoal.strategies.acts import Act, Acts
+    from shoal.strategies import AbstractCourse, AbstractDefinition, Act, Acts
 
 
 class AbstractExecutor(AbstractSimulatedStrategy):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shoal.collectives.hierarchical import hierarchical_all_reduce
+from shoal.collectives import hierarchical_all_reduce
 
 ONE_WAY_DELAYS = 4
 """The stages: to the host's owners, between hosts, back between hosts, within the host again."""

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from shoal.collectives.sharding import split_evenly
+from shoal.collectives import split_evenly
 from shoal.errors import UsageError
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.transports.contributions import Contribution
 from shoal.sim.virtual_time import Signal
-from shoal.transport.holes import check_messages
-from shoal.transport.tags import layer_class
+from shoal.transport import check_messages, layer_class
 
 if TYPE_CHECKING:
     from shoal.sim.training.world import World

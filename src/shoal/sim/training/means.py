@@ -15,7 +15,7 @@ from shoal.sim.training.executor import AbstractExecutor, following
 from shoal.sim.training.facts import Facts
 from shoal.sim.training.world import Meeting, Times
 from shoal.sim.virtual_time import Signal
-from shoal.strategies.acts import (
+from shoal.strategies import (
     Act,
     Acts,
     AskGroup,

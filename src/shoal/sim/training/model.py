@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from shoal.collectives.buckets import Bucket, layout_buckets
+from shoal.collectives import Bucket, layout_buckets
 from shoal.errors import UsageError
-from shoal.transport.tags import layer_class
+from shoal.transport import layer_class
 
 ELEMENT_BYTES = 4
 

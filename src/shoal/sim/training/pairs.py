@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.virtual_time import Signal
-from shoal.strategies.acts import (
+from shoal.strategies import (
     Act,
     Acts,
     AnswerPairs,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from shoal.switching.tables import NEVER
+from shoal.switching import NEVER
 
 
 @final

@@ -16,8 +16,9 @@ import torch
 from shoal.memory import check_room
 from shoal.sim.training.learning import AbstractLearner, CurvePoint
 from shoal.sim.training.model import Layer, ModelSize
-from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
+from shoal.transport import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
 from shoal.workloads import (
+    averaged_state,
     batches,
     evaluate,
     loss_of,
@@ -26,7 +27,6 @@ from shoal.workloads import (
     meets,
     model_elements,
 )
-from shoal.workloads.means import averaged_state
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import ResourceError, UsageError
-from shoal.scenario.training_spec import SHOAL, StrategySpec
+from shoal.scenario import SHOAL, StrategySpec
 from shoal.sim.closed_form.prediction import predict
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.happenings import check_ways, processes, slower_hosts
@@ -37,15 +37,11 @@ from shoal.sim.transports.counting_network import CountingNetwork
 from shoal.sim.transports.endpoints import check_endpoints
 from shoal.sim.virtual_time import VirtualTime, check_countable
 from shoal.strategies import check_pulls
-from shoal.switching.tables import PICOSECONDS
-from shoal.transport.forms import FLOAT32, sum_form
-from shoal.transport.graph_tables import PIECE_BYTES
-from shoal.transport.holes import POLICIES, ZERO
-from shoal.transport.messages import MOST_MESSAGES
+from shoal.switching import PICOSECONDS
+from shoal.transport import FLOAT32, MOST_MESSAGES, PIECE_BYTES, POLICIES, ZERO, sum_form
 
 if TYPE_CHECKING:
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, TrainingSpec
+    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
     from shoal.sim.network import Network
     from shoal.sim.training.strategy import AbstractSimulatedStrategy
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from shoal.collectives.graphs import ALGORITHMS
+from shoal.collectives import ALGORITHMS
 from shoal.errors import UsageError
 from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.training.hierarchy import check_hosts
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.summing import Summand
 from shoal.sim.virtual_time import Signal
-from shoal.strategies.acts import Act, Acts, Adopt, SumGradients, Summed, Update
+from shoal.strategies import Act, Acts, Adopt, SumGradients, Summed, Update
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

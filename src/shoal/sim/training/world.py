@@ -17,8 +17,7 @@ from shoal.sim.training.progress import Progress
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
-from shoal.transport.forms import FLOAT32, widening
-from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
+from shoal.transport import DIVIDE_BY_COUNT, FLOAT32, ZERO, widening
 
 if TYPE_CHECKING:
     from shoal.sim.compute_times import ComputeTimes

@@ -28,25 +28,32 @@ from shoal.sim.transports.endpoints import check_endpoints, new_endpoint_state, 
 from shoal.sim.transports.standstill import SLICE, Standstill
 from shoal.sim.transports.transfer_tables import Flows, transfer_tables
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.settings import CLASS_SELECTORS
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import USUAL_PACKETS, down_cables, make_state
-from shoal.transport.bitmap import flags_at
-from shoal.transport.endpoint import Endpoint, TransportConfig
-from shoal.transport.forms import ABSENT, FLOAT32, WIRE_BYTES
-from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
-from shoal.transport.holes import ERROR_FEEDBACK, ZERO
-from shoal.transport.tables import Counter
-from shoal.transport.tags import ImportanceTagger, tag_these
-from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
+from shoal.switching import CLASS_SELECTORS, PICOSECONDS, USUAL_PACKETS, down_cables, make_state
+from shoal.transport import (
+    ABSENT,
+    ERROR_FEEDBACK,
+    FEEDBACK_BYTES,
+    FLOAT32,
+    HEADER_BYTES,
+    WIRE_BYTES,
+    ZERO,
+    Counter,
+    Endpoint,
+    GraphOptions,
+    ImportanceTagger,
+    TransportConfig,
+    flags_at,
+    piece_length,
+    tables_of,
+    tag_these,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.packet.simulation import Flow
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Cable, Topology
-    from shoal.transport.messages import MessageTables
+    from shoal.switching import Cable, State, Topology
+    from shoal.transport import MessageTables
 
 ELEMENT_BYTES: Final = WIRE_BYTES[ABSENT]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.transport.holes import ZERO
+from shoal.transport import ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -14,21 +14,25 @@ import numpy as np
 from shoal.compiled import I4, I8, U8, Zeros, grid_at, inlined, rows_at, rows_of_zeros
 from shoal.memory import check_room
 from shoal.sim.network import FEWER
-from shoal.switching.tables import NEVER
-from shoal.transport import replay
-from shoal.transport.sending import LARGEST_BATCH, PIECE, PIECES, TRANSMIT
-from shoal.transport.tables import (
+from shoal.switching import NEVER
+from shoal.transport import (
     BITMAP_WORDS,
     CONTROL,
     CORE,
     COUNTERS,
+    FEEDBACK_BYTES,
+    HEADER_BYTES,
     KEY,
+    LARGEST_BATCH,
     OPERATION,
     PEER,
+    PIECE,
+    PIECES,
+    TRANSMIT,
     State,
     new_state,
+    replay,
 )
-from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

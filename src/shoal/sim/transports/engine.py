@@ -17,16 +17,14 @@ from shoal.sim.packet.calendar import push
 from shoal.sim.packet.window import FULL, NOBODY, NONE, inject, next_due
 from shoal.sim.transports import connections, controls, probing, receiving, round_trips, senders
 from shoal.sim.transports.tables import Mode
-from shoal.switching.network import free_row
-from shoal.switching.random_bits import mixed
-from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching import NEVER, PICOSECONDS, free_row, mixed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.packet.tables import Window
     from shoal.sim.transports.tables import Ends, Row
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 FREE, COMING = int(Mode.FREE), int(Mode.COMING)
 LOCAL, OPEN = int(Mode.LOCAL), int(Mode.OPEN)

@@ -25,9 +25,16 @@ from shoal.sim.transports.settings import Transport, write_rules
 from shoal.sim.transports.standstill import SLICE, Standstill
 from shoal.sim.transports.tables import CONNECTION, SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.port import transmission_time
-from shoal.switching.tables import PICOSECONDS, Count, packet_bytes, with_packets
-from shoal.switching.topology import USUAL_PACKETS, down_cables, make_state
+from shoal.switching import (
+    PICOSECONDS,
+    USUAL_PACKETS,
+    Count,
+    down_cables,
+    make_state,
+    packet_bytes,
+    transmission_time,
+    with_packets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -35,8 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.packet.simulation import Flow
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, State, Topology
 
 _FLOWS: Final = 1 << 8
 """The number of flows that there is room for at first."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.compiled import inlined
 from shoal.sim.transports import scoreboard
 from shoal.sim.transports.tables import Mode
-from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

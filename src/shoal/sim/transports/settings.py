@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.errors import UsageError
 from shoal.sim.packet.tables import LEAST_BYTES
 from shoal.sim.transports.controls import ALL_CONTROLS, ECN_CAPABLE, LOSSLESS, PFABRIC
-from shoal.switching.settings import picoseconds
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES, picoseconds
 
 if TYPE_CHECKING:
     from shoal.sim.transports.tables import Row

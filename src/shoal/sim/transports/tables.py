@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.memory import check_room
 from shoal.sim.network import FEWER
-from shoal.switching.tables import NEVER, PACKET
+from shoal.switching import NEVER, PACKET
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from shoal.compiled import Arena
-from shoal.transport.forms import ABSENT
-from shoal.transport.graph_tables import piece_length
-from shoal.transport.messages import (
+from shoal.transport import (
+    ABSENT,
     MOST_MESSAGES,
     RECEIVING,
     SENDING,
+    WRITE,
     MessageTables,
     check_number,
+    piece_length,
 )
-from shoal.transport.tables import WRITE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.transport.endpoint import TransportConfig
+    from shoal.transport import TransportConfig
 
 
 @dataclass(frozen=True, slots=True)

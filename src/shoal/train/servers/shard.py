@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.carriers.host_copy import HOST
-from shoal.collectives.sharding import pieces_within, split_evenly
+from shoal.carriers import HOST
+from shoal.collectives import pieces_within, split_evenly
 from shoal.errors import UsageError
 from shoal.train.servers.hyperparameters import Hyperparameters, rebuild_optimizer
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.compiled import inlined
 from shoal.sim.transports.controls import hystart
 from shoal.sim.transports.controls.newreno import SMALLEST_THRESHOLD, slow_start
-from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
     from shoal.sim.transports.tables import Row

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.compiled import inlined
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES
 
 STEP: Final = 4.0
 """The factor by which each rank spans more than the one before."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.wire.stats import PeerStats, TransportStats
+    from shoal.wire import PeerStats, TransportStats
 
 STANDS_OUT: Final = 3.0
 """Times the median of all peers, from which on one of them is remarkable."""
