@@ -26,6 +26,7 @@ from shoal.carriers import DEFAULT_HOLES, LossOptions, TorchCommunicator, check_
 from shoal.control import ControlClient, ControlProcess, agree, wait_until_deserted
 from shoal.errors import ShoalError, UsageError, WorkerLost
 from shoal.launch import read_launch, read_master
+from shoal.membership import View
 from shoal.session.endings import Endings
 from shoal.session.joining import (
     find_control,
@@ -109,6 +110,11 @@ class Session:
     def workers_per_host(self) -> int:
         """Workers on each host, as rank 0's launcher says; some hosts may hold others."""
         return self._launch.workers_per_host
+
+    @property
+    def view(self) -> View:
+        """The workers of the job, filled into hosts as rank 0's launcher says."""
+        return View.first(self.world_size, self.workers_per_host)
 
     def pretend_hosts(self, workers_per_host: int | None) -> None:
         """Treat the workers as if so many shared a host; None for what the launcher said."""

@@ -53,11 +53,11 @@ class ChangedStatistics:
         for index, part in zip(members, parts, strict=True):
             self._views[index] = part.view(self.tensors[index].shape)
 
-    def contribute(self, world_size: int) -> None:
-        """Write this worker's part of the means over `world_size`, and which it has changed."""
+    def contribute(self, workers: int) -> None:
+        """Write this worker's part of the means over `workers`, and which it has changed."""
         self._known.bring_back()
         for index, tensor in enumerate(self.tensors):
-            torch.div(tensor, world_size, out=self._views[index])
+            torch.div(tensor, workers, out=self._views[index])
             self._counts[index] = (tensor != self._before[index]).any()
 
     def contribute_nothing(self) -> None:

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-7
 
 
-def average_model(flat: FlatParameters, communicator: Communicator) -> float:
+def average_model(flat: FlatParameters, communicator: Communicator, workers: int) -> float:
     """Replace every worker's model by the mean of all; return the consensus distance before.
 
-    Collective: every worker calls it.
+    Collective: all `workers` call it.
     """
     squared = torch.zeros(1, dtype=torch.float64, device=HOST)
     with torch.no_grad():
         for buffer in flat.buffers:
             mean = buffer.clone()
             communicator.all_reduce(mean, exact_from=0).wait()
-            mean.div_(communicator.world_size)
+            mean.div_(workers)
             apart = buffer.double() - mean.double()
             apart.masked_fill_(buffer == mean, 0)  # of two infinities there is no difference
             squared += apart.square().sum().cpu()
             buffer.copy_(mean)
     communicator.all_reduce(squared, exact_from=0).wait()
-    distance = float((squared / communicator.world_size).sqrt())
+    distance = float((squared / workers).sqrt())
     values = torch.cat([buffer.flatten().double() for buffer in flat.buffers])
     length = float(values[values.isfinite()].norm())
     # Equal models differ from their own mean by the rounding of its sum: that is not distance.

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, final
 
-from shoal.membership import View
 from shoal.strategies import Setting
 
 if TYPE_CHECKING:
@@ -31,10 +30,9 @@ class AbstractExecutor(ABC):
 
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
         self.replica = replica
-        communicator = replica.communicator
-        self.view = View.first(communicator.world_size, replica.workers_per_host)
+        self.view = replica.view
         setting = Setting(self.view, replica.seed)
-        self.course = definition.courses(setting)(communicator.rank)
+        self.course = definition.courses(setting)(replica.communicator.rank)
         self._has_finished = False
         self._update: Callable[[], None] = _nothing
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.comm import Communicator, Work
+    from shoal.membership import View
     from shoal.train.replica import Stopwatch
 
 
@@ -55,6 +56,7 @@ class GradientBuckets:
         self,
         model: nn.Module,
         communicator: Communicator,
+        view: View,
         stopwatch: Stopwatch,
         bucket_bytes: int = BUCKET_BYTES,
         noting: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -65,7 +67,7 @@ class GradientBuckets:
             raise UsageError("The model has no parameters that require gradients.")
         if any(p.is_complex() for p in self.parameters):
             raise UsageError("all-reduce averages real gradients only; view_as_real gives those.")
-        self._communicator = communicator
+        self._communicator, self._view = communicator, view
         self._stopwatch, self._noting = stopwatch, noting
         self._frozen = FrozenParameters(model.parameters())
         self.layout = layout_buckets(
@@ -172,7 +174,7 @@ class GradientBuckets:
         assert parameter.grad is not None
         gradient = parameter.grad.detach()  # that of backward(create_graph=True) has a graph
         gradient = gradient.to_dense() if gradient.is_sparse else gradient
-        torch.mul(gradient, 1.0 / self._communicator.world_size, out=view)
+        torch.mul(gradient, 1.0 / len(self._view), out=view)
         parameter.grad = view
 
     def _start_ready(self) -> None:
@@ -240,7 +242,7 @@ class GradientBuckets:
             else:
                 self.views[index].zero_()
         if contributes:
-            self.statistics.contribute(self._communicator.world_size)
+            self.statistics.contribute(len(self._view))
         else:
             self.statistics.contribute_nothing()
         self._contributors.fill_(1.0 if contributes else 0.0)
@@ -265,8 +267,9 @@ class GradientBuckets:
             fresh.insert(0, self.trailer)
         if not fresh:
             return
-        everyone = tuple(range(self._communicator.world_size))
-        span = self._stopwatch.span(SpanKind.EXCHANGE, everyone, "every worker, every step")
+        span = self._stopwatch.span(
+            SpanKind.EXCHANGE, self._view.members, "every worker, every step"
+        )
         with self._noting(), span:
             for number in fresh:
                 self._started[number].wait()
@@ -290,8 +293,8 @@ class GradientBuckets:
     def _read_trailer(self) -> None:
         """Note how sums are to be corrected for workers with nothing to give; take statistics."""
         contributors = float(self._contributors.item())
-        if contributors and contributors != self._communicator.world_size:
-            self._factor = self._communicator.world_size / contributors
+        if contributors and contributors != len(self._view):
+            self._factor = len(self._view) / contributors
         if contributors:
             self.statistics.take(self._factor)
         self._used_anywhere = self._used.tolist() if len(self.ready) < len(self.parameters) else []
@@ -303,7 +306,7 @@ class GradientBuckets:
         """
         if not self._is_passing or is_in_backward():
             return
-        if self._started and self._communicator.world_size > 1:
+        if self._started and len(self._view) > 1:
             raise UsageError(
                 "The last backward pass failed after part of its gradients had gone to the other"
                 " workers, who wait for the rest: restart from a checkpoint."

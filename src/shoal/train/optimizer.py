@@ -117,7 +117,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_can_be_wrapped(optimizer, model)
         session = current_session()
         transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
-        check_strategy(strategy, session.world_size, loss_bound, wire)
+        check_strategy(strategy, len(session.view), loss_bound, wire)
         name = session.next_run_name()
         self._inner = optimizer
         # Lightning's optimizers, which inherit from this class, have a `_strategy` of their own.
@@ -150,7 +150,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 facts=session.facts,
                 session=name,
                 host=session.host,
-                workers_per_host=session.workers_per_host,
+                view=session.view,
                 seed=seed,
                 deadline_s=session.deadline_s,
                 stopwatch=self.stopwatch,
@@ -334,14 +334,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with self._endings.noting():
             self._meet()
             self.flat.take_back()
-            distance = average_model(self.flat, self._communicator)
+            distance = average_model(self.flat, self._communicator, len(self.replica.view))
         self._training.is_averaged = True
         return distance
 
     def _meet(self) -> None:
         """Wait until every worker has come here, however long the slowest still trains."""
         replica, facts = self.replica, self.replica.facts
-        counter, size = f"{replica.session}/averaging", self._communicator.world_size
+        counter, size = f"{replica.session}/averaging", len(replica.view)
         meeting = -(-facts.increment(counter) // size)
         look_at = time.monotonic() + replica.deadline_s
         while facts.value_of(counter) < meeting * size:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, FactStore
     from shoal.groups import GeneratorConfig
+    from shoal.membership import View
     from shoal.train.flat_parameters import FlatParameters
 
 
@@ -138,7 +139,9 @@ class Replica:
     host: int
     """Index of the host this worker runs on."""
 
-    workers_per_host: int
+    view: View
+    """The workers that take part."""
+
     seed: int
     """The same on every worker; it goes to the control plane in 64 bits."""
 

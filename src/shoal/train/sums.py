@@ -45,6 +45,7 @@ class SumsExecutor(AbstractExecutor):
         self._buckets = GradientBuckets(
             replica.model,
             replica.communicator,
+            replica.view,
             replica.stopwatch,
             definition.bucket_bytes,
             replica.noting,

@@ -17,6 +17,7 @@ from torch import nn
 
 from shoal.errors import DeadlineExceeded
 from shoal.groups import GeneratorConfig, GroupGenerator
+from shoal.membership import View
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.replica import Replica, Stopwatch
 
@@ -234,7 +235,7 @@ def replica_of(job: ThreadJob, rank: int, workers_per_host: int = 2) -> Replica:
         facts=communicator,
         session="test",
         host=rank // workers_per_host,
-        workers_per_host=workers_per_host,
+        view=View.first(job.size, workers_per_host),
         seed=job.seed,
         deadline_s=DEADLINE_S,
         stopwatch=Stopwatch(rank),

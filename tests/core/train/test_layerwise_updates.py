@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from shoal.errors import UsageError, WorkerLost  # noqa: E402
+from shoal.membership import View  # noqa: E402
 from shoal.strategies import AllReduce, make_strategy  # noqa: E402
 from shoal.train.flat_parameters import FlatParameters  # noqa: E402
 from shoal.train.replica import Replica, Stopwatch  # noqa: E402
@@ -104,7 +105,7 @@ def bind(
             facts=None,  # type: ignore[arg-type]
             session="test",
             host=0,
-            workers_per_host=2,
+            view=View.first(2),
             seed=0,
             deadline_s=1.0,
             stopwatch=Stopwatch(0),
@@ -231,7 +232,7 @@ def test_a_tensor_of_a_class_of_its_own_is_refused() -> None:
     replica.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     replica.stopwatch, replica.flat = Stopwatch(0), FlatParameters(nn.Linear(1, 1))
     replica.noting = replica.stepping = nullcontext
-    replica.workers_per_host, replica.seed = 1, 0
+    replica.view, replica.seed = View.first(2), 0
     with pytest.raises(UsageError, match=r"weight is a Strange"):
         SumsExecutor(AllReduce(overlap="next-forward"), replica)
 

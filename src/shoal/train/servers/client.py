@@ -58,11 +58,12 @@ class ParameterClient:
         self._layout = layout
         self._server, self._pull_bound = server, pull_bound
         self._request = request
-        own, world_size = communicator.rank, communicator.world_size
-        self._others = [(own + step) % world_size for step in range(1, world_size)]
-        self._pushed = [_shard_of(outbox, layout, owner) for owner in range(world_size)]
-        self._pulled = [_shard_of(inbox, layout, owner) for owner in range(world_size)]
-        self._answers = torch.zeros(world_size, ANSWER_WORDS, dtype=torch.int64, device=HOST)
+        view = server.view
+        own = view.place_of(communicator.rank)
+        self._others = [*view.members[own + 1 :], *view.members[:own]]
+        self._pushed = [_shard_of(outbox, layout, owner) for owner in view.members]
+        self._pulled = [_shard_of(inbox, layout, owner) for owner in view.members]
+        self._answers = torch.zeros(len(view), ANSWER_WORDS, dtype=torch.int64, device=HOST)
         remote = sum(_num_bytes(self._pushed[owner]) for owner in self._others)
         self.bytes_per_exchange = {
             "pushed_bytes": remote + len(self._others) * _num_bytes([request.words]),

@@ -56,6 +56,7 @@ class ServersExecutor(AbstractExecutor):
         channels = Channels(*reserve_channels(communicator))
         self._server = ShardServer(
             communicator,
+            self.view,
             channels,
             ParameterShard(replica.flat.buffers, layout, communicator.rank, replica.optimizer),
             self._rule,
@@ -210,11 +211,11 @@ class ServersExecutor(AbstractExecutor):
 
         Raises `UsageError` for a checkpoint of another number of workers, rank or model.
         """
-        rank, world_size = self.course.rank, len(self.view)
-        if state["world_size"] != world_size:
+        rank, workers = self.course.rank, len(self.view)
+        if state["world_size"] != workers:
             message = (
                 f"The checkpoint's shards are those of {state['world_size']} workers, but there"
-                f" are {world_size}; continue with as many, or drop its 'shoal' entry."
+                f" are {workers}; continue with as many, or drop its 'shoal' entry."
             )
             raise UsageError(message)
         if state["rank"] != rank:
@@ -249,7 +250,7 @@ def _layout(replica: Replica, trained: list[Tensor]) -> ModelLayout:
         sizes=tuple(flat.numel() for flat in replica.flat.buffers),
         trained=tuple(TrainedSpan(*replica.flat.place_of(p), groups[id(p)]) for p in trained),
         averaged=replica.flat.statistics,
-        num_shards=replica.communicator.world_size,
+        num_shards=len(replica.view),
     )
 
 

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, Work
     from shoal.groups import UpdateRule
+    from shoal.membership import View
     from shoal.train.servers.hyperparameters import ParamGroups
     from shoal.train.servers.shard import ParameterShard
 
 
-def options_for(rule: UpdateRule, groups: ParamGroups, world_size: int) -> ParamGroups:
+def options_for(rule: UpdateRule, groups: ParamGroups, workers: int) -> ParamGroups:
     """Return the options that an update uses, from those of the user's optimizer."""
-    updates = rule.rate_divisor(world_size)
+    updates = rule.rate_divisor(workers)
     return groups if updates == 1 else spread_over(groups, updates)
 
 
@@ -72,6 +73,7 @@ class ShardServer:
     def __init__(
         self,
         communicator: Communicator,
+        view: View,
         channels: Channels,
         shard: ParameterShard,
         rule: UpdateRule,
@@ -89,11 +91,11 @@ class ShardServer:
         self._shard = shard
         self._request = request
         self._deadline_s, self._pull_bound = deadline_s, pull_bound
-        workers = range(communicator.world_size)
-        self._decisions = Shard(workers, rule)
+        self.view = view
+        self._decisions = Shard(view.members, rule)
         self._seats = {
             rank: _Seat(_empty_like(shard.weights), _empty_like(shard.weights))
-            for rank in workers
+            for rank in view.members
             if rank != self._own
         }
         self._pushes: dict[int, _Push] = {}
