@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 from worker_processes import run_script
 
 from started_ranks import printed_by_ranks
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -230,8 +232,13 @@ def printed(run_workers: RunWorkers) -> Printed:
     return run
 
 
-@pytest.mark.parametrize("sync", ["ds-sync", "local-sgd", "ripples-static"])
-@pytest.mark.parametrize("over", ["gloo", "shoal"])
+@pytest.mark.parametrize(
+    ("over", "sync"),
+    seldom(
+        itertools.product(("gloo", "shoal"), ("ds-sync", "local-sgd", "ripples-static")),
+        often=[("gloo", "ds-sync"), ("shoal", "local-sgd")],
+    ),
+)
 def test_from_an_earlier_state_the_same_steps_come_to_the_same(
     printed: Printed, sync: str, over: str
 ) -> None:
@@ -267,7 +274,9 @@ def test_lists_roots_and_peers_that_do_not_fit_the_group_are_refused(printed: Pr
     assert printed(WRONG_LISTS, 2) == [[], []]
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "ds-sync", "local-sgd"])
+@pytest.mark.parametrize(
+    "sync", seldom(["all-reduce", "ds-sync", "local-sgd"], often=["all-reduce", "ds-sync"])
+)
 def test_a_buffer_that_forward_assigns_anew_is_averaged_like_others(
     printed: Printed, sync: str
 ) -> None:

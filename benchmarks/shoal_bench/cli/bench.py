@@ -10,7 +10,7 @@ import typer
 
 from shoal.cli.parts_progress import PartsProgress
 from shoal.errors import ShoalError, UsageError
-from shoal.report.terminal_table import output_console
+from shoal.report.console import output_console
 
 if TYPE_CHECKING:
     from shoal_bench.bench_file import BenchFile

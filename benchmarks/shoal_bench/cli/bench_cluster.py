@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shoal.cli.parts_progress import PartsProgress
 from shoal.errors import ResourceError, UsageError
-from shoal.report.terminal_table import output_console
+from shoal.report.console import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -13,7 +13,8 @@ from shoal.cli.options import require_writable
 from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
-from shoal.report.terminal_table import TERMINAL_WIDTH, output_console
+from shoal.report.console import output_console
+from shoal.report.terminal_table import TERMINAL_WIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -23,7 +23,7 @@ from shoal.cli.options import (
     require_writable,
 )
 from shoal.errors import DataError
-from shoal.report.terminal_table import output_console
+from shoal.report.console import output_console
 from shoal.strategies import STRATEGIES
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from shoal.cli.options import require_positive, require_writable
 from shoal.doctor import Finding, Verdict, is_anything_wrong
 from shoal.errors import ShoalError, UsageError
 from shoal.jobs.files import indented_json, write_whole
-from shoal.report.terminal_table import output_console
+from shoal.report.console import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from shoal.cli.doctor import SOMETHING_IS_WRONG
 from shoal.cli.options import require_writable
 from shoal.errors import UsageError
 from shoal.jobs.files import indented_json, write_whole
-from shoal.report.terminal_table import output_console
+from shoal.report.console import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

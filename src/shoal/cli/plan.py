@@ -21,7 +21,7 @@ from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
 from shoal.quantities import duration_text
-from shoal.report.terminal_table import output_console
+from shoal.report.console import output_console
 from shoal.scenario.spec_file import read_scenario
 
 if TYPE_CHECKING:

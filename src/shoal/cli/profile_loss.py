@@ -14,7 +14,7 @@ from shoal.cli.options import require_finite, require_positive, require_writable
 from shoal.cli.parts_progress import PartsProgress
 from shoal.cli.train import DatasetOption, ModelOption  # noqa: TC001 - typer reads them
 from shoal.errors import UsageError
-from shoal.report.terminal_table import output_console
+from shoal.report.console import output_console
 
 if TYPE_CHECKING:
     from shoal.jobs.run import Progress

@@ -30,7 +30,7 @@ from shoal.errors import UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.jobs.files import indented_json, write_whole
 from shoal.jobs.result import Environment
-from shoal.report.terminal_table import output_console
+from shoal.report.console import output_console
 from shoal.scenario.spec_file import parse_scenario, read_text
 from shoal.sim.training.outcome import Outcome
 from shoal.sweeps import Run

@@ -19,7 +19,7 @@ from shoal.cli.options import (
     require_positive,
     require_writable,
 )
-from shoal.report.terminal_table import output_console
+from shoal.report.console import output_console
 from shoal.scenario.slowness import slow_words
 from shoal.strategies import STRATEGIES
 
