@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from forked_process import printed_by_forks
 from worker_processes import run_script
 
-from started_ranks import printed_by_ranks
 from thoroughness import seldom
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def test_a_backward_pass_that_raised_is_forgotten_with_its_gradients(printed: Pr
 
 
 def test_a_forked_process_that_ends_takes_nothing_of_its_parent_s_apart() -> None:
-    assert printed_by_ranks(FORK, 2) == [0, 7]
+    assert printed_by_forks(FORK, 2) == [0, 7]
 
 
 def test_groups_of_a_second_generator_are_not_taken_for_the_first_one_s(printed: Printed) -> None:

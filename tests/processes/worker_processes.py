@@ -41,6 +41,9 @@ context.set_forkserver_preload(
         "torch._dynamo",
         "shoal.train.optimizer",
         "forked_control",
+        "shoal.cli.doctor",
+        "shoal.doctor.listener",
+        "shoal.doctor.pair",
         fork_server.TRANSPORT_CODE,
         fork_server.READY,
     ]
