@@ -252,8 +252,8 @@ SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
         often=[
             ("local-sgd", "gloo", None),
             ("ds-sync", "shoal", "float16"),
-            ("ripples-static", "shoal", None),
-            ("ripples", "gloo", None),
+            ("ripples-static", "gloo", None),
+            ("ripples", "shoal", None),
         ],
     ),
 )

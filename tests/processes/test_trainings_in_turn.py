@@ -54,7 +54,7 @@ def train_in_turn(transport: str) -> list[float]:
     return sums
 
 
-@pytest.mark.parametrize("transport", ["shoal", "gloo"])
+@pytest.mark.parametrize("transport", seldom(["shoal", "gloo"], often=["shoal"]))
 def test_a_seventh_run_may_have_requests_of_another_size(
     run_workers: RunWorkers, transport: str
 ) -> None:
