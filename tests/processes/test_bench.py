@@ -261,7 +261,7 @@ def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:
     )
     try:
         # launcher, fork server, resource tracker and its workers
-        wait_until(lambda: len(processes_of(process.pid)) >= 5, "the workers")
+        wait_until(lambda: len(processes_of(process.pid)) >= 5, "the workers", deadline_s=50)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     finally:
