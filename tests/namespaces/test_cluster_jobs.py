@@ -106,7 +106,7 @@ def no_process_is_left() -> bool:
     "contender",
     [
         Contender("ddp", DDP()),
-        Contender("ddp-on-shoal", DDP(backend="shoal")),
+        pytest.param(Contender("ddp-on-shoal", DDP(backend="shoal")), marks=pytest.mark.long),
         Contender("ours", Shoal("all-reduce", transport="shoal")),
     ],
     ids=lambda each: each.name,

@@ -74,6 +74,7 @@ def test_what_finds_a_shallow_port_full_is_dropped_the_unimportant_first() -> No
     assert all(each.dropped_early == 0 for each in on.to_hosts if each.is_capable)
 
 
+@pytest.mark.long
 def test_groups_aware_of_racks_put_less_on_the_spines_than_a_ring() -> None:
     chosen = {each.name: each for each in ds_sync.variants(WORK, every=True)}
     through = {}

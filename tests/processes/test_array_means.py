@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from forked_process import printed_by_forks, start
 
 from shoal.adapters.arrays.array_means import _Memory, means_for
 from shoal.errors import UsageError
-from started_ranks import free_port, outcomes, printed_by_ranks, start
+from started_ranks import free_port, outcomes, printed_by_ranks
 
 AVERAGES = """
 import json, os, sys
@@ -144,7 +145,7 @@ print(json.dumps(said))
 
 
 def test_ranks_with_other_options_are_told_which() -> None:
-    for rank, said in enumerate(printed_by_ranks(OPTIONS_DIFFER, 2)):
+    for rank, said in enumerate(printed_by_forks(OPTIONS_DIFFER, 2)):
         mine = ["'float16'", "0.2", "'zero'"] if rank else ["None", "0.1", "'divide-by-count'"]
         for sentence, name, value in zip(said, ("wire", "loss_bound", "holes"), mine, strict=True):
             assert sentence == (

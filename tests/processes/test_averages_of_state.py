@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from thoroughness import seldom
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -89,8 +92,13 @@ def in_one_process(workers: int, inner_name: str, skips: bool) -> list[torch.Ten
     return seen
 
 
-@pytest.mark.parametrize("inner", ["momentum", "adam"])
-@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize(
+    ("skips", "inner"),
+    seldom(
+        itertools.product((False, True), ("momentum", "adam")),
+        often=[(False, "momentum"), (True, "adam")],
+    ),
+)
 def test_state_and_parameters_are_the_mean_of_all(
     run_workers: RunWorkers, inner: str, skips: bool
 ) -> None:
@@ -101,7 +109,7 @@ def test_state_and_parameters_are_the_mean_of_all(
             assert torch.allclose(torch.tensor(by_rank[rank][step]), wanted, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("sync", AVERAGING)
+@pytest.mark.parametrize("sync", seldom(AVERAGING, often=["ds-sync", "ripples"]))
 def test_every_strategy_that_averages_parameters_can(run_workers: RunWorkers, sync: str) -> None:
     options = {"average_state": True, "interval": 1}
     first, second = run_workers(train, 2, sync, "adam", options, False)

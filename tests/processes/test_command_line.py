@@ -230,6 +230,7 @@ def last_line(text: str) -> str:
     return text.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_port_in_use_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

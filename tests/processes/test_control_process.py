@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import queue
 import select
@@ -18,6 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from worker_processes import context
 
 from shoal.control import ControlClient, ControlProcess, JobKey
 from shoal.errors import ResourceError, UsageError, WorkerLost
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 TEXT = "the key of this test job"
 KEY = JobKey(TEXT)
 DEADLINE_S = 30.0
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def start(world_size: int, liveness_timeout_s: float = 60.0, **options: Any) -> ControlProcess:
@@ -61,8 +60,8 @@ def workers(
     """Run `work(pipe, endpoint, rank, ...)` in a process per rank; none outlives the block."""
     running = {}
     for rank in ranks:
-        here, there = SPAWN.Pipe()
-        process = SPAWN.Process(target=work, args=(there, endpoint, rank, *arguments))
+        here, there = context.Pipe()
+        process = context.Process(target=work, args=(there, endpoint, rank, *arguments))
         process.start()
         there.close()
         running[rank] = (process, here)
@@ -179,8 +178,8 @@ def own_a_service(pipe: Connection) -> None:
 
 def test_the_service_ends_with_its_parent_and_says_so() -> None:
     losses: queue.SimpleQueue[WorkerLost] = queue.SimpleQueue()
-    here, there = SPAWN.Pipe()
-    parent = SPAWN.Process(target=own_a_service, args=(there,))
+    here, there = context.Pipe()
+    parent = context.Process(target=own_a_service, args=(there,))
     parent.start()
     endpoint, pid, copy = receive(here)
     try:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from thoroughness import seldom
+
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
@@ -65,7 +67,13 @@ def train(sync: str, overlap: str | None, copies: bool) -> list[float]:
     return values_of(model)
 
 
-@pytest.mark.parametrize(("sync", "overlap"), WAYS)
+@pytest.mark.parametrize(
+    ("sync", "overlap"),
+    seldom(
+        WAYS,
+        often=[("all-reduce", "next-forward"), ("ps-bsp", None), ("ripples", None), WAYS[-1]],
+    ),
+)
 def test_a_model_may_be_copied_while_it_trains(
     run_workers: RunWorkers, sync: str, overlap: str | None
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import os
 import time
@@ -151,11 +152,17 @@ def test_all_hear_that_ranks_are_dealt_to_hosts_also_those_who_cannot_tell(
 
 @pytest.mark.parametrize(
     ("sync", "options", "schedule"),
-    [
-        ("ds-sync", {}, "ds-sync"),
-        ("ds-sync", {"shuffle": "topology"}, "ds-sync-topology"),
-        ("ripples-static", {}, "ripples-static"),
-    ],
+    seldom(
+        [
+            ("ds-sync", {}, "ds-sync"),
+            ("ds-sync", {"shuffle": "topology"}, "ds-sync-topology"),
+            ("ripples-static", {}, "ripples-static"),
+        ],
+        often=[
+            ("ds-sync", {"shuffle": "topology"}, "ds-sync-topology"),
+            ("ripples-static", {}, "ripples-static"),
+        ],
+    ),
 )
 def test_scheduled_averaging_equals_mixing_in_one_process(
     run_workers: RunWorkers, sync: str, options: dict[str, object], schedule: str
@@ -222,32 +229,39 @@ def watch_wires(communicator: Any) -> list[str | None]:
     return wires
 
 
+SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
+    "local-sgd": ("all-reduce", {}),
+    "ds-sync": ("ds-sync", {}),
+    "ripples-static": ("ripples-static", {}),
+    "ripples": (  # whoever asks first draws a group of all, the others take it
+        "all-reduce",
+        {"group_size": 4, "global_division": False, "slowdown_threshold": None},
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("transport", "wire"), [("gloo", None), ("shoal", None), ("shoal", "float16")]
-)
-@pytest.mark.parametrize(
-    ("sync", "schedule", "options"),
-    [
-        ("local-sgd", "all-reduce", {}),
-        ("ds-sync", "ds-sync", {}),
-        ("ripples-static", "ripples-static", {}),
-        (
-            "ripples",
-            "all-reduce",  # whoever asks first draws a group of all, the others take it
-            {"group_size": 4, "global_division": False, "slowdown_threshold": None},
-        ),
-    ],
+    ("sync", "transport", "wire"),
+    seldom(
+        [
+            (sync, *over)
+            for sync in SCHEDULES
+            for over in (("gloo", None), ("shoal", None), ("shoal", "float16"))
+        ],
+        often=[
+            ("local-sgd", "gloo", None),
+            ("ds-sync", "shoal", "float16"),
+            ("ripples-static", "gloo", None),
+            ("ripples", "shoal", None),
+        ],
+    ),
 )
 def test_averaging_beside_computing_adds_what_it_has_changed(
-    run_workers: RunWorkers,
-    sync: str,
-    schedule: str,
-    options: dict[str, object],
-    transport: str,
-    wire: str | None,
+    run_workers: RunWorkers, sync: str, transport: str, wire: str | None
 ) -> None:
     """With an average due at every step, each is taken in at the end of the next one."""
     world_size = 4
+    schedule, options = SCHEDULES[sync]
     results = run_workers(train_beside_averaging, world_size, sync, transport, wire, options)
     models = [make_model() for _ in range(world_size)]
     optimizers = [make_optimizer(model) for model in models]
@@ -336,8 +350,11 @@ def live_with_everything(sync: str, overlap: str | None) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("sync", "overlap"),
-    [*((sync, None) for sync in STRATEGIES)]
-    + [(sync, "next-steps") for sync in ("local-sgd", "ds-sync", "ripples", "ripples-random")],
+    seldom(
+        [*((sync, None) for sync in STRATEGIES)]
+        + [(sync, "next-steps") for sync in ("local-sgd", "ds-sync", "ripples", "ripples-random")],
+        often=[*((sync, None) for sync in STRATEGIES), ("ripples", "next-steps")],
+    ),
 )
 def test_every_strategy_lives_with_everything_a_script_does(
     run_workers: RunWorkers, sync: str, overlap: str | None
@@ -391,15 +408,23 @@ def train_halves(first: str, second: str, whole: bool) -> tuple[list[float], boo
 
 @pytest.mark.parametrize(
     ("first", "second", "whole", "refused"),
-    [
-        ("ps-bsp", "ps-bsp", True, True),
-        ("ad-psgd", "ad-psgd", True, True),
-        ("local-sgd", "ps-bsp", True, True),
-        ("all-reduce", "ds-sync", True, True),
-        ("local-sgd", "ds-sync", True, False),
-        ("ps-bsp", "all-reduce", False, False),
-        ("ad-psgd", "ds-sync", False, False),
-    ],
+    seldom(
+        [
+            ("ps-bsp", "ps-bsp", True, True),
+            ("ad-psgd", "ad-psgd", True, True),
+            ("local-sgd", "ps-bsp", True, True),
+            ("all-reduce", "ds-sync", True, True),
+            ("local-sgd", "ds-sync", True, False),
+            ("ps-bsp", "all-reduce", False, False),
+            ("ad-psgd", "ds-sync", False, False),
+        ],
+        often=[
+            ("ps-bsp", "ps-bsp", True, True),
+            ("all-reduce", "ds-sync", True, True),
+            ("local-sgd", "ds-sync", True, False),
+            ("ad-psgd", "ds-sync", False, False),
+        ],
+    ),
 )
 def test_no_optimizer_undoes_what_another_did_to_the_same_model(
     run_workers: RunWorkers, first: str, second: str, whole: bool, refused: bool
@@ -428,8 +453,15 @@ def wrap_anew_and_finish_the_first(sync: str, then: str) -> float:
     return float((at_first - model.bias.detach())[0])
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "ps-bsp", "ad-psgd", "local-sgd"])
-@pytest.mark.parametrize("then", ["all-reduce", "local-sgd"])
+@pytest.mark.parametrize(
+    ("sync", "then"),
+    seldom(
+        itertools.product(
+            ("all-reduce", "ps-bsp", "ad-psgd", "local-sgd"), ("all-reduce", "local-sgd")
+        ),
+        often=[("ps-bsp", "local-sgd"), ("ad-psgd", "all-reduce"), ("local-sgd", "local-sgd")],
+    ),
+)
 def test_finishing_an_optimizer_leaves_a_later_one_its_model(
     run_workers: RunWorkers, sync: str, then: str
 ) -> None:
@@ -463,7 +495,13 @@ def train_with_restart(sync: str, restart_at: int | None) -> list[float]:
     return result
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "ds-sync", "ripples-static", "local-sgd", "ps-bsp"])
+@pytest.mark.parametrize(
+    "sync",
+    seldom(
+        ["all-reduce", "ds-sync", "ripples-static", "local-sgd", "ps-bsp"],
+        often=["all-reduce", "ds-sync"],
+    ),
+)
 def test_a_checkpoint_continues_where_it_was(run_workers: RunWorkers, sync: str) -> None:
     assert run_workers(train_with_restart, 3, sync, 3) == run_workers(
         train_with_restart, 3, sync, None
@@ -495,7 +533,10 @@ def train_from_a_folder(folder: str, sync: str, overlap: str | None, steps: rang
 
 @pytest.mark.parametrize(
     ("sync", "overlap"),
-    [("all-reduce", None), ("all-reduce", "next-forward"), ("ds-sync", "next-steps")],
+    seldom(
+        [("all-reduce", None), ("all-reduce", "next-forward"), ("ds-sync", "next-steps")],
+        often=[("all-reduce", "next-forward"), ("ds-sync", "next-steps")],
+    ),
 )
 def test_another_number_of_workers_goes_on_from_a_distributed_checkpoint(
     run_workers: RunWorkers, tmp_path: Path, sync: str, overlap: str | None

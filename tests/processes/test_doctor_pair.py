@@ -13,10 +13,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import zmq
+from forked_process import ForkedProcess, run_command
 
 import shoal
 from shoal.control.key import JobKey
@@ -53,33 +54,42 @@ def environment(**more: str) -> dict[str, str]:
 @contextmanager
 def listening(*options: str, **variables: str) -> Iterator[str]:
     """Run a listener; yields where it can be called."""
-    command = [*DOCTOR, "--listen", "--port", "0", "--seconds", "60", *options]
-    process = subprocess.Popen(
-        command, env=environment(**variables), stderr=subprocess.PIPE, text=True
-    )
+    words = ["doctor", "--listen", "--port", "0", "--seconds", "60", *options]
+    process = ForkedProcess(environment(**variables), run_command, words)
     try:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        assert "shoal doctor --with " in line, line + process.stderr.read()
+        line = process.first_error_line()
+        assert "shoal doctor --with " in line, line
         yield line.split()[-1]
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.communicate()
     finally:
         process.terminate()
         process.communicate(timeout=10)
 
 
-def call(place: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DOCTOR, "--with", place, *options],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+class Done(NamedTuple):
+    """How a command has ended, and what it has written."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def findings_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+def doctor(*words: str, **variables: str) -> Done:
+    """Run the command to its end."""
+    process = ForkedProcess(environment(**variables), run_command, ["doctor", *words])
+    try:
+        written = process.communicate(timeout=50)
+    finally:
+        process.kill()
+    assert process.returncode is not None
+    return Done(process.returncode, *written)
+
+
+def call(place: str, *options: str, **variables: str) -> Done:
+    return doctor("--with", place, *options, **variables)
+
+
+def findings_of(done: Done) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
     return found
 
@@ -208,11 +218,7 @@ def test_what_was_measured_is_kept_though_another_listener_refuses(tmp_path: Pat
     ],
 )
 def test_what_cannot_be_is_refused(options: list[str], complaint: str) -> None:
-    clean = environment()
-    del clean["SHOAL_JOB_KEY"]
-    done = subprocess.run(
-        [*DOCTOR, *options], env=clean, capture_output=True, text=True, timeout=40, check=False
-    )
+    done = doctor(*options, SHOAL_JOB_KEY="")
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
     assert complaint in done.stderr
@@ -220,14 +226,7 @@ def test_what_cannot_be_is_refused(options: list[str], complaint: str) -> None:
 
 
 def test_a_machine_that_cannot_be_reached_examines_no_pair() -> None:
-    done = subprocess.run(
-        [*DOCTOR, "--listen", "--json", "-"],
-        env=environment(SHOAL_BIND="0.0.0.0"),
-        capture_output=True,
-        text=True,
-        timeout=40,
-        check=False,
-    )
+    done = doctor("--listen", "--json", "-", SHOAL_BIND="0.0.0.0")
     assert done.returncode == 9
     assert "no pair is examined" in done.stderr
     (wrong,) = [each for each in findings_of(done) if each["verdict"] == "wrong"]

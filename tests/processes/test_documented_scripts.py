@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
+
+from forked_process import ForkedProcess
 
 from free_ports import free_ports_in_a_row
 
@@ -39,16 +41,20 @@ def run(folder: Path, script: str) -> None:
     """Run a script as the only worker of a job."""
     (folder / "train.py").write_text(script)
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports_in_a_row(1))}
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=folder,
-        env=os.environ | place | {"RANK": "0", "WORLD_SIZE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    environment = os.environ | place | {"RANK": "0", "WORLD_SIZE": "1"}
+    process = ForkedProcess(environment, run_file, str(folder), "train.py")
+    try:
+        _, errors = process.communicate(timeout=50)
+    finally:
+        process.kill()
+    assert (process.returncode, errors) == (0, "")
+
+
+def run_file(folder: str, name: str) -> None:
+    """Do what `python name` does in the folder."""
+    os.chdir(folder)
+    sys.argv = [name]
+    runpy.run_path(name, run_name="__main__")
 
 
 def test_the_diff_runs_before_and_after(tmp_path: Path) -> None:

@@ -138,9 +138,7 @@ class Job:
             assert saved["optimizer"]["shoal"]["num_steps"] == report["step"] - report["first"]
 
 
-@pytest.mark.parametrize(
-    "sync", seldom(STRATEGIES, often=("all-reduce", "ds-sync", "ripples", "ps-asp"))
-)
+@pytest.mark.parametrize("sync", seldom(STRATEGIES, often=("all-reduce", "ripples")))
 def test_a_lost_worker_is_named_to_all_who_save_and_resume(
     run_workers: RunWorkers, tmp_path: Path, sync: str
 ) -> None:
@@ -180,7 +178,7 @@ def run_with_a_hang(run_workers: RunWorkers, job: Job, sync: str, *options: str)
         ending.result()
 
 
-@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("part", seldom([0, 1], often=[0]))
 def test_a_stopped_worker_is_named_within_the_deadline(
     run_workers: RunWorkers, tmp_path: Path, part: int
 ) -> None:
@@ -260,6 +258,7 @@ def torchrun(folder: Path, script: Path, *arguments: str) -> subprocess.Complete
     return result
 
 
+@pytest.mark.long
 def test_workers_under_torchrun_that_disagree_all_hear_why(tmp_path: Path) -> None:
     result = torchrun(tmp_path, MISMATCHED, "strategy", str(tmp_path))
     assert result.returncode == 1  # torchrun's own, whatever its workers' are

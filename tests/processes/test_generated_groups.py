@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from forked_process import start
 
 from shoal.errors import WorkerLost
-from started_ranks import free_port, outcomes, printed_by_ranks, start
+from started_ranks import free_port, outcomes, printed_by_ranks
 
 AVERAGES = """
 import json, os, sys, time

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from thoroughness import seldom
 
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
@@ -92,10 +95,25 @@ def train_alone(how: str) -> Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
 @pytest.mark.parametrize(
-    "how",
-    ["two heads, one after the other", "first head accumulated", "reentrant", "not reentrant"],
+    ("how", "overlap"),
+    seldom(
+        itertools.product(
+            (
+                "two heads, one after the other",
+                "first head accumulated",
+                "reentrant",
+                "not reentrant",
+            ),
+            OVERLAPS,
+        ),
+        often=[
+            ("two heads, one after the other", "backward"),
+            ("first head accumulated", "next-forward"),
+            ("reentrant", "next-forward"),
+            ("not reentrant", "backward"),
+        ],
+    ),
 )
 def test_all_gradients_of_a_step_are_averaged(
     run_workers: RunWorkers, how: str, overlap: str
@@ -209,13 +227,16 @@ def train_with_buffers(sync: str, options: dict[str, Any]) -> tuple[bool, bool, 
 
 @pytest.mark.parametrize(
     ("sync", "options"),
-    [
-        ("all-reduce", {}),
-        ("all-reduce", {"overlap": "next-forward"}),
-        ("ps-asp", {}),
-        ("ad-psgd", {}),
-        ("ds-sync", {"overlap": "next-steps"}),
-    ],
+    seldom(
+        [
+            ("all-reduce", {}),
+            ("all-reduce", {"overlap": "next-forward"}),
+            ("ps-asp", {}),
+            ("ad-psgd", {}),
+            ("ds-sync", {"overlap": "next-steps"}),
+        ],
+        often=[("all-reduce", {}), ("ps-asp", {}), ("ds-sync", {"overlap": "next-steps"})],
+    ),
 )
 def test_constants_in_buffers_stay_as_rank_0_has_them_to_the_bit(
     run_workers: RunWorkers, sync: str, options: dict[str, Any]
@@ -265,11 +286,19 @@ def train_quantized(sync: str, overlap: str | None) -> tuple[bool, bool]:
 
 @pytest.mark.parametrize(
     ("sync", "overlap"),
-    [
-        *((sync, None) for sync in STRATEGIES),
-        ("all-reduce", "next-forward"),
-        ("local-sgd", "next-steps"),
-    ],
+    seldom(
+        [
+            *((sync, None) for sync in STRATEGIES),
+            ("all-reduce", "next-forward"),
+            ("local-sgd", "next-steps"),
+        ],
+        often=[
+            ("all-reduce", None),
+            ("ps-bsp", None),
+            ("ad-psgd", None),
+            ("local-sgd", "next-steps"),
+        ],
+    ),
 )
 def test_quantized_weights_stay_as_rank_0_has_them(
     run_workers: RunWorkers, sync: str, overlap: str | None
@@ -343,11 +372,19 @@ def train_late_mask_by(sync: str, overlap: str | None) -> tuple[list[float], boo
 
 @pytest.mark.parametrize(
     ("sync", "overlap"),
-    [
-        *((sync, None) for sync in STRATEGIES),
-        ("local-sgd", "next-steps"),
-        ("ripples", "next-steps"),
-    ],
+    seldom(
+        [
+            *((sync, None) for sync in STRATEGIES),
+            ("local-sgd", "next-steps"),
+            ("ripples", "next-steps"),
+        ],
+        often=[
+            ("all-reduce", None),
+            ("ps-asp", None),
+            ("ds-sync", None),
+            ("ripples", "next-steps"),
+        ],
+    ),
 )
 def test_a_mask_filled_late_stays_one(
     run_workers: RunWorkers, sync: str, overlap: str | None
@@ -396,7 +433,9 @@ def train_moved(sync: str, how: str) -> list[float]:
     return nn.utils.parameters_to_vector(model.parameters()).tolist()
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "ps-bsp", "ds-sync"])
+@pytest.mark.parametrize(
+    "sync", seldom(["all-reduce", "ps-bsp", "ds-sync"], often=["all-reduce", "ds-sync"])
+)
 def test_a_model_that_leaves_its_storage_between_steps_trains_on(
     run_workers: RunWorkers, sync: str
 ) -> None:
@@ -419,7 +458,12 @@ def finish_and_go_on(sync: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "ps-ssp", "ds-sync", "ripples", "local-sgd"])
+@pytest.mark.parametrize(
+    "sync",
+    seldom(
+        ["all-reduce", "ps-ssp", "ds-sync", "ripples", "local-sgd"], often=["ps-ssp", "ripples"]
+    ),
+)
 def test_finish_may_be_called_twice_and_ends_the_steps(run_workers: RunWorkers, sync: str) -> None:
     for text in run_workers(finish_and_go_on, 2, sync):
         assert "makes no more steps" in text
@@ -512,8 +556,13 @@ def train_several_types(transport: str, overlap: str) -> list[Tensor]:
     return [each.detach().clone() for each in (*model.parameters(), *model.buffers())]
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("transport", ["gloo", "shoal"])
+@pytest.mark.parametrize(
+    ("transport", "overlap"),
+    seldom(
+        itertools.product(("gloo", "shoal"), OVERLAPS),
+        often=[("gloo", "next-forward"), ("shoal", "backward")],
+    ),
+)
 def test_parameters_may_have_several_types(
     run_workers: RunWorkers, transport: str, overlap: str
 ) -> None:

@@ -377,7 +377,7 @@ def check_equal(outcomes: list[Any]) -> None:
             assert all(eager["model"] == first["model"] for _, _, eager, _ in by_rank), script
 
 
-@pytest.mark.parametrize("transport", ["gloo", "shoal"])
+@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
 @pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["adam"]))
 def test_every_script_ends_with_the_same_bits(
     run_workers: RunWorkers, optimizer: str, transport: str
@@ -387,7 +387,7 @@ def test_every_script_ends_with_the_same_bits(
     check_equal(run_workers(train_both_ways, size, cases, transport))
 
 
-@pytest.mark.parametrize("transport", ["gloo", "shoal"])
+@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["gloo"]))
 def test_every_optimizer_ends_with_the_same_bits(run_workers: RunWorkers, transport: str) -> None:
     cases = [("plain", name) for name in OPTIMIZERS]
     check_equal(run_workers(train_both_ways, 2, cases, transport))

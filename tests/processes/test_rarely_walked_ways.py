@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from forked_process import printed_by_forks
 from worker_processes import run_script
 
-from started_ranks import printed_by_ranks
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -230,8 +232,13 @@ def printed(run_workers: RunWorkers) -> Printed:
     return run
 
 
-@pytest.mark.parametrize("sync", ["ds-sync", "local-sgd", "ripples-static"])
-@pytest.mark.parametrize("over", ["gloo", "shoal"])
+@pytest.mark.parametrize(
+    ("over", "sync"),
+    seldom(
+        itertools.product(("gloo", "shoal"), ("ds-sync", "local-sgd", "ripples-static")),
+        often=[("gloo", "ds-sync"), ("shoal", "local-sgd")],
+    ),
+)
 def test_from_an_earlier_state_the_same_steps_come_to_the_same(
     printed: Printed, sync: str, over: str
 ) -> None:
@@ -243,7 +250,7 @@ def test_a_backward_pass_that_raised_is_forgotten_with_its_gradients(printed: Pr
 
 
 def test_a_forked_process_that_ends_takes_nothing_of_its_parent_s_apart() -> None:
-    assert printed_by_ranks(FORK, 2) == [0, 7]
+    assert printed_by_forks(FORK, 2) == [0, 7]
 
 
 def test_groups_of_a_second_generator_are_not_taken_for_the_first_one_s(printed: Printed) -> None:
@@ -267,7 +274,9 @@ def test_lists_roots_and_peers_that_do_not_fit_the_group_are_refused(printed: Pr
     assert printed(WRONG_LISTS, 2) == [[], []]
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "ds-sync", "local-sgd"])
+@pytest.mark.parametrize(
+    "sync", seldom(["all-reduce", "ds-sync", "local-sgd"], often=["all-reduce", "ds-sync"])
+)
 def test_a_buffer_that_forward_assigns_anew_is_averaged_like_others(
     printed: Printed, sync: str
 ) -> None:

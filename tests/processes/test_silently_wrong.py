@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
 WORLD, DEADLINE_S = 2, 20.0
+ALL_TRAIN, ONE_TRAINS_STILL = [5, 5], [2, 5]
 BY_CHANCE = ("ripples", "ripples-random", "ad-psgd")
 """Strategies under which who meets whom, and when, is not the same in every run."""
 
@@ -96,16 +97,24 @@ def _refusal(case: Callable[[], None]) -> str:
 
 @pytest.mark.parametrize(
     ("case", "sentence"),
-    [
-        (wrapped_before, "`model.module`"),
-        (wrapped_within, "`model.module`"),
-        (only_the_module_given, "`model.module`"),
-        (wrapped_later, "`model.module`"),
-        (a_part_wrapped_later, "`model.module`"),
-        (sharded_in_place, "sharded by FSDP"),
-        (sharded_by_a_wrapper, "sharded by FSDP"),
-        (an_optimizer_that_synchronizes, "ZeroRedundancyOptimizer sends"),
-    ],
+    seldom(
+        [
+            (wrapped_before, "`model.module`"),
+            (wrapped_within, "`model.module`"),
+            (only_the_module_given, "`model.module`"),
+            (wrapped_later, "`model.module`"),
+            (a_part_wrapped_later, "`model.module`"),
+            (sharded_in_place, "sharded by FSDP"),
+            (sharded_by_a_wrapper, "sharded by FSDP"),
+            (an_optimizer_that_synchronizes, "ZeroRedundancyOptimizer sends"),
+        ],
+        often=[
+            (wrapped_within, "`model.module`"),
+            (wrapped_later, "`model.module`"),
+            (sharded_in_place, "sharded by FSDP"),
+            (an_optimizer_that_synchronizes, "ZeroRedundancyOptimizer sends"),
+        ],
+    ),
 )
 def test_a_model_that_something_else_synchronizes_is_refused(
     run_workers: RunWorkers, case: Callable[[], None], sentence: str
@@ -142,13 +151,16 @@ def _train_with_graphs(sync: str, overlap: str | None) -> float:
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
 @pytest.mark.parametrize(
     ("sync", "overlap"),
-    [
-        ("all-reduce", None),
-        ("all-reduce", "next-forward"),
-        ("ps-bsp", None),
-        ("ds-sync", None),
-        ("ripples", None),
-    ],
+    seldom(
+        [
+            ("all-reduce", None),
+            ("all-reduce", "next-forward"),
+            ("ps-bsp", None),
+            ("ds-sync", None),
+            ("ripples", None),
+        ],
+        often=[("all-reduce", "next-forward"), ("ps-bsp", None), ("ripples", None)],
+    ),
 )
 def test_gradients_may_carry_a_graph(
     run_workers: RunWorkers, sync: str, overlap: str | None
@@ -173,9 +185,20 @@ def _skip_backward(sync: str, overlap: str | None, set_to_none: bool, steps: lis
 
 
 @pytest.mark.parametrize("set_to_none", seldom([True, False], often=[True]))
-@pytest.mark.parametrize("steps", [[5, 5], [2, 5]], ids=["all train", "only rank 1 trains still"])
 @pytest.mark.parametrize(
-    ("sync", "overlap"), [("all-reduce", None), ("all-reduce", "next-forward"), ("ps-bsp", None)]
+    ("sync", "overlap", "steps"),
+    seldom(
+        [
+            (*way, steps)
+            for way in (("all-reduce", None), ("all-reduce", "next-forward"), ("ps-bsp", None))
+            for steps in (ALL_TRAIN, ONE_TRAINS_STILL)
+        ],
+        often=[
+            ("all-reduce", None, ONE_TRAINS_STILL),
+            ("all-reduce", "next-forward", ALL_TRAIN),
+            ("ps-bsp", None, ONE_TRAINS_STILL),
+        ],
+    ),
 )
 def test_a_step_without_a_backward_pass_leaves_replicas_equal(
     run_workers: RunWorkers,
@@ -217,7 +240,7 @@ def _train_tied(sync: str) -> tuple[bool, float]:
     "sync",
     seldom(
         [each for each in STRATEGIES if not each.startswith("ps-")],
-        often=("all-reduce", "ds-sync", "ripples"),
+        often=("all-reduce", "ripples"),
     ),
 )
 def test_weights_tied_by_memory_train_as_those_tied_by_object(

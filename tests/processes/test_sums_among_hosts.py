@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from forked_process import start
 
-from started_ranks import free_port, outcomes, start
+from started_ranks import free_port, outcomes
 from thoroughness import seldom
 
 SIZE = 300_000

@@ -137,7 +137,7 @@ class Sweep:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("how", seldom(["Ctrl-C", "launcher killed"], often=["Ctrl-C"]))
 def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(tmp_path: Path, how: str) -> None:
-    first = Sweep(tmp_path, 4000, "1-30")
+    first = Sweep(tmp_path, 1500, "1-30")
     first.wait_for_runs(3)
     if how == "Ctrl-C":
         os.killpg(first.process.pid, signal.SIGINT)  # a terminal sends it to everyone
@@ -152,7 +152,7 @@ def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(tmp_path: Path,
     before = first.lines()
     assert 3 <= len(before) < 30
     assert not first.out.exists()
-    again = Sweep(tmp_path, 4000, f"1-{len(before) + 2}")
+    again = Sweep(tmp_path, 1500, f"1-{len(before) + 2}")
     _, errors = again.process.communicate(timeout=DEADLINE_S)
     assert again.process.returncode == 0, errors
     after = again.lines()

@@ -176,7 +176,12 @@ def die_while_averaging(length: int) -> Any:
     return error.rank, str(error)
 
 
-@pytest.mark.parametrize(("size", "length"), [(2, 1_000_000), (3, 1_000_000), (4, 4_000_000)])
+@pytest.mark.parametrize(
+    ("size", "length"),
+    seldom(
+        [(2, 1_000_000), (3, 1_000_000), (4, 4_000_000)], often=[(2, 1_000_000), (4, 4_000_000)]
+    ),
+)
 def test_a_killed_member_is_named_to_the_others(
     run_workers: RunWorkers, size: int, length: int
 ) -> None:
@@ -234,7 +239,9 @@ def abort_while_blocked(name: str, options: dict[str, Any], finished: Any) -> An
     return error is mark, all(other is mark for other in later), took_s < 10
 
 
-@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize(
+    "name", seldom(BLOCKED, often=["all_reduce", "group_average", "receive_any", "send"])
+)
 def test_abort_ends_blocked_and_later_operations(run_workers: RunWorkers, name: str) -> None:
     results = run_workers(abort_while_blocked, 3, name, {}, context.Event())
     assert results == [(True, True, True), None, None]
@@ -281,7 +288,10 @@ def wait_for_nobody(name: str, finished: Any) -> Any:
 
 
 # receive_any has none: an idle server is not a late one
-@pytest.mark.parametrize("name", sorted(BLOCKED.keys() - {"receive_any"}))
+@pytest.mark.parametrize(
+    "name",
+    seldom(sorted(BLOCKED.keys() - {"receive_any"}), often=["barrier", "group_average", "receive"]),
+)
 def test_every_wait_has_a_deadline(run_workers: RunWorkers, name: str) -> None:
     kind, text = run_workers(wait_for_nobody, 3, name, context.Event())[0]
     assert kind is DeadlineExceeded

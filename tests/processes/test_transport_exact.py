@@ -10,11 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
+from forked_process import start  # noqa: E402
 from test_transport_communicator import connect  # noqa: E402
 
 import shoal  # noqa: E402
 from shoal.carriers.transports import LossOptions  # noqa: E402
-from started_ranks import free_port, outcomes, start  # noqa: E402
+from started_ranks import free_port, outcomes  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers

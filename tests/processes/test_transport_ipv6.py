@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from forked_process import start
 
 import started_ranks
 from shoal.control.rendezvous import exchange_cards
@@ -62,31 +60,12 @@ def test_a_name_of_version_6_is_met_at(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("paths", [1, 3])
 def test_all_reduce_on_the_loopback_address_of_version_6(paths: int) -> None:
     size, port = 3, free_port()
-    common = {
-        **os.environ,
-        "WORLD_SIZE": str(size),
-        "MASTER_ADDR": "::1",
-        "MASTER_PORT": str(port),
-        "SHOAL_PATHS": str(paths),
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT],
-            env={**common, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        ended = [process.communicate(timeout=50) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * size, ended
-    for out, _ in ended:
+    more = {"MASTER_ADDR": "::1", "SHOAL_PATHS": str(paths)}
+    ended = started_ranks.outcomes(
+        [start(rank, size, port, SCRIPT, **more) for rank in range(size)]
+    )
+    assert [status for status, _, _ in ended] == [0] * size, ended
+    for _, out, _ in ended:
         result = json.loads(out)
         assert (result["bind"], result["segment"]) == ("::1", 1408)  # found from MASTER_ADDR
         assert result["right"]
@@ -109,7 +88,7 @@ def test_ranks_of_different_versions_of_ip_are_told_so() -> None:
     port = started_ranks.free_port()
     binds = ("127.0.0.1", "::1")
     for code, out, _ in started_ranks.outcomes(
-        [started_ranks.start(rank, 2, port, MIXED, SHOAL_BIND=binds[rank]) for rank in range(2)]
+        [start(rank, 2, port, MIXED, SHOAL_BIND=binds[rank]) for rank in range(2)]
     ):
         assert code == 0
         assert "set SHOAL_BIND on every rank to addresses of one version of IP." in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from datetime import timedelta
@@ -16,6 +17,7 @@ from torch import nn
 import shoal
 from shoal.errors import DeadlineExceeded, WorkerLost
 from shoal.session.engine_share import open_engines
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -123,8 +125,13 @@ def both_work(
     shoal.shutdown()
 
 
-@pytest.mark.parametrize("leaves_first", ["group", "strategy"])
-@pytest.mark.parametrize("case", [backend_first, strategy_first])
+@pytest.mark.parametrize(
+    ("case", "leaves_first"),
+    seldom(
+        itertools.product((backend_first, strategy_first), ("group", "strategy")),
+        often=[(backend_first, "group"), (strategy_first, "strategy")],
+    ),
+)
 def test_two_users_share_one_engine(run_workers: RunWorkers, case: Any, leaves_first: str) -> None:
     run_workers(case, 3, leaves_first, initialize=False)
 

@@ -28,6 +28,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from thoroughness import seldom
+
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
@@ -153,7 +155,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    seldom(CASES, often=[unused, gradients_in_buckets, low_rank_hook, uneven_inputs, compiled]),
+)
 def test_ddp_does_as_over_gloo(run_workers: RunWorkers, case: Callable[[], None]) -> None:
     run_workers(case, 3, initialize=False)
 

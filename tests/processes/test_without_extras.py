@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from thoroughness import seldom
+
 WITHOUT = """\
 import sys
 for name in sys.argv.pop(1).split(","):
@@ -33,7 +35,13 @@ def shoal(folder: Path, without: str, *arguments: str) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "demo", "profile-loss --quick", "bench sync", "bench cluster --quick", "plan {plan}"],
+    seldom(
+        [
+            *("train", "demo", "profile-loss --quick"),
+            *("bench sync", "bench cluster --quick", "plan {plan}"),
+        ],
+        often=["train", "bench sync", "plan {plan}"],
+    ),
 )
 def test_without_torch_a_command_says_what_it_needs(tmp_path: Path, command: str) -> None:
     words = command.format(plan=EXAMPLES / "slow-worker.toml").split()
@@ -45,7 +53,11 @@ def test_without_torch_a_command_says_what_it_needs(tmp_path: Path, command: str
 
 
 @pytest.mark.parametrize(
-    "command", ["--version", "--help", "train --help", "schedule ripples-static --workers 8"]
+    "command",
+    seldom(
+        ["--version", "--help", "train --help", "schedule ripples-static --workers 8"],
+        often=["train --help", "schedule ripples-static --workers 8"],
+    ),
 )
 def test_what_needs_no_torch_goes_on_without(tmp_path: Path, command: str) -> None:
     found = shoal(tmp_path, "torch", *command.split())

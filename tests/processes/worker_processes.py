@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any, Protocol
 
+import forked_control
 import pytest
 import torch
 import torch.distributed as dist
@@ -39,6 +40,10 @@ context.set_forkserver_preload(
         "pytest",
         "torch._dynamo",
         "shoal.train.optimizer",
+        "forked_control",
+        "shoal.cli.doctor",
+        "shoal.doctor.listener",
+        "shoal.doctor.pair",
         fork_server.TRANSPORT_CODE,
         fork_server.READY,
     ]
@@ -151,6 +156,7 @@ def _work(
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
+    forked_control.use()
     os.environ.update(
         MASTER_ADDR="127.0.0.1",
         RANK=str(rank),

@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from shoal.report.console import output_console
 from shoal.report.scenario import Results, group_scenarios
 from shoal.report.table import Block, Cell, footer, make_block
 from shoal.report.wording import listed
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 TERMINAL_WIDTH = 100
 """Columns of a terminal that the whole table fits into."""
-
-FILE_WIDTH = 400
-"""Columns of a file or a pipe, which cannot be widened: nothing is left out or folded."""
 
 MAX_LABEL_WIDTH = 24
 """Longer labels are folded in the terminal."""
 
 EXPENDABLE = ("p99", "rank 0")
 """Columns (by the second line of their heading) that a narrow terminal goes without, in order."""
-
-
-class _Output(Console):
-    """Standard output that tells its user when its reader has gone, as any file does."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise what the system has said; by default the process would end with code 1."""
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-
-def output_console(width: int = FILE_WIDTH) -> Console:
-    """Return where tables go: standard output, as wide as the terminal or, elsewhere, `width`."""
-    console = _Output(highlight=False)
-    return console if console.is_terminal else _Output(width=width, highlight=False)
 
 
 def print_table(results: Results, console: Console | None = None) -> None:

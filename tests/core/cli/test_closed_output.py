@@ -21,13 +21,20 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["version"],
-        ["--help"],
-        ["schedule", "ds-sync"],
-        ["simulate", "job.toml", "--json", "made"],
-        ["report", "run.json", "-o", "made"],
-    ],
+    seldom(
+        [
+            ["version"],
+            ["--help"],
+            ["schedule", "ds-sync"],
+            ["simulate", "job.toml", "--json", "made"],
+            ["report", "run.json", "-o", "made"],
+        ],
+        often=[
+            ["--help"],
+            ["schedule", "ds-sync"],
+            ["report", "run.json", "-o", "made"],
+        ],
+    ),
     ids=lambda arguments: arguments[0],
 )
 @pytest.mark.parametrize("unbuffered", seldom(["", "1"], often=[""]), ids=["at the end", "at once"])
