@@ -159,20 +159,18 @@ class EmulatedNetwork:
         lines += ["link set switch addrgenmode none", "link set switch up"]
         fds = [host.fileno for host in self._hosts]
         lines += link_lines("port", fds, up="master switch up")
-        self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=fds)
+        self._switch.batch("ip", lines, keep=fds)
         names = [f"port{index}" for index in range(len(self._hosts))]
         turn_off(self._switch.path, names, SEGMENTATION.values())
         shapes = [line for name in names for line in self._shape(name, self.ports.buffer_bytes)]
-        self._switch.run(["tc", "-batch", "-"], "\n".join(shapes) + "\n")
+        self._switch.batch("tc", shapes)
 
     def _set_up(self, index: int) -> None:
         """Give a host its address, everyone's hardware address, and its shaper."""
         host = self._hosts[index]
-        lines = set_up_lines(index, len(self._hosts))
-        host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        host.batch("ip", set_up_lines(index, len(self._hosts)))
         turn_off(host.path, [INTERFACE], SEGMENTATION.values())
-        shape = self._shape(INTERFACE, self.ports.host_queue_bytes)
-        host.run(["tc", "-batch", "-"], "\n".join(shape) + "\n")
+        host.batch("tc", self._shape(INTERFACE, self.ports.host_queue_bytes))
 
     def _shape(self, interface: str, limit: int) -> list[str]:
         return shape_lines(interface, self.ports.bits_per_second, limit)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.lab.network.interfaces import address_of
-from shoal.lab.network.namespaces import inside
+from shoal.lab.network.namespaces import socket_inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,11 +86,9 @@ class BackgroundFlow:
         self.sent_bytes = 0
         """Of IP packets for UDP, of payload for TCP."""
         kind = socket.SOCK_DGRAM if flow.protocol == "udp" else socket.SOCK_STREAM
-        with inside(namespaces[flow.target]):
-            self._sink = self._open.enter_context(socket.socket(socket.AF_INET, kind))
+        self._sink = self._open.enter_context(socket_inside(namespaces[flow.target], kind))
         self._sink.bind((address_of(flow.target), 0))
-        with inside(namespaces[flow.source]):
-            self._source = self._open.enter_context(socket.socket(socket.AF_INET, kind))
+        self._source = self._open.enter_context(socket_inside(namespaces[flow.source], kind))
         self._source.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, flow.dscp << 2)
         for each in (self._sink, self._source):
             each.settimeout(_PATIENCE_S)
