@@ -13,17 +13,17 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.errors import DeadlineExceeded
 from shoal.lab.hosts.background import CANNOT_CUT, UDP_HEADERS_BYTES
 from shoal.lab.network.frames import ETHERNET_BYTES
-from shoal.lab.network.interfaces import INTERFACE, address_of
-from shoal.lab.network.namespaces import inside
+from shoal.lab.network.interfaces import address_of, received_here
+from shoal.lab.network.namespaces import inside, socket_inside
 from shoal.lab.network.promptness import be_prompt
 from shoal.lab.network.shaper import FRAME_BYTES
+from shoal.wire.buffers import enlarge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +38,6 @@ SMALLEST_BYTES: Final = HEADERS_BYTES + 16
 _FIRST_PORT: Final = 2_000
 _STAMP: Final = struct.Struct("<qq")
 _IP_RECVTOS: Final = 13
-_SO_RCVBUFFORCE: Final = 33
 _BUFFER_BYTES: Final = 32 << 20
 _PATIENCE_S: Final = 0.05
 _AT_ONCE: Final = 16
@@ -67,15 +66,13 @@ class Probe:
         self.heard: list[Heard] = []
         self.hiccups: set[int] = set()
         """Numbers of packets whose delay means nothing."""
-        with inside(fabric.hosts[target]):
-            self._sink = self._socket()
-        _enlarge(self._sink)
+        self._sink = self._open.enter_context(socket_inside(fabric.hosts[target]))
+        enlarge(self._sink, socket.SO_RCVBUF, _BUFFER_BYTES)
         self._sink.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._sink.setsockopt(socket.IPPROTO_IP, _IP_RECVTOS, 1)
         self._sink.bind((address_of(target), 0))
         self._sink.settimeout(_PATIENCE_S)
-        with inside(fabric.hosts[source]):
-            self._source = self._socket()
+        self._source = self._open.enter_context(socket_inside(fabric.hosts[source]))
         self._source.connect(self._sink.getsockname())
         self._reader = threading.Thread(target=self._read, name="shoal-probe", daemon=True)
         self._reader.start()
@@ -112,9 +109,6 @@ class Probe:
 
     def __exit__(self, *_details: object) -> None:
         self.close()
-
-    def _socket(self) -> socket.socket:
-        return self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
 
     def _read(self) -> None:
         while not self._closing.is_set():
@@ -161,14 +155,12 @@ class Stream:
         """Packets."""
         self._sources = []
         for source, target in pairs:
-            with inside(fabric.hosts[target]):
-                sink = self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            sink = self._open.enter_context(socket_inside(fabric.hosts[target]))
             sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
             with contextlib.suppress(OSError):  # whoever reads single packets pays for them
                 sink.setsockopt(socket.SOL_UDP, UDP_GRO, 1)
             sink.bind((address_of(target), 0))
-            with inside(fabric.hosts[source]):
-                made = self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            made = self._open.enter_context(socket_inside(fabric.hosts[source]))
             made.setsockopt(socket.SOL_UDP, UDP_SEGMENT, self._each)
             made.settimeout(_PATIENCE_S)
             made.connect(sink.getsockname())
@@ -224,10 +216,8 @@ def payload_in(fabric: Fabric, host: int) -> int:
     That many packets of one size have come, however many of them the host got as one frame.
     """
     with inside(fabric.hosts[host]):
-        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
-    line = next(line for line in lines if line.strip().startswith(f"{INTERFACE}:"))
-    received_bytes, frames = (int(each) for each in line.split(":")[1].split()[:2])
-    return received_bytes - frames * HEADERS_BYTES
+        num_bytes, frames = received_here()
+    return num_bytes - frames * HEADERS_BYTES
 
 
 def wait_until_empty(fabric: Fabric, limit_s: float) -> None:
@@ -240,13 +230,6 @@ def wait_until_empty(fabric: Fabric, limit_s: float) -> None:
             message = f"The lab's switches were not empty within {limit_s:g} s."
             raise DeadlineExceeded(message)
         time.sleep(0.01)
-
-
-def _enlarge(made: socket.socket) -> None:
-    try:
-        made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-    except PermissionError:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
 
 
 def _wait_until(due_ns: int) -> None:

@@ -36,6 +36,7 @@ from shoal.switching.routes import set_routes
 from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
 from shoal.switching.tables import PICOSECONDS
 from shoal.switching.topology import USUAL_PACKETS, make_state
+from shoal.wire.buffers import enlarge
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -59,8 +60,6 @@ _STATISTICS: Final = struct.Struct("II")
 _PACKET_QDISC_BYPASS: Final = 20
 _PACKET_IGNORE_OUTGOING: Final = 23
 _SOCKET_BUFFER: Final = 8 << 20
-_SO_RCVBUFFORCE: Final = 33
-_SO_SNDBUFFORCE: Final = 32
 _PATIENCE_S: Final = 10.0
 
 Result = TypeVar("Result")
@@ -235,11 +234,9 @@ class Fabric:
     def _join(self) -> None:
         """Make every host's link, with its other end in the switch's namespace."""
         keep = [host.fileno for host in self._hosts]
-        lines = link_lines("host", keep)
-        self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=keep)
+        self._switch.batch("ip", link_lines("host", keep), keep=keep)
         for index, host in enumerate(self._hosts):
-            lines = set_up_lines(index, len(self._hosts))
-            host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+            host.batch("ip", set_up_lines(index, len(self._hosts)))
 
     def _set_up(self, *, offloads: bool) -> None:
         """Give both ends of every link the offloads, and each host the pace, that they are to have.
@@ -276,7 +273,7 @@ class Fabric:
         self._paced[host] = rate
         lines_of = pace_lines if self.has_offloads else shape_lines
         lines = lines_of(INTERFACE, rate, HOST_QUEUE_BYTES, change=change)
-        self._hosts[host].run(["tc", "-batch", "-"], "\n".join(lines) + "\n")
+        self._hosts[host].batch("tc", lines)
 
     def _open_sockets(self) -> list[socket.socket]:
         sockets = []
@@ -286,14 +283,8 @@ class Fabric:
                 made.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
                 made.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
                 made.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
-                for option, plain in (
-                    (_SO_RCVBUFFORCE, socket.SO_RCVBUF),
-                    (_SO_SNDBUFFORCE, socket.SO_SNDBUF),
-                ):
-                    try:
-                        made.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER)
-                    except PermissionError:
-                        made.setsockopt(socket.SOL_SOCKET, plain, _SOCKET_BUFFER)
+                for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                    enlarge(made, option, _SOCKET_BUFFER)
                 made.bind((f"host{index}", _ETH_P_ALL))
                 sockets.append(made)
         return sockets
