@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 from shoal.errors import UsageError
+from shoal.lab.closing import Closing
 from shoal.lab.network.interfaces import (
     INTERFACE,
     SEGMENTATION,
@@ -80,7 +81,7 @@ class Shaper:
     dropped: int
 
 
-class EmulatedNetwork:
+class EmulatedNetwork(Closing):
     """A context manager: leaving it removes the network. Raises `ResourceError` if refused."""
 
     def __init__(self, ports: Ports) -> None:
@@ -101,12 +102,6 @@ class EmulatedNetwork:
     def hosts(self) -> list[Host]:
         """The hosts, which can be reached as long as this network is open."""
         return [Host(each.path, address_of(index)) for index, each in enumerate(self._hosts)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of everything; it is gone when no process is inside. Safe to call twice."""

@@ -13,10 +13,11 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.errors import DeadlineExceeded
+from shoal.lab.closing import Closing
 from shoal.lab.hosts.background import CANNOT_CUT, UDP_HEADERS_BYTES
 from shoal.lab.network.frames import ETHERNET_BYTES
 from shoal.lab.network.interfaces import address_of, received_here
@@ -57,7 +58,7 @@ class Heard:
     is_marked: bool
 
 
-class Probe:
+class Probe(Closing):
     """Sockets at both ends of a way, and a thread that reads; a context manager."""
 
     def __init__(self, fabric: Fabric, source: int, target: int) -> None:
@@ -104,12 +105,6 @@ class Probe:
         self._reader.join()
         self._open.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
-
     def _read(self) -> None:
         while not self._closing.is_set():
             try:
@@ -128,7 +123,7 @@ class Probe:
             self.heard.append(Heard(number, delay_s, tos & _ECN_BITS == _ECN_BITS))
 
 
-class Stream:
+class Stream(Closing):
     """A thread that sends full packets at a rate, from hosts to hosts in turn; a context manager.
 
     Nobody reads them: they are counted where they come in. `packets_per_second` None: as fast as
@@ -177,12 +172,6 @@ class Stream:
         """Stop sending, and receiving. Safe to call twice."""
         self.stop()
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def _send(self) -> None:
         if self._is_prompt:

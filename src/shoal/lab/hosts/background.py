@@ -12,9 +12,10 @@ import select
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from shoal.compiled.libc import UDP_SEGMENT
+from shoal.lab.closing import Closing
 from shoal.lab.network.interfaces import address_of
 from shoal.lab.network.namespaces import socket_inside
 
@@ -75,7 +76,7 @@ class Arrears:
         return min(late, most)
 
 
-class BackgroundFlow:
+class BackgroundFlow(Closing):
     """A flow between two hosts, given as paths of all hosts' namespaces; close it to end it."""
 
     def __init__(self, flow: Flow, namespaces: Sequence[str]) -> None:
@@ -118,12 +119,6 @@ class BackgroundFlow:
         for thread in self._threads:
             thread.join()
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def _start(self, target: object) -> None:
         thread = threading.Thread(target=target, name="shoal-background", daemon=True)  # type: ignore[arg-type]

@@ -14,10 +14,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from shoal.compiled import announce, compiling_once, is_cold
 from shoal.errors import DeadlineExceeded, ResourceError
+from shoal.lab.closing import Closing
 from shoal.lab.network.interfaces import (
     CHECKSUM,
     INTERFACE,
@@ -65,7 +66,7 @@ _PATIENCE_S: Final = 10.0
 Result = TypeVar("Result")
 
 
-class Fabric:
+class Fabric(Closing):
     """A context manager: leaving it removes everything. Raises `ResourceError` if refused.
 
     `queues` says for each DSCP which queue of a port it goes to; `spray` that packets and not flows
@@ -224,12 +225,6 @@ class Fabric:
             self._thread.join()
             self._thread = None
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def _join(self) -> None:
         """Make every host's link, with its other end in the switch's namespace."""

@@ -14,9 +14,10 @@ import shutil
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from shoal.errors import ResourceError
+from shoal.lab.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ _COMMAND_SECONDS = 60.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Namespace:
+class Namespace(Closing):
     """A new network namespace. A context manager: leaving it lets go of it.
 
     Raises `ResourceError` without the right to make one.
@@ -47,12 +48,6 @@ class Namespace:
     def fileno(self) -> int:
         """The descriptor that holds it; -1 once it is closed."""
         return self._fd
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of it: it is removed once no process is inside. Safe to call twice."""
