@@ -216,7 +216,7 @@ class Checker:
         with Probe(self._fabric, way.source, way.target) as probe:
             probe.send(range(packets), size, gap_s=gap_s)
             time.sleep(interval[1] + _SETTLE_S)
-        delays = [each.delay_s for each in probe.heard if each.number not in probe.hiccups]
+        delays = probe.delays_s()
         if not delays:
             yield unknown("delay", where, f"none of {packets} packets came in time to be timed")
             return

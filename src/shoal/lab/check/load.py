@@ -214,12 +214,7 @@ class LoadTest(Closing):
 
     def _errors(self, probe: Probe) -> list[float]:
         right = delay_over_any_path_s(self._topology, *self._probed, FULL_BYTES)
-        errors = [
-            distance(heard.delay_s, *right)
-            for heard in probe.heard
-            if heard.number not in probe.hiccups
-        ]
-        return errors or [float("inf")]
+        return [distance(each, *right) for each in probe.delays_s()] or [float("inf")]
 
 
 @dataclass(frozen=True, slots=True)

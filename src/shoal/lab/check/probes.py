@@ -99,6 +99,10 @@ class Probe(Closing):
             self._source.sendto(payload, (address, _FIRST_PORT + number))
             time.sleep(gap_s)
 
+    def delays_s(self) -> list[float]:
+        """Return how long the packets took that have arrived and whose delay means something."""
+        return [each.delay_s for each in self.heard if each.number not in self.hiccups]
+
     def close(self) -> None:
         """Stop reading. Safe to call twice."""
         self._closing.set()
