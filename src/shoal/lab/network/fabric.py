@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from shoal.switching.topology import Topology
 
 # Not pyroute2 (0.9.7): it drops the limit of a bfifo and the peak rate of a tbf without a word, and
-# takes several times as long for the neighbors that each of many hosts has.
+# makes a message in Python for every neighbor of every host, one after the other.
 COMMANDS: Final = ("ip", "tc")
 """What must be installed."""
 
