@@ -46,6 +46,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PYTHONPATH=src:benchmarks $(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/architecture/test_faces.py -k entered
 	$(BIN)/codespell
 
 format: $(STAMP)

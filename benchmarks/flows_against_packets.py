@@ -15,11 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.jobs.environment import describe_environment
-from shoal.scenario.spec_file import parse_scenario
-from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.calibration.carriers import CARRIERS
-from shoal.sim.training.simulation import simulate
+from shoal.jobs import describe_environment
+from shoal.scenario import StrategySpec, parse_scenario
+from shoal.sim import CARRIERS, simulate
 
 HOSTS = (8, 16)
 LOSSES = (0.001, 0.01)

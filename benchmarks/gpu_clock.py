@@ -22,11 +22,8 @@ import torchvision
 import transformers
 from torch import Tensor, nn
 
-from shoal.sim.training.architectures import architecture
-from shoal.sim.training.model import FORWARD
-from shoal.workloads.dataset import Dataset, InputKind, Task
-from shoal.workloads.models import make_model
-from shoal.workloads.nets.deepfm import DeepFM
+from shoal.sim import FORWARD, architecture
+from shoal.workloads import Dataset, DeepFM, InputKind, Task, make_model
 
 ASSUMED_SHARE = 0.5
 """Of the card's float32 rate."""

@@ -26,17 +26,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from shoal.jobs.environment import describe_environment
-from shoal.plan.candidates import Candidate
-from shoal.plan.packets import predict_over
-from shoal.plan.ranking import TARGET, predict
-from shoal.scenario.training_spec import TrainingSpec
+from shoal.jobs import describe_environment
+from shoal.plan import TARGET, Candidate, predict, predict_over
+from shoal.scenario import TrainingSpec
 from shoal.workloads import load_dataset, make_model
 from shoal_bench.cluster.cluster_file import read_cluster_file
 from shoal_bench.cluster.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from shoal.plan.ranking import Prediction
+    from shoal.plan import Prediction
     from shoal_bench.cluster.cluster_file import ClusterFile
     from shoal_bench.cluster.scenarios import Scenario
     from shoal_bench.cluster.task import Task

@@ -20,13 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.pool import WorkerPool
-from shoal.jobs.run import run_spec
-from shoal.jobs.spec import RunSpec
-from shoal.scenario.spec_file import parse_scenario
-from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.training.simulation import simulate
+from shoal.jobs import RunSpec, WorkerPool, describe_environment, run_spec
+from shoal.scenario import StrategySpec, parse_scenario
+from shoal.sim import simulate
 from shoal.workloads import load_dataset
 
 if TYPE_CHECKING:

@@ -22,16 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.pool import WorkerPool
-from shoal.jobs.run import run_spec
-from shoal.jobs.spec import RunSpec
-from shoal.jobs.trace_file import write_trace
-from shoal.scenario.measured import Measured, read_measured
-from shoal.scenario.spec_file import parse_scenario
-from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.training.simulation import simulate
-from shoal.sim.training.software import measured_cost
+from shoal.jobs import RunSpec, WorkerPool, describe_environment, run_spec, write_trace
+from shoal.scenario import Measured, StrategySpec, parse_scenario, read_measured
+from shoal.sim import measured_cost, simulate
 from shoal.strategies import STRATEGIES
 from shoal.trace import TraceHeader
 from shoal.workloads import load_dataset
@@ -39,8 +32,8 @@ from shoal.workloads import load_dataset
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.jobs.run import RunOutcome
-    from shoal.scenario.training_spec import Scenario, TrainingSpec
+    from shoal.jobs import RunOutcome
+    from shoal.scenario import Scenario, TrainingSpec
 
 SERVERS, GENERATOR = "ps-bsp", "ripples"
 WORKERS, PER_HOST, STEPS, COMPUTE_MS = 8, 4, 60, 60.0

@@ -13,9 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headlines import cluster_table, loopback_table, transport_table, winners_sentences
-from shoal.plan.loss.profile_file import read_loss_file
-from shoal.plan.loss.table import HEADINGS, answers, cells, describe
-from shoal.plan.loss.verdict import Criterion, judge, target_of
+from shoal.plan import (
+    HEADINGS,
+    Criterion,
+    answers,
+    cells,
+    describe,
+    judge,
+    read_loss_file,
+    target_of,
+)
 from shoal_bench.bench_file import BenchFile, read_bench_file
 from shoal_bench.cluster.cluster_file import read_cluster_file
 from shoal_bench.cluster.contenders import CONTENDERS
@@ -25,8 +32,8 @@ from shoal_bench.table import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.jobs.result import Environment
-    from shoal.plan.loss.profile_file import LossProfile
+    from shoal.jobs import Environment
+    from shoal.plan import LossProfile
     from shoal_bench.cluster.cluster_file import ClusterFile
     from shoal_bench.rows import Row
 

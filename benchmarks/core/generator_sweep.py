@@ -19,7 +19,7 @@ from random import Random
 from statistics import mean
 from typing import TypeAlias
 
-from shoal.groups.generator_config import GeneratorConfig
+from shoal.groups import GeneratorConfig
 from shoal_bench.generator_rate import AVERAGING_NS, STEP_NS, Slowdown, Workload, build
 
 STEPS = 200

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from shoal.cli.options import require_writable
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.files import indented_json, read_json, write_whole
-from shoal.jobs.result import Environment
+from shoal.cli import require_writable
+from shoal.jobs import Environment, describe_environment, indented_json, read_json, write_whole
 from shoal_bench.rows import Row
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
     """What a benchmark leaves behind."""
 
     environment: Environment
-    """Where the latest section was measured."""
+    """The environment in which the latest section was measured."""
 
     rows: list[Row] = []
     skipped: list[str] = []

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.run import run_spec
+from shoal.jobs import run_spec
 from shoal_bench import large_exchange
 from shoal_bench.rows import Row, figure
 from shoal_bench.runs import ONE_SLOW, describe, small_job
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
-    from shoal.jobs.spec import RunSpec
+    from shoal.jobs import RunResult, RunSpec
     from shoal.workloads import Dataset
     from shoal_bench.stand import Stand
 

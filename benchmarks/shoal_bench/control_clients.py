@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shoal.control import Assigned, JobKey
-from shoal.control.messages import Done, GroupRequest, Join, decode_reply, encode
+from shoal.control import Assigned, Done, GroupRequest, JobKey, Join, decode_reply, encode
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -115,7 +115,7 @@ def run_clients(clients: int, seconds: float, rate: float | None) -> Load:
 
 @contextlib.contextmanager
 def _drivers(endpoint: str, key: JobKey, clients: int) -> Iterator[list[Connection]]:
-    """Run the client processes; yield a pipe to each; end them whatever happens."""
+    """Run the client processes; yield a pipe to each; end them in any case."""
     context = multiprocessing.get_context("spawn")
     processes, pipes = [], []
     try:

@@ -16,17 +16,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from shoal.errors import UsageError
-from shoal.lab.closing import Closing
-from shoal.lab.network.interfaces import (
+from shoal.lab import (
+    FRAME_BYTES,
+    HOST_QUEUE_BYTES,
     INTERFACE,
     SEGMENTATION,
+    Closing,
+    Namespace,
     address_of,
     link_lines,
     set_up_lines,
+    shape_lines,
     turn_off,
 )
-from shoal.lab.network.namespaces import Namespace
-from shoal.lab.network.shaper import FRAME_BYTES, HOST_QUEUE_BYTES, shape_lines
 
 COMMANDS: Final = ("ip", "tc", "nft")
 """What must be installed."""
@@ -58,7 +60,7 @@ class Host:
     """How a process gets into a host and what it is called there."""
 
     path: str
-    """Of its namespace, for `inside`."""
+    """The path of the host's namespace, for `inside`."""
     address: str
 
 

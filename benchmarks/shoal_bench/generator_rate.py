@@ -15,12 +15,11 @@ from random import Random
 from time import process_time
 from typing import TYPE_CHECKING, TypeAlias
 
-from shoal.groups.generator import GroupGenerator
-from shoal.groups.generator_config import GeneratorConfig
+from shoal.groups import GeneratorConfig, GroupGenerator
 from shoal_bench.rows import Row, at_least, comparison, figure
 
 if TYPE_CHECKING:
-    from shoal.groups.generator_events import Assignment
+    from shoal.groups import Assignment
     from shoal_bench.stand import Stand
 
 NAME = "generator-core"

@@ -14,7 +14,7 @@ import torch
 from shoal_bench import loopback
 
 if TYPE_CHECKING:
-    from shoal.jobs.worker import WorkerContext
+    from shoal.jobs import WorkerContext
     from shoal_bench.rows import Row
     from shoal_bench.stand import Stand
 

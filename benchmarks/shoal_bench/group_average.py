@@ -23,7 +23,7 @@ from shoal_bench.rows import Row, at_most, comparison
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.jobs.worker import WorkerContext
+    from shoal.jobs import WorkerContext
     from shoal_bench.stand import Stand
 
 NAME = "group-average"

@@ -28,7 +28,7 @@ NAME: Final = "incast"
 SENDERS: Final = (7, 15, 31)
 MEGABITS: Final = 100
 PUSHED_BYTES: Final = 2_800_000
-"""By all senders together, so that a round takes as long whatever their number."""
+"""The bytes pushed by all senders together, so that a round takes as long whatever their number."""
 BUFFER_BYTES: Final = 128 << 10
 TARGET: Final = 1.2
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.run import run_spec
-from shoal.jobs.spec import RunSpec
+from shoal.jobs import RunSpec, run_spec
 from shoal_bench.rows import Row, at_most, comparison
 from shoal_bench.runs import WORKERS, describe, in_turns
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
     from shoal.workloads import Dataset
     from shoal_bench.stand import Stand
 
@@ -26,7 +25,7 @@ TARGET_RATIO = 1.0
 STRATEGIES = ("ripples-static", "ds-sync")
 
 WORKERS_PER_HOST = 4
-"""As many as the static table was published for (docs/papers.md, 3.3)."""
+"""The workers per host that the static table was published for (docs/papers.md, 3.3)."""
 
 _WARM_UP = 3
 """Iterations left out: the first ones allocate."""

@@ -17,20 +17,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.distributed as dist
 
-from shoal.collectives.choice import choose_sum
-from shoal.session.card_exchange import over_board
-from shoal.session.open_transport import open_transport
-from shoal.wire.opening import lane_count_of
-from shoal.wire.settings import from_environment
+from shoal.collectives import choose_sum
+from shoal.session import open_transport, over_board
+from shoal.wire import from_environment, lane_count_of
 from shoal_bench.pairs import slowest
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.jobs.worker import WorkerContext
-    from shoal.session.card_exchange import Exchange
-    from shoal.session.session import Session
+    from shoal.jobs import WorkerContext
+    from shoal.session import Exchange, Session
     from shoal_bench.stand import Stand
 
 NAME = "loopback"
@@ -93,7 +90,7 @@ class Sample(NamedTuple):
 
 
 Samples = list[tuple[Sample, ...]]
-"""Of each repeat: one for each way, then gloo's."""
+"""The samples of each repeat: one for each way, then gloo's."""
 
 
 def rows_of(

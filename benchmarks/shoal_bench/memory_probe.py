@@ -30,7 +30,7 @@ def main() -> None:
     case = json.loads(sys.argv[1])
     array = np.ones(case["elements"], np.float32)
     looks = {"before": memory_bytes()}
-    from shoal.session.numpy_communicator import connect
+    from shoal.session import connect
 
     looks["imported"] = memory_bytes()
     with connect(deadline_s=case["deadline_s"]) as communicator:

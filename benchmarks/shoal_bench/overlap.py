@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.strategies import AllReduce
-from shoal.train.optimizer import DistributedOptimizer
+from shoal.train import DistributedOptimizer
 from shoal_bench.pairs import Pairs, slowest, take_both
 from shoal_bench.perceptron import WIDTH_1M, batch_of, local_optimizer, perceptron, training_step
 from shoal_bench.rows import Row, comparison
@@ -25,7 +25,7 @@ from shoal_bench.rows import Row, comparison
 if TYPE_CHECKING:
     from torch import nn
 
-    from shoal.jobs.worker import WorkerContext
+    from shoal.jobs import WorkerContext
     from shoal.strategies import GradientOverlap
     from shoal_bench.stand import Stand
 

@@ -27,7 +27,7 @@ NAME = "peer-straggler"
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Mean iterations per second of all workers but the one that is slow, or would be."""
+    """Mean iterations per second of all workers but the slow one, or the one that would be slow."""
 
     equal: float
     slow: float

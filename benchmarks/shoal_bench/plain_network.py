@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shoal.switching.tables import PICOSECONDS, QUEUES, Count
+from shoal.switching import PICOSECONDS, QUEUES, Count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 _ARRIVAL = 1 << 32
 _WORD = (1 << 64) - 1
@@ -44,7 +44,7 @@ def _mixed(word: int) -> int:
 
 
 class _Port:
-    """Its queues, and what has been counted by queue: arrived, bytes, sent, bytes, dropped."""
+    """A port's queues and their counts: arrived, bytes, sent, bytes, dropped."""
 
     __slots__ = ("counts", "delay", "free_at", "leads_to", "limit", "queues", "rate", "waiting")
 

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from shoal.sim.flow.network import FlowNetwork
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, host_names, star
+from shoal.sim import FlowNetwork
+from shoal.switching import Link, Materials, Port, host_names, star
 
 PATTERNS: Final = ("ring", "incast 15:1")
 CASES: Final = {
@@ -22,14 +21,14 @@ CASES: Final = {
     for hosts in (64, 1024, 4096)
     for pattern in PATTERNS
 }
-"""That are measured."""
+"""The shapes that are measured."""
 RATE: Final = 10_000_000_000
 DELAY_NS: Final = 1_000
 GROUP: Final = 16
-"""Hosts of which all but one send to that one."""
+"""The hosts of a group: all but one send to that one."""
 LEAST_BYTES: Final = 500_000
 MORE_BYTES: Final = 1_000_000
-"""Sizes are as likely as each other from the least to so much more."""
+"""The bytes by which the largest flow exceeds the least; sizes between are equally likely."""
 _LATEST: Final = 1 << 61
 
 

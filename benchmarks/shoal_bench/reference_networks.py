@@ -15,12 +15,21 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from shoal.sim.packet.simulation import GONE, Flow, Simulation
-from shoal.sim.transports.packet_network import PacketNetwork
-from shoal.sim.transports.settings import Transport
-from shoal.switching.settings import Link, Port, Profile, Queue
-from shoal.switching.tables import NEVER, QUEUES, Count
-from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, with_link
+from shoal.sim import GONE, Flow, PacketNetwork, Simulation, Transport
+from shoal.switching import (
+    NEVER,
+    QUEUES,
+    Count,
+    Link,
+    Materials,
+    Port,
+    Profile,
+    Queue,
+    Topology,
+    host_names,
+    leaf_spine,
+    with_link,
+)
 
 Scenario: TypeAlias = dict[str, Any]
 Result: TypeAlias = dict[str, Any]
@@ -32,7 +41,7 @@ ACK: Final = 64
 TEN_GIGABIT: Final = 10_000_000_000
 SLOT_NS: Final = FRAME * 8 * 1_000_000_000 // TEN_GIGABIT
 GROUP: Final = 8
-"""Hosts of which all but one send to that one."""
+"""The hosts of a group: all but one send to that one."""
 RING_LOAD: Final = 0.3
 UNLIMITED: Final = 100_000
 """Packets: more than there ever are."""
@@ -54,7 +63,7 @@ TCP: Final[Scenario] = {
 }
 """All else is as ns-3 has it by default."""
 OVERFLOWING: Final = {"limit_packets": 87, "host_limit_packets": UNLIMITED}
-"""Of the ports of switches, and of hosts, whose own queues drop nothing."""
+"""The queues of ports of switches, and of hosts, which drop nothing of their own."""
 
 
 def cross_traffic(
@@ -368,7 +377,7 @@ def _run_messages(scenario: Scenario) -> Result:
 
 
 class _Queues:
-    """What waits at the ports to those that messages go to, looked at every `sample_ns`."""
+    """What waits at the ports to receivers of messages, looked at every `sample_ns`."""
 
     def __init__(self, network: PacketNetwork, scenario: Scenario) -> None:
         targets = {message[1] for message in scenario["messages"]}

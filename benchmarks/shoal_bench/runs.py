@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.run import run_spec
-from shoal.jobs.spec import RunSpec
+from shoal.jobs import RunSpec, run_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
     from shoal.workloads import Dataset
     from shoal_bench.stand import Stand
 

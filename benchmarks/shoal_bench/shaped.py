@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shoal.lab.network.namespaces import obstacle
+from shoal.lab import obstacle
 from shoal_bench.emulated_network import COMMANDS, EmulatedNetwork, Ports
 from shoal_bench.rows import Row, Target, at_most, figure
 from shoal_bench.turns import GLOO, Contender, Turns, all_reduce_rounds, blast
@@ -25,7 +25,7 @@ from shoal_bench.turns import GLOO, Contender, Turns, all_reduce_rounds, blast
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.jobs.pool import WorkerPool
+    from shoal.jobs import WorkerPool
     from shoal_bench.stand import Stand
 
 CLEAN: Final = "shaped-clean"
@@ -33,13 +33,13 @@ LOSS: Final = "shaped-loss"
 
 CLEAN_TARGET: Final = 1.05
 LOSSY_TARGETS: Final = {0.0: 1.15, 0.05: 1.08}
-"""By loss bound."""
+"""The target ratio of each loss bound."""
 ALGORITHMS: Final = ("direct", "ring")
 LOSSES: Final = (0.01, 0.03)
 LOSS_OF_GLOO: Final = 0.01
 
 BUFFER_BYTES: Final = 128 << 10
-"""Of a port of the switch."""
+"""The buffer of a port of the switch, in bytes."""
 
 _BLAST_S: Final = 0.5
 _RATE_TOLERANCE: Final = 1.0

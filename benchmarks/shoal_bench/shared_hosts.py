@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.collectives.graphs import AUTO
+from shoal.collectives import AUTO
 from shoal_bench.emulated_network import EmulatedNetwork
 from shoal_bench.rows import Row, at_most, figure
 from shoal_bench.shaped import (
@@ -32,7 +32,7 @@ UNASKED: Final = "unasked"
 
 CASE: Final = Case(4, 50, 4.0)
 RANKS: Final = 2
-"""On each host."""
+"""The ranks on each host."""
 
 
 def measure(stand: Stand) -> list[Row]:

@@ -10,14 +10,19 @@ from __future__ import annotations
 from time import process_time
 from typing import TYPE_CHECKING, Final
 
-from shoal.scenario.cluster_spec import ClusterSpec
-from shoal.scenario.training_spec import StrategySpec, TrainingSpec
-from shoal.sim.training.networks import make_network
-from shoal.sim.training.simulation import simulate
-from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
-from shoal.switching.settings import Link, Port, Profile, Queue
-from shoal.switching.tables import QUEUES, Count
-from shoal.switching.topology import Materials, host_names, leaf_spine
+from shoal.scenario import ClusterSpec, StrategySpec, TrainingSpec
+from shoal.sim import BoundedLossNetwork, make_network, simulate
+from shoal.switching import (
+    QUEUES,
+    Count,
+    Link,
+    Materials,
+    Port,
+    Profile,
+    Queue,
+    host_names,
+    leaf_spine,
+)
 from shoal_bench.rows import Row, at_most, figure
 
 if TYPE_CHECKING:
@@ -28,7 +33,7 @@ SECONDS_TARGET: Final = 60.0
 MTU: Final = 9_000
 RATE: Final = 100_000_000_000
 FROM_BYTES: Final = 225_000
-"""Where ports mark what is important, and drop the rest."""
+"""The bytes from which on ports mark what is important, and drop the rest."""
 LIMIT_BYTES: Final = 2_250_000
 STRATEGY: Final = StrategySpec("ps-layers", transport="shoal", loss_bound=0.1)
 

@@ -14,10 +14,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from shoal.memory import peak_bytes
-from shoal.scenario.cluster_spec import ClusterSpec
-from shoal.scenario.training_spec import SHOAL, StrategySpec, TrainingSpec
-from shoal.sim.training.simulation import simulate
-from shoal.sim.transports.controls import ALL_CONTROLS
+from shoal.scenario import SHOAL, ClusterSpec, StrategySpec, TrainingSpec
+from shoal.sim import ALL_CONTROLS, simulate
 from shoal_bench import sim_packets, sim_transports
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison, figure
 from shoal_bench.stand import apart
@@ -30,7 +28,7 @@ _UNIT: Final = "packet-hops/s"
 _REACTING: Final = "dctcp"
 """A carrier whose hosts react to all that ports do."""
 GRID_ROUNDS: Final = 2
-"""Of DS-Sync's grid, after which its groups come again."""
+"""The rounds of DS-Sync's grid, after which its groups come again."""
 _WINDOW, _HEAP, _PLAIN = sim_packets.ENGINES
 _CASES: Final = (
     (64, 0.01, (_WINDOW, _HEAP, _PLAIN), False),

@@ -26,7 +26,7 @@ _LEAST_S: Final = 1.0
 
 
 def measure(stand: Stand) -> list[Row]:
-    """Return the rates side by side; none if nobody has said where ns-3 is."""
+    """Return the rates side by side; no rows if it is not known where ns-3 is."""
     if stand.ns3 is None or not NS3.exists():
         stand.skip(
             "ns-3 is not compared: --ns3 names the Python of an environment with it, and Shoal's"

@@ -1,4 +1,4 @@
-"""For section `sim-engines`: packet-hops that a network takes per second of one core's time.
+"""Section `sim-engines`: packet-hops that a network takes per second of one core's time.
 
 A packet-hop is one packet sent over one link, the host's own included. Three engines are given the
 same packets, in turns in the same process: the window kernel, the heap kernel and plain Python;
@@ -17,26 +17,40 @@ import numpy as np
 from numpy import uint64
 
 from shoal.compiled import compiled
-from shoal.sim.packet.simulation import GONE, Flow, Simulation
-from shoal.switching.network import advance, free_row, inject, take_row
-from shoal.switching.settings import Link, Port, Profile, Queue
-from shoal.switching.tables import PICOSECONDS, QUEUES, Count
-from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, make_state
+from shoal.sim import GONE, Flow, Simulation
+from shoal.switching import (
+    PICOSECONDS,
+    QUEUES,
+    Count,
+    Link,
+    Materials,
+    Port,
+    Profile,
+    Queue,
+    Topology,
+    advance,
+    free_row,
+    host_names,
+    inject,
+    leaf_spine,
+    make_state,
+    take_row,
+)
 from shoal_bench.plain_network import PlainNetwork, Send
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 RATE: Final = 10_000_000_000
 SIZE: Final = 1_500
 PLACES: Final = 100
 """Packets that a port holds."""
 BUFFER_BYTES: Final = 2 << 20
-"""That the ports of a switch share, where they do."""
+"""The bytes that the ports of a switch share, where they do."""
 GROUP: Final = 8
-"""Hosts of which all but one send to that one."""
+"""The hosts of a group: all but one send to that one."""
 RING_LOAD: Final = 0.5
 INCAST_LOAD: Final = 1.2
 SHAPES: Final = {64: (8, 8), 512: (32, 16), 1024: (32, 32), 4096: (64, 64)}
@@ -70,12 +84,12 @@ class Speed:
     hops_per_s: float
     delivered: int
     dropped: int
-    """For whatever reason, the link's among them."""
+    """Packets that were dropped, for whatever reason, the link's among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who sends what over which network."""
+    """The network, and the flows between its hosts."""
 
     topology: Topology
     flows: tuple[Flow, ...]
@@ -214,7 +228,7 @@ def _sends(scenario: Scenario) -> list[Send]:
 
 @compiled
 def _pass(state: State, sends: NDArray[np.void]) -> None:
-    """Put packets in when they are due, and free those that have arrived."""
+    """Put packets in when they are due, and free the ones that have arrived."""
     for index in range(len(sends)):
         send = sends[index]
         advance(state, send.at - 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.switching.tables import PICOSECONDS
+from shoal.switching import PICOSECONDS
 from shoal_bench.reference_flows import CASES, run, scenario_of
 from shoal_bench.reference_tools import missing_for_simgrid, run_simgrid
 from shoal_bench.rows import Row, at_least, comparison

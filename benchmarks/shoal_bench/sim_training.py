@@ -11,11 +11,9 @@ from time import process_time
 from typing import TYPE_CHECKING, Final
 
 from shoal.memory import peak_bytes
-from shoal.scenario.cluster_spec import ClusterSpec
-from shoal.scenario.training_spec import StrategySpec, TrainingSpec
-from shoal.sim.training.simulation import simulate
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, host_names, star
+from shoal.scenario import ClusterSpec, StrategySpec, TrainingSpec
+from shoal.sim import simulate
+from shoal.switching import Link, Materials, Port, host_names, star
 from shoal_bench.rows import Row, at_most, figure
 from shoal_bench.stand import apart
 
@@ -27,7 +25,7 @@ CASES: Final = ((1024, 10_000, 3), (4096, 500, 1))
 """Workers, steps that each makes, and how often that is measured."""
 PER_HOST: Final = 4
 SECONDS_TARGET: Final = 120.0
-"""Of processor time, for all steps of the first case."""
+"""The target, in seconds of processor time, for all steps of the first case."""
 
 _PORT: Final = Port(10_000_000_000)
 _JOB: Final = TrainingSpec(

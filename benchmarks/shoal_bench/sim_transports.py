@@ -1,4 +1,4 @@
-"""For section `sim-engines`: packet-hops a second of one core's time where hosts react to packets.
+"""Section `sim-engines`: packet-hops a second of one core's time where hosts react to packets.
 
 A packet-hop is one packet sent over one link, the host's own included; acknowledgements count.
 Every host of a leaf-spine network sends a message to the next leaf, and seven of eight send one to
@@ -13,18 +13,25 @@ from dataclasses import dataclass
 from time import process_time
 from typing import TYPE_CHECKING, Final
 
-from shoal.scenario.training_spec import SHOAL
-from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
-from shoal.sim.transports.packet_network import PacketNetwork
-from shoal.sim.transports.settings import Transport
-from shoal.switching.settings import Link, Port, Profile, Queue
-from shoal.switching.tables import NEVER, QUEUES, Count
-from shoal.switching.topology import Materials, host_names, leaf_spine
+from shoal.scenario import SHOAL
+from shoal.sim import BoundedLossNetwork, PacketNetwork, Transport
+from shoal.switching import (
+    NEVER,
+    QUEUES,
+    Count,
+    Link,
+    Materials,
+    Port,
+    Profile,
+    Queue,
+    host_names,
+    leaf_spine,
+)
 from shoal_bench import sim_packets
 from shoal_bench.sim_packets import GROUP, RATE, SHAPES
 
 if TYPE_CHECKING:
-    from shoal.sim.network import Network
+    from shoal.sim import Network
 
 HOSTS: Final = 64
 LEAVES, SPINES = SHAPES[HOSTS]
@@ -41,7 +48,7 @@ class Speed:
     carrier: str
     processor_s: float
     hops_per_s: list[float]
-    """Of each round."""
+    """The packet-hops per second of each round."""
 
 
 def make_network(carrier: str, *, is_full: bool = False) -> PacketNetwork | BoundedLossNetwork:

@@ -10,7 +10,7 @@ import multiprocessing
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from shoal.errors import DataError
-from shoal.jobs.pool import WorkerPool
+from shoal.jobs import WorkerPool
 from shoal.workloads import load_dataset
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Section `straggler-rate`: how fast the other workers go beside one that is five times slower.
+"""Section `straggler-rate`: the speed of the other workers beside one that is five times slower.
 
 A run's start, in which the group generator has yet to learn who is slow, is part of it.
 """

@@ -14,7 +14,7 @@ from shoal_bench.rows import Row, at_least, comparison
 from shoal_bench.runs import ONE_SLOW, describe, in_turns, small_job
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
     from shoal_bench.stand import Stand
 
 NAME = "straggler-time"

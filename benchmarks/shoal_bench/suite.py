@@ -61,7 +61,7 @@ class Section:
     """Seconds it took on two cores with --quick; for the estimate of the time left."""
 
     full_s: float
-    """The same without."""
+    """Seconds it took on two cores without --quick."""
 
     def seconds(self, *, quick: bool) -> float:
         """Return about how long it takes."""

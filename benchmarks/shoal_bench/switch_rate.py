@@ -12,11 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.check.fidelity import DELAY_TOLERANCE_S, RATE_TOLERANCE
-from shoal.lab.check.load import Ladder, LoadTest, Step, climb
-from shoal.lab.network.fabric import why_not
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, host_names, leaf_spine, star
+from shoal.lab import DELAY_TOLERANCE_S, RATE_TOLERANCE, Ladder, LoadTest, Step, climb, why_not
+from shoal.switching import Link, Materials, Port, host_names, leaf_spine, star
 from shoal_bench.rows import Row, Target, at_least, at_most, figure
 
 if TYPE_CHECKING:

@@ -20,32 +20,31 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from shoal.carriers.transport_communicator import TransportCommunicator
-from shoal.carriers.transports import LossOptions
+from shoal.carriers import LossOptions, TransportCommunicator
 from shoal.compiled.libc import UDP_SEGMENT
-from shoal.lab.network.interfaces import INTERFACE, received_here
-from shoal.lab.network.namespaces import inside
-from shoal.session.open_transport import open_engine
+from shoal.lab import INTERFACE, inside, received_here
+from shoal.session import open_engine
 from shoal_bench.emulated_network import UDP_BYTES, Host
 from shoal_bench.loopback import DEADLINE_S, cards_of
 
 if TYPE_CHECKING:
-    from shoal.jobs.worker import WorkerContext
-    from shoal.wire.engine import UdpEngine
+    from shoal.jobs import WorkerContext
+    from shoal.wire import UdpEngine
 
 GLOO: Final = "gloo"
 """Name of the contender that is not ours."""
 
 _LEAD_NS: Final = 10_000_000
-"""From agreeing on the beginning of a round to it: meanwhile queues of the last one run empty."""
+"""The nanoseconds from agreeing on the beginning of a round to it: meanwhile queues of the last one
+run empty."""
 
 _WARM_UP: Final = 3
 _NOBODYS_PORT: Final = 9
 _BLAST_PACKETS: Final = 16
-"""Handed over at once."""
+"""The packets that are handed over at once."""
 _BLAST_BUFFER_BYTES: Final = 256 << 10
 _SETTLE_NS: Final = 100_000_000
-"""After which the buckets are empty and the queues are not."""
+"""The nanoseconds after which the buckets are empty and the queues are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,11 @@ class Turns:
     """What one worker has seen of one contender."""
 
     seconds: list[float] = field(default_factory=list)
-    """Per round, from the agreed beginning to the end of this worker's part."""
+    """The seconds from the agreed beginning of each round to the end of this worker's part."""
     missing: float = 0.0
     """Largest share of the contributions of others that did not get into the sums of a round."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Of the transport, over all rounds; none for gloo."""
+    """The transport's counts, over all rounds; none for gloo."""
 
 
 class EmulatedWorker:

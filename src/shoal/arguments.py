@@ -84,7 +84,7 @@ def one_of(value: object, what: str, choices: Collection[str]) -> str:
 
 
 def unknown(fault: str, value: object, choices: Collection[str]) -> str:
-    """Return the sentence that a word is none of `choices`, which are they, and the nearest one.
+    """Return the sentence that `value` is no choice, which lists the choices and the nearest one.
 
     `fault` is how it begins, such as "There is no strategy".
     """

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from shoal.wire.stats import TransportStats
+    from shoal.wire import TransportStats
 
 Buffer: TypeAlias = Any
 """A contiguous one-dimensional array of the implementation's own kind."""
@@ -117,7 +117,7 @@ class Communicator(Protocol):
     def receive_any(
         self, buffer: Buffer, *, channel: int, senders: Collection[int] | None = None
     ) -> int:
-        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
+        """Receive into `buffer` from the rank that sends first on `channel`; return that rank.
 
         `senders` are those who may send on it from now on, by default all others: once they have
         left it, nothing of this conversation stays behind, and the next one on the channel may have
@@ -152,7 +152,7 @@ class FactStore(Protocol):
         ...
 
     def are_published(self, facts: Sequence[str]) -> list[bool]:
-        """Return which of `facts` somebody has published, all at the same moment."""
+        """Return which of `facts` are published, all at the same moment."""
         ...
 
     def increment(self, counter: str) -> int:
@@ -160,5 +160,5 @@ class FactStore(Protocol):
         ...
 
     def value_of(self, counter: str) -> int:
-        """Return the value of `counter`, 0 if nobody has incremented it."""
+        """Return the value of `counter`, 0 before it is first incremented."""
         ...

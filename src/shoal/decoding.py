@@ -1,4 +1,4 @@
-"""Decodes JSON, MessagePack, TOML and UTF-8 that somebody else wrote: a value, or one sentence.
+"""Decodes foreign JSON, MessagePack, TOML and UTF-8: the outcome is a value, or one sentence.
 
 Owns which exceptions decoders raise, which are more than they document: text that is not UTF-8,
 brackets nested thousands deep and numbers of thousands of digits are no `DecodeError`. Knows
@@ -19,7 +19,7 @@ T = TypeVar("T")
 Content = TypeVar("Content")
 
 DEEPEST: Final = 64
-"""Levels of tables and lists that a TOML text may have: whoever copies or prints its values walks
+"""Levels of tables and lists that a TOML text may have: code that copies or prints its values walks
 down them."""
 
 _NESTED: Final = "its brackets are nested too deep"
@@ -32,7 +32,7 @@ def decoded(
     advice: str = "",
     raises: type[ShoalError] = DataError,
 ) -> T:
-    """Return what `decode` makes of `content`, whatever that is.
+    """Return what `decode` makes of `content`, which may be anything.
 
     Raises `raises`, with the sentence "`fault` (why); `advice`.", if it can make nothing of it.
     `fault` says of which place what is not so, such as "run.json is not a Shoal result file".
@@ -77,7 +77,7 @@ def decode_toml(
     advice: str = "",
     raises: type[ShoalError] = DataError,
 ) -> dict[str, Any]:
-    """Return the values of a TOML text; `decoded` says what is raised if it is none."""
+    """Return the values of a TOML text; `decoded` says what is raised for other content."""
     return decoded(_shallow_toml, text, fault, advice, raises)
 
 
@@ -87,7 +87,7 @@ def decode_text(
     advice: str = "",
     raises: type[ShoalError] = DataError,
 ) -> str:
-    """Return the text that is UTF-8 in `content`; `decoded` says what is raised if it is none."""
+    """Return `content` as UTF-8 text; `decoded` says what is raised for other content."""
     return decoded(_utf8, content, fault, advice, raises)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 DIVERGED: Final = "diverged"
-"""What tables say."""
+"""The word that tables say of a model that has diverged."""
 
 if TYPE_CHECKING:
     Figure: TypeAlias = float

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Where this worker stands in its job."""
+    """This worker's place in its job."""
 
     rank: int
     world_size: int
@@ -31,7 +31,7 @@ class Launch:
     """Index of its host."""
 
     host_if_dealt: int | None = None
-    """The same if ranks were dealt to the hosts in turn; None where the launcher names the host.
+    """The host if ranks were dealt to the hosts in turn; None where the launcher names the host.
 
     Without its word ranks are taken to be numbered host by host.
     """
@@ -61,7 +61,8 @@ class _Launcher:
     per_host: str
     host: str = ""
     tasks: tuple[str, ...] = ()
-    """Of lists of how many workers each host has, such as "2(x3),1", the surest first."""
+    """The variables with lists of how many workers each host has, such as "2(x3),1", the surest
+    first."""
 
 
 _LAUNCHERS = (

@@ -40,7 +40,7 @@ def check_room(needed: int, what: str, remedy: str) -> None:
 
 
 def available_bytes(system: Path = _SYSTEM, container: Path = _CONTAINER) -> int:
-    """Return how many bytes can be taken: those that are free, or caches that give way.
+    """Return how many bytes can be taken: free ones, and caches that give way.
 
     In a container that has a limit of its own (cgroup v2) no more than what is left of it.
     """

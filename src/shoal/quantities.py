@@ -41,12 +41,13 @@ _SIZES: Final[Mapping[str, Fraction | int]] = {
 _NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)\s*(\S*)\s*", re.ASCII)
 _PERCENT: Final = Fraction(1, 100)
 _MOST_DIGITS: Final = 40
-"""Of a text: what has more is nobody's quantity, and may be none that Python can show."""
+"""The most digits of a number in a text: a number with more is a mistake, and may be none that
+Python can show."""
 
 LONGEST_S: Final = 1_000_000
 """Some 12 days: networks count picoseconds in 64 bits, 106 days, and times add up."""
 MOST_BYTES: Final = 10**15
-"""As much as 1 PB: networks count bytes in 64 bits, and sizes add up."""
+"""The largest number of bytes, 1 PB: networks count bytes in 64 bits, and sizes add up."""
 
 
 def parse_rate(text: object) -> int:
@@ -104,7 +105,7 @@ def share_text(share: float) -> str:
 
 
 def _text(value: float, units: Mapping[str, Fraction | int]) -> str:
-    """Return `value` in the largest of `units` that there is one of; "min" is nobody's habit."""
+    """Return `value` in the largest fitting one of `units`, except "min", which is unusual."""
     fitting = [name for name, unit in units.items() if unit <= value and name != "min"]
     name = fitting[-1] if fitting else next(iter(units))
     return f"{_digits(value / float(units[name]))} {name}"

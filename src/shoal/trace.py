@@ -14,7 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 from shoal.errors import UsageError
 
 TRACE_FORMAT: Final = 1
-"""Of trace files: goes up when what is in them means something else."""
+"""The version of trace files: it goes up when what is in them means something else."""
 
 
 class SpanKind(StrEnum):
@@ -24,7 +24,7 @@ class SpanKind(StrEnum):
     """Forward, backward, local update, and the padding that stands for a slower machine."""
 
     WAIT = "wait"
-    """Blocked until other workers are ready: nothing of ours is moving."""
+    """The worker is blocked until other workers are ready: none of its data is moving."""
 
     EXCHANGE = "exchange"
     """Data is moving between this worker and its group."""
@@ -38,7 +38,7 @@ class Span:
     """What the time went into."""
 
     rank: int
-    """Whose time it was."""
+    """The rank of the worker whose time it was."""
 
     step: int
     """The worker's own step number."""
@@ -53,7 +53,7 @@ class Span:
     """The group it belonged to, if any."""
 
     reason: str = ""
-    """Why this group, as the one who formed it gave it."""
+    """Why this group, as the member that formed it gave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class Sample:
     """Figures of a stretch of a worker's time that are no spans."""
 
     name: str
-    """What they are about."""
+    """The subject of the figures."""
 
     rank: int
     step: int
     """The worker's own step number."""
 
     at_ns: int
-    """When the stretch ended, on the clock of the run."""
+    """The time at which the stretch ended, in nanoseconds on the clock of the run."""
 
     values: dict[str, float]
     """Figures by name, which says the unit."""
@@ -81,13 +81,13 @@ class TraceHeader:
     strategy: str
     workers: int
     parameters: int
-    """Of the model."""
+    """The number of the model's parameters."""
     shoal_trace: int = TRACE_FORMAT
 
 
 @runtime_checkable
 class TraceSink(Protocol):
-    """Where spans and samples go."""
+    """A receiver of spans and samples."""
 
     @property
     def wants_samples(self) -> bool:

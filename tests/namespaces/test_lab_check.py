@@ -27,8 +27,8 @@ from shoal.lab.check.set_aside import set_aside
 from shoal.lab.check.ways import ways_over_all
 from shoal.lab.lab import Lab
 from shoal.lab.network.fabric import Fabric
+from shoal.scenario.lab_presets import usual_labs
 from shoal.scenario.spec_file import parse_spec
-from shoal.scenario.usual_labs import usual_labs
 from shoal.switching.settings import Link, Port, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import Materials, host_names, star

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shoal.carriers.untraced import untraced, with_untraced_methods  # noqa: E402
+from shoal.carriers.tracing import untraced, with_untraced_methods  # noqa: E402
 
 
 def which_way(value: Any, seen: list[str]) -> None:

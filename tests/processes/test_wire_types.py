@@ -113,6 +113,37 @@ def test_gradients_are_rounded_and_batch_statistics_are_not(
     assert torch.equal(runs[0]["next-forward"]["last"], runs[0]["bfloat16"]["last"])
 
 
+def train_unevenly(sync: str) -> float:
+    """Train fewer steps on rank 0, with rounded copies; return how far models are apart."""
+    session = shoal.init(deadline_s=20)
+    model = make_model(torch.float32)
+    optimizer = shoal.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model,
+        make_strategy(sync, {"interval": 1, "overlap": "next-steps"}),
+        transport="shoal",
+        wire="float16",
+    )
+    for step in range(5 if session.rank == 0 else 9):
+        optimizer.zero_grad()
+        inputs, labels = batch_of(session.rank, step, torch.float32)
+        cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    optimizer.finish()
+    distance = optimizer.average_model()
+    shoal.shutdown()
+    return distance
+
+
+@pytest.mark.parametrize("sync", ["local-sgd", "ripples"])
+def test_workers_that_end_early_send_what_the_others_send(
+    run_workers: RunWorkers, sync: str
+) -> None:
+    """They would refuse each other's averages otherwise."""
+    distances = run_workers(train_unevenly, 2, sync)
+    assert distances[0] == distances[1] < 1
+
+
 def disagree() -> str:
     rank = shoal.init(deadline_s=30).rank
     model = make_model(torch.float32)

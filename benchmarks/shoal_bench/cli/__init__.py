@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shoal.cli.commands import Command
+from shoal.cli import Command
 
 BENCH: Final = Command(
     "shoal_bench.cli.bench:bench_app", "Measure Shoal side by side with its peers."

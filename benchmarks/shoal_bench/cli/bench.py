@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.parts_progress import PartsProgress
+from shoal.cli import PartsProgress
 from shoal.errors import ShoalError, UsageError
-from shoal.report.terminal_table import output_console
+from shoal.report import output_console
 
 if TYPE_CHECKING:
     from shoal_bench.bench_file import BenchFile
@@ -169,8 +169,8 @@ def _measure(
     sections: list[Section], file: BenchFile, path: Path | None, *, quick: bool, ns3: Path | None
 ) -> tuple[BenchFile, list[ShoalError]]:
     """Measure `sections` one after the other; a failure ends its section, not the suite."""
-    from shoal.jobs.environment import describe_environment
-    from shoal.workloads.cache import default_cache_dir
+    from shoal.jobs import describe_environment
+    from shoal.workloads import default_cache_dir
     from shoal_bench.bench_file import write_bench_file
     from shoal_bench.rows import of_section
     from shoal_bench.stand import Stand

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from shoal.cli.parts_progress import PartsProgress
+from shoal.cli import PartsProgress
 from shoal.errors import ResourceError, UsageError
-from shoal.report.terminal_table import output_console
+from shoal.report import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -22,11 +22,11 @@ P = TypeVar("P", "Part", "TrialPart")
 
 
 def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None:
-    """Run what `plan` has left to do, keep the file up to date and print who was faster.
+    """Run what `plan` has left to do, keep the file up to date and print which was faster.
 
     Raises `ResourceError` where there can be no emulated network.
     """
-    from shoal.workloads.cache import default_cache_dir
+    from shoal.workloads import default_cache_dir
     from shoal_bench.cluster.job import run_job
     from shoal_bench.cluster.suite import left_to_do, with_rows
     from shoal_bench.cluster.verdict import is_headline
@@ -53,7 +53,7 @@ def run_studies(
     The file is kept up to date meanwhile. Raises `ResourceError` where there can be no emulated
     network, and `UsageError` if nothing of them is for a quick look.
     """
-    from shoal.workloads.cache import default_cache_dir
+    from shoal.workloads import default_cache_dir
     from shoal_bench.cluster.trials.studies import left_to_try, make_trials
     from shoal_bench.cluster.trials.trial import run_trial
     from shoal_bench.cluster.trials.verdict import rows_of_trials
@@ -83,8 +83,8 @@ def _go_through(
     quick: bool,
 ) -> ClusterFile:
     """Make all parts, write the file after each of them, and return it."""
-    from shoal.jobs.environment import describe_environment
-    from shoal.session.warm_up import load_transport
+    from shoal.jobs import describe_environment
+    from shoal.session import load_transport
     from shoal_bench.bench_file import write_bench_file
     from shoal_bench.cluster.suite import run_parts
 
@@ -102,7 +102,7 @@ def _go_through(
 
 def _open_file(path: Path | None) -> ClusterFile:
     """Return what `path` holds already, or an empty file; make sure that the work can be done."""
-    from shoal.lab.network.fabric import why_not
+    from shoal.lab import why_not
     from shoal_bench.bench_file import open_file
     from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
 

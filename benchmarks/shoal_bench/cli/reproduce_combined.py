@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
-from shoal.report.charts import Bar, BarPanel, LinePanel, draw_charts
+from shoal.cli import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
+from shoal.report import Bar, BarPanel, LinePanel, draw_charts
 from shoal_bench.cli.reproducing import (
     JsonOption,
     PlotOption,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SEEDS = "1"
 _SLOTS = (3, 4, 0)
-"""Of the palette, for the carriers in their order."""
+"""The palette's slots for the carriers, in their order."""
 _CAVEAT = (
     "DeepFM's clock is an estimate, links of 10 Gbit/s and racks 4:1 are assumed; software costs"
     " nothing: compare who wins and by about how much."
@@ -48,7 +48,7 @@ def combined(
 
     Beyond the papers: each of the three over the others, with 64 to 1,024 workers.
     """
-    from shoal.sim.training.outcome import Outcome
+    from shoal.sim import Outcome
     from shoal_bench.reproduce import combined as beyond
 
     check_files(json, plot)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
+from shoal.cli import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
 from shoal.errors import UsageError
-from shoal.report.charts import Bar, BarPanel, draw_charts
+from shoal.report import Bar, BarPanel, draw_charts
 from shoal.sweeps import with_deviation
 from shoal_bench.cli.reproducing import (
     JsonOption,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
-from shoal.report.charts import Bar, BarPanel, LinePanel, draw_charts
+from shoal.cli import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
+from shoal.report import Bar, BarPanel, LinePanel, draw_charts
 from shoal.sweeps import with_deviation, with_interval
 from shoal_bench.cli.reproducing import (
     CAVEAT,
@@ -43,7 +43,7 @@ _SLOTS = {
     "DS-Sync, grid": 3,
     "DS-Sync, topology": 4,
 }
-"""Of the palette; slots that strategies have elsewhere are theirs here, but for the topology's."""
+"""The palette's slots. Strategies that have one elsewhere keep it, but for the topology's."""
 
 _READING = (
     '"94 % better" is read as 1.94 times as fast, the weaker of its two meanings; the other, 94 %'

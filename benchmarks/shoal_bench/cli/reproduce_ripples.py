@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
-from shoal.report.charts import Bar, BarPanel, Line, LinePanel, draw_charts
-from shoal.report.palette import HOME_SLOTS
+from shoal.cli import JobsOption, RayOption, RunsOption, SeedsOption, Sweeping, parse_seeds
+from shoal.report import HOME_SLOTS, Bar, BarPanel, Line, LinePanel, draw_charts
 from shoal.sweeps import with_interval
 from shoal_bench.cli.reproducing import (
     CAVEAT,
@@ -56,7 +55,7 @@ def ripples(
 
     Six strategies with equal workers and with a slow one, group sizes and intervals.
     """
-    from shoal.sim.training.outcome import Outcome
+    from shoal.sim import Outcome
     from shoal_bench.reproduce import ripples as paper
     from shoal_bench.reproduce.learning import Learned
 

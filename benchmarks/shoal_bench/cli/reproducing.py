@@ -9,16 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from shoal.cli.options import require_writable
+from shoal.cli import require_writable
 from shoal.errors import UsageError
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.files import indented_json, write_whole
-from shoal.report.terminal_table import TERMINAL_WIDTH, output_console
+from shoal.jobs import describe_environment, indented_json, write_whole
+from shoal.report import TERMINAL_WIDTH, output_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from shoal.report.charts import Line
+    from shoal.report import Line
     from shoal_bench.reproduce.claim import Claim
 
 JsonOption = Annotated[Path | None, typer.Option(help="Write runs and claims here.")]
@@ -130,7 +129,7 @@ def table_across(
 
 def line_of(label: str, slot: int, values: Sequence[float | None]) -> Line:
     """Return a figure's line without intervals, of values of which some were not simulated."""
-    from shoal.report.charts import Line
+    from shoal.report import Line
 
     return Line(label, slot, values, [None] * len(values), instead="not simulated")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.files import read_json
+from shoal.jobs import read_json
 from shoal_bench.bench_file import BenchFile
 from shoal_bench.cluster.outcome import Outcome
 from shoal_bench.cluster.trials.figures import Trial
@@ -18,7 +18,7 @@ from shoal_bench.cluster.trials.figures import Trial
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.jobs.result import Environment
+    from shoal.jobs import Environment
     from shoal_bench.cluster.outcome import Key
 
 

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @unique
 class Side(StrEnum):
-    """Whose a contender is."""
+    """The kinds of contenders."""
 
     PEER = "peer"
     OURS = "ours"
     CONTROL = "control"
-    """Nobody's: it shows what the job itself takes."""
+    """A contender that shows what the job itself takes."""
 
 
 _AVAILABLE: Final = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -50,7 +50,7 @@ class Contender:
 
     @property
     def side(self) -> Side:
-        """Whose it is."""
+        """The contender's kind."""
         if isinstance(self.library, Alone):
             return Side.CONTROL
         return Side.OURS if self.library.is_ours else Side.PEER

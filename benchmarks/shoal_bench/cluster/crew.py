@@ -22,13 +22,13 @@ from shoal_bench.cluster.worker import Assignment, Body, Failure, train, worker_
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-    from shoal.lab.lab import Lab
+    from shoal.lab import Lab
 
 START_S: Final = 60.0
-"""In which a library must have started and found all its workers."""
+"""The seconds in which a library must have started and found all its workers."""
 _ANSWER_S: Final = 2.0
 _LEAD_S: Final = 0.05
-"""From the last worker's being ready to the beginning of the training."""
+"""The seconds from when the last worker is ready to the beginning of the training."""
 _JOIN_S: Final = 5.0
 _PRELOAD: Final = ("shoal_bench.cluster.preload", fork_server.TRANSPORT_CODE)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.errors import ShoalError
-from shoal.lab.lab import Lab
-from shoal.switching.tables import Count
+from shoal.lab import Lab
+from shoal.switching import Count
 from shoal.workloads import load_dataset
 from shoal_bench.cluster.crew import Crew
 from shoal_bench.cluster.outcome import Figures, Outcome, Seen, figures_of

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import force_setattr
 
 from shoal.diverged import Figure, restore
-from shoal.jobs.evaluation import consensus_distance
+from shoal.jobs import consensus_distance
 from shoal_bench.cluster.task import Task
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """Which job it was."""
+    """What tells a job from the others."""
 
     scenario: str
     contender: str
@@ -37,20 +37,20 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What a job came to that did not fail."""
 
     seconds_to_target: float | None
-    """Null if the averaged model did not get there in the job's time."""
+    """The seconds to the target; null if the averaged model did not get there in the job's time."""
 
     final_loss: Figure
-    """Of the averaged model, at the end of the job's time."""
+    """The loss of the averaged model, at the end of the job's time."""
 
     final_accuracy: float
     consensus_distance: Figure
     """Root mean square distance of the workers' models from their mean, at the end."""
 
     steps: list[int]
-    """By rank."""
+    """The number of steps that each rank made."""
 
     step_ms_p50: float
-    """Over all steps of all workers."""
+    """The median time of a step in milliseconds, over all steps of all workers."""
 
     step_ms_p99: float
     step_ms_max: float
@@ -69,7 +69,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, and the averaged model's loss then."""
 
     says: list[str]
-    """By rank: what the library says about slow workers and links."""
+    """The library's words about slow workers and links, by rank."""
 
     def __post_init__(self) -> None:
         """Read null as what was written so."""
@@ -83,7 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     key: Key
     version: str = ""
-    """Of the library."""
+    """The version of the library."""
 
     processor: str = ""
     """What it ran on."""

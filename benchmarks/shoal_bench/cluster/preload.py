@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import os
 
-from shoal.carriers.torch_private import COMPILER
+from shoal.carriers import COMPILER
 
 os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when it is imported
 

@@ -32,7 +32,7 @@ class Recorder:
         self._interval_s, self._due_s = interval_s, 0.0
 
     def wants_model(self, elapsed_s: float) -> bool:
-        """Return whether a model is due, so that nobody has to copy one in vain."""
+        """Return whether a model is due, so that no model is copied in vain."""
         return elapsed_s >= self._due_s and int(self._counters[_LOOKS]) < len(self._moments)
 
     def add_model(self, elapsed_s: float, vector: np.ndarray) -> None:
@@ -64,7 +64,7 @@ class Record:
     """One row each."""
 
     def number_at(self, seconds: float) -> int:
-        """Return the number of the latest model kept up to then; of the first if there is none."""
+        """Return the number of the latest model kept up to then; without one, of the first."""
         return max(0, int(np.searchsorted(self.moments, seconds, "right")) - 1)
 
     def model_at(self, seconds: float) -> np.ndarray:

@@ -12,22 +12,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.network.shaper import HOST_QUEUE_BYTES
-from shoal.scenario.cluster_spec import ClusterSpec, Flow, LinkEvent
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Materials, Topology, host_names, leaf_spine, star
+from shoal.lab import HOST_QUEUE_BYTES
+from shoal.scenario import ClusterSpec, Flow, LinkEvent
+from shoal.switching import Link, Materials, Port, Topology, host_names, leaf_spine, star
 
 if TYPE_CHECKING:
     from shoal_bench.cluster.task import Task, Training
 
 DELAY_S: Final = 50e-6
-"""Of every cable of an ordinary network."""
+"""The delay of every cable of an ordinary network, in seconds."""
 BUFFER_BYTES: Final = 128 << 10
-"""Of an ordinary port of a switch."""
+"""The buffer of an ordinary port of a switch, in bytes."""
 SHALLOW_BYTES: Final = 16 << 10
-"""Of a port that holds no more than some ten packets."""
+"""The buffer of a port that holds no more than some ten packets, in bytes."""
 LONG_DELAY_S: Final = 5e-3
-"""Of a cable where packets travel 10 ms from host to host."""
+"""The delay of a cable where packets travel 10 ms from host to host, in seconds."""
 OVERSUBSCRIPTION: Final = 4
 LEAVES: Final = 2
 SPINES: Final = 2
@@ -36,7 +35,7 @@ SLOW: Final = 1
 """The worker, or the host, that is slow where one is."""
 
 BURSTS: Final = (("to_bad", 0.002), ("to_good", 0.1), ("bad_loss", 0.5))
-"""Gilbert and Elliott: one packet in 51 is in a bad state, of which half are lost; 1 % of all."""
+"""Gilbert and Elliott: one packet in 51 is in a bad state, half of these get lost; 1 % of all."""
 GRAY: Final = ((0.0, 1e-4), (0.05, 1e-3), (0.1, 1e-2))
 """Share of the training's time, and the loss of the failing link from then on."""
 

@@ -1,4 +1,4 @@
-"""The suite: which jobs there are, in which order, and going through those that are not done.
+"""The suite: which jobs there are, in which order, and going through the jobs that are left.
 
 Contenders take turns within a scenario, and scenarios within a repeat, so that a drift of the
 machine's speed meets all of them. Every outcome is in the file before the next job begins.
@@ -24,7 +24,7 @@ from shoal_bench.cluster.verdict import BENCH, entries_of, rows_of
 from shoal_bench.rows import Row, of_section
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import Environment
+    from shoal.jobs import Environment
     from shoal_bench.cluster.cluster_file import ClusterFile
     from shoal_bench.cluster.outcome import Outcome
     from shoal_bench.cluster.trials.figures import Trial

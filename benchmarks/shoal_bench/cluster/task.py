@@ -64,7 +64,7 @@ class Task(Training, frozen=True, kw_only=True):
     """Mean test loss of the averaged model, in nats, at which the clock stops."""
 
     looks: int = 60
-    """At most so many models of each worker are kept, at equal distances, to be judged later."""
+    """The most models of each worker that are kept, at equal distances, to be judged later."""
 
     judged_samples: int = 32
     """Test samples behind a loss, the first ones."""

@@ -1,4 +1,4 @@
-"""Rows made of outcomes: every contender's figures, and in each scenario who was faster.
+"""Rows made of outcomes: every contender's figures, and in each scenario which was faster.
 
 A run that misses the target within its time counts with that whole time: a ratio is then a bound,
 and the contender's own row says how many of its runs got there.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BENCH: Final = "cluster"
 TIME: Final = "time to loss"
-"""Begins the metric of every contender's own time."""
+"""The beginning of the metric of every contender's own time."""
 NAMED: Final = "other workers that are told who is slow"
 RATIO: Final = "time to target, best peer / best mode of Shoal"
 
@@ -35,7 +35,7 @@ class Entry:
     contender: str
     side: Side
     runs: dict[int, Figures]
-    """By repeat."""
+    """The figures of each repeat."""
 
     limit_s: float
     """The length of a run."""
@@ -59,7 +59,7 @@ class Entry:
 def entries_of(
     outcomes: Iterable[Outcome], scenario: str, sides: Mapping[str, Side]
 ) -> list[Entry]:
-    """Return who has figures in `scenario`, in the order of `outcomes`.
+    """Return the contenders that have figures in `scenario`, in the order of `outcomes`.
 
     `sides` has every contender by name; what is no contender any more is left out.
     """
@@ -82,7 +82,7 @@ def rows_of(scenario: Scenario, entries: Sequence[Entry], target_loss: float) ->
 
 
 def is_headline(row: Row) -> bool:
-    """Return whether a row is of those that a person wants to see first."""
+    """Return whether a row is one that a person wants to see first."""
     return row.metric in (RATIO, RIPPLES_STEPS) or row.metric.startswith(TIME)
 
 

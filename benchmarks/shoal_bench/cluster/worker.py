@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import torch
 
 from shoal.errors import ResourceError
-from shoal.lab.hosts.variables import launcher_variables
-from shoal.lab.network.interfaces import INTERFACE, address_of
-from shoal.lab.network.namespaces import inside
+from shoal.lab import INTERFACE, address_of, inside, launcher_variables
 from shoal.workloads import load_dataset, loss_of
 from shoal_bench.cluster.records import Recorder
 from shoal_bench.cluster.task import Pace, Task, Training, vector_of
@@ -51,10 +49,10 @@ class Assignment(Generic[T]):
     task: T
     seed: int
     directory: str
-    """Where records, and temporary files, are written."""
+    """The folder in which records, and temporary files, are written."""
     data_directory: Path | None
     congestion_control: str = "cubic"
-    """Of TCP, in the kernel's words."""
+    """The congestion control of TCP, in the kernel's words."""
 
     @contextlib.contextmanager
     def joined(self, rank: int, connection: Connection) -> Iterator[Seat]:
@@ -73,7 +71,7 @@ class Job(Assignment[Task]):
     """What a worker is told that trains for a time."""
 
     factors: tuple[float, ...]
-    """By rank, how many times longer a worker computes."""
+    """How many times longer each rank computes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 _RANK: Final = 4
-"""Of PowerSGD's approximation; its paper trains with 1 to 4."""
+"""The rank of PowerSGD's approximation; its paper trains with 1 to 4."""
 _FIRST_STEPS: Final = 2
-"""Not compressed; the fewest that it allows with its error feedback."""
+"""The steps that are not compressed; the fewest that PowerSGD allows with its error feedback."""
 _ONE_BUCKET_MB: Final = 10_000
-"""With several buckets its chained collectives do not keep one order on gloo."""
+"""The megabytes that put all gradients into one bucket: with several buckets PowerSGD's chained
+collectives do not keep one order on gloo."""
 
 
 @final
@@ -47,7 +48,7 @@ class DDP(PooledLibrary):
 
     @property
     def title(self) -> str:
-        """Its name, with the hook."""
+        """DDP's name, with the hook."""
         name = f"PyTorch DDP, {self._hook} hook" if self._hook else "PyTorch DDP"
         return f"{name}, on Shoal's backend" if self.is_ours else name
 

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 STEPS_PER_EPOCH: Final = 40
 """Steps of every worker that make up one global batch; its guide recommends large ones."""
 MATCHMAKING_S: Final = 3.5
-"""Its configuration guide recommends 3 to 5 for small runs; its requests take 3."""
+"""The seconds of matchmaking: hivemind's configuration guide recommends 3 to 5 for small runs; its
+requests take 3."""
 AVERAGING_TIMEOUT_S: Final = 10.0
-"""As in its quick start."""
+"""The seconds of averaging after which hivemind gives up, as in its quick start."""
 
 
 @final
@@ -43,7 +44,7 @@ class HivemindOptimizer(PooledLibrary):
 
     @property
     def title(self) -> str:
-        """Its name, with how seldom it averages."""
+        """The library's name, with how seldom it averages."""
         words = f"averages every {self._steps_per_epoch} steps{', float16' * self._is_half}"
         return f"Hivemind ({words})"
 

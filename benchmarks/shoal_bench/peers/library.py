@@ -36,7 +36,7 @@ class RateJob:
     workers: int
     width: int
     seconds: float
-    """Roughly how long."""
+    """The approximate length of the job in seconds."""
 
     compute_s: tuple[float, ...]
     """How long each worker sleeps in a step, by rank."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 import shoal
 from shoal.strategies import make_strategy
-from shoal.train.optimizer import DistributedOptimizer
+from shoal.train import DistributedOptimizer
 from shoal_bench.peers.pooled import DEADLINE_S, Loop, PooledLibrary, Seat
 
 if TYPE_CHECKING:

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from shoal.jobs.worker import WorkerContext
-    from shoal.wire.stats import TransportStats
+    from shoal.jobs import WorkerContext
+    from shoal.wire import TransportStats
     from shoal_bench.stand import Stand
 
 LOOPBACK: Final = "127.0.0.1"
 DEADLINE_S: Final = 60.0
-"""After which a wait of one worker for another is given up."""
+"""The seconds after which a wait of one worker for another is given up."""
 
 _WARM_UP_STEPS = 3 * CYCLE
 
@@ -56,7 +56,7 @@ class Seat:
     """What the library's `launch` has said."""
 
     address: str = LOOPBACK
-    """At which the others reach this worker."""
+    """The address at which the others reach this worker."""
 
     make_optimizer: MakeOptimizer = local_optimizer
     """What every worker updates its parameters with."""
@@ -99,7 +99,7 @@ class PooledLibrary(AbstractLibrary):
         dist.init_process_group("gloo", timeout=timedelta(seconds=DEADLINE_S))
 
     def launch(self, _workers: int, _address: str = LOOPBACK) -> AbstractContextManager[str]:
-        """Run whatever the library needs beside the workers; yields where they find it.
+        """Run what the library needs beside the workers; yield where they find it.
 
         `address` is that of the host where this runs.
         """

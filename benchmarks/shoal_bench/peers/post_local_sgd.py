@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @final
 class PostLocalSGD(PooledLibrary):
-    """Local steps, of which some average the parameters of all workers.
+    """Local steps, some of which average the parameters of all workers.
 
     `period` is how many steps lie between two averagings; 4 in its documentation.
     """
@@ -32,7 +32,7 @@ class PostLocalSGD(PooledLibrary):
 
     @property
     def title(self) -> str:
-        """Its name."""
+        """The library's name."""
         return f"PyTorch post-local SGD (period {self._period})"
 
     @property

@@ -1,4 +1,4 @@
-"""torchft: fault-tolerant DDP and DiLoCo, whose lighthouse decides who takes part.
+"""torchft: fault-tolerant DDP and DiLoCo, whose lighthouse decides which replicas take part.
 
 Every worker is a replica group of its own, with torchft's own gloo process group and timeouts; the
 lighthouse runs beside the workers.
@@ -30,7 +30,8 @@ SYNC_EVERY: Final = 8
 """Steps between two outer steps of DiLoCo, unless it is told otherwise."""
 _OUTER_RATE: Final = 0.7
 _OUTER_MOMENTUM: Final = 0.9
-"""Of its train_diloco example's outer optimizer, and the paper's (arXiv 2311.08105)."""
+"""The momentum of the outer optimizer of its train_diloco example and of the paper (arXiv
+2311.08105)."""
 
 
 class AbstractTorchFT(PooledLibrary):
@@ -82,7 +83,7 @@ class AbstractTorchFT(PooledLibrary):
 
 @final
 class TorchFT(AbstractTorchFT):
-    """Its DDP wrapper, manager and optimizer wrapper, as in its train_ddp example."""
+    """torchft's DDP wrapper, manager and optimizer wrapper, as in its train_ddp example."""
 
     title = "torchft DDP"
     counterpart = Shoal("all-reduce")
@@ -113,7 +114,7 @@ class TorchFTDiLoCo(AbstractTorchFT):
 
     @property
     def title(self) -> str:
-        """Its name, with how rarely it synchronizes."""
+        """The library's name, with how rarely it synchronizes."""
         name = "torchft Streaming DiLoCo" if self._is_streaming else "torchft DiLoCo"
         return f"{name} (every {self._sync_every} steps)"
 

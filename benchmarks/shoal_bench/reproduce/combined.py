@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from shoal.sim.training.simulation import simulate
+from shoal.sim import simulate
 from shoal.sweeps import Finished, Run
 from shoal_bench.reproduce.scenarios import job_of, losing, read_parts, seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.scenario.training_spec import Scenario
-    from shoal.sim.training.outcome import Outcome
+    from shoal.scenario import Scenario
+    from shoal.sim import Outcome
 
 JOB, STRATEGIES = "combined-deepfm.toml", "combined-strategies.toml"
 SCALES: Final = ("64", "256", "1024")
@@ -41,9 +41,9 @@ class Condition:
 
     name: str
     loss: float = 0.0
-    """Of every link, either way."""
+    """The loss of every link, either way."""
     slowdown: float = 1.0
-    """Of the first worker."""
+    """The factor by which the first worker is slower."""
 
 
 CARRIERS: Final = (
@@ -85,7 +85,7 @@ class Found:
     wait_share: float
     exchange_share: float
     lost_share: float | None
-    """Of the bytes that might get lost; None: none might."""
+    """The share that got lost of the bytes that might; None: none might."""
     digest: str
 
 

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.packet.simulation import DROPPED
-from shoal.sim.training.networks import make_network
-from shoal.sim.training.real_size import of_real_size
-from shoal.sim.training.simulation import simulate
-from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
-from shoal.sim.transports.packet_network import PacketNetwork
+from shoal.scenario import StrategySpec
+from shoal.sim import (
+    DROPPED,
+    BoundedLossNetwork,
+    PacketNetwork,
+    make_network,
+    of_real_size,
+    simulate,
+)
 from shoal.sweeps import Run
-from shoal.switching.tables import Count
+from shoal.switching import Count
 from shoal_bench.reproduce.learning import Learned, Learnt, learn
 from shoal_bench.reproduce.scenarios import job_of, losing, read_parts
 
@@ -31,10 +33,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.sim.network import Network
+    from shoal.sim import Network
 
 BOUND: Final = 0.1
-"""That both papers used."""
+"""The bound that both papers used."""
 
 DEEP, SHALLOW, TAGGED = "deep", "shallow", "tagged"
 
@@ -70,10 +72,10 @@ TIMED: Final = frozenset({"cubic", "dctcp"})
 TIMEOUTS_S: Final = (200e-6, 5e-3, 0.2)
 """A thousandth of Linux's, one for data centres, and Linux's; tail-loss probes are beside them."""
 USUAL_TIMEOUT_S: Final = 0.2
-"""From which verdicts are taken: what those who run these transports have."""
+"""The timer from which verdicts are taken: what users of these transports have."""
 
 BEST_PRIOR: Final = {"all-reduce": TCP, "ps-layers": SCHEDULED}
-"""By how a job is synchronised: whose steps the papers hold DLCP's against."""
+"""The carrier whose steps the papers hold DLCP's against, by how a job is synchronised."""
 BEST_OWN: Final = {"all-reduce": DLCP, "ps-layers": LAYERED}
 
 ABLATION: Final = (
@@ -86,7 +88,7 @@ ABLATION: Final = (
 
 
 ASSUMED_SHARE: Final = 0.5
-"""Of a card's float32 rate: what the scenario files reckon with."""
+"""The share of a card's float32 rate with which the scenario files reckon."""
 MEASURED_SHARES: Final = {"resnet50": 0.3, "vgg16": 0.78, "inception-v3": 0.27}
 """What a large card reaches with the same batches (benchmarks/results/gpu-clock.json)."""
 
@@ -102,10 +104,10 @@ class Trial:
     servers: int = 0
     """Hosts with parameters; 0: all of them."""
     loss: float = 0.0
-    """On the first host's link, either way: a gray failure."""
+    """The loss on the first host's link, either way: a gray failure."""
     steps: int = 1
     share: float = ASSUMED_SHARE
-    """Of the card's float32 rate at which the model is computed."""
+    """The share of the card's float32 rate at which the model is computed."""
     min_timeout_s: float | None = None
     """The least after which a rival of `TIMED` sends again; None: it has none of these."""
 

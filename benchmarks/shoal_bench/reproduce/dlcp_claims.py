@@ -37,7 +37,7 @@ _END_TO_END: Final = {
     "all-reduce": ("about 11 % faster (ring)", 11.0),
 }
 EQUAL: Final = 0.01
-"""Of the metric, within which accuracy counts as kept."""
+"""The difference of the metric within which accuracy counts as kept."""
 
 
 def claims(

@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from shoal.sim.training.outcome import Outcome
-from shoal.sim.training.simulation import simulate
+from shoal.sim import Outcome, simulate
 from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 from shoal_bench.reproduce.learning import Learned, learn
 from shoal_bench.reproduce.scenarios import job_of, read_parts, seeded
 
 if TYPE_CHECKING:
-    from shoal.scenario.training_spec import Scenario, StrategySpec
+    from shoal.scenario import Scenario, StrategySpec
     from shoal.sweeps import Spread
     from shoal_bench.reproduce.ds_sync_jobs import Job
 
@@ -48,7 +47,7 @@ MANY_SEEDS: Final = 3
 _MOST_SERVED: Final = 64
 """Workers up to which a parameter server on every host is simulated."""
 _SCALE_STEPS: Final = 10
-"""Where there are more than 16: two periods of the topology-aware division."""
+"""The steps where there are more than 16 workers: two periods of the topology-aware division."""
 
 
 class Make(Protocol):
@@ -66,7 +65,7 @@ class Lesson:
     network: str
     strategy: str
     times: int = 1
-    """As many steps as the job has."""
+    """How many times as many steps are made as the job has."""
 
 
 @dataclass(frozen=True, slots=True)

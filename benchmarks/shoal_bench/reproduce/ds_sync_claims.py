@@ -29,7 +29,7 @@ LAID_OUT: Final = (RING, HIERARCHICAL)
 NOT_JUDGED: Final = "not judged"
 PAPER_BEST: Final = "up to 94 % better end-to-end time"
 LEAST_FACTOR: Final = 1.94
-"""Of the readings of "94 % better" the weaker: 1.94 times as fast, not 94 % less time."""
+"""The weaker reading of "94 % better": 1.94 times as fast, not 94 % less time."""
 
 
 def claims(

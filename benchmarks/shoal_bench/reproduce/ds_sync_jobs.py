@@ -17,9 +17,9 @@ class Job:
     """BSP and DS-Sync among four workers, as the paper's repository has them."""
     differs: str
     learnt: Learnt
-    """With 4 workers."""
+    """What 4 workers learnt."""
     steps_of_16: int
-    """Of each of 16 workers, whose steps see four times as many samples."""
+    """The steps of each of 16 workers, which see four times as many samples in a step."""
     lower_is_better: bool = False
 
     @property

@@ -12,15 +12,13 @@ import torch
 
 from shoal.diverged import Figure, restore
 from shoal.errors import UsageError
-from shoal.sim.training.replicas import Replicas
-from shoal.sim.training.simulation import simulate
+from shoal.sim import Replicas, simulate
 from shoal.workloads import default_recipe, is_here, load_dataset, meets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+    from shoal.scenario import ClusterSpec, StrategySpec, TrainingSpec
 
 
 CIFAR10: Final = ("cifar10", "cifar10-jpeg")
@@ -58,9 +56,9 @@ class Learnt:
     dataset: str
     model: str
     target: float
-    """Of the data set's metric."""
+    """The target in the data set's metric."""
     steps: int
-    """Of each worker, at most."""
+    """The most steps that each worker makes."""
     looks_per_step: float
     """How often the models are evaluated, by the time that a step of the job computes."""
     samples: int
@@ -76,7 +74,7 @@ class Learned:
     step_ms: float
     """Mean over workers of their time per step."""
     seconds_to_target: float | None
-    """Until the mean of all models met the target; None: not within the steps."""
+    """The time until the mean of all models met the target; None: not within the steps."""
     steps_to_target: float | None
     """Mean steps of a worker until then."""
     final: Figure
@@ -84,11 +82,11 @@ class Learned:
     final_rank0: Figure
     """The same of rank 0's model."""
     consensus_distance: Figure
-    """At the end: root mean square distance of the models from their mean."""
+    """The root mean square distance of the models from their mean at the end."""
     wait_share: float
     exchange_share: float
     digest: str
-    """Of every worker's times: the same scenario and seed give the same."""
+    """A digest of every worker's times: the same scenario and seed give the same."""
 
     def __post_init__(self) -> None:
         """Read null as what was written so."""

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.training.simulation import simulate
+from shoal.scenario import StrategySpec
+from shoal.sim import simulate
 from shoal.sweeps import Finished, Run, spread_of, spread_of_all
 from shoal_bench.reproduce.claim import Claim, verdict
 from shoal_bench.reproduce.learning import CIFAR10, Learned, Learnt, choose_data, data_words, learn
 from shoal_bench.reproduce.scenarios import job_of, read_parts, seeded
 
 if TYPE_CHECKING:
-    from shoal.scenario.training_spec import Scenario
-    from shoal.sim.training.outcome import Outcome
+    from shoal.scenario import Scenario
+    from shoal.sim import Outcome
     from shoal.sweeps import Spread
 
 SCENARIO: Final = "ripples.toml"
@@ -78,7 +78,7 @@ class Ratios(Claim):
     """A claim about another strategy, in times as long as with the best mode of Ripples."""
 
     time: float | None
-    """To the target; None: one of them did not meet it."""
+    """The time to the target; None: one of them did not meet it."""
     iterations: float | None
     """Steps to the target, over those of the mode that was there first."""
     per_iteration: float
@@ -216,7 +216,7 @@ class Machine:
     local_rate: int
     """The rate that all workers of a host share, in bits per second."""
     message_s: float
-    """For each message that follows another in an exchange."""
+    """The software's time for each message that follows another in an exchange."""
     words: str
 
 

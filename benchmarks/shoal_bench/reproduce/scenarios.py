@@ -6,14 +6,13 @@ from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from shoal.scenario.spec_file import parse_scenario
+from shoal.scenario import parse_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, TrainingSpec
-    from shoal.switching.topology import Cable
+    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
+    from shoal.switching import Cable
 
 
 def scenario_text(*names: str) -> str:

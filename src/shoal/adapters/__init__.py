@@ -1,1 +1,10 @@
-"""Shoal under other frameworks' interfaces: the torch.distributed backend and its like."""
+"""Shoal under other frameworks' interfaces.
+
+`torch_backend` registers the backend "shoal" of torch.distributed, `ddp` is a hook of DDP,
+`lightning` a strategy of Lightning; `tensorflow`, `jax` and `mxnet` are for those frameworks, over
+`arrays`, which needs none of them.
+"""
+
+from shoal.faces import face
+
+__getattr__, __dir__ = face(__name__)

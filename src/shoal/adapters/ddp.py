@@ -26,11 +26,11 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from shoal.adapters.torch_process_group import ShoalProcessGroup
-from shoal.carriers.transports import check_transport
+from shoal.carriers import check_transport
 from shoal.errors import UsageError
-from shoal.train.forward_order import ForwardOrder
-from shoal.transport.tags import layer_class
-from shoal.wire.group import SumOptions
+from shoal.train import ForwardOrder
+from shoal.transport import layer_class
+from shoal.wire import SumOptions
 
 
 class HookState:

@@ -25,7 +25,7 @@ from shoal.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.session.numpy_communicator import NumpyCommunicator
+    from shoal.session import NumpyCommunicator
 
 
 class Average:

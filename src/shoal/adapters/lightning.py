@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 
 import shoal
 from shoal.errors import UsageError
-from shoal.session.session import DEFAULT_DEADLINE_S, current_session
+from shoal.session import DEFAULT_DEADLINE_S, current_session
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -81,7 +81,7 @@ class ShoalStrategy(DDPStrategy):
         return {**state, "shoal": kept}
 
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:
-        """Continue from `checkpoint`, of which each rank takes its own strategy's state."""
+        """Continue from `checkpoint`: each rank takes its own strategy's state from it."""
         rank = distributed.get_rank()
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             kept = state["shoal"]
@@ -105,7 +105,7 @@ class ShoalStrategy(DDPStrategy):
 
 
 def _begin_alike(module: nn.Module) -> None:
-    """Give all ranks rank 0's parameters and buffers, also those that no optimizer trains."""
+    """Give all ranks rank 0's parameters and buffers, also parameters that no optimizer trains."""
     for each in module.state_dict().values():
         if isinstance(each, Tensor):
             values = each.contiguous()
@@ -123,7 +123,7 @@ def _trained_part(module: nn.Module, optimizer: Any) -> nn.Module:
 
 
 def _trained_alone(module: nn.Module, trained: set[int]) -> Iterator[nn.Module]:
-    """Yield the largest parts of `module` of which nothing is trained but by these parameters."""
+    """Yield the largest parts of `module` whose trainable parameters are all in `trained`."""
     own = {id(each) for each in module.parameters() if each.requires_grad}
     if own and own <= trained:
         yield module

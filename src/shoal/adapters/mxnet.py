@@ -26,7 +26,7 @@ vars(np).setdefault("bool", np.bool_)
 import mxnet as mx  # noqa: E402 - looks that name up
 
 if TYPE_CHECKING:
-    from shoal.session.numpy_communicator import NumpyCommunicator
+    from shoal.session import NumpyCommunicator
 
 
 class DistributedTrainer(mx.gluon.Trainer):

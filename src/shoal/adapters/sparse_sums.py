@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from shoal.adapters.torch_work import Tell, afterwards
-from shoal.carriers.host_copy import HOST
-from shoal.carriers.tensor_memory import bytes_of
+from shoal.carriers import HOST, bytes_of
 
 if TYPE_CHECKING:
-    from shoal.wire.group import TransportGroup
+    from shoal.wire import TransportGroup
 
 OPERATIONS = 3
 """How many operations of the group a sum makes."""

@@ -24,7 +24,7 @@ from shoal.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.adapters.arrays.array_means import ArrayMeans
-    from shoal.session.numpy_communicator import NumpyCommunicator
+    from shoal.session import NumpyCommunicator
 
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
 

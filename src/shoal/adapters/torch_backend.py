@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from shoal.wire.engine import UdpEngine
+    from shoal.wire import UdpEngine
 
 
 def register() -> None:
@@ -29,7 +29,7 @@ def current_engine() -> UdpEngine:
     Raises `UsageError` before `init_process_group("shoal")`.
     """
     from shoal.errors import UsageError
-    from shoal.session.engine_share import open_engines
+    from shoal.session import open_engines
 
     engines = open_engines()
     if not engines:
@@ -42,11 +42,9 @@ def _create(options: Any, _backend_options: Any) -> ProcessGroup:
     import torch.distributed as dist
 
     from shoal.adapters.torch_process_group import ShoalProcessGroup
-    from shoal.collectives.graphs import AUTO
-    from shoal.session.card_exchange import over_store
-    from shoal.session.engine_share import share_engine
-    from shoal.wire.group import TransportGroup
-    from shoal.wire.settings import from_environment
+    from shoal.collectives import AUTO
+    from shoal.session import over_store, share_engine
+    from shoal.wire import TransportGroup, from_environment
 
     size = options.group_size
     ranks = tuple(options.global_ranks_in_group) or tuple(range(size))

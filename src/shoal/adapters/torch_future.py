@@ -20,8 +20,8 @@ from typing import Any, Self
 from torch import Tensor
 from torch.futures import Future
 
-from shoal.carriers.torch_private import read_with, tensor_of_nothing
-from shoal.wire.group import TransportGroup, stream_of
+from shoal.carriers import read_with, tensor_of_nothing
+from shoal.wire import TransportGroup, stream_of
 
 
 @dataclass(eq=False)
@@ -32,7 +32,7 @@ class Order:
     """
 
     home: TransportGroup
-    """The group as whoever is no callback sees it."""
+    """The group outside of callbacks."""
     group: TransportGroup
     name: tuple[int, ...] = ()
     _operations: Iterator[int] = field(default_factory=count)
@@ -60,7 +60,7 @@ _thread = threading.local()
 
 @contextmanager
 def numbered_by(order: Order | None) -> Iterator[None]:
-    """Have operations that this thread starts meanwhile follow `order`, or None: their group's."""
+    """Have operations that this thread starts within follow `order`; None: their group's order."""
     previous, _thread.order = current_order(), order
     try:
         yield
@@ -104,7 +104,7 @@ class ChainedFuture(Future[Any]):
         return following
 
     def fail(self, error: BaseException) -> None:
-        """Make this done, with `error` for whoever asks for its value, in Python or in C++."""
+        """Make this done, with `error` for all that ask for its value, in Python or in C++."""
 
         def raise_error(_value: Any) -> None:
             raise error

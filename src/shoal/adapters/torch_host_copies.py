@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shoal.adapters.torch_future import numbered_by
 from shoal.adapters.torch_work import TransportWork, run_beside
-from shoal.carriers.host_copy import HostCopy, needs_host_copy
+from shoal.carriers import HostCopy, needs_host_copy
 
 if TYPE_CHECKING:
     from shoal.adapters.torch_process_group import ShoalProcessGroup

@@ -41,25 +41,27 @@ from shoal.adapters.torch_reductions import (
 from shoal.adapters.torch_scratch import assign, assign_bytes, contiguous
 from shoal.adapters.torch_shards import check_shards, row_bytes
 from shoal.adapters.torch_work import TransportWork, afterwards, then
-from shoal.carriers.any_source import AnySource, Wanted
-from shoal.carriers.host_copy import HOST, HostCopy, needs_host_copy
-from shoal.carriers.tensor_memory import (
+from shoal.carriers import (
+    HOST,
+    AnySource,
+    HostCopy,
     Summand,
+    Wanted,
     bytes_of,
     flat_copy,
     form_of,
     lies_in_form,
     memory_of,
+    needs_host_copy,
     scatter_back,
+    with_untraced_methods,
 )
-from shoal.carriers.untraced import with_untraced_methods
 from shoal.errors import DeadlineExceeded, UsageError
-from shoal.transport.forms import RAW
-from shoal.wire.group import EXACT, SumOptions, TransportGroup
-from shoal.wire.monitored_barrier import MonitoredBarrier
+from shoal.transport import RAW
+from shoal.wire import EXACT, MonitoredBarrier, SumOptions, TransportGroup
 
 if TYPE_CHECKING:
-    from shoal.wire.transfer import Carrier
+    from shoal.wire import Carrier
 
 ReduceOp = dist.ReduceOp
 
@@ -85,7 +87,7 @@ class ShoalProcessGroup(DescribedGroup):
         return self._here().group
 
     def _here(self) -> Order:
-        """Return the order of the callback of this group that runs in this thread, or else ours."""
+        """Return the order of this group's callback in this thread, else the group's own."""
         order = current_order()
         return order if order is not None and order.home is self._order.home else self._order
 
@@ -108,7 +110,7 @@ class ShoalProcessGroup(DescribedGroup):
         self.engine.deadline_s = timeout.total_seconds()
 
     def shutdown(self) -> None:
-        """Leave; whoever else uses this process's transport goes on."""
+        """Leave; other users of this process's transport go on."""
         self.engine.close()
 
     def abort(self) -> None:
@@ -481,7 +483,7 @@ class ShoalProcessGroup(DescribedGroup):
         return work.seal()
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> TransportWork:
-        """Receive a tensor from whoever sends first; `source_rank()` of the work says who did.
+        """Receive a tensor from the rank that sends first; `source_rank()` of the work names it.
 
         What is received in this way with one tag is of one size; see `AnySource`.
         """
@@ -527,7 +529,7 @@ class ShoalProcessGroup(DescribedGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Return once every member has called it; rank 0's error names who did not in time.
+        """Return once every member has called it; rank 0's error names the members that are late.
 
         `timeout` is the group's where none is given. See `MonitoredBarrier`.
         `dist.monitored_barrier` refuses every backend that is not called gloo, so call this one.

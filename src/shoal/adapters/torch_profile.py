@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from torch.autograd.profiler import record_function
 from torch.futures import Future
 
-from shoal.carriers.torch_private import end_with, is_profiled
+from shoal.carriers import end_with, is_profiled
 
 _Class = TypeVar("_Class", bound=type)
 

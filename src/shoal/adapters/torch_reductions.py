@@ -1,4 +1,4 @@
-"""What torch's reductions are to the transport, and those that torch carries out itself."""
+"""What torch's reductions are to the transport, and the ones that torch carries out itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shoal.carriers.tensor_memory import form_of
+from shoal.carriers import form_of
 from shoal.errors import UsageError
-from shoal.transport.forms import RAW
+from shoal.transport import RAW
 
 ReduceOp = dist.ReduceOp
 
@@ -75,7 +75,7 @@ def reduce_rows(rows: Tensor, reduction: Any) -> Tensor:
 
 
 def check_reduction(tensor: Tensor, reduction: Any) -> None:
-    """Raise `UsageError` for what torch cannot reduce, before anybody waits for its outcome."""
+    """Raise `UsageError` for what torch cannot reduce, before a rank waits for its outcome."""
     try:
         reduce_rows(tensor.new_zeros((2, 1)), reduction)
     except (RuntimeError, NotImplementedError) as error:

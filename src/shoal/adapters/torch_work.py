@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.futures import Future
 
-    from shoal.wire.transfer import Transfer
+    from shoal.wire import Transfer
 
 
 MOST_THREADS = 1 << 14
-"""More than can be under way: were there fewer threads than callbacks that wait, those on one rank
-might all wait for operations that callbacks on another rank, in line behind others, would start."""
+"""The number of threads, more than there can be callbacks under way. Were there fewer threads than
+callbacks that wait, those on one rank might all wait for operations that callbacks on another rank,
+in line behind others, would start."""
 
 _threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="shoal-callbacks")
-"""Where futures are completed, so that what is chained to them may wait for other operations: the
-transport's own thread would then wait for itself. A thread is added only when all others wait."""
+"""The threads in which futures are completed, so that what is chained to them may wait for other
+operations: the transport's own thread would then wait for itself. A thread is added only when all
+others wait."""
 
 
 def run_beside(job: Callable[[], None]) -> None:
@@ -43,7 +45,7 @@ Tell = Callable[[BaseException | None], None]
 
 
 def as_they_are(results: Iterable[Tensor]) -> AbstractContextManager[None]:
-    """Return the context in which `results` may be written to, in whatever thread.
+    """Return the context in which `results` may be written to, in any thread.
 
     Inference mode belongs to a thread, and its tensors must not be written to outside of it.
     """
@@ -197,7 +199,7 @@ class TransportWork(Work):
         return self.source
 
     def source_rank(self) -> int:
-        """Return whom a receive from anyone heard."""
+        """Return the rank from which a receive from anyone got its message."""
         return self.source
 
 

@@ -1,4 +1,4 @@
-"""Receiving from whoever sends first, over a transport that wants to know whom it receives from.
+"""Receiving from the rank that sends first, over a transport that must be told a rank beforehand.
 
 A receive stands open for every member that may send and is never taken back: what arrives for one
 that nobody waits for any more is kept for the next receive of its tag. Owns that bookkeeping, by
@@ -21,8 +21,7 @@ from shoal.carriers.tensor_memory import bytes_of
 from shoal.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
-    from shoal.wire.group import TransportGroup
-    from shoal.wire.transfer import Transfer
+    from shoal.wire import Transfer, TransportGroup
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +35,7 @@ class Standing:
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """Somebody who waits for a message of `length` bytes from anyone, or anyone of `senders`.
+    """A caller that waits for a message of `length` bytes from anyone, or anyone of `senders`.
 
     Who knows that nobody else sends says so: no receive is left open for the others. `deliver(
     member, bytes, None)` is called once, or `deliver(-1, None, error)`; in the transport's thread,
@@ -50,14 +49,14 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Tag:
-    """What is known of one tag: who waits, and what stands open for which member."""
+    """What is known of one tag: its callers, and the receive that is open for each member."""
 
     waiting: deque[Wanted] = field(default_factory=deque)
     standing: dict[int, Standing] = field(default_factory=dict)
     arrived: deque[int] = field(default_factory=deque)
     """Members whose standing receive is done, in order of arrival."""
     lost: dict[int, ShoalError] = field(default_factory=dict)
-    """Members from whom nothing can come any more."""
+    """Members from which nothing can come any more."""
 
 
 class AnySource:
@@ -70,7 +69,7 @@ class AnySource:
         self._tags: dict[int, _Tag] = {}
 
     def receive(self, wanted: Wanted, tag: int) -> None:
-        """Have `wanted` told of the next message of `tag` that nobody before it gets.
+        """Have `wanted` told of the next message of `tag` that no caller before it gets.
 
         Raises `UsageError` for an empty message, which nobody would notice, and for a length that
         is not the one which earlier receives from anyone left open.
@@ -117,7 +116,7 @@ class AnySource:
             return state.standing.pop(member)
 
     def _match(self, tag: int) -> None:
-        """Hand out what has arrived; keep receives open for all whom somebody waits for."""
+        """Hand out what has arrived; keep receives open for all members that a caller waits for."""
         ready: list[tuple[Wanted, int, Standing]] = []
         opened: list[tuple[int, Standing]] = []
         failed: list[Wanted] = []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.carriers.mean import NARROW_TYPES, WIDE_TYPES
 from shoal.errors import UsageError
-from shoal.groups.group import Group
+from shoal.groups import Group
 
 if TYPE_CHECKING:
     import torch

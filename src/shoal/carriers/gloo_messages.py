@@ -31,7 +31,7 @@ _UNUSED_TAG = (1 << 31) - 1
 
 
 class Kind(IntEnum):
-    """Which conversation a message belongs to."""
+    """The conversations that messages belong to."""
 
     SINGLE = 0
     """`send`, `receive` and `receive_any`."""
@@ -40,7 +40,7 @@ class Kind(IntEnum):
     """Contributions to a group's mean: `Phase.REDUCE`."""
 
     GATHER = 2
-    """Finished means: `Phase.GATHER`."""
+    """The finished means on their way to everyone: `Phase.GATHER`."""
 
 
 def message_tag(kind: Kind, channel: int, *meaning: object) -> int:
@@ -105,7 +105,7 @@ class Messages:
         return GuardedWork(self._guard, work, source, what)
 
     def receive_any(self, tensor: Tensor, tag: int, what: str) -> int:
-        """Receive into `tensor` from whoever sends first; return the sender.
+        """Receive into `tensor` from the rank that sends first; return that rank.
 
         Has no deadline: a server may be idle for as long as its job evaluates. That some worker is
         gone does not end it either: another one may send.

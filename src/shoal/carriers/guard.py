@@ -106,7 +106,7 @@ class Waiting:
         self.what = what
         """What is going on, as in "averaging over ranks (0, 3)"."""
         self.peer = peer
-        """Whom it needs just now; None for everyone or anyone."""
+        """The rank that the work needs just now; None for everyone or anyone."""
         self.probed = probed
         """Whether a broken connection to `peer` means that it is in vain."""
 
@@ -165,7 +165,7 @@ class Guard:
         self.run(lambda: waiting.wait(work, peer), waiting)
 
     def wait_idly(self, work: Waitable, what: str) -> None:
-        """Wait for `work`, which nobody owes: until it is done or the communicator is aborted.
+        """Wait for `work` that no rank has to do: until it is done or the communicator is aborted.
 
         Whoever is needed is watched by the control plane, whose word aborts the communicator.
         """

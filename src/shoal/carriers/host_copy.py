@@ -17,7 +17,8 @@ from torch import Tensor
 from shoal.errors import UsageError
 
 HOST: Final = torch.device("cpu")
-"""Where tensors have to be made that the transport is to move: torch's default may be a GPU."""
+"""The device on which tensors have to be made that the transport is to move: torch's default may be
+a GPU."""
 
 
 def needs_host_copy(tensor: Tensor) -> bool:

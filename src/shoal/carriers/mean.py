@@ -1,4 +1,4 @@
-"""The mean of weighted tensors, with the same bits whoever computes it."""
+"""The mean of weighted tensors, with the same bits on every rank that computes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoal.compiled import F4, F8, I8, compiling_once, entry, grid_at, inlined, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.compiled.entry import Given
+    from shoal.compiled import Given
 
 BLOCK = 1 << 15
 """Elements to which all contributions are added before the next: they stay in the first caches."""

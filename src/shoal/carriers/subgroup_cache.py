@@ -37,7 +37,8 @@ Backend: TypeAlias = Any
 """A torch.distributed backend over the members only, in their order."""
 
 Agree: TypeAlias = Callable[[tuple[int, int]], Sequence[tuple[int, int]]]
-"""Gives every member's pair to every member; a member passes its own and gets all, itself too."""
+"""A function that gives every member's pair to every member; a member passes its own and gets all
+pairs, its own included."""
 
 NONE_HELD = -1
 

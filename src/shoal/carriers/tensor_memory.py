@@ -10,8 +10,8 @@ from torch import Tensor
 
 from shoal.carriers.host_copy import needs_host_copy
 from shoal.errors import UsageError
-from shoal.transport.forms import IN_FLOAT32, RAW, sum_form
-from shoal.wire.group import Memory
+from shoal.transport import IN_FLOAT32, RAW, sum_form
+from shoal.wire import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def round_to(tensor: Tensor, wire: str) -> None:
 
 
 def bytes_of(tensor: Tensor) -> Memory:
-    """Return the memory of a contiguous host tensor as bytes, whatever its type."""
+    """Return the memory of a contiguous host tensor of any type as bytes."""
     return memory_of(tensor, RAW)
 
 

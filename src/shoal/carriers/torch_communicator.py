@@ -196,7 +196,7 @@ class TorchCommunicator:
     def receive_any(
         self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
     ) -> int:
-        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
+        """Receive into `buffer` from the rank that sends first on `channel`; return that rank.
 
         `senders` has no effect: gloo opens nothing for anyone in particular.
         """

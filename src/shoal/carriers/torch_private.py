@@ -137,21 +137,22 @@ def set_timeout(options: Any, timeout: timedelta) -> None:
 
 
 def read_with(future: Future[Any], read: Callable[[Any], Any]) -> None:
-    """Have whoever asks in Python for the value of `future` get what `read` makes of it."""
+    """Make `read` decide what Python code gets when it asks for the value of `future`."""
     future._set_unwrap_func(read)
 
 
 # ---- torch.compile -------------------------------------------------------------------------------
 
 set_frame_watcher: Final[Callable[[Any], Any]] = _frames.set_eval_frame
-"""Sets what looks at every Python frame that this thread enters, and returns what did before.
+"""torch's function that sets what looks at every Python frame that this thread enters, and returns
+what looked at them before.
 
 That is None while no compiled model runs.
 """
 
 
 def leave_uncompiled(function: FunctionType) -> None:
-    """Have frames of `function` run as they are, whatever is compiled around them."""
+    """Have frames of `function` run as they are, even if code around them is compiled."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable
     action = _frames._FrameAction
     strategy = _frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
@@ -165,5 +166,5 @@ is_profiled: Final[Callable[[], bool]] = torch.autograd._profiler_enabled  # typ
 
 
 def end_with(future: Future[Any], record: record_function) -> None:
-    """Have a range that was begun in this thread end when `future` is done, in whatever thread."""
+    """End a range that was begun in this thread when `future` is done, in any thread."""
     record._call_end_callbacks_on_future(future)

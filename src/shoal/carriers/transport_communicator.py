@@ -27,15 +27,13 @@ from shoal.carriers.host_copy import HOST, HostCopy, needs_host_copy
 from shoal.carriers.mean import NARROW_TYPES
 from shoal.carriers.tensor_memory import Summand, bytes_of, form_of
 from shoal.carriers.transports import LossOptions
-from shoal.collectives.graphs import AUTO
+from shoal.collectives import AUTO
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
-from shoal.transport.forms import INT32, INT64, RAW
-from shoal.transport.holes import check_messages
-from shoal.transport.tags import layer_class
-from shoal.wire.error_feedback import ErrorFeedback
-from shoal.wire.group import (
+from shoal.transport import INT32, INT64, RAW, check_messages, layer_class
+from shoal.wire import (
     EXACT,
     KEPT_GROUPS,
+    ErrorFeedback,
     SumOptions,
     TransportGroup,
     mean_options,
@@ -43,8 +41,7 @@ from shoal.wire.group import (
 )
 
 if TYPE_CHECKING:
-    from shoal.wire.stats import TransportStats
-    from shoal.wire.transfer import Carrier, Transfer
+    from shoal.wire import Carrier, Transfer, TransportStats
 
 NO_LOSS: Final = LossOptions()
 
@@ -54,7 +51,7 @@ GRACE_S: Final = 2.0
 POLL_S: Final = 0.002
 
 LOOK_S: Final = 0.5
-"""How often whoever waits for the GPU looks whether the job is over."""
+"""The seconds between two looks of a waiting thread whether the job is over."""
 
 
 class TransportWork:
@@ -150,8 +147,8 @@ class TransportCommunicator:
         self.algorithm = algorithm
         """What makes sums over all workers from now on."""
         self.workers_per_host = 0
-        """Where `algorithm` is "hierarchical": workers that share a host, one after another; 0: as
-        many as do by their addresses."""
+        """The number of workers that share a host, one after another, if `algorithm` is
+        "hierarchical"; 0: as many as do by their addresses."""
         self._from_anyone = AnySource(self._world)
         self._copier: HelperThread | None = None
         self._error: ShoalError | None = None
@@ -346,7 +343,7 @@ class TransportCommunicator:
     def receive_any(
         self, buffer: Tensor, *, channel: int, senders: Collection[int] | None = None
     ) -> int:
-        """Receive into `buffer` from whoever sends first on `channel`; return the sender's rank.
+        """Receive into `buffer` from the rank that sends first on `channel`; return that rank.
 
         All messages received in this way on one channel are of one size until all `senders` have
         left it.

@@ -7,16 +7,14 @@ from typing import Final
 
 from shoal.arguments import one_of, share
 from shoal.errors import UsageError
-from shoal.transport.forms import check_wire_type
-from shoal.transport.holes import POLICIES, ZERO
-from shoal.transport.tags import IMPORTANCE, LARGE
+from shoal.transport import IMPORTANCE, LARGE, POLICIES, ZERO, check_wire_type
 
 TRANSPORTS: Final = ("gloo", "shoal")
 """torch's gloo over TCP, or Shoal's own transport over UDP."""
 
 ALL_LAYERS, FRONT, BACK = "all", "front", "back"
 LOSSY_LAYERS: Final = (ALL_LAYERS, FRONT, BACK)
-"""Of which layers a sum may lose something: of all, or of the half near the input or the output."""
+"""The layers whose sums may lose something: all, or the half near the input or the output."""
 
 
 DEFAULT_HOLES: Final = "error-feedback"
@@ -34,7 +32,7 @@ class LossOptions:
     layers: str = ALL_LAYERS
     """One of `LOSSY_LAYERS`; other sums than gradients belong to no layer."""
     importance: str = LARGE
-    """Which packets are lost last; see `transport.tags`."""
+    """The kind of packets that are lost last; see `transport.tags`."""
     wire: str | None = None
     """What the floats of contributions, and of their sums, are sent as: one of
     `transport.forms.WIRE_TYPES`, or None for what they are in the tensor."""

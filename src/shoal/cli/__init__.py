@@ -4,8 +4,6 @@ Data goes to standard output, everything else to standard error. A deliberate er
 and its documented exit code (docs/exit-codes.md), never a traceback.
 """
 
-from __future__ import annotations
+from shoal.faces import face
 
-from shoal.cli.app import main
-
-__all__ = ["main"]
+__getattr__, __dir__ = face(__name__)

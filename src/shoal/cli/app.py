@@ -25,10 +25,10 @@ _ENDINGS: Final = {
     signal.SIGTERM: "terminated",
 }
 _BY_SIGNAL: Final = 128
-"""Added to a signal's number it is the exit code, as shells have it."""
+"""The number that makes an exit code of a signal's number when it is added, as shells have it."""
 
 _AGAIN_S: Final = 0.01
-"""After which a signal that nobody could be told of is sent again."""
+"""The seconds after which a signal whose exception was lost is sent again."""
 
 _OF_THE_BENCHMARKS: Final = ("bench", "reproduce")
 """Commands that another distribution adds."""
@@ -38,7 +38,7 @@ _OUTPUT: Final = 1
 
 
 class _Stopped(BaseException):
-    """The user, or whoever started this process, wants it to end."""
+    """The user, or the program that started this process, wants it to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -120,7 +120,7 @@ def _stop_again(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def _own_output() -> int:
-    """Return a descriptor of standard output that stays: rich replaces 1 where nobody reads it.
+    """Return a descriptor of standard output that stays: rich replaces 1 when its reader is gone.
 
     Where it was closed, it becomes the null device: what is opened next would get the output.
     """
@@ -131,7 +131,7 @@ def _own_output() -> int:
 
 
 def _has_no_reader(descriptor: int) -> bool:
-    """Return whether nobody can read any more what is written to `descriptor`."""
+    """Return whether the reader of what is written to `descriptor` is gone."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))

@@ -25,7 +25,7 @@ def version() -> None:
 
 
 class Command(NamedTuple):
-    """Where a command is, as module:name of its function or its app, and what it does."""
+    """The place of a command, as module:name of its function or its app, and what it does."""
 
     place: str
     summary: str
@@ -99,7 +99,7 @@ class _Group(TyperGroup):
         return list(self.commands)
 
     def format_commands(self, _context: Any, formatter: Any) -> None:
-        """Write the list of commands, of which no module is imported for it."""
+        """Write the list of commands; no module is imported for it."""
         with formatter.section("Commands"):
             described = self.commands.described
             formatter.write_dl([(name, each.summary) for name, each in described.items()])

@@ -23,15 +23,13 @@ from shoal.cli.options import (
     require_writable,
 )
 from shoal.errors import DataError
-from shoal.report.terminal_table import output_console
+from shoal.report import output_console
 from shoal.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.jobs.comparison import Scenario
-    from shoal.jobs.result import ResultFile, RunResult
-    from shoal.jobs.spec import RunSpec
+    from shoal.jobs import ResultFile, RunResult, RunSpec, Scenario
     from shoal.workloads import Dataset
 
 COMPUTE_MS = 40.0
@@ -60,10 +58,8 @@ def demo(
 
     Trains with 8 worker processes, first equally fast ones, then with one five times slower.
     """
-    from shoal.jobs.comparison import DEMO_SCENARIOS, Scenario
-    from shoal.jobs.environment import describe_environment
-    from shoal.jobs.result import ResultFile
-    from shoal.report.html import require_plotly, write_report
+    from shoal.jobs import DEMO_SCENARIOS, ResultFile, Scenario, describe_environment
+    from shoal.report import require_plotly, write_report
 
     require_positive(seconds_ratio=seconds_ratio)
     require_writable(output, json)
@@ -100,14 +96,14 @@ class _Finished:
 
     def add(self, run: RunResult) -> None:
         """Take one more run in, and write all of them down."""
-        from shoal.jobs.result import write_results
+        from shoal.jobs import write_results
 
         self.results.runs.append(run)
         write_results(self._file, self.results)
 
     def show(self, console: Console) -> None:
         """Print the table of the runs, if there are any, and where they are."""
-        from shoal.report.terminal_table import print_table
+        from shoal.report import print_table
 
         if self.results.runs:
             print_table([self.results], output_console())
@@ -116,7 +112,7 @@ class _Finished:
 
 def _choose_job(console: Console, workers: int) -> tuple[Dataset, RunSpec]:
     """Return Fashion-MNIST, or the small digits where it cannot be had, and the demo's base run."""
-    from shoal.jobs.spec import RunSpec
+    from shoal.jobs import RunSpec
     from shoal.workloads import load_dataset
 
     name, model, target = "fashion-mnist", "lenet-small", 0.70
@@ -149,9 +145,7 @@ def _run_all(
     add: Callable[[RunResult], None],
 ) -> None:
     """Run everything in one pool, with a progress bar, and hand over each result as it comes."""
-    from shoal.jobs.comparison import comparison_specs
-    from shoal.jobs.pool import WorkerPool
-    from shoal.jobs.run import run_spec
+    from shoal.jobs import WorkerPool, comparison_specs, run_spec
 
     specs = list(comparison_specs(base, strategies, scenarios))
     columns = (

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from shoal.jobs.run import Progress
+    from shoal.jobs import Progress
 
 _LOG_SECONDS = 5.0
 

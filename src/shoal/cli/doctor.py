@@ -19,14 +19,14 @@ from rich.text import Text
 from shoal.cli.options import require_positive, require_writable
 from shoal.doctor import Finding, Verdict, is_anything_wrong
 from shoal.errors import ShoalError, UsageError
-from shoal.jobs.files import indented_json, write_whole
-from shoal.report.terminal_table import output_console
+from shoal.jobs import indented_json, write_whole
+from shoal.report import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.doctor.report import PairFigures
-    from shoal.wire.settings import Settings
+    from shoal.doctor import PairFigures
+    from shoal.wire import Settings
 
 DEFAULT_PORT: Final = 29499
 """Next to those of torch's launchers."""
@@ -120,7 +120,7 @@ def doctor(
 
 def _check_key(environment: dict[str, str], called: Sequence[str], listens_at: str | None) -> None:
     """Raise `UsageError` for a missing job key before anything is looked at."""
-    from shoal.control.rendezvous import job_key
+    from shoal.control import job_key
 
     for host in (*called, *((listens_at or "").split(",") if listens_at else ())):
         job_key(environment, host)
@@ -141,14 +141,13 @@ def _check_options(
 
 def _known(reports: Sequence[Path]) -> list[PairFigures]:
     """Return the pairs in reports that were written before."""
-    from shoal.doctor.report import read_report
+    from shoal.doctor import read_report
 
     return [pair for report in reports for pair in read_report(report).pairs]
 
 
 def _write_cluster(pairs: Sequence[PairFigures], cluster: Path | None) -> None:
-    from shoal.doctor.cluster_file import cluster_text, doubts
-    from shoal.doctor.star import links_of
+    from shoal.doctor import cluster_text, doubts, links_of
 
     if cluster is not None:
         links = links_of(pairs)
@@ -159,8 +158,7 @@ def _write_cluster(pairs: Sequence[PairFigures], cluster: Path | None) -> None:
 
 def _look(environment: dict[str, str]) -> tuple[list[Finding], bool]:
     """Return the findings on this machine, and whether it can take part in examining a pair."""
-    from shoal.doctor.judge_machine import judge_interface, judge_machine, may_examine_pairs
-    from shoal.doctor.machine import look_at_machine
+    from shoal.doctor import judge_interface, judge_machine, look_at_machine, may_examine_pairs
 
     is_chosen = bool(environment.get("SHOAL_BIND") or environment.get("MASTER_ADDR"))
     first, *others = _settings(environment)
@@ -172,7 +170,7 @@ def _look(environment: dict[str, str]) -> tuple[list[Finding], bool]:
 
 def _settings(environment: dict[str, str]) -> tuple[Settings, ...]:
     """Return the settings for each of this machine's addresses."""
-    from shoal.wire.settings import from_environment
+    from shoal.wire import from_environment
 
     return from_environment(environment).by_interface
 
@@ -187,8 +185,8 @@ def _settings_of_pair(environment: dict[str, str]) -> Settings:
 def _listen(
     environment: dict[str, str], port: int, seconds: float, findings: Sequence[Finding]
 ) -> None:
-    from shoal.control.rendezvous import job_key
-    from shoal.doctor.listener import Listener
+    from shoal.control import job_key
+    from shoal.doctor import Listener
 
     settings = _settings_of_pair(environment)
     key = job_key(environment, settings.bind)
@@ -227,8 +225,8 @@ def _examine_all(
 def _examine(
     environment: dict[str, str], called: tuple[str, int]
 ) -> tuple[list[Finding], PairFigures | None]:
-    from shoal.control.rendezvous import job_key
-    from shoal.doctor.pair import examine_pair
+    from shoal.control import job_key
+    from shoal.doctor import examine_pair
 
     host, port = called
     key, settings = job_key(environment, host), _settings_of_pair(environment)
@@ -260,7 +258,7 @@ def _say(sentence: str) -> None:
 
 def _write_json(findings: list[Finding], pairs: list[PairFigures], json: Path | None) -> None:
     """Write findings and figures to the file that is named, or to standard output."""
-    from shoal.doctor.report import Report
+    from shoal.doctor import Report
 
     encoded = indented_json(Report(findings, pairs))
     if json == _STDOUT:

@@ -17,11 +17,11 @@ from rich.table import Table
 from shoal.cli.lab_check import check
 from shoal.cli.options import require_writable
 from shoal.errors import UsageError
-from shoal.jobs.files import indented_json, write_whole
-from shoal.report.terminal_table import output_console
+from shoal.jobs import indented_json, write_whole
+from shoal.report import output_console
 
 if TYPE_CHECKING:
-    from shoal.lab.report import CableCounts
+    from shoal.lab import CableCounts
 
 _READER_IS_GONE: Final = 128 + signal.SIGPIPE
 
@@ -52,11 +52,8 @@ def run(
     The lab ends with the command, which finds its rank and the others in the environment, as under
     torchrun.
     """
-    from shoal.lab.lab import Lab
-    from shoal.lab.report import cable_counts
-    from shoal.lab.rights import have_rights
-    from shoal.lab.run import check_command, run_workers
-    from shoal.scenario.spec_file import read_spec
+    from shoal.lab import Lab, cable_counts, check_command, have_rights, run_workers
+    from shoal.scenario import read_spec
 
     require_writable(stats)
     wanted = read_spec(spec)
@@ -82,9 +79,8 @@ def up(
     ] = None,
 ) -> None:
     """Start a lab that stays until `shoal lab down`."""
-    from shoal.lab.resident.visit import bring_up, describe
-    from shoal.scenario.spec_file import read_spec
-    from shoal.scenario.toml_table import name_like, parse_name
+    from shoal.lab import bring_up, describe
+    from shoal.scenario import name_like, parse_name, read_spec
 
     read_spec(spec)
     called = parse_name(name) if name else name_like(spec.stem)
@@ -96,8 +92,7 @@ def up(
 @lab_app.command("exec")
 def execute_at(host: Host, command: Command, lab: Name = None) -> None:
     """Run a command on a host of a lab that is up."""
-    from shoal.lab.resident.visit import chosen, execute
-    from shoal.lab.run import check_command
+    from shoal.lab import check_command, chosen, execute
 
     called = chosen(lab)
     check_command(command)
@@ -112,7 +107,7 @@ def stats(
     ] = None,
 ) -> None:
     """Print what the switches of a lab have counted."""
-    from shoal.lab.resident.visit import chosen, count, describe
+    from shoal.lab import chosen, count, describe
 
     if json != Path("-"):
         require_writable(json)
@@ -139,8 +134,7 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="All labs of this user.")] = False,
 ) -> None:
     """End a lab, and whatever runs in it."""
-    from shoal.lab.resident.messages import names_of_labs
-    from shoal.lab.resident.visit import chosen, take_down
+    from shoal.lab import chosen, names_of_labs, take_down
 
     if sum((name is not None, lab is not None, every)) > 1:
         raise UsageError("Name one lab, by --lab or without, or say --all.")
@@ -164,8 +158,8 @@ def write_switch_config(
     That is its queues, colors and DSCP map.
     What the device does differently goes to standard error, a sentence each.
     """
-    from shoal.lab.switch_config import switch_configs
-    from shoal.scenario.spec_file import read_spec
+    from shoal.lab import switch_configs
+    from shoal.scenario import read_spec
 
     made = switch_configs(read_spec(spec), form)
     if switch is None and len(made) == 1:

@@ -20,14 +20,14 @@ from rich.text import Text
 from shoal.cli.doctor import SOMETHING_IS_WRONG
 from shoal.cli.options import require_writable
 from shoal.errors import UsageError
-from shoal.jobs.files import indented_json, write_whole
-from shoal.report.terminal_table import output_console
+from shoal.jobs import indented_json, write_whole
+from shoal.report import output_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.lab.check.fidelity import Check
-    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.lab import Check
+    from shoal.scenario import ClusterSpec
 
 _TABLE_WIDTH: Final = 240
 """Columns of a table that goes to a file: nothing is folded."""
@@ -52,8 +52,7 @@ def check(
 
     Sends real packets through it. Exit code 9 if something is not.
     """
-    from shoal.lab.check.fidelity import is_anything_outside
-    from shoal.lab.rights import have_rights
+    from shoal.lab import have_rights, is_anything_outside
 
     if json != Path("-"):
         require_writable(json)
@@ -70,8 +69,7 @@ def check(
 
 def _labs(spec: Path | None) -> dict[str, ClusterSpec]:
     """Return what is to be measured, by its name."""
-    from shoal.scenario.spec_file import read_spec
-    from shoal.scenario.usual_labs import usual_labs
+    from shoal.scenario import read_spec, usual_labs
 
     if spec is None:
         return usual_labs()
@@ -86,9 +84,7 @@ def _measure(
     name: str, spec: ClusterSpec, show: Callable[[str], None], *, quick: bool
 ) -> list[Check]:
     """Return all rows of one lab; say meanwhile what is being measured."""
-    from shoal.lab.check.check import QUICK, Effort, check_lab
-    from shoal.lab.check.fidelity import of_lab
-    from shoal.lab.check.load_check import QUICK_STEP_S, STEP_S, check_load
+    from shoal.lab import QUICK, QUICK_STEP_S, STEP_S, Effort, check_lab, check_load, of_lab
 
     def tell(text: str) -> None:
         show(f"{name}: {text}")

@@ -17,16 +17,14 @@ from shoal.cli.replaying import MeasuredOption, replaying
 from shoal.cli.sweeping import JobsOption, RayOption, RunsOption, Sweeping
 from shoal.diverged import text_of
 from shoal.errors import UsageError
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.files import indented_json, write_whole
-from shoal.jobs.result import Environment
+from shoal.jobs import Environment, describe_environment, indented_json, write_whole
 from shoal.quantities import duration_text
-from shoal.report.terminal_table import output_console
-from shoal.scenario.spec_file import read_scenario
+from shoal.report import output_console
+from shoal.scenario import read_scenario
 
 if TYPE_CHECKING:
-    from shoal.plan.ranking import Plan
-    from shoal.scenario.training_spec import Scenario
+    from shoal.plan import Plan
+    from shoal.scenario import Scenario
 
 TransportsOption = Annotated[
     bool | None,
@@ -97,9 +95,7 @@ def plan(
     Simulates each of them there and ranks them by the time in which a small model learns as much.
     """
     from shoal.plan import packets, ranking
-    from shoal.sim.happenings import check_ways, loses, not_modelled
-    from shoal.sim.training.real_size import of_real_size
-    from shoal.sim.training.simulation import check_job, said_of
+    from shoal.sim import check_job, check_ways, loses, not_modelled, of_real_size, said_of
 
     read = replaying(_with_job(read_scenario(cluster), cluster, model, compute, measured), measured)
     check_ways(read.cluster, read.links)
@@ -153,9 +149,8 @@ def _with_job(
     read: Scenario, file: Path, model: str | None, compute: str | None, measured: Path | None
 ) -> Scenario:
     """Return what was read with the job that the options name, as far as they do."""
-    from shoal.scenario.training_spec import TrainingSpec
-    from shoal.scenario.training_table import parse_compute
-    from shoal.sim.training.architectures import architecture
+    from shoal.scenario import TrainingSpec, parse_compute
+    from shoal.sim import architecture
 
     if compute is not None and measured is not None:
         raise UsageError("--measured says how long steps compute; leave --compute out.")

@@ -14,13 +14,11 @@ from shoal.cli.options import require_finite, require_positive, require_writable
 from shoal.cli.parts_progress import PartsProgress
 from shoal.cli.train import DatasetOption, ModelOption  # noqa: TC001 - typer reads them
 from shoal.errors import UsageError
-from shoal.report.terminal_table import output_console
+from shoal.report import output_console
 
 if TYPE_CHECKING:
-    from shoal.jobs.run import Progress
-    from shoal.jobs.spec import RunSpec
-    from shoal.plan.loss.arms import Arm
-    from shoal.plan.loss.profile_file import LossFile, LossJob, LossProfile
+    from shoal.jobs import Progress, RunSpec
+    from shoal.plan import Arm, LossFile, LossJob, LossProfile
     from shoal.workloads import Dataset
 
 _BOUNDS = "0,0.01,0.05,0.1,0.2,0.4"
@@ -32,7 +30,7 @@ _EVALUATIONS = 60
 _STEPS, _QUICK_STEPS = 600, 80
 _SEEDS, _QUICK_SEEDS = 3, 1
 _USUAL_SECONDS = 15.0
-"""Of a run, before one has been timed."""
+"""The seconds that a run is assumed to take before one has been timed."""
 
 BoundsOption = Annotated[str | None, typer.Option(help=f"Shares to try; default {_BOUNDS}.")]
 HolesOption = Annotated[str, typer.Option(help="Policies for holes to try.")]
@@ -104,12 +102,9 @@ def profile_loss(
     Finds the largest loss bound under which a training takes no more rounds to its target. Trains
     with real processes over Shoal's transport, without loss and with packets really lost.
     """
-    from shoal.carriers.transports import check_transport
-    from shoal.jobs.spec import RunSpec
-    from shoal.plan.loss.arms import arms_of
-    from shoal.plan.loss.profile_file import LossFile, read_loss_file
-    from shoal.plan.loss.table import print_profile
-    from shoal.plan.loss.verdict import Criterion
+    from shoal.carriers import check_transport
+    from shoal.jobs import RunSpec
+    from shoal.plan import Criterion, LossFile, arms_of, print_profile, read_loss_file
     from shoal.workloads import default_model
 
     if seeds is None:
@@ -172,7 +167,7 @@ def _words(text: str) -> list[str]:
 
 def _prepare(spec: RunSpec) -> tuple[Dataset, LossJob]:
     """Load the data and say what all runs have in common; refuse what cannot be trained."""
-    from shoal.plan.loss.profile_file import LossJob
+    from shoal.plan import LossJob
     from shoal.workloads import Task, load_dataset, make_model, metric_name
 
     spec.validate()
@@ -209,10 +204,8 @@ def _measure(
     quick: bool,
 ) -> LossProfile:
     """Make the runs that `file` lacks, writing each as it ends; return the job's profile."""
-    from shoal.jobs.environment import describe_environment
-    from shoal.jobs.pool import WorkerPool
-    from shoal.plan.loss.profile_file import LossProfile, write_loss_file
-    from shoal.plan.loss.sweep import DROPPING, make_run, missing_runs, with_run
+    from shoal.jobs import WorkerPool, describe_environment
+    from shoal.plan import DROPPING, LossProfile, make_run, missing_runs, with_run, write_loss_file
 
     profile = file.profile_of(job) or LossProfile(job=job, environment=describe_environment())
     runs = missing_runs(profile, arms, seeds)

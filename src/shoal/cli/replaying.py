@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shoal.scenario.training_spec import Scenario
+    from shoal.scenario import Scenario
 
 MeasuredOption = Annotated[
     Path | None,
@@ -25,7 +25,7 @@ def replaying(scenario: Scenario, trace: Path | None) -> Scenario:
     """Return the scenario with the times of the traced run; without a trace as it is."""
     if trace is None or scenario.training is None:
         return scenario
-    from shoal.scenario.measured import read_measured
+    from shoal.scenario import read_measured
 
     workers = scenario.cluster.topology.hosts * scenario.cluster.workers
     measured = read_measured(trace, workers)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from shoal.jobs.result import read_results
+from shoal.jobs import read_results
 from shoal.report import markdown_table, print_table, write_picture, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.jobs.result import ResultFile
+    from shoal.jobs import ResultFile
 
 DEFAULT_OUTPUT = Path("report.html")
 

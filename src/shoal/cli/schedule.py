@@ -15,9 +15,17 @@ import typer
 from rich.console import Console
 
 from shoal.errors import UsageError
-from shoal.groups import LinkKind, Topology, flows_per_link, make_schedule
-from shoal.groups.mixing import contraction_per_step, period_rounds, product, reaches_consensus
-from shoal.jobs.files import indented_json, write_whole
+from shoal.groups import (
+    LinkKind,
+    Topology,
+    contraction_per_step,
+    flows_per_link,
+    make_schedule,
+    period_rounds,
+    product,
+    reaches_consensus,
+)
+from shoal.jobs import indented_json, write_whole
 
 if TYPE_CHECKING:
     from shoal.groups import AbstractGroupSchedule, Round
@@ -48,7 +56,7 @@ class StepReport(msgspec.Struct, frozen=True):
     """One step."""
 
     step: int
-    """Its number."""
+    """The step's number."""
 
     groups: list[list[int]]
     """Members of each group."""
@@ -67,7 +75,7 @@ class ScheduleReport(msgspec.Struct, frozen=True):
     """What `shoal schedule` shows."""
 
     schedule: str
-    """Its name."""
+    """The schedule's name."""
 
     workers: int
     """World size."""

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from shoal.errors import UsageError
-from shoal.scenario.overriding import value_of
-from shoal.scenario.spec_file import parse_scenario
+from shoal.scenario import parse_scenario, value_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.scenario.training_spec import Scenario
+    from shoal.scenario import Scenario
 
 SetOption = Annotated[
     list[str] | None,

@@ -27,17 +27,14 @@ from shoal.cli.sweeping import (
     parse_seeds,
 )
 from shoal.errors import UsageError
-from shoal.jobs.environment import describe_environment
-from shoal.jobs.files import indented_json, write_whole
-from shoal.jobs.result import Environment
-from shoal.report.terminal_table import output_console
-from shoal.scenario.spec_file import parse_scenario, read_text
-from shoal.sim.training.outcome import Outcome
+from shoal.jobs import Environment, describe_environment, indented_json, write_whole
+from shoal.report import output_console
+from shoal.scenario import parse_scenario, read_text
+from shoal.sim import Outcome
 from shoal.sweeps import Run
 
 if TYPE_CHECKING:
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, TrainingSpec
+    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
 
 
 class SimulationReport(msgspec.Struct, frozen=True):
@@ -49,8 +46,8 @@ class SimulationReport(msgspec.Struct, frozen=True):
     seeds: tuple[int, ...]
     environment: Environment
     outcomes: list[Outcome]
-    """Of every strategy with the first seed, then with the next; then the same with what `--set`
-    has set otherwise."""
+    """The outcomes of every strategy with the first seed, then with the next; then the same with
+    what `--set` has set otherwise."""
 
     real_seconds: list[float]
     """How long each simulation took when it was made."""
@@ -121,7 +118,7 @@ def _variant(
     read: Scenario, file: Path, measured: Path | None, settings: Mapping[str, str]
 ) -> _Variant:
     """Return what is to be simulated, once it is known that it can be."""
-    from shoal.sim.training.simulation import check, said_of
+    from shoal.sim import check, said_of
 
     read = replaying(read, measured)
     if read.training is None or not read.training.strategies:
@@ -137,8 +134,7 @@ def _variant(
 
 def _notes(variants: Sequence[_Variant]) -> list[str]:
     """Return what the levels of the strategies leave out, each sentence once."""
-    from shoal.sim.happenings import left_out_of_packets, not_modelled
-    from shoal.sim.training.networks import level_of
+    from shoal.sim import left_out_of_packets, level_of, not_modelled
 
     found: list[str] = []
     for variant in variants:
@@ -152,7 +148,7 @@ def _notes(variants: Sequence[_Variant]) -> list[str]:
 
 
 def _runs(variants: Sequence[_Variant], seeds: Sequence[int]) -> list[Run]:
-    from shoal.sim.training.simulation import simulate as work
+    from shoal.sim import simulate as work
 
     return [
         Run(

@@ -27,7 +27,8 @@ class SimulationProgress:
         self._bar = Progress(*columns, console=console, transient=True, disable=self._is_log)
         self._task = self._bar.add_task("", total=1.0)
         self._began: tuple[float, float] | None = None
-        """When something was first done, and how much: loading and compiling come before."""
+        """The time when something was first done, and the share done then: loading and compiling
+        come before."""
         self._logged = time.monotonic() - _LOG_SECONDS
 
     def __enter__(self) -> Self:

@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.cli.setting import headings
-from shoal.report.terminal_table import FILE_WIDTH, MAX_LABEL_WIDTH
-from shoal.report.wording import listed
-from shoal.sim.training.outcome import Outcome
+from shoal.report import FILE_WIDTH, MAX_LABEL_WIDTH, listed
+from shoal.sim import Outcome
 from shoal.sweeps import Spread, spread_of_all, with_interval
 
 if TYPE_CHECKING:

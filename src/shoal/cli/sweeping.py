@@ -12,8 +12,7 @@ import typer
 from shoal.cli.simulation_progress import SimulationProgress
 from shoal.compiled import is_cold, mark_warm, sentence_of
 from shoal.errors import UsageError
-from shoal.sweeps import Finished, Journal, Run, make_runs, usable_cores
-from shoal.sweeps.run import code_version
+from shoal.sweeps import Finished, Journal, Run, code_version, make_runs, usable_cores
 
 T = TypeVar("T")
 
@@ -56,7 +55,7 @@ def parse_seeds(given: str | None, usual: str) -> tuple[int, ...]:
 
 def _cold_kinds(runs: Sequence[Run]) -> list[str]:
     """Return the kinds of simulation among the runs whose code is not compiled yet."""
-    from shoal.sim.training.warm_up import kind_of, kind_over
+    from shoal.sim import kind_of, kind_over
 
     kinds = set()
     for run in runs:
@@ -69,7 +68,7 @@ def _cold_kinds(runs: Sequence[Run]) -> list[str]:
 
 
 def _compiling(kind: str) -> str:
-    from shoal.sim.training.warm_up import DURATIONS, name_of
+    from shoal.sim import DURATIONS, name_of
 
     return sentence_of(name_of(kind), DURATIONS[kind])
 
@@ -109,6 +108,6 @@ class Sweeping:
     def _file(self) -> Path:
         if self.runs is not None:
             return self.runs
-        from shoal.workloads.cache import default_cache_dir
+        from shoal.workloads import default_cache_dir
 
         return default_cache_dir() / "runs" / f"{code_version()}.jsonl"

@@ -19,13 +19,12 @@ from shoal.cli.options import (
     require_positive,
     require_writable,
 )
-from shoal.report.terminal_table import output_console
-from shoal.scenario.slowness import slow_words
+from shoal.report import output_console
+from shoal.scenario import slow_words
 from shoal.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from shoal.jobs.run import RunOutcome
-    from shoal.jobs.spec import RunSpec
+    from shoal.jobs import RunOutcome, RunSpec
 
 ComputeOption = Annotated[
     float | None,
@@ -161,7 +160,7 @@ def train(
     metrics_port: MetricsOption = None,
 ) -> None:
     """Train a real model with worker processes on this machine."""
-    from shoal.jobs.spec import RunSpec
+    from shoal.jobs import RunSpec
     from shoal.strategies import check_strategy
     from shoal.workloads import default_model
 
@@ -212,8 +211,7 @@ def train(
 
 def _run(spec: RunSpec, deadline: float, control_port: int) -> RunOutcome:
     """Run `spec` in a pool of its own, showing it on standard error."""
-    from shoal.jobs.pool import WorkerPool
-    from shoal.jobs.run import run_spec
+    from shoal.jobs import WorkerPool, run_spec
     from shoal.workloads import load_dataset, make_model, metric_name
 
     console = Console(stderr=True)
@@ -259,10 +257,8 @@ def describe(spec: RunSpec) -> str:
 
 def _write(outcome: RunOutcome, json: Path | None, trace: Path | None) -> None:
     """Print the summary to standard output and write the files that were asked for."""
-    from shoal.jobs.environment import describe_environment
-    from shoal.jobs.result import ResultFile, write_results
-    from shoal.jobs.trace_file import write_trace
-    from shoal.report.terminal_table import print_table
+    from shoal.jobs import ResultFile, describe_environment, write_results, write_trace
+    from shoal.report import print_table
     from shoal.trace import TraceHeader
 
     results = ResultFile(environment=describe_environment(), runs=[outcome.result])

@@ -48,19 +48,19 @@ def _parts() -> Iterator[tuple[str, str, Callable[[], None]]]:
     """Yield what is compiled, about how long it takes, and what does it."""
     yield "the transport", "about a minute", _load_transport
     yield "the lab's switch", "half a minute", _load_switch
-    from shoal.sim.training.warm_up import DURATIONS, load_simulator, name_of
+    from shoal.sim import DURATIONS, load_simulator, name_of
 
     for kind, duration in DURATIONS.items():
         yield name_of(kind), duration, partial(load_simulator, kind)
 
 
 def _load_transport() -> None:
-    from shoal.session.numpy_warm_up import load_numpy_transport
+    from shoal.session import load_numpy_transport
 
     load_numpy_transport()
     try:
-        from shoal.carriers.mean import load_means
-        from shoal.session.warm_up import load_transport
+        from shoal.carriers import load_means
+        from shoal.session import load_transport
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
@@ -70,6 +70,6 @@ def _load_transport() -> None:
 
 
 def _load_switch() -> None:
-    from shoal.lab.network.warm_up import load_switch
+    from shoal.lab import load_switch
 
     load_switch()

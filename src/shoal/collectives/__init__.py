@@ -1,39 +1,9 @@
-"""The collectives room of Shoal: how a group averages, decided without touching data or network."""
+"""How a group averages, decided without touching data or network.
 
-from __future__ import annotations
+`choice` chooses an algorithm; each algorithm makes a plan (`plan`), or a graph of messages
+(`graphs`). `buckets` lays gradients out, `sharding` divides elements evenly.
+"""
 
-from shoal.collectives.choice import (
-    ALL_ALGORITHMS,
-    Algorithm,
-    Planner,
-    choose_algorithm,
-    plan_average,
-)
-from shoal.collectives.plan import (
-    AwaitFill,
-    AwaitSend,
-    Combine,
-    Fetch,
-    Fill,
-    Phase,
-    Plan,
-    Send,
-    Step,
-)
+from shoal.faces import face
 
-__all__ = [
-    "ALL_ALGORITHMS",
-    "Algorithm",
-    "AwaitFill",
-    "AwaitSend",
-    "Combine",
-    "Fetch",
-    "Fill",
-    "Phase",
-    "Plan",
-    "Planner",
-    "Send",
-    "Step",
-    "choose_algorithm",
-    "plan_average",
-]
+__getattr__, __dir__ = face(__name__)

@@ -24,7 +24,7 @@ class Bucket:
     """Indices of the parameters, in the order in which they lie in the bucket."""
 
     offsets: tuple[int, ...]
-    """Where each starts, in elements."""
+    """The place in the bucket at which each parameter starts, in elements."""
 
     num_elements: int
     """Elements of the whole bucket."""

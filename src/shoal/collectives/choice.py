@@ -38,13 +38,14 @@ SCRATCH_BYTES: Final = 12 << 20
 """Most that a plan may ask for in scratch slots: three pieces of 4 MB in a ring."""
 
 LARGE_BYTES: Final = 8 << 20
-"""From here on a ring is about as fast as all to all on one machine (25 MB: 9 % less time with two
-members, 10 % less with three, 3 % more with eight), and kinder to a network. Below, it counts more
-to take few steps."""
+"""The size, in bytes, from which on a ring is about as fast as all to all on one machine (25 MB: 9
+% less time with two members, 10 % less with three, 3 % more with eight), and kinder to a network.
+For smaller sums it counts more to take few steps."""
 
 
 SMALL_BYTES: Final = 64 << 10
-"""Below, hosts exchange directly: half as many steps, little to save. Reckoned, not measured."""
+"""The size, in bytes, below which hosts exchange directly: half as many steps, little to save.
+Reckoned, not measured."""
 
 
 def choose_algorithm(size: int, num_bytes: int, *, whole_contributions: bool) -> Algorithm:

@@ -35,7 +35,7 @@ ALGORITHMS: Final = ("direct", "ring", "hierarchical")
 """Ways to make a sum over all members."""
 
 AUTO: Final = "auto"
-"""Whichever of them `choice.choose_sum` names."""
+"""The name that stands for whichever algorithm `choice.choose_sum` names."""
 
 
 def lossy_hops(algorithm: str, size: int) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a member is: `index` on `host`, each host having `per_host` members."""
+    """A member's place: `index` on `host`, each host having `per_host` members."""
 
     host: int
     index: int

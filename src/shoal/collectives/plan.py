@@ -19,13 +19,13 @@ from shoal.collectives.sharding import split_evenly
 
 
 class Phase(IntEnum):
-    """Which of two conversations a message belongs to. Each is in order between two members."""
+    """The two conversations that messages belong to. Each is in order between two members."""
 
     REDUCE = 1
     """Contributions on their way to the sum."""
 
     GATHER = 2
-    """Finished means on their way to everyone."""
+    """The finished means on their way to everyone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Plan:
     """The program of one member. What is still under way after the last step must be waited for."""
 
     steps: tuple[Step, ...]
-    """In the order of execution."""
+    """The steps in the order of execution."""
 
     slots: int
     """Number of scratch slots."""

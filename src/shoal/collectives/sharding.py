@@ -1,4 +1,4 @@
-"""Shard layout of a parameter server: who keeps which elements, and what lies where in a shard.
+"""Shard layout of a parameter server: which rank keeps which elements, and where they lie.
 
 Flat tensors are split evenly by element, one shard per server, so that every server's machine
 carries the same share of the traffic (docs/papers.md, 4.2: keys sharded over servers, one server
@@ -43,7 +43,7 @@ def split_evenly(length: int, parts: int) -> tuple[range, ...]:
 
 
 def pieces_within(spans: Sequence[range], shard: range) -> tuple[Piece, ...]:
-    """Return the part of each of `spans` that lies in `shard`, leaving out those that do not."""
+    """Return the part of each of `spans` that lies in `shard`; leave out spans outside of it."""
     pieces = []
     for index, span in enumerate(spans):
         start, stop = max(span.start, shard.start), min(span.stop, shard.stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.compiled.announcing import announce, be_silent, sentence_of
 from shoal.compiled.bits import lowest_bit, number_of_bits
 from shoal.compiled.cache import compiling_once, is_cold, kept_in, mark_warm
-from shoal.compiled.entry import entry
+from shoal.compiled.entry import Given, entry
 from shoal.compiled.functions import compiled, inlined
 from shoal.compiled.memory import (
     F4,
@@ -33,6 +33,7 @@ __all__ = [
     "U4",
     "U8",
     "Arena",
+    "Given",
     "Zeros",
     "announce",
     "be_silent",

@@ -16,7 +16,7 @@ _is_silent = False
 
 
 def be_silent() -> None:
-    """Say nothing from now on: somebody else tells what is compiled."""
+    """Say nothing from now on: another process tells what is compiled."""
     global _is_silent  # noqa: PLW0603 - of this process, as standard error is
     _is_silent = True
 

@@ -54,11 +54,11 @@ def _numba_version() -> bytes:
 _BASE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 _FOLDER: Final = str(_BASE / "shoal" / "compiled" / source_hash())
 _HELD: Final = hold(Path(_FOLDER))
-"""Keeps other processes from removing the folder for as long as this one lives."""
+"""The hold that keeps other processes from removing the folder for as long as this one lives."""
 if _HELD is not None:
     atexit.register(_HELD.close)
 _WARM: Final = ".warm"
-"""Begins the names of files that say what has been compiled into the folder."""
+"""The beginning of the names of files that say what has been compiled into the folder."""
 
 
 @functools.cache

@@ -97,7 +97,7 @@ def _last_used(folder: Path) -> float:
 
 
 def _move_unused(folder: Path, away: Path) -> bool:
-    """Rename `folder` to `away` if nobody uses it; return whether that was done.
+    """Rename `folder` to `away` if no process uses it; return whether that was done.
 
     Who is about to use it waits for the lock meanwhile, finds it gone and makes it anew.
     """

@@ -23,7 +23,8 @@ _NUMBERS: Final[dict[str, Any]] = {
     "float": ctypes.c_double,
     "bool": ctypes.c_bool,
 }
-"""Of annotations: what C takes. A parameter with another one is an array, or a tuple of them."""
+"""The type that C takes for each annotation. A parameter with another annotation is an array, or a
+tuple of arrays."""
 _RESULTS: Final = _NUMBERS | {"None": ctypes.c_void_p}
 
 

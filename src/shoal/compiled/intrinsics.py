@@ -23,8 +23,8 @@ cgutils: Any = _cgutils
 arrayobj: Any = _arrayobj
 
 Generator = Callable[[Any, Any, Any, Any], Any]
-"""Writes a call: takes numba's context, the builder of instructions, the call's types and its
-arguments."""
+"""A function that writes a call: it takes numba's context, the builder of instructions, the call's
+types and its arguments."""
 
 
 def _becomes(

@@ -14,7 +14,7 @@ from shoal.errors import ResourceError
 
 
 def check_trusted(folder: Path, base: Path) -> None:
-    """Raise `ResourceError` if somebody else could have put code into `folder`.
+    """Raise `ResourceError` if another user could have put code into `folder`.
 
     Looks at `folder` and those above it, up to the user's cache directory `base`. Those that do not
     exist yet are nobody's.

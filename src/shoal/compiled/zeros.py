@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Zeros: TypeAlias = Callable[[int, np.dtype[Any]], NDArray[Any]]
-"""Returns so many items of a type, all zero: `np.zeros`, `rows_of_zeros`, or an arena's `zeros`."""
+"""Makes zeros of a length and a type: `np.zeros`, `rows_of_zeros` or an arena's `zeros`."""
 
 _LINE: Final = 64
 _SMALLEST_BLOCK: Final = 1 << 16
@@ -32,7 +32,7 @@ def rows_of_zeros(count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 class Arena:
-    """Blocks of memory, each twice as large as the one before, out of which tables are cut.
+    """Blocks of memory, each twice as large as the one before; tables are cut out of them.
 
     A block is freed when none of its tables is in use any more. `is_sparse`: of the tables most
     will never be touched, and take no memory then.

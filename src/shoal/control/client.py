@@ -68,7 +68,7 @@ class ControlClient:
             message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
             raise UsageError(message)
         self.endpoint = endpoint
-        """Where the control plane is."""
+        """The address of the control plane."""
         self._rank = rank
         self._leavers: deque[int] = deque()
         self._somebody_left = threading.Event()
@@ -210,7 +210,7 @@ class ControlClient:
                     self._dispose()
 
     def _dispose(self) -> None:
-        """Close what is left, whoever comes last: `close` or a thread that was still asking."""
+        """Close what is left. The last caller does: `close`, or a thread that was still asking."""
         if self._watcher.has_ended and not self._context.closed:
             self._connection.close(0)
             self._context.term()
@@ -242,7 +242,7 @@ class ControlClient:
         self._watcher.progress += 1
 
     def stuck_workers(self, seconds: float) -> list[int]:
-        """Return the workers that are alive and have not got on for so many `seconds`."""
+        """Return the workers that are alive and have not got on for `seconds`."""
         return [
             worker.rank
             for worker in self.dump().workers

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _KEEP_ALIVE_MS = 30_000
 _REFUSALS: Final = 4
-"""So many failed handshakes in a row, a few tenths of a second, are another key's: a service that
-ends meanwhile makes one, and then nobody is there."""
+"""The number of failed handshakes in a row, a few tenths of a second, that mean another job key: a
+service that ends meanwhile makes one, and is gone then."""
 _GONE_S: Final = 2.0
-"""How long after a failed handshake nobody must have been there for a service to have ended."""
+"""The seconds without a service after a failed handshake that mean that the service has ended."""
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL

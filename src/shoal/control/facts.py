@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Reply)
 
 _LOOK_S: Final = 0.2
-"""How often a wait looks whether somebody is lost."""
+"""The seconds between two looks of a wait whether a worker is lost."""
 _FIRST_PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 0.1
 _CLOSING_S: Final = 2.0
@@ -56,7 +56,7 @@ class ControlFacts:
         self.set(fact, b"")
 
     def are_published(self, facts: Sequence[str]) -> list[bool]:
-        """Return which of `facts` somebody has published, all at the same moment."""
+        """Return which of `facts` are published, all at the same moment."""
         return [value is not None for value in self._read(facts)]
 
     def increment(self, counter: str) -> int:
@@ -64,7 +64,7 @@ class ControlFacts:
         return self._ask(AddFact(counter, 1), Count).value
 
     def value_of(self, counter: str) -> int:
-        """Return the value of `counter`, 0 if nobody has incremented it."""
+        """Return the value of `counter`, 0 before it is first incremented."""
         return self._ask(AddFact(counter, 0), Count).value
 
     def set(self, name: str, value: bytes) -> None:

@@ -68,7 +68,7 @@ class ControlHandler:
         self._rejected: Counter[RefusalKind] = Counter()
 
     def receive(self, identity: bytes, payload: bytes, now_ns: int) -> list[Answer]:
-        """Act on the bytes of one message, whatever they are."""
+        """Act on the bytes of one message; they may be anything."""
         try:
             message = decoded(decode_request, payload, "Not a valid message", raises=ProtocolError)
         except ProtocolError as error:
@@ -103,7 +103,7 @@ class ControlHandler:
         )
 
     def shut_down(self, rank: int | None, reason: str) -> list[Answer]:
-        """Tell everyone who is still there that the control plane ends."""
+        """Tell all workers that are still there that the control plane ends."""
         return self._tell(Lost(rank, reason), self._liveness.alive())
 
     def dump(self, now_ns: int) -> Dump:
@@ -219,7 +219,7 @@ class ControlHandler:
             raise Refusal(RefusalKind.NOT_JOINED, sentence)
 
     def _lose(self, lost: Lost) -> list[Answer]:
-        """Mark a worker as lost, once; tell those who are watched and those who wait."""
+        """Mark a worker as lost, once; tell the workers that are watched and those that wait."""
         if lost.rank is None or self._liveness.is_lost(lost.rank):
             return []
         self._lost = self._lost or lost

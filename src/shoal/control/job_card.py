@@ -31,7 +31,7 @@ _GRACE_S = 2.0
 
 
 class CardStore(Protocol):
-    """Where cards are laid out: torch's stores fit. Failures raise `RuntimeError`."""
+    """A place where cards are laid out: torch's stores fit. Failures raise `RuntimeError`."""
 
     def set(self, key: str, value: Any) -> object:
         """Keep `value`, bytes, under `key`: torch declares text and takes them."""

@@ -65,7 +65,8 @@ class Heartbeat(Message, frozen=True):
 
     rank: RankNumber
     progress: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
-    """Grows as the worker gets on: one that is alive and stuck shows the same number."""
+    """A number that grows as the worker gets on: a worker that is alive and stuck shows the same
+    number."""
 
 
 class Goodbye(Message, frozen=True):
@@ -140,7 +141,7 @@ class Count(Message, frozen=True):
 
 
 class Facts(Message, frozen=True):
-    """What is under the names asked for, in their order; None where nobody has published."""
+    """The values under the names asked for, in their order; None for names not published."""
 
     values: tuple[bytes | None, ...]
 
@@ -168,19 +169,19 @@ class RefusalKind(StrEnum):
     """Why a message was not acted upon; the service counts each."""
 
     MALFORMED = "malformed"
-    """It is not a message of this protocol."""
+    """The message is not one of this protocol."""
 
     MISMATCH = "mismatch"
-    """It contradicts what another worker said."""
+    """The message contradicts what another worker said."""
 
     NO_SUCH_WORKER = "no such worker"
-    """Its rank is not one of the job's."""
+    """The rank is not one of the job's."""
 
     DUPLICATE = "duplicate"
-    """That worker is already connected, has joined or waits for its group."""
+    """The worker is already connected, has joined or waits for its group."""
 
     NOT_JOINED = "not joined"
-    """That worker has not joined the session, or not over this connection."""
+    """The worker has not joined the session, or not over this connection."""
 
     TOO_MANY = "too many"
     """A limit of the service is reached."""

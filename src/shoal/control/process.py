@@ -56,7 +56,7 @@ class ControlProcess:
     def __init__(self, process: subprocess.Popen[bytes], endpoint: str) -> None:
         self._process = process
         self.endpoint = endpoint
-        """Where workers connect, as `tcp://address:port`."""
+        """The address to which workers connect, as `tcp://address:port`."""
 
     @classmethod
     def start(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Refusal(ShoalError):
-    """A message that is not acted upon. It ends as a `Rejected` to whoever sent it."""
+    """A message that is not acted upon. It ends as a `Rejected` to its sender."""
 
     def __init__(self, kind: RefusalKind, reason: str) -> None:
         super().__init__(reason)

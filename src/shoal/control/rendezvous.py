@@ -44,18 +44,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LOCAL_KEY = "one machine, no secret to keep"
-"""Used on loopback when no job key is given: whoever reaches it runs on this machine anyway."""
+"""The key that is used on loopback when no job key is given: any program that reaches it runs on
+this machine anyway."""
 
 _POLL_S = 0.1
 
 _TORCHRUN_PORTS: Final = 4
-"""Under torchrun nobody has set the ports after MASTER_PORT aside: one of so many will be free."""
+"""The number of ports after MASTER_PORT that are tried under torchrun, which does not set them
+aside: one of so many will be free."""
 
 _FAILED: Final = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _EVENTS: Final = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED
 _REFUSALS: Final = 4
-"""So many failed handshakes in a row, a few tenths of a second, are another key's: a service that
-has just served its last meeting makes one or two and is gone."""
+"""The number of failed handshakes in a row, a few tenths of a second, that mean another job key: a
+service that has just served its last meeting makes one or two and is gone."""
 
 _OTHER_KEY: Final = zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
 
@@ -283,7 +285,7 @@ class CardServer:
             self._context.destroy(linger=0)
             raise
         self.port = int(endpoint.rpartition(":")[2])
-        """At which it serves."""
+        """The port at which it serves."""
         self._ports = ports if ports[0] else range(self.port, self.port + 1)
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="shoal-rendezvous", daemon=True)
@@ -347,14 +349,14 @@ class CardServer:
         )
 
     def _has_refused(self) -> bool:
-        """Whether somebody has called whose key is not the job's."""
+        """Whether a worker with another job's key has called."""
         while self._strangers.poll(0):
             if recv_monitor_message(self._strangers)["value"] == _OTHER_KEY:
                 return True
         return False
 
     def _refuse(self, identity: bytes) -> None:
-        """Answer somebody who has the key but says nothing that makes sense here."""
+        """Answer a caller that has the key but says nothing that makes sense here."""
         text = f"Rank 0 runs version {shoal.__version__} of Shoal and does not understand this rank"
         answer = _Answer([], f"{text}; install the same version everywhere.")
         self._router.send_multipart([identity, msgspec.msgpack.encode(answer)])

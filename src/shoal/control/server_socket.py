@@ -30,9 +30,9 @@ class Advice:
     """What to do about an address that cannot be had: a service's callers know other settings."""
 
     in_use: str
-    """If the port is in use: the end of a sentence."""
+    """The end of the sentence that is said if the port is in use."""
     not_ours: str
-    """If the host is another machine: likewise."""
+    """The end of the sentence that is said if the host is another machine."""
 
 
 _CONTROL: Final = Advice(
@@ -57,7 +57,7 @@ class _OnlyKey:
 def start_authenticator(
     context: zmq.Context[zmq.Socket[bytes]], key: JobKey
 ) -> ThreadAuthenticator:
-    """Start admitting holders of `key`, and nobody else, on all sockets of `context`."""
+    """Start admitting only holders of `key`, on all sockets of `context`."""
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
     authenticator.configure_curve_callback(

@@ -67,7 +67,7 @@ class Session:
         self._joined[rank] = identity
 
     def request(self, identity: bytes, rank: int, step: int, now_ns: int) -> list[Answer]:
-        """Ask for the group of `rank`; return the answers this makes possible, to whomever."""
+        """Ask for the group of `rank`; return all answers that this makes possible."""
         self._check(identity, rank)
         if rank in self._pending:
             raise Refusal(
@@ -78,7 +78,7 @@ class Session:
         return self._answers(self._generator.request(rank, now_ns))
 
     def awaited(self, rank: int) -> list[int]:
-        """Return the workers for which the request of `rank` waits; none if there is none."""
+        """Return the workers for which the request of `rank` waits; empty if it waits for none."""
         return self._generator.awaited(rank)
 
     def part(self, rank: int, others: Collection[int], now_ns: int) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""Waiting for one reply, and what a reply means to whoever waits for it.
+"""Waiting for one reply, and what a reply means to the caller that waits for it.
 
 Owns the deadline of a question and the translation of refusals and losses into the errors of
 `shoal.errors`. Knows no socket.

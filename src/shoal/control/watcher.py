@@ -53,7 +53,7 @@ class _Posted:
         self.answered = threading.Event()
 
     def answer(self, *, confirmed: bool) -> None:
-        """Let whoever posted this go on."""
+        """Let the caller that posted this go on."""
         self.is_confirmed = confirmed
         self.answered.set()
 

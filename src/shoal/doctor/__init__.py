@@ -5,8 +5,6 @@ is pure and reads neither clock nor socket. What pairs measured goes into a `rep
 cluster for the planner (`star`, `cluster_file`).
 """
 
-from __future__ import annotations
+from shoal.faces import face
 
-from shoal.doctor.findings import Finding, Verdict, is_anything_wrong
-
-__all__ = ["Finding", "Verdict", "is_anything_wrong"]
+__getattr__, __dir__ = face(__name__)

@@ -14,7 +14,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 import shoal
-from shoal.control.messages import MAX_FRAME_BYTES
+from shoal.control import MAX_FRAME_BYTES
 from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
 from shoal.doctor.interfaces import interface_of
@@ -45,11 +45,11 @@ from shoal.errors import DeadlineExceeded, MismatchError, ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.control.key import JobKey
+    from shoal.control import JobKey
     from shoal.doctor.facts import Dialled
     from shoal.doctor.probes import Arrival, Probe, ProbeSockets
     from shoal.doctor.streams import Stream, Streamed, Tally
-    from shoal.wire.settings import Settings
+    from shoal.wire import Settings
 
 ANSWER_S: Final = 15.0
 """How long the listener may take: longer than anything that it can be asked."""
@@ -88,7 +88,7 @@ class AbstractEnd(abc.ABC):
 
     @abc.abstractmethod
     def send(self, probes: Sequence[Probe], other: EndFacts, gap_s: float = 0.0) -> dict[int, int]:
-        """Send probes to the other end; return number -> errno of those that were refused."""
+        """Send probes to the other end; return number -> errno of the refused ones."""
 
     @abc.abstractmethod
     def collect(self, count: int, wait_s: float) -> list[Arrival]:

@@ -23,7 +23,7 @@ class TosFact(msgspec.Struct, frozen=True):
 
     sent: int
     arrived: int | None
-    """As the first of them arrived; None if none did."""
+    """The TOS byte of the first probe that arrived; None if none did."""
 
 
 class BatchFact(msgspec.Struct, frozen=True):
@@ -53,11 +53,11 @@ class SocketFacts(msgspec.Struct, frozen=True):
     """What the kernel grants the transport's sockets, tried over loopback."""
 
     receive_bytes: int
-    """Of the receive buffer, as the kernel counts: twice what was asked for."""
+    """Bytes of the receive buffer, as the kernel counts them: twice what was asked for."""
     budget_packets: int
     """Packets that may be under way to this rank without overrunning the buffer."""
     send_bytes: int
-    """Of one send buffer, counted likewise."""
+    """Bytes of one send buffer, counted likewise."""
     batch: BatchFact
     coalesces: bool
     """Whether the kernel hands over several arrived packets at once (GRO), when asked to."""
@@ -87,20 +87,21 @@ class MachineFacts(msgspec.Struct, frozen=True):
     refusal: str = ""
     """Why there are no sockets."""
     receive_limit_bytes: int | None = None
-    """net.core.rmem_max."""
+    """The largest receive buffer that may be asked for, net.core.rmem_max."""
     send_limit_bytes: int | None = None
-    """net.core.wmem_max."""
+    """The largest send buffer that may be asked for, net.core.wmem_max."""
 
 
 class RateFacts(msgspec.Struct, frozen=True):
     """How fast packets get from one machine to another."""
 
     bits_per_s: Annotated[int, Meta(ge=1)]
-    """Of IP packets of the transport's size, headers included, that arrived."""
+    """The rate at which IP packets of the transport's size arrived, in bits per second, headers
+    included."""
     is_least: bool
     """Whether the two programs, or the probe's bounds, were the limit and not what lies between."""
     sent_bytes: int
-    """Of IP packets, to find out."""
+    """The bytes of IP packets that were sent to find out."""
 
 
 class WayFacts(msgspec.Struct, frozen=True):
@@ -111,9 +112,9 @@ class WayFacts(msgspec.Struct, frozen=True):
     packet_bytes: int
     """Largest IP packet that the transport would send this way."""
     tcp: dict[int, Dialled]
-    """By port of the receiver."""
+    """The outcome of a connection to each TCP port of the receiver."""
     udp: dict[int, bool]
-    """By port of the receiver: whether anything arrived."""
+    """Maps each UDP port of the receiver to whether anything arrived there."""
     udp_refusal: str = ""
     """Why the sender's kernel did not let datagrams out; empty if it did."""
     path_mtu: int | None = None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from shoal.doctor.facts import InterfaceFacts
-from shoal.wire.interfaces import IFREQ, ethtool, interface_name, speed_of
+from shoal.wire import IFREQ, ethtool, interface_name, speed_of
 
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFMTU: Final = 0x8921

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 import zmq
 
 import shoal
-from shoal.control.server_socket import Advice, bind, make_router, start_authenticator
+from shoal.control import Advice, bind, make_router, start_authenticator
 from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
 from shoal.doctor.ends import describe_end
@@ -46,12 +46,12 @@ from shoal.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shoal.control.key import JobKey
+    from shoal.control import JobKey
     from shoal.doctor.findings import Finding
-    from shoal.wire.settings import Settings
+    from shoal.wire import Settings
 
 _IDLE_S: Final = 20.0
-"""A caller that has said nothing for so long has gone."""
+"""The seconds after which a caller that has said nothing has gone."""
 _POLL_S: Final = 0.1
 _ADVICE: Final = Advice(
     in_use="choose another with --port, or 0 for any free one",

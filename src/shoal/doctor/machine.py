@@ -15,13 +15,13 @@ from shoal.doctor.facts import BatchFact, MachineFacts, SocketFacts, TosFact
 from shoal.doctor.interfaces import interface_of, kernel_limit
 from shoal.doctor.probes import PORT_COPIES, Probe, ProbeSockets, explained
 from shoal.errors import ResourceError
-from shoal.transport.wire import HEADER_BYTES, IP_UDP_BYTES
+from shoal.transport import HEADER_BYTES, IP_UDP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.doctor.probes import Arrival
-    from shoal.wire.settings import Settings
+    from shoal.wire import Settings
 
 BATCH: Final = 8
 """Packets of a batch that is tried."""

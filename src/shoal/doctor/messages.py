@@ -33,7 +33,7 @@ class EndFacts(msgspec.Struct, frozen=True):
     """What one end must know of the other."""
 
     address: Address
-    """Where its probes are to be sent."""
+    """The address to which its probes are to be sent."""
     udp_ports: Ports
     tcp_ports: Ports
     packet_bytes: Annotated[int, Meta(ge=64, le=65535)]
@@ -55,7 +55,7 @@ class Welcome(Message, frozen=True):
     end: EndFacts
     token: Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
     findings: Annotated[list[Finding], Meta(max_length=100)]
-    """On the listener's machine."""
+    """The findings about the listener's machine."""
 
 
 class Dial(Message, frozen=True):

@@ -35,10 +35,10 @@ from shoal.doctor.report import figures_of
 from shoal.doctor.streams import Stream
 
 if TYPE_CHECKING:
-    from shoal.control.key import JobKey
+    from shoal.control import JobKey
     from shoal.doctor.findings import Finding
     from shoal.doctor.report import PairFigures
-    from shoal.wire.settings import Settings
+    from shoal.wire import Settings
 
 _SETTLE_S: Final = 0.3
 """How long a straggling probe is waited for, beyond the time that a question takes to get there."""
@@ -64,7 +64,7 @@ class _Session:
     _counter: Iterator[int] = field(default_factory=itertools.count)
 
     def next(self, count: int = 1) -> int:
-        """Return a number that is new, and so are those that follow it."""
+        """Return the first of `count` new numbers in a row."""
         return min(next(self._counter) for _ in range(count))
 
 
@@ -243,7 +243,7 @@ def _burst(
     pace: tuple[float, int],
     session: _Session,
 ) -> BurstFacts:
-    """Send packets at an even `pace`, seconds apart and so many, that the other returns at once."""
+    """Send packets that the other end returns at once; `pace` is (seconds apart, number)."""
     sent_at: dict[int, int] = {}
     gap_s, count = pace
     for _ in range(count):

@@ -23,14 +23,13 @@ from msgspec import Meta
 from shoal.compiled.libc import IP_TOS, IPV6_TCLASS, SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.doctor.streams import Counter, Stream, Streamed, Tally, send_stream
 from shoal.errors import ResourceError
-from shoal.transport.wire import IP_UDP_BYTES
-from shoal.wire.links import LinkListener
-from shoal.wire.sockets import open_sockets
+from shoal.transport import IP_UDP_BYTES
+from shoal.wire import LinkListener, open_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.wire.settings import Settings
+    from shoal.wire import Settings
 
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
 TOKEN_BYTES: Final = 8
@@ -41,7 +40,7 @@ PORT_COPIES: Final = 3
 
 _HEADER: Final = struct.Struct("=4s8sIB")
 _MOST_ARRIVALS: Final = 8192
-"""That are kept until somebody asks: many times what any question sends."""
+"""The most arrivals that are kept until the next question: many times what any question sends."""
 _MAGIC: Final = b"shdr"
 _ECHO: Final = 1
 _OF_STREAM: Final = 2
@@ -53,7 +52,7 @@ _IPV6_MORE_BYTES: Final = 20
 _IP_MTU_DISCOVER: Final = 10
 _IPV6_MTU_DISCOVER: Final = 23
 _OTHER_CODEPOINTS: Final = (2, 3)
-"""That the transport does not send, but switches and other senders do."""
+"""The ECN codepoints that the transport does not send, but switches and other senders do."""
 _DONT_FRAGMENT: Final = 3
 """IP_PMTUDISC_PROBE: never fragment, and do not believe what is known of the path."""
 
@@ -69,7 +68,7 @@ class Probe(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     batch: Annotated[int, Meta(ge=1, le=64)] = 1
     echo: bool = False
     whole: bool = False
-    """Not to be fragmented, neither here nor on the way."""
+    """Whether the probe is not to be fragmented, neither here nor on the way."""
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
@@ -81,7 +80,7 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
     """Bytes of the IP packet."""
     tos: int
     at_us: int
-    """When it was read, by this machine's own clock."""
+    """The time at which the probe was read, in microseconds of this machine's own clock."""
     is_stamped: bool
 
 
@@ -126,17 +125,17 @@ class ProbeSockets:
 
     @property
     def tos_values(self) -> list[int]:
-        """TOS bytes to try: those that the transport sends, and the other ECN codepoints."""
+        """TOS bytes to try: the ones that the transport sends, and the other ECN codepoints."""
         return [*sorted(self._senders), *_OTHER_CODEPOINTS]
 
     @property
     def receivers(self) -> list[socket.socket]:
-        """The sockets to read from, for whoever polls."""
+        """The sockets to read from, for a caller that polls."""
         return list(self._receivers.values())
 
     @property
     def header_bytes(self) -> int:
-        """Of IP and UDP."""
+        """Bytes of the headers of IP and UDP."""
         return IP_UDP_BYTES + (_IPV6_MORE_BYTES if self.family == socket.AF_INET6 else 0)
 
     def begin(self, token: bytes, echo_to: tuple[str, int] | None) -> None:

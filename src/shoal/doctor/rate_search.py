@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_STREAM_BYTES: Final = 16_000_000
-"""Of one stream."""
+"""The most bytes of one stream."""
 MOST_BYTES: Final = 100_000_000
-"""Of all streams of one way: IP packets, headers included."""
+"""The most bytes of all streams of one way: IP packets, headers included."""
 BURST: Final = 1000
-"""Packets of a burst: so many that a loss of 0.3 % is met with 95 % probability."""
+"""Packets of a burst: enough to meet a loss of 0.3 % with 95 % probability."""
 
 _GAP_S: Final = 0.001
 _BURST_S: Final = 5.0
@@ -35,12 +35,15 @@ _LONG_S: Final = 0.2
 _ABOVE: Final = 1.25
 """The long stream's rate over what arrived before: enough to keep the slowest link busy."""
 _KEPT_UP: Final = 0.9
-"""Of the rate asked for; what gets lost at random on the way is less than the rest."""
+"""The share of the rate asked for that has to arrive; what gets lost at random on the way is less
+than the rest."""
 _FEWEST_PACKETS: Final = 16
 _HELD: Final = 0.1
-"""Of a stream's time: held back for so long, the sender met its own interface's rate."""
+"""The share of a stream's time in which it was held back, above which the sender met its own
+interface's rate."""
 _OVERFLOWED: Final = 0.02
-"""Of a stream's packets, lost in the receiver's own socket: its program was too slow."""
+"""The share of a stream's packets lost in the receiver's own socket, above which its program was
+too slow."""
 _MOST_STREAMS: Final = 24
 
 
@@ -48,14 +51,15 @@ class StreamFacts(msgspec.Struct, frozen=True):
     """What became of one stream of packets."""
 
     rate: int
-    """That it was to have: bits per second of IP packets."""
+    """The rate that the stream was to have, in bits per second of IP packets."""
     packet_bytes: int
     sent: int
     """Packets."""
     sent_us: int
-    """From the first to the last."""
+    """The time from the first packet sent to the last, in microseconds."""
     held_us: int
-    """Of that, waiting for room in the socket: the interface could not take more."""
+    """The part of `sent_us` spent waiting for room in the socket: the interface could not take
+    more."""
     arrived: int
     """Packets."""
     arrived_rate: int
@@ -65,7 +69,7 @@ class StreamFacts(msgspec.Struct, frozen=True):
 
     @property
     def sent_bytes(self) -> int:
-        """Of IP packets."""
+        """Bytes of IP packets that were sent."""
         return self.sent * self.packet_bytes
 
     @property

@@ -13,7 +13,7 @@ from msgspec import Meta
 from shoal.doctor.facts import RateFacts
 from shoal.doctor.findings import Finding
 from shoal.errors import DataError
-from shoal.jobs.files import read_json
+from shoal.jobs import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ class WayFigures(msgspec.Struct, frozen=True):
     path_mtu: Whole | None
     """Largest IP packet in bytes that arrives unfragmented; None: not known."""
     rate: RateFacts | None
-    """None: not known."""
+    """How fast packets get there; None: not known."""
     sent: Whole
     """Packets of the burst; 0: there was none."""
     lost: Whole
@@ -54,7 +54,7 @@ class PairFigures(msgspec.Struct, frozen=True):
     there: WayFigures
     back: WayFigures
     packet_bytes: Whole
-    """Of the IP packets whose round trips these are."""
+    """The size, in bytes, of the IP packets whose round trips these are."""
     shortest_us: Whole | None
     """Round trip, the doctors' reading and answering included; None: nothing returned."""
     median_us: Whole | None
@@ -90,7 +90,7 @@ def figures_of(facts: PairFacts) -> PairFigures:
 
 
 def read_report(path: Path) -> Report:
-    """Return the report at `path`; `DataError` if it is none, or of another version."""
+    """Return the report at `path`; raise `DataError` for other files and other versions."""
     found = read_json(path, _Origin, "a report of shoal doctor", _AGAIN).shoal_doctor
     if found != REPORT_FORMAT:
         message = (

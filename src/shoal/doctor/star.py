@@ -33,7 +33,8 @@ _Sum: TypeAlias = tuple[int, int, float]
 
 _ROUNDING: Final = 1e-9
 _MOST_LOSS: Final = 0.999_999
-"""Where everything got lost a little is left, so that it has a logarithm."""
+"""The largest share of loss that is reckoned with: where everything got lost, a little is left so
+that it has a logarithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ class HostLinks:
 
     address: str
     up: LinkFigures
-    """From the host."""
+    """The direction from the host."""
     down: LinkFigures
-    """To the host."""
+    """The direction to the host."""
 
 
 def links_of(pairs: Sequence[PairFigures]) -> list[HostLinks]:

@@ -21,13 +21,14 @@ from shoal.doctor.rate_search import MOST_STREAM_BYTES, arrival_rate
 
 _NANOSECONDS: Final = 1_000_000_000
 _DEADLINE_NS: Final = _NANOSECONDS
-"""After which a stream ends, whatever is left of it: several times what any is to take."""
+"""The nanoseconds after which a stream ends, whatever is left of it: several times what any is to
+take."""
 _SMALLEST: Final = 64
 _MOST_PACKETS: Final = MOST_STREAM_BYTES // _SMALLEST
 _MOST_BATCH: Final = 40
 """Packets handed to the kernel at once: of 1,500 bytes, what it takes."""
 _BATCH_NS: Final = 1_000_000
-"""And no more than this much of the stream's time."""
+"""The most nanoseconds of a stream's time that are handed to the kernel at once."""
 _MOST_BATCH_BYTES: Final = 65_000
 
 
@@ -55,7 +56,7 @@ class Streamed(msgspec.Struct, frozen=True, array_like=True):
     packets: int
     took_us: int
     held_us: int
-    """Of that, waiting for room in the socket."""
+    """The part of `took_us` spent waiting for room in the socket."""
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):

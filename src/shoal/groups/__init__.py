@@ -1,35 +1,9 @@
-"""The groups room of Shoal: who averages with whom, decided without clock, socket or array."""
+"""Who averages with whom, decided without clock, socket or array.
 
-from shoal.groups.all_schedules import ALL_SCHEDULES as ALL_SCHEDULES
-from shoal.groups.all_schedules import ds_sync_schedule as ds_sync_schedule
-from shoal.groups.all_schedules import make_schedule as make_schedule
-from shoal.groups.all_workers import AllWorkers as AllWorkers
-from shoal.groups.bipartite import Bipartite as Bipartite
-from shoal.groups.circles import waiting_for as waiting_for
-from shoal.groups.exponential import Exponential as Exponential
-from shoal.groups.generator import GroupGenerator as GroupGenerator
-from shoal.groups.generator_config import GeneratorConfig as GeneratorConfig
-from shoal.groups.generator_events import Assignment as Assignment
-from shoal.groups.generator_events import AssignmentReason as AssignmentReason
-from shoal.groups.generator_events import GeneratorCounters as GeneratorCounters
-from shoal.groups.generator_events import GeneratorState as GeneratorState
-from shoal.groups.grid import Grid as Grid
-from shoal.groups.group import Group as Group
-from shoal.groups.group import Round as Round
-from shoal.groups.random_partition import RandomPartition as RandomPartition
-from shoal.groups.ring import Ring as Ring
-from shoal.groups.ripples_static import RipplesStatic as RipplesStatic
-from shoal.groups.schedule import AbstractGroupSchedule as AbstractGroupSchedule
-from shoal.groups.schedule import ScheduleOptions as ScheduleOptions
-from shoal.groups.server_clock import ClockAdvance as ClockAdvance
-from shoal.groups.server_clock import ServerClock as ServerClock
-from shoal.groups.server_clock import Update as Update
-from shoal.groups.server_clock import UpdateRule as UpdateRule
-from shoal.groups.topology import Host as Host
-from shoal.groups.topology import Link as Link
-from shoal.groups.topology import LinkKind as LinkKind
-from shoal.groups.topology import Rack as Rack
-from shoal.groups.topology import Topology as Topology
-from shoal.groups.topology import exchange_time_ns as exchange_time_ns
-from shoal.groups.topology import flows_per_link as flows_per_link
-from shoal.groups.topology_division import TopologyDivision as TopologyDivision
+A schedule is known beforehand (`schedule`, `all_schedules`); the generator forms groups while
+workers train (`generator`). `topology` describes a network, `server_clock` says whose read waits.
+"""
+
+from shoal.faces import face
+
+__getattr__, __dir__ = face(__name__)

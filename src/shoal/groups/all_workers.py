@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self, final
 
 from shoal.groups.group import Group
-from shoal.groups.schedule import AbstractGroupSchedule, PeriodTable, check_world_size
+from shoal.groups.schedule import AbstractTableSchedule, PeriodTable, check_world_size
 
 if TYPE_CHECKING:
-    from shoal.groups.group import Round
     from shoal.groups.schedule import ScheduleOptions
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class AllWorkers(AbstractGroupSchedule):
+class AllWorkers(AbstractTableSchedule):
     """Everybody meets at every step. Period 1, exact consensus in one step."""
 
     name: ClassVar[str] = "all-reduce"
@@ -38,16 +37,3 @@ class AllWorkers(AbstractGroupSchedule):
     def from_options(cls, world_size: int, options: ScheduleOptions) -> Self:  # noqa: ARG003 - none concerns it
         """Return the schedule; no option concerns it."""
         return cls(world_size)
-
-    @property
-    def period(self) -> int:
-        """Always 1."""
-        return 1
-
-    def round_at(self, step: int) -> Round:
-        """Return one group of everybody."""
-        return self._table.round_at(step)
-
-    def group_of(self, rank: int, step: int) -> Group:
-        """Return the group of everybody."""
-        return self._table.group_of(rank, step)

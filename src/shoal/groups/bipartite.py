@@ -94,7 +94,7 @@ class Bipartite(AbstractGroupSchedule):
         return Group((min(rank, partner), max(rank, partner)))
 
     def _partner(self, rank: int, step: int) -> int:
-        """Return the other rank of the pair; with odd N it may be rank N, who does not exist."""
+        """Return the other rank of the pair; with odd N it may be rank N, which does not exist."""
         index, is_active = rank // 2, self.is_active(rank)
         if self.peers == "random":
             passive_of, active_of = _draw_matching(self.num_passive, self.seed, step)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.groups.schedule import ScheduleOptions
 
 TURNS = 4
-"""Passes over the distances that make a period when the world size is no power of two."""
+"""The passes over the distances that make a period when the world size is no power of two."""
 
 
 @final

@@ -130,7 +130,7 @@ class GroupGenerator:
         ]
 
     def part(self, rank: int, others: Collection[int], now_ns: int) -> list[Assignment]:
-        """Drop `others` from the group that worker `rank` waits for; return it if nobody lacks.
+        """Drop `others` from the group that worker `rank` waits for; return it if it can start.
 
         For those of `awaited(rank)` that cannot come before that group has met (`circles`). Raises
         `ProtocolError` for others.
@@ -200,7 +200,7 @@ class GroupGenerator:
             self._enqueue(members, requester, reason)
 
     def _divide(self, requester: Worker) -> Plan:
-        """Divide `requester` and all idle workers that nobody would have to wait for too long."""
+        """Divide `requester` and all idle workers that no other would have to wait for too long."""
         limit = self._filter.limit_for(requester, self._idle.furthest_ticks)
         workers = self._idle.take_above(limit)
         self.counters.filtered += len(self._idle)

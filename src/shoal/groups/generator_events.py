@@ -94,8 +94,8 @@ class GeneratorCounters:
     parted: int = 0
     """How often a worker was left out of its group because it waited, elsewhere, for that group."""
     staleness_by_rank: dict[int, list[int]] = field(default_factory=dict)
-    """By how many requests each worker was apart from the furthest member of a group that it met:
-    in all, and at most."""
+    """Maps each rank to the number of requests by which it was apart from the furthest member of a
+    group that it met: [in all, at most]."""
 
     wait_ns: int = 0
     """Nanoseconds from a worker's request to its answer, over all answers."""
@@ -104,7 +104,7 @@ class GeneratorCounters:
     """The longest single wait, in nanoseconds."""
 
     def staleness(self, interval: int) -> dict[str, float]:
-        """Return counters of staleness in steps, of which a worker makes `interval` a request.
+        """Return counters of staleness in steps; a worker makes a request every `interval` steps.
 
         The largest of all, and each worker's mean over its requests, in the names of results.
         """
@@ -138,7 +138,8 @@ class WorkerState:
     progress: float
     """The counter of the slowdown filter, in requests."""
     waiting_since_ns: int | None
-    """When it asked for the group it waits for, or None while it runs a group or computes."""
+    """The time at which it asked for the group it waits for, in nanoseconds, or None while it runs
+    a group or computes."""
     running: int | None
     """Id of the group it was last told to run and has not released by asking again."""
     queue: tuple[int, ...]
@@ -154,5 +155,5 @@ class GeneratorState:
     config: GeneratorConfig
     workers: tuple[WorkerState, ...]
     groups: tuple[PlannedGroup, ...]
-    """Planned groups, oldest first."""
+    """The planned groups, oldest first."""
     counters: GeneratorCounters

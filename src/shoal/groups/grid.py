@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, final
 
 from shoal.errors import UsageError
 from shoal.groups.group import Group
-from shoal.groups.schedule import AbstractGroupSchedule, PeriodTable, check_world_size
+from shoal.groups.schedule import AbstractTableSchedule, PeriodTable, check_world_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ MAX_ASPECT = 4
 
 @final
 @dataclass(frozen=True, slots=True)
-class Grid(AbstractGroupSchedule):
+class Grid(AbstractTableSchedule):
     """Rows and columns in turn; one period brings exact consensus for every world size.
 
     Without `factors`, the two factors nearest the square root are taken, the larger first so that
@@ -76,19 +76,6 @@ class Grid(AbstractGroupSchedule):
         if options.group_size is None:
             return cls(world_size)
         return cls(world_size, factors_within(world_size, options.group_size))
-
-    @property
-    def period(self) -> int:
-        """Number of phases: the factors, or two if ragged."""
-        return self._table.period
-
-    def round_at(self, step: int) -> Round:
-        """Return the groups of phase `step` modulo the period."""
-        return self._table.round_at(step)
-
-    def group_of(self, rank: int, step: int) -> Group:
-        """Return the row, column, ... of `rank`, in constant time."""
-        return self._table.group_of(rank, step)
 
 
 def near_square_factors(world_size: int) -> tuple[int, ...]:

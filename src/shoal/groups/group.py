@@ -24,7 +24,7 @@ class Group:
     """Ranks, ascending and distinct."""
 
     weights: tuple[int, ...] = ()
-    """Relative weight of each member, in the order of `members`; empty means equal weights."""
+    """The relative weight of each member, in the order of `members`; empty means equal weights."""
 
     def __post_init__(self) -> None:
         if not self.members:

@@ -27,7 +27,7 @@ Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 """A square matrix, world size by world size, row by row."""
 
 MAX_ITERATIONS = 5_000
-"""Where the power iteration stops if it has not settled before."""
+"""The number of iterations after which the power iteration stops if it has not settled before."""
 
 _TOLERANCE = 1e-13
 _PROBE_BITS = 61
@@ -148,7 +148,7 @@ def period_rounds(schedule: AbstractGroupSchedule) -> tuple[Round, ...]:
 
 
 def contraction_per_step(schedule: AbstractGroupSchedule, num_samples: int = 64) -> float:
-    """Return by what factor one step shrinks the distance from consensus; 0 is exact, 1 is none.
+    """Return the factor by which a step shrinks the distance from consensus: 0 exact, 1 not at all.
 
     Periodic schedules: the second singular value of a period, its period-th root. Random ones: the
     root of the second eigenvalue of E[WᵀW], exact where the schedule knows it, else from the first

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, ClassVar, Self, final
 
 from shoal.errors import UsageError
 from shoal.groups.group import Group
-from shoal.groups.schedule import AbstractGroupSchedule, PeriodTable, check_world_size
+from shoal.groups.schedule import AbstractTableSchedule, PeriodTable, check_world_size
 
 if TYPE_CHECKING:
-    from shoal.groups.group import Round
     from shoal.groups.schedule import ScheduleOptions
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class RipplesStatic(AbstractGroupSchedule):
+class RipplesStatic(AbstractTableSchedule):
     """Across hosts, inside hosts, across hosts by another worker, inside hosts; period 4.
 
     With k workers per host and local index l = rank mod k:
@@ -60,19 +59,6 @@ class RipplesStatic(AbstractGroupSchedule):
     def from_options(cls, world_size: int, options: ScheduleOptions) -> Self:
         """Return the table for `options.workers_per_host`."""
         return cls(world_size, options.workers_per_host)
-
-    @property
-    def period(self) -> int:
-        """Always 4."""
-        return self._table.period
-
-    def round_at(self, step: int) -> Round:
-        """Return row `step` modulo 4 of the table."""
-        return self._table.round_at(step)
-
-    def group_of(self, rank: int, step: int) -> Group:
-        """Return the group of `rank`, in constant time."""
-        return self._table.group_of(rank, step)
 
     def _hosts(self) -> list[range]:
         starts = range(0, self.world_size, self.workers_per_host)

@@ -53,9 +53,10 @@ class AbstractGroupSchedule(ABC):
     """Whether `ScheduleOptions.group_size` concerns it."""
 
     @classmethod
-    @abstractmethod
     def from_options(cls, world_size: int, options: ScheduleOptions) -> Self:
         """Return the schedule for `world_size` workers. Raises `UsageError` if there is none."""
+        message = f"A schedule {cls.__name__} for {world_size} workers needs more than {options}."
+        raise UsageError(message)
 
     @property
     @abstractmethod
@@ -144,3 +145,31 @@ class PeriodTable:
 def _group_by_rank(groups: Round) -> tuple[Group, ...]:
     group_by_rank = {member: group for group in groups for member in group.members}
     return tuple(group_by_rank[rank] for rank in range(len(group_by_rank)))
+
+
+class AbstractTableSchedule(AbstractGroupSchedule):
+    """A schedule whose rounds repeat: laid out once, in a table that subclasses make."""
+
+    _table: PeriodTable
+
+    @property
+    def period(self) -> int:
+        """The number of different rounds."""
+        return self._table.period
+
+    def round_at(self, step: int) -> Round:
+        """Return the round of `step`."""
+        return self._table.round_at(step)
+
+    def group_of(self, rank: int, step: int) -> Group:
+        """Return the group of `rank` at `step`, in constant time."""
+        return self._table.group_of(rank, step)
+
+
+class RepeatedRounds(AbstractTableSchedule):
+    """The schedule that repeats given rounds, which hold every one of the workers."""
+
+    def __init__(self, name: str, rounds: Sequence[Sequence[Group]]) -> None:
+        self.name = name  # type: ignore[misc]  # one class for many
+        self._table = PeriodTable.of(rounds)
+        self.world_size = sum(map(len, rounds[0]))

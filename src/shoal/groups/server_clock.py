@@ -28,7 +28,7 @@ class Update:
 
     rank: int
     iteration: int
-    """Counted by the worker, from 0."""
+    """The iteration's number, counted by the worker, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class UpdateRule:
     """How far updates go: under BSP one with the mean of all pushes, otherwise one for each."""
 
     staleness: int | None
-    """0: bulk-synchronous (BSP). Otherwise every push at once: n: no worker gets more than n steps
-    ahead (SSP); None: no bound (ASP)."""
+    """The number of steps that a worker may get ahead of the slowest. 0: bulk-synchronous (BSP).
+    Otherwise every push is applied at once: n (SSP), or None for no bound (ASP)."""
 
     scale_updates: bool = True
-    """Without BSP, make every update so small that one push of each worker moves the weights as far
-    as one BSP update, and the same learning rate works."""
+    """Whether every update, except under BSP, is made so small that one push of each worker moves
+    the weights as far as one BSP update, and the same learning rate works."""
 
     def rate_divisor(self, workers: int) -> int:
         """Return by what an update's learning rate is divided."""
@@ -88,7 +88,8 @@ class ServerClock:
             raise UsageError(message)
         self.staleness = staleness
         self.staleness_counts: dict[int, int] = {}
-        """Granted reads by how many iterations the slowest worker was behind the reader."""
+        """Maps how many iterations the slowest worker was behind a reader to the number of reads
+        that were granted then."""
         self._clocks = dict.fromkeys(ranks, 0)
         self._minimum = 0
         self._at_clock = {0: len(ranks)}
@@ -134,7 +135,7 @@ class ServerClock:
         return self._leave_clock(clock)
 
     def leave(self, rank: int) -> ClockAdvance:
-        """Drop `rank`, finished or dead: nobody waits for it. What it has pushed still counts."""
+        """Drop `rank`, finished or dead: nothing waits for it. What it has pushed still counts."""
         clock = self.clock_of(rank)
         del self._clocks[rank]
         self._may_push.discard(rank)

@@ -1,4 +1,4 @@
-"""Who is too slow to be waited for: the slowdown filter of the group generator and its counters.
+"""Workers that are too slow to be waited for: the group generator's slowdown filter and counters.
 
 The published rule (Ripples/Prague, docs/papers.md, 3.4): a requester is not grouped with
 workers whose request counter lags its own by the threshold or more, while a laggard's own request
@@ -31,7 +31,7 @@ _PACE_STEPS = 4  # a worker's pace is smoothed over about this many of its steps
 
 
 class SlowdownFilter:
-    """Keeps the progress of all workers and says whom a worker would have to wait for too long."""
+    """Keeps the progress of all workers and says for which others a worker would wait too long."""
 
     __slots__ = ("_margin_ticks", "_refined", "frontier_ticks")
 
@@ -75,12 +75,12 @@ class SlowdownFilter:
         return reference - self._margin_ticks
 
     def without_laggards(self, workers: list[Worker]) -> list[Worker]:
-        """Return those who do not hold up the furthest of `workers`; all when not refined."""
+        """Return the workers that do not hold up the furthest of `workers`; all if not refined."""
         if not self._refined:
             return workers
         limit = max(worker.progress_ticks for worker in workers) - self._margin_ticks
         return [worker for worker in workers if worker.progress_ticks > limit]
 
     def forget_departed(self, remaining: Iterable[Worker]) -> None:
-        """Measure lag against those who are still here, after a worker left."""
+        """Measure lag against the workers that are still here, after one left."""
         self.frontier_ticks = max((worker.progress_ticks for worker in remaining), default=0)

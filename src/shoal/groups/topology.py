@@ -26,13 +26,13 @@ DEFAULT_NIC_BPS = 10_000_000_000
 
 
 class LinkKind(StrEnum):
-    """Where a link is."""
+    """The places that a link can be at."""
 
     NIC = "nic"
-    """Between a host and its rack's switch."""
+    """A link between a host and its rack's switch."""
 
     UPLINK = "uplink"
-    """Between a rack's switch and the other racks."""
+    """A link between a rack's switch and the other racks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Link:
     """One link, both directions at the same speed."""
 
     kind: LinkKind
-    """Where it is."""
+    """The kind of place that the link is at."""
 
     index: int
-    """Of the host or the rack it belongs to."""
+    """The index of the host or the rack that the link belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Host:
     """A machine."""
 
     ranks: tuple[int, ...]
-    """Its workers, ascending."""
+    """The ranks of the host's workers, ascending."""
 
     rack: int = 0
     """Index of its rack."""

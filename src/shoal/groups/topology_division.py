@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, ClassVar, Self, final
 from shoal.errors import UsageError
 from shoal.groups.grid import weighted_columns
 from shoal.groups.group import Group
-from shoal.groups.schedule import AbstractGroupSchedule, PeriodTable
+from shoal.groups.schedule import AbstractTableSchedule, PeriodTable
 from shoal.groups.topology import Topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shoal.groups.group import Round
     from shoal.groups.schedule import ScheduleOptions
     from shoal.groups.topology import Link
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class TopologyDivision(AbstractGroupSchedule):
+class TopologyDivision(AbstractTableSchedule):
     """Inside hosts, then across hosts of a rack, then across racks, a few groups at a time.
 
     1. One phase in which every host averages inside; no link is used.
@@ -70,19 +69,6 @@ class TopologyDivision(AbstractGroupSchedule):
             )
             raise UsageError(message)
         return cls(topology)
-
-    @property
-    def period(self) -> int:
-        """Number of phases."""
-        return self._table.period
-
-    def round_at(self, step: int) -> Round:
-        """Return the groups of phase `step` modulo the period."""
-        return self._table.round_at(step)
-
-    def group_of(self, rank: int, step: int) -> Group:
-        """Return the group of `rank`, in constant time."""
-        return self._table.group_of(rank, step)
 
 
 def _phases(topology: Topology) -> list[list[Group]]:

@@ -34,7 +34,7 @@ def _torch() -> str | None:
 
 
 def _processor() -> str:
-    """Return the processor's name with what tells apart those that share it, where it is known.
+    """Return the processor's name, and what tells apart processors of the same name if known.
 
     Makers call many generations alike, and clouds hide the rest of the name.
     """

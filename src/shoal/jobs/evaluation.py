@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.jobs.result import CurvePoint
 from shoal.jobs.snapshots import load_vector, open_moments, open_snapshots
-from shoal.train.flat_parameters import FlatParameters
+from shoal.train import FlatParameters
 from shoal.workloads import evaluate, make_model, meets, metric_name
 
 if TYPE_CHECKING:

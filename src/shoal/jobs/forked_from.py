@@ -13,7 +13,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
-from shoal.carriers.mean import load_means
+from shoal.carriers import load_means
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -10,7 +10,7 @@ import contextlib
 import torch
 
 from shoal.errors import ShoalError
-from shoal.session.warm_up import load_transport
+from shoal.session import load_transport
 
 torch.set_num_threads(1)  # before anything starts more, which no child would have
 with contextlib.suppress(ShoalError):  # a worker that wants the transport says what is wrong

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shoal.carriers.torch_private import run_after_backward
+from shoal.carriers import run_after_backward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ class Padding:
         self._step = -1
         self._start = 0.0
         self.compute_end_ns = 0
-        """When the latest step's compute ended, padding included."""
+        """The time at which the latest step's compute ended, in nanoseconds, padding included."""
         self._is_queued = False
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._on_gradient)

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
-from shoal.carriers.torch_private import COMPILER
+from shoal.carriers import COMPILER
 from shoal.errors import DeadlineExceeded, ShoalError, WorkerLost
 from shoal.jobs import fork_server
 from shoal.jobs.board import Board
@@ -89,7 +89,7 @@ class WorkerPool:
 
     @property
     def directory(self) -> Path:
-        """Where workers leave models and progress."""
+        """The folder in which workers leave models and progress."""
         return self._directory
 
     @property

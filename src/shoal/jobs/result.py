@@ -48,7 +48,7 @@ class WorkerResult(msgspec.Struct, frozen=True):
     """One worker's account of a run."""
 
     rank: int
-    """Whose account it is."""
+    """The rank of the worker whose account it is."""
 
     steps: int
     """Iterations it made."""
@@ -78,20 +78,20 @@ class WorkerResult(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Where a result was made."""
+    """The machine and the software that a result was made with."""
 
     shoal: str
     python: str
     torch: str | None
-    """Null where it is not installed."""
+    """The version of torch; null where it is not installed."""
     platform: str
     """The system and its kernel."""
     processor: str
-    """Its name, family, model and stepping."""
+    """The processor's name, family, model and stepping."""
     cores: int
     memory_gib: float
     taken_at: str
-    """UTC, ISO 8601."""
+    """The time at which this was noted, UTC, ISO 8601."""
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     batch_size: int
-    """Per worker."""
+    """The number of samples per worker and step."""
 
     learning_rate: float
     metric: str
@@ -134,7 +134,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the ordinary workers' time spent moving data, 0 to 1."""
 
     time_to_target_seconds: float | None
-    """When the averaged model first met the target, by snapshots or at the end; null if never."""
+    """The seconds until the averaged model first met the target, by snapshots or at the end; null
+    if never."""
 
     final_averaged: float | None
     """Metric of the mean of all models, once what the strategy had under way was finished."""

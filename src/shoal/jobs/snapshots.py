@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.train.flat_parameters import FlatParameters
+    from shoal.train import FlatParameters
 
 _MAX_BYTES_PER_WORKER = 256 << 20
 _MAX_SNAPSHOTS = 240
@@ -93,7 +93,7 @@ class SnapshotWriter:
         self.count = 0
 
     def take_if_due(self, elapsed_s: float, steps: int) -> bool:
-        """Copy the model if a snapshot is due after that time and so many steps; return whether."""
+        """Copy the model if a snapshot is due after `elapsed_s` and `steps`; return whether."""
         taken = False
         while self.count < len(self._rows) and self._is_due(elapsed_s, steps):
             self._rows[self.count] = flat_vector(self._flat)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.carriers.transports import ALL_LAYERS, DEFAULT_HOLES, check_ablation, check_transport
+from shoal.carriers import ALL_LAYERS, DEFAULT_HOLES, check_ablation, check_transport
 from shoal.errors import UsageError
-from shoal.scenario.slowness import Slowness, check_probability
-from shoal.transport.tags import LARGE
-from shoal.watch.metrics import LARGEST_PORT, require_client
+from shoal.scenario import Slowness, check_probability
+from shoal.transport import LARGE
+from shoal.watch import LARGEST_PORT, require_client
 from shoal.workloads import default_recipe
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     workers: int
     batch_size: int | None = None
-    """Per worker; null for the recipe's."""
+    """The number of samples per worker and step; null for the recipe's."""
 
     learning_rate: float | None = None
-    """Null for the recipe's."""
+    """The learning rate; null for the recipe's."""
 
     decay: bool = False
     """Lower the learning rate evenly, to a hundredth by the last step; needs `max_steps`."""
@@ -85,19 +85,20 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What gradients are sent as, "float32", "float16" or "bfloat16"; null for what they are."""
 
     metrics_port: int | None = None
-    """Serve rank r's metrics to Prometheus on this port plus r; only over "shoal"."""
+    """The port on which rank 0's metrics are served to Prometheus, and rank r's on this port plus
+    r; only over "shoal"."""
 
     is_traced: bool = False
     """Whether the trace is wanted, with a sample of the transport's figures per step."""
 
     lossy_layers: str = ALL_LAYERS
-    """Whose gradients may get lost: all layers', or those of the "front" or "back" half."""
+    """The layers whose gradients may get lost: all, or the "front" or "back" half."""
 
     importance: str = LARGE
-    """Which packets are lost last: those of large gradients, of small ones, or none."""
+    """The kind of packets that are lost last: those of large gradients, of small ones, or none."""
 
     workers_per_host: int | None = None
-    """Pretend that so many workers share a host; null for all on one."""
+    """The number of workers that pretend to share a host; null for all on one."""
 
     def recipe(self) -> Recipe:
         """Return the model's recipe with what this run overrides."""
@@ -163,16 +164,16 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     store_port: int
     directory: str
-    """Where the workers share progress and snapshots."""
+    """The folder in which the workers share progress and snapshots."""
 
     cache_directory: str | None
-    """Where data sets are cached; null for the user's cache."""
+    """The folder in which data sets are cached; null for the user's cache."""
 
     job_key: str
     control_port: int = 0
     deadline_s: float = 60.0
     variables: dict[str, str] = {}
-    """Added to the workers' environment."""
+    """The variables that are added to the workers' environment."""
 
     @property
     def path(self) -> Path:

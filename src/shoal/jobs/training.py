@@ -17,15 +17,15 @@ import msgspec
 import numpy as np
 from torch.optim.lr_scheduler import LinearLR
 
-from shoal.carriers.transport_communicator import TransportCommunicator
+from shoal.carriers import TransportCommunicator
 from shoal.jobs.board import Column
 from shoal.jobs.padding import Padding
 from shoal.jobs.snapshots import SnapshotWriter, averaged_path, final_path, flat_vector
 from shoal.strategies import make_strategy
 from shoal.trace import ListSink, Sample, Span, SpanKind
-from shoal.train.optimizer import DistributedOptimizer
+from shoal.train import DistributedOptimizer
 from shoal.units import NANOSECONDS_PER_SECOND
-from shoal.watch.metrics import MetricsServer
+from shoal.watch import MetricsServer
 from shoal.workloads import batches, loss_of, make_model, make_optimizer
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shoal.jobs.board import Board
     from shoal.jobs.spec import RunSpec
     from shoal.jobs.worker import WorkerContext
-    from shoal.wire.stats import TransportStats
+    from shoal.wire import TransportStats
     from shoal.workloads import Dataset
 
 
@@ -201,7 +201,7 @@ def _bound_losses(communicator: Communicator, spec: RunSpec) -> None:
 
 
 def _bytes_lost(before: TransportStats | None, after: TransportStats | None) -> dict[str, float]:
-    """Return the bytes due to this worker that might have got lost, and those that did."""
+    """Return the bytes due to this worker that might have got lost, and the bytes that did."""
     if before is None or after is None:
         return {}
     total = (after - before).total

@@ -33,7 +33,7 @@ class Synchronization:
 
     @property
     def ready_ns(self) -> int:
-        """When the last member arrived."""
+        """The time at which the last member arrived, in nanoseconds."""
         return max(span.start_ns for span in self.spans)
 
     @property
@@ -50,7 +50,7 @@ class Synchronization:
 def find_synchronizations(
     spans: Iterable[Span], kind: SpanKind = SpanKind.EXCHANGE
 ) -> list[Synchronization]:
-    """Return the synchronizations of which every member recorded a span, by time of readiness.
+    """Return the synchronizations that every member recorded a span of, by time of readiness.
 
     No member leaves a synchronization before the last has come. So a span that ended before another
     member's began belongs to an earlier one, of which the trace lacks a part (it is a window, or a
@@ -104,7 +104,7 @@ class Waiting:
     """[row][column]: how long worker `row` waited for worker `column`, world_size squared."""
 
     unattributed_ns: tuple[int, ...]
-    """How long each worker waited for nobody in particular, such as for a group to be formed."""
+    """How long each worker waited for no other one, such as for a group to be formed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _end_ns(span: Span) -> int:
 
 
 def _match(members: tuple[int, ...], by_rank: _Queues) -> Iterator[Synchronization]:
-    """Pair the oldest spans of all members, passing over those that cannot have been together."""
+    """Pair the oldest spans of all members; pass over spans that cannot have been together."""
     while all(by_rank[rank] for rank in members):
         heads = [by_rank[rank][0] for rank in members]
         latest_ns = max(span.start_ns for span in heads)

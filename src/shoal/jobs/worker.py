@@ -25,7 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's 
 
 from shoal.errors import ShoalError
 from shoal.jobs.board import Board
-from shoal.session.session import Session, start_session
+from shoal.session import Session, start_session
 from shoal.workloads import Dataset, load_dataset
 
 if TYPE_CHECKING:

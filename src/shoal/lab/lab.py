@@ -26,7 +26,7 @@ from shoal.lab.network.interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
 from shoal.lab.open_files import raise_limit, refused_as
 from shoal.memory import check_room
-from shoal.scenario.cluster_spec import (
+from shoal.scenario import (
     USUAL_QUEUE_BYTES,
     HostEvent,
     LinkEvent,
@@ -35,7 +35,7 @@ from shoal.scenario.cluster_spec import (
     rerouted,
     with_finite_ports,
 )
-from shoal.switching.topology import USUAL_PACKETS
+from shoal.switching import USUAL_PACKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class LabHost:
     name: str
     address: str
     path: str
-    """Of its namespace, for `inside`."""
+    """The path of the host's namespace, for `inside`."""
 
 
 class Lab(Closing):
@@ -70,7 +70,7 @@ class Lab(Closing):
         self._slower: dict[int, float] = {}
         self._lock = threading.Lock()
         self.flows: dict[int, BackgroundFlow] = {}
-        """By place in the spec, once they have been made."""
+        """The flows by their place in the spec, once they have been made."""
         self.trouble = ""
         """Why events and flows ended before their time, if they did."""
         self._thread: threading.Thread | None = None
@@ -234,7 +234,7 @@ class Lab(Closing):
             self.fabric.alter(number, cable.port, cable.link)
 
     def reroute(self) -> None:
-        """Let switches avoid the links that are down, and use those that are up again."""
+        """Let switches avoid links that are down, and use links that are up again."""
         cables = self._topology.cables
         self.fabric.avoid([k for k, cable in enumerate(cables) if cable.link.down])
 

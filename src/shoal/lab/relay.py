@@ -1,4 +1,4 @@
-"""What workers write, passed on to the terminal line by line with the name of who said it.
+"""Passes what workers write on to the terminal, line by line with the worker's name.
 
 Owns where a line ends. Knows nothing of labs and processes: only descriptors that are read, and
 those that are written to.
@@ -96,7 +96,7 @@ class Relay(Closing):
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._troubles: dict[int, OSError] = {}
-        """By target, in the order in which they came."""
+        """The error of each target that failed, in the order in which they came."""
 
     def add(self, name: str, source: IO[bytes], target: int) -> None:
         """Pass on what comes from `source` to the descriptor `target`."""
@@ -105,7 +105,7 @@ class Relay(Closing):
         self._selector.register(source, selectors.EVENT_READ, voice)
 
     def pass_on(self, wait_s: float) -> None:
-        """Pass on what has come, or comes within `wait_s`; sleep so long if nobody speaks."""
+        """Pass on what has come, or comes within `wait_s`; sleep so long if nothing comes."""
         if not self._selector.get_map():
             time.sleep(wait_s)
             return

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.switching.tables import Count
+from shoal.switching import Count
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 
 class CableCounts(msgspec.Struct, frozen=True):
@@ -25,11 +25,12 @@ class CableCounts(msgspec.Struct, frozen=True):
     sent_bytes: int
     marked: int
     dropped_early: int
-    """By a drop profile."""
+    """Packets dropped by a drop profile."""
     dropped_full: int
-    """By a limit of the port or queue, or by a shared buffer."""
+    """Packets dropped by a limit of the port or queue, or by a shared buffer."""
     lost: int
-    """On the link, or past it, where switches knew no way on: behind a link that is down."""
+    """Packets lost on the link, or past it, where switches knew no way on: behind a link that is
+    down."""
 
 
 def cable_counts(topology: Topology, counts: NDArray[np.int64]) -> list[CableCounts]:

@@ -17,7 +17,7 @@ _SECONDS: Final = 10.0
 
 
 def launcher() -> list[str]:
-    """Return what a command that builds a lab has to begin with: nothing for who may anyway.
+    """Return what a command that builds a lab has to begin with: nothing if this user may anyway.
 
     Raises `ResourceError` if this user may not build one in any way.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shoal.lab.lab import Lab
 
 GRACE_S: Final = 5.0
-"""Between asking workers to end and killing them."""
+"""The seconds between asking workers to end and killing them."""
 _POLL_S: Final = 0.05
 
 
@@ -87,7 +87,7 @@ def _watch(workers: Sequence[HostProcess], relay: Relay) -> int:
 
 
 def _ask_to_end(workers: Sequence[HostProcess], number: signal.Signals, relay: Relay) -> None:
-    """Ask all workers to end, and wait a little for those that have something to do before."""
+    """Ask all workers to end, and wait a little for workers that still have something to do."""
     for worker in workers:
         worker.signal(number)
     end = time.monotonic() + GRACE_S

@@ -1,3 +1,5 @@
-"""Who takes part in a job: a core that other rooms enter by `View`."""
+"""Who takes part in a job, and why that changed: a core. Other rooms enter by the names below."""
 
-from shoal.membership.view import View as View
+from shoal.faces import face
+
+__getattr__, __dir__ = face(__name__)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.groups import Topology
-from shoal.groups.generator_config import DEFAULT_GROUP_SIZE
-from shoal.scenario.training_spec import SHOAL
-from shoal.strategies import STRATEGIES, spelled
+from shoal.scenario import SHOAL
+from shoal.strategies import HIDDEN, STRATEGIES, spelled, worth_trying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_GROUP_SIZES: Final = (2, 3, 4, 8)
-_INTERVALS: Final = (1, 4)
-_AVERAGING: Final = ("ds-sync", "ripples-static", "ripples-random")
-_LOCAL_INTERVALS: Final = (2, 4, 8, 16)
-_OVERLAPPED: Final = {"overlap": "next-steps"}
-_OVERLAPPED_SIZES: Final = (2, 4)
-"""Groups of Ripples that hide their averages: half of the sizes, to keep plans short."""
-_OTHER_SIZES: Final = (2, 4)
-"""Groups that are drawn at random, beside their usual size."""
 
 TCP: Final = "cubic"
 """The congestion control that Linux has unless told otherwise."""
@@ -39,12 +27,12 @@ CARRIERS: Final = tuple(dict.fromkeys(transport for transport, _ in _CARRIERS))
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A strategy with its options; those that are not named have their defaults."""
+    """A strategy with its options; unnamed options have their defaults."""
 
     strategy: str
     options: Mapping[str, Any] = field(default_factory=dict)
     transport: str = ""
-    """What carries it; "": whatever does."""
+    """The transport that carries it; "": any that does."""
     loss_bound: float = 0.0
     """Share of a sum's contributions that may get lost."""
     wire: str = _WHOLE
@@ -113,56 +101,26 @@ def _spelled(topology: Topology) -> str:
 def candidates(where: Topology) -> list[Candidate]:
     """Return what can be used among the workers of a cluster."""
     workers, per_host = where.world_size, len(where.hosts[0].ranks)
-    found = [Candidate("all-reduce")]
+    found = _tried(where)
     if 1 < per_host < workers and all(len(host.ranks) == per_host for host in where.hosts):
-        found.append(Candidate("all-reduce", {"algorithm": "hierarchical"}, SHOAL))
-    found += [Candidate(f"ps-{mode}") for mode in ("bsp", "ssp", "asp")]
-    if workers < 2:
-        return found
-    found.append(Candidate("ad-psgd"))
-    found += [Candidate("local-sgd", {"interval": each}) for each in _LOCAL_INTERVALS]
-    has_parts = len(where.racks) > 1 or len(where.hosts) < workers
-    for interval in _INTERVALS:
-        every = {} if interval == 1 else {"interval": interval}
-        found.append(Candidate("ds-sync", {"shuffle": "random", **every}))
-        if has_parts:
-            aware = {"shuffle": "topology", **every}
-            found.append(Candidate("ds-sync", aware, topology=where))
-        found += [Candidate(name, every) for name in _AVERAGING]
-        found += [
-            Candidate("ripples", {"group_size": size, **every})
-            for size in _GROUP_SIZES
-            if size <= workers
-        ]
-    hidden = [each for each in found if _may_hide(each)]
-    return found + [replace(each, options={**each.options, **_OVERLAPPED}) for each in hidden]
+        found.insert(1, Candidate("all-reduce", {"algorithm": "hierarchical"}, SHOAL))
+    return found
 
 
 def other_sizes(where: Topology) -> list[Candidate]:
     """Return the random groups of other sizes than usual, for plans that have time for them."""
-    workers = where.world_size
-    drawn = (
-        (Candidate("ds-sync", {"shuffle": "random"}), math.ceil(math.sqrt(workers))),
-        (Candidate("ripples-random"), DEFAULT_GROUP_SIZE),
-    )
-    return [
-        replace(each, options={**each.options, "group_size": size, **every})
-        for every in ({} if interval == 1 else {"interval": interval} for interval in _INTERVALS)
-        for each, usual in drawn
-        for size in _OTHER_SIZES
-        if size != usual and size < workers
-    ]
+    usual = {each.name for each in _tried(where)}
+    return [each for each in _tried(where, thorough=True) if each.name not in usual]
 
 
-def _may_hide(candidate: Candidate) -> bool:
-    """Return whether `candidate` is worth trying with averages that hide behind computing.
-
-    Those that draw groups at random are not: the others of their kind do better.
-    """
-    if candidate.strategy == "ripples":
-        return candidate.options["group_size"] in _OVERLAPPED_SIZES
-    is_drawn = candidate.options.get("shuffle") == "random"
-    return candidate.strategy in ("local-sgd", "ds-sync", "ripples-static") and not is_drawn
+def _tried(where: Topology, *, thorough: bool = False) -> list[Candidate]:
+    found = []
+    for word in STRATEGIES:
+        for choice in worth_trying(word, where, thorough=thorough):
+            options = dict(choice)
+            topology = options.pop("topology", None)
+            found.append(Candidate(word, options, topology=topology))
+    return found
 
 
 def carried(candidate: Candidate) -> list[Candidate]:
@@ -178,7 +136,7 @@ def carried(candidate: Candidate) -> list[Candidate]:
         if not (bound and not STRATEGIES[candidate.strategy]().takes_loss_bound)
         and not (candidate.is_hierarchical and (bound or transport != SHOAL))
     ]
-    if candidate.options.get("overlap") == _OVERLAPPED["overlap"]:
+    if candidate.options.get("overlap") == HIDDEN["overlap"]:
         found += [replace(each, wire=_HALF) for each in found if each.transport == SHOAL]
     if candidate.strategy == "all-reduce" and not candidate.options:
         forward = {"overlap": "next-forward"}

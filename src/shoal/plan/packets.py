@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.plan.candidates import CARRIERS, Candidate, candidates, carried, other_sizes
 from shoal.plan.ranking import Prediction, order
-from shoal.scenario.training_spec import SHOAL, StrategySpec
-from shoal.sim.happenings import not_modelled
-from shoal.sim.training.networks import TRANSPORTS, level_of
-from shoal.sim.training.racks import racks_of
-from shoal.sim.training.simulation import (
+from shoal.scenario import SHOAL, StrategySpec
+from shoal.sim import (
+    TRANSPORTS,
     check_carrier,
     check_messages,
+    level_of,
     model_of,
+    not_modelled,
+    racks_of,
     said_of,
     simulate,
 )
@@ -28,8 +29,7 @@ from shoal.sweeps import Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, TrainingSpec
+    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
 
 NOTES: Final = (
     "Steps to the target are those of flows: what loss and rounding do to learning is left out.",
@@ -42,13 +42,13 @@ SERVERS_OVER_TCP: Final = (
 """What is to be said beside those where flows are calibrated."""
 
 _STRATEGIES: Final = 6
-"""That are worth packets, in their best form each; all-reduce is always among them. Where flows
-are calibrated all are."""
+"""The number of strategies that are simulated packet by packet, each in its best form; all-reduce
+is always among them. Where flows are calibrated, all strategies are."""
 _PACKETS: Final = 1_000_000
-"""To be sent in a run, about."""
+"""The approximate number of packets to be sent in a run."""
 _PAYLOAD_BYTES: Final = 1_400
 _EXCHANGES: Final = (2, 12)
-"""Of a run, at least and at most."""
+"""The least and the most exchanges of a run."""
 
 
 def runs_of(scenario: Scenario, ranked: Sequence[Prediction]) -> list[Run]:
@@ -106,7 +106,7 @@ def notes(scenario: Scenario) -> list[str]:
 
 
 def left_out(scenario: Scenario, ranked: Sequence[Prediction]) -> str:
-    """Say which strategies and forms, of those that were `ranked` as flows, no transport carries.
+    """Say which of the strategies and forms `ranked` as flows no transport carries.
 
     And which transports and what they may do is not tried.
     """

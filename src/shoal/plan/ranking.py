@@ -18,24 +18,21 @@ import torch
 
 from shoal.diverged import Figure, restore
 from shoal.plan.candidates import TCP, Candidate, candidates, other_sizes
-from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.training.racks import racks_of
-from shoal.sim.training.replicas import Replicas, check_replicas
-from shoal.sim.training.simulation import simulate
+from shoal.scenario import StrategySpec
+from shoal.sim import Replicas, check_replicas, racks_of, simulate
 from shoal.sweeps import Run
 from shoal.workloads import default_recipe, load_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, TrainingSpec
+    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
 
 DATASET: Final = "digits"
 MODEL: Final = "mlp"
 TARGET: Final = 0.95
 BATCH: Final = 2
-"""Samples of a worker's step: so few that workers who do not exchange take several times as long.
+"""Samples of a worker's step: with so few, workers that do not exchange take several times as long.
 
 With the recipe's 32 they take as long as all together, and who hardly exchanges would be first.
 """
@@ -43,12 +40,13 @@ SEEDS: Final = 3
 """Runs of each candidate, with other batches, initial weights and draws each time."""
 _MOST_STEPS: Final = 600
 _LOOKS: Final = 2
-"""Looks at the models while a step of one worker computes: how exactly a time is known."""
+"""The number of looks at the models while a step of one worker computes: how exactly a time is
+known."""
 _CLOSE: Final = 0.05
 """Times nearer to each other than this share are called the same."""
 _MANY: Final = 100
 _COPIES: Final = 2
-"""Of the models, which averages that hide behind computing take."""
+"""The number of copies of the models that averages take when they hide behind computing."""
 _NAMED: Final = 3
 """Candidates that a sentence names, if there are more of them."""
 
@@ -65,14 +63,15 @@ class Prediction:
     """Time to the target over the steps that workers made until then, on average; where it was not
     met, the mean over workers."""
     seconds_to_target: float | None
-    """None: the stand-in did not meet its target, or alone."""
+    """The seconds to the target; None: the workers did not meet it, or only by themselves."""
     steps_to_target: float | None
     consensus_distance: Figure
-    """Of the stand-in's replicas when it met the target: what averaging leaves undone."""
+    """The consensus distance of the stand-in's replicas when it met the target: what averaging
+    leaves undone."""
     steps_behind: int | None
     """Staleness: from the fastest worker to the slowest when the target was met."""
     lost_share: float
-    """Of the contributions to sums that may get lost, what did."""
+    """The share that was lost of the contributions to sums that may get lost."""
     compute_share: float
     wait_share: float
     exchange_share: float
@@ -98,11 +97,11 @@ class Plan:
     ranked: tuple[Prediction, ...]
     reason: str
     screened: tuple[Prediction, ...] = ()
-    """All candidates as flows, where those that are ranked were chosen among them."""
+    """All candidates as flows, if the ranked ones were chosen among them."""
 
 
 def check(scenario: Scenario) -> None:
-    """Raise `ResourceError` if memory has no room for the stand-ins of so many workers."""
+    """Raise `ResourceError` if memory has no room for the stand-ins of all `workers`."""
     workers = scenario.cluster.topology.hosts * scenario.cluster.workers
     recipe = default_recipe(DATASET, MODEL)
     check_replicas(load_dataset(DATASET), MODEL, recipe, workers, _COPIES)
@@ -154,7 +153,7 @@ def _by_time(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _as_good_as(best: Prediction, ranked: Sequence[Prediction]) -> list[Prediction]:
-    """Return those that are at the target as soon as `best`, or nearly, and itself."""
+    """Return the candidates at the target as soon as `best`, or nearly, `best` among them."""
     if best.seconds_to_target is None:
         return [best]
     limit = best.seconds_to_target * (1 + _CLOSE)

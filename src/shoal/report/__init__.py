@@ -4,12 +4,6 @@ Reads `shoal.jobs.result` and nothing that trains. A new figure is one file in `
 line in `figures.PANELS` and one row in docs/reading-a-report.md.
 """
 
-from __future__ import annotations
+from shoal.faces import face
 
-from shoal.report.html import write_report
-from shoal.report.markup_table import markdown_table
-from shoal.report.picture import write_picture
-from shoal.report.scenario import Results
-from shoal.report.terminal_table import print_table
-
-__all__ = ["Results", "markdown_table", "print_table", "write_picture", "write_report"]
+__getattr__, __dir__ = face(__name__)

@@ -25,7 +25,7 @@ ROW_HEIGHT: Final = 22
 LINES_HEIGHT: Final = 200
 LEGEND_HEIGHT: Final = 18
 _LETTER: Final = 7
-"""At most the width of a letter of the notes, on average."""
+"""The width of a letter of the notes, in pixels, at most and on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Bar:
 
     label: str
     slot: int
-    """Of the palette's strategy colors."""
+    """The index of its color among the palette's strategy colors."""
     value: float | None
     half_width: float | None = None
-    """Of its 95 % interval."""
+    """The half width of its 95 % interval."""
     instead: str = "not met"
-    """Said where there is no value."""
+    """The words that stand where there is no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Line:
     half_widths: Sequence[float | None]
     is_dashed: bool = False
     instead: str = "not met"
-    """Said where there is no value."""
+    """The words that stand where there is no value."""
 
 
 @dataclass(frozen=True, slots=True)

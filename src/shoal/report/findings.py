@@ -14,7 +14,7 @@ BASELINE = "all-reduce"
 
 
 def finding(scenario: Scenario) -> str:
-    """Say who reached the target first and how the baseline, or else the last one, did."""
+    """Say which strategy met the target first, and how the baseline, or else the last one, did."""
     target = scenario.first.target
     if target is None or len(scenario.entries) < 2:
         return ""

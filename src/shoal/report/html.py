@@ -14,7 +14,7 @@ import msgspec
 
 from shoal.errors import UsageError
 from shoal.extras import install
-from shoal.jobs.files import write_whole
+from shoal.jobs import write_whole
 from shoal.report.figures import PANELS, Figure, Panel, draw_timeline
 from shoal.report.findings import finding
 from shoal.report.legend import legend, swatch

@@ -27,6 +27,7 @@ STRATEGY_COLORS = (
     ("#561866", "#9F4AF0"),
     ("#941C00", "#EA5414"),
     ("#467BFF", "#CBE6FF"),
+    ("#7D00FD", "#A7381A"),
 )
 """(on light, on dark), in the order in which strategies that have none of their own get them."""
 
@@ -41,6 +42,7 @@ SYMBOLS = (
     "cross",
     "x",
     "pentagon",
+    "hexagram",
 )
 
 HOME_SLOTS = {word: slot for slot, word in enumerate(STRATEGIES)}
@@ -70,12 +72,12 @@ class Style:
 
     @property
     def color(self) -> str:
-        """Its color as a CSS variable."""
+        """The strategy's color as a CSS variable."""
         return f"var(--strategy-{self.slot % len(STRATEGY_COLORS)})"
 
     @property
     def symbol(self) -> str:
-        """The marker on its lines. Beyond ten runs colors repeat, with other symbols."""
+        """The marker on its lines. Beyond so many runs colors repeat, with other symbols."""
         rounds, place = divmod(self.slot, len(SYMBOLS))
         return SYMBOLS[place] if rounds == 0 else SYMBOLS[(place + 3) % len(SYMBOLS)] + "-open"
 

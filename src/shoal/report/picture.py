@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.jobs.files import write_whole
+from shoal.jobs import write_whole
 from shoal.report.figures.figure import thinned
 from shoal.report.palette import STRATEGY_COLORS, Styles, assign_styles
 from shoal.report.scenario import Results, group_scenarios
@@ -72,17 +72,17 @@ def _notes(scenarios: Sequence[Scenario]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where values lie in a panel."""
+    """The places of values in a panel."""
 
     seconds: float
-    """At the right end."""
+    """The seconds at the right end."""
 
     low: float
     high: float
     """Metric at the bottom and at the top, in the unit it is written in."""
 
     bottom: int
-    """Where the time axis lies, in pixels from the top."""
+    """The height at which the time axis lies, in pixels from the top."""
 
     def x(self, seconds: float) -> float:
         return LEFT + seconds / self.seconds * (PANEL_WIDTH - LEFT - RIGHT)

@@ -1,4 +1,4 @@
-"""Sorts runs into scenarios: those that may be compared, because only the strategy differs.
+"""Sorts runs into scenarios: runs that may be compared, because only the strategy differs.
 
 Owns what makes two runs comparable and what each is called. Knows no output format.
 """
@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from shoal.errors import UsageError
-from shoal.jobs.result import Environment, ResultFile, RunResult
+from shoal.jobs import Environment, ResultFile, RunResult
 from shoal.report.wording import Metric, conditions_title, how_slow, workload_line
 
 Results: TypeAlias = ResultFile | Sequence[ResultFile | RunResult]
@@ -33,7 +33,7 @@ class Scenario:
     """Runs that differ in nothing but the strategy, its tuning and the seed."""
 
     environment: Environment | None
-    """Where they were made; None for runs that were not read from a file."""
+    """The environment in which they were made; None for runs that were not read from a file."""
 
     entries: tuple[Entry, ...]
 
@@ -44,7 +44,7 @@ class Scenario:
 
     @property
     def title(self) -> str:
-        """Who was slow."""
+        """The workers that were slow, in words."""
         return conditions_title(self.first)
 
     @property

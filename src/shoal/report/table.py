@@ -20,7 +20,7 @@ from shoal.report.wording import (
 )
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
     from shoal.report.scenario import Scenario
 
 Heading: TypeAlias = tuple[str, str, str]

@@ -20,7 +20,7 @@ TERMINAL_WIDTH = 100
 """Columns of a terminal that the whole table fits into."""
 
 FILE_WIDTH = 400
-"""Columns of a file or a pipe, which nobody can widen: nothing is left out or folded."""
+"""Columns of a file or a pipe, which cannot be widened: nothing is left out or folded."""
 
 MAX_LABEL_WIDTH = 24
 """Longer labels are folded in the terminal."""
@@ -30,7 +30,7 @@ EXPENDABLE = ("p99", "rank 0")
 
 
 class _Output(Console):
-    """Standard output, of which whoever prints hears that its reader has gone, as of any file."""
+    """Standard output that tells its user when its reader has gone, as any file does."""
 
     def on_broken_pipe(self) -> None:
         """Raise what the system has said; by default the process would end with code 1."""

@@ -1,4 +1,4 @@
-"""The section of the page on who waited for whom.
+"""The section of the page that says which worker waited for which.
 
 A list of runs, and for the chosen one its timeline, its matrix and its workers.
 """
@@ -17,7 +17,7 @@ from shoal.report.legend import legend
 from shoal.report.waiting_tables import waiting_matrix, worker_table
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
     from shoal.report.scenario import Scenario
 
 EXPLANATION = (

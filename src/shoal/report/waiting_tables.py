@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.jobs.waiting import who_waited_for_whom
+from shoal.jobs import who_waited_for_whom
 from shoal.report.figures.timeline import worker_name
 from shoal.report.wording import number
 from shoal.units import ns_to_ms, ns_to_seconds
@@ -12,7 +12,7 @@ from shoal.units import ns_to_ms, ns_to_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
 
 
 def waiting_matrix(run: RunResult) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import TYPE_CHECKING
 
-from shoal.scenario.slowness import slow_words
+from shoal.scenario import slow_words
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import Environment, RunResult
+    from shoal.jobs import Environment, RunResult
 
 NOT_APPLICABLE = "–"
 NOT_REACHED = "not reached"
@@ -49,7 +49,7 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Its name at the start of a heading."""
+        """The metric's name at the start of a heading."""
         return self.name[:1].upper() + self.name[1:]
 
     def scaled(self, value: float) -> float:
@@ -71,7 +71,7 @@ class Metric:
 
 
 def conditions_title(run: RunResult) -> str:
-    """Return who was slow in `run`: what tells its scenario from the others."""
+    """Return which workers were slow in `run`: what tells its scenario from the others."""
     alike: dict[str, list[str]] = {}
     for rank, factor in sorted(run.slow.items(), key=lambda item: int(item[0])):
         if factor != 1:

@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from shoal.quantities import parse_duration, parse_rate, parse_size
 from shoal.scenario.toml_table import checked, one_of, parsed, whole
-from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Port
+from shoal.switching import CLASS_SELECTORS, DSCPS, Port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shoal.switching.settings import Link, Queue
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Link, Queue, Topology
 
 REROUTE_S: Final = 0.05
 """How long switches go on sending into a link that is down, unless a spec says otherwise."""
 
 USUAL_BYTES: Final = 512
-"""Of a packet, where room for packets has to be reckoned with: most are larger."""
+"""The size of a packet, in bytes, that is assumed where room for packets has to be reckoned with:
+most are larger."""
 
 HOST_QUEUE_PACKETS: Final = 1000
-"""As long as a network card's queue is by default (txqueuelen 1000)."""
+"""The length of a host's queue in packets, as long as a network card's is by default (txqueuelen
+1000)."""
 
 LARGEST_PACKET: Final = 1500
 """Bytes, without Ethernet's header."""
@@ -75,7 +76,7 @@ class HostEvent:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Traffic that is nobody's work: bytes from host to host that compete for the links."""
+    """Traffic that no worker sends: bytes from host to host that compete for the links."""
 
     source: int
     target: int
@@ -87,7 +88,8 @@ class Flow:
     packet_bytes: int = parsed(_packet, LARGEST_PACKET, "packet")
     dscp: int = parsed(whole(0, DSCPS - 1), 0)
     burst_s: float | None = parsed(parse_duration, None)
-    """Sends for so long at `rate` and is silent until `period_s` is over; None: sends always."""
+    """The seconds for which it sends at `rate`, before it is silent until `period_s` is over; None:
+    it always sends."""
     period_s: float | None = parsed(parse_duration, None, "every")
 
 
@@ -102,17 +104,17 @@ class ClusterSpec:
     spray: bool = False
     """Whether packets, and not flows, choose among equal paths."""
     queues: tuple[int, ...] = CLASS_SELECTORS
-    """By DSCP: the queue of every port, 0 the most urgent."""
+    """The queue of every port by DSCP, 0 the most urgent."""
     shared_buffer: int | None = None
     """Bytes that the ports of each switch share."""
     reroute_s: float | None = REROUTE_S
-    """After which a link that is down is avoided; None: never."""
+    """The seconds after which a link that is down is avoided; None: never."""
     events: tuple[LinkEvent | HostEvent, ...] = field(default=())
     flows: tuple[Flow, ...] = field(default=())
 
     @property
     def host_of(self) -> list[int]:
-        """By rank: the number of its host."""
+        """The number of each rank's host."""
         return [host for host in range(self.topology.hosts) for _ in range(self.workers)]
 
 

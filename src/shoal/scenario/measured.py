@@ -31,14 +31,15 @@ _AGAIN: Final = "record one with shoal train --trace"
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTime:
-    """Exchanges among so many workers, from the arrival of the last one on."""
+    """Exchanges among `members` workers, from the arrival of the last one on."""
 
     members: int
-    """0: with servers, which the trace does not count."""
+    """The number of workers; 0: with servers, which the trace does not count."""
     count: int
     """Times that a member took part in one."""
     mean_s: float
-    """On the mean, hiccups included: what is to come out again is the mean step."""
+    """The mean time of an exchange in seconds, hiccups included: what is to come out again is the
+    mean step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,13 @@ class Measured:
 
     strategy: str
     parameters: int
-    """Of its model."""
+    """The number of its model's parameters."""
     step_s: tuple[tuple[float, ...], ...]
-    """By rank and step: the worker's own time, all but waiting and exchanging."""
+    """The seconds of a worker's own time, all but waiting and exchanging: [rank][step]."""
     exchanges: tuple[ExchangeTime, ...]
     answer_s: float | None = None
-    """From asking the group generator to its answer, if nobody else is awaited; None: no asking."""
+    """The seconds from asking the group generator to its answer, if no other worker is awaited;
+    None: no asking."""
 
     @property
     def mean_s(self) -> float:
@@ -71,7 +73,7 @@ _Microseconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 
 class _Event(msgspec.Struct):
-    """Of a trace event, what is read here; see "Trace Event Format" of the Chromium project."""
+    """The fields of a trace event that are read here; see Chromium's "Trace Event Format"."""
 
     ph: str
     cat: str = ""
@@ -101,7 +103,7 @@ class _Trace(msgspec.Struct):
 
 
 def read_measured(path: Path, workers: int) -> Measured:
-    """Return what the trace at `path` says, of at least so many workers.
+    """Return what the trace at `path` says, of at least `workers` workers.
 
     Raises `DataError` if it cannot be read or is of another version, `UsageError` if workers are
     missing.
@@ -185,7 +187,7 @@ def _exchange_times(events: Iterable[_Event]) -> Iterator[ExchangeTime]:
 
 
 def _answer_time(by_rank: Mapping[int, Sequence[_Event]]) -> float | None:
-    """Return the mean wait of those who were the last of their group to ask."""
+    """Return the mean wait of workers that were the last of their group to ask."""
     asked: dict[tuple[int, ...], list[list[_Event]]] = {}
     for rank, events in by_rank.items():
         for members, waits in _asking(events).items():

@@ -24,7 +24,7 @@ def value_of(text: str) -> object:
 
 
 def with_values(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Return a text's values with those that `changes` has by path.
+    """Return a text's values with the values of `changes` in place of theirs, by path.
 
     Raises `UsageError` for a path that leads through something that is no table.
     """

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _BLOCK = 256
 """Steps whose draws are made at once."""
 _STREAM = 1
-"""Of the generator's counter; a simulated worker's times are drawn from stream 0."""
+"""The stream of the generator's counter that draws are made from; a simulated worker's times are
+drawn from stream 0."""
 
 
 @final
@@ -56,7 +57,7 @@ class Slowness:
 
 
 def check_probability(probability: float) -> float:
-    """Return the probability of a slow step; raise `UsageError` for what is none."""
+    """Return the probability of a slow step; raise `UsageError` for another number."""
     if not 0 < probability <= 1:
         message = (
             "A slow worker's probability must be more than 0 and at most 1, the share of its steps"

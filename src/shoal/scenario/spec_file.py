@@ -37,12 +37,17 @@ from shoal.scenario.toml_table import (
 )
 from shoal.scenario.training_spec import Scenario, TrainingSpec
 from shoal.scenario.training_table import read_training
-from shoal.switching.routes import check_paths
-from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
-from shoal.switching.tables import QUEUES
-from shoal.switching.topology import (
+from shoal.switching import (
+    CLASS_SELECTORS,
+    DSCPS,
+    QUEUES,
+    Link,
     Materials,
+    Port,
+    Profile,
+    Queue,
     Topology,
+    check_paths,
     dumbbell,
     fat_tree,
     host_names,
@@ -68,7 +73,7 @@ _slower: Final = checked(
 _queue_number: Final = whole(0, QUEUES - 1)
 
 _ADDRESS: Final = re.compile("[0-9]+|0x[0-9a-f]*")
-"""Of IPv4 in one number, as `inet_aton` reads it."""
+"""The forms of an IPv4 address in one number, as `inet_aton` reads it."""
 
 
 def read_spec(path: Path) -> ClusterSpec:

@@ -24,15 +24,16 @@ Parser: TypeAlias = Callable[[object], T]
 """Returns what a value of the text means, or raises `UsageError`."""
 
 MOST_NAMES: Final = 4096
-"""In a list."""
+"""The most names in a list."""
 MOST_HOSTS: Final = 100_000
 """The most that a file may count; labs, and simulations packet by packet, take fewer."""
 _MOST_LETTERS: Final = 63
-"""Of a name: hosts are called by theirs, and the kernel and DNS take no longer ones."""
+"""The most letters of a name: hosts are called by theirs, and the kernel and DNS take no longer
+ones."""
 _LARGEST_NUMBER: Final = (1 << 63) - 1
-"""As TOML has them; Python reads larger ones, too."""
+"""The largest number in TOML; Python reads larger ones, too."""
 _PARSED: Final = "parsed"
-"""Under which a field's metadata has its key and its parser."""
+"""The key under which a field's metadata has its key in the text and its parser."""
 
 
 class Table:
@@ -59,7 +60,7 @@ class Table:
             return parse(value)
 
     def take_or_none(self, key: str, parse: Parser[T]) -> T | None:
-        """Return the parsed value of `key`, None where there is none."""
+        """Return the parsed value of `key`, None if the key is missing."""
         self._known.add(key)
         return self.take(key, parse) if key in self else None
 
@@ -75,7 +76,7 @@ class Table:
         return found
 
     def table(self, key: str) -> Table:
-        """Return the table `key`, empty where there is none."""
+        """Return the table `key`, an empty one if the key is missing."""
         self._known.add(key)
         found = self._values.get(key, {})
         if not isinstance(found, dict):
@@ -83,7 +84,7 @@ class Table:
         return Table(found, (*self._keys, key), self._lines, self._name)
 
     def tables(self, key: str) -> list[Table]:
-        """Return the tables of the array `key`, none where there is none."""
+        """Return the tables of the array `key`, an empty list if the key is missing."""
         self._known.add(key)
         found = self._values.get(key, [])
         if not isinstance(found, list) or any(not isinstance(each, dict) for each in found):
@@ -94,11 +95,11 @@ class Table:
         ]
 
     def rest(self) -> list[str]:
-        """Return the keys that are there and that nobody took so far."""
+        """Return the keys that are there and have not been taken so far."""
         return [key for key in self._values if key not in self._known]
 
     def end(self) -> None:
-        """Raise `UsageError` if something is there that nobody took."""
+        """Raise `UsageError` if a key is there that has not been taken."""
         for key in self.rest():
             known = ", ".join(sorted(self._known))
             raise self.error(f"{key!r} is not known here; known: {known}.", key)
@@ -123,7 +124,7 @@ class Table:
 
     @property
     def _where(self) -> str:
-        """In which table, if it is not there at all: its line says it otherwise."""
+        """The name of the table, if it is not in the text at all: its line says it otherwise."""
         if self._keys in self._lines or not self._keys:
             return ""
         return f" in [{'.'.join(map(str, self._keys))}]"

@@ -18,8 +18,7 @@ from shoal.scenario.toml_table import (
     parsed,
     whole,
 )
-from shoal.transport.forms import WIRE_TYPES
-from shoal.transport.holes import POLICIES
+from shoal.transport import POLICIES, WIRE_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,11 +92,12 @@ class TrainingSpec:
     """Mean time that a step computes, forward and backward."""
     strategies: tuple[StrategySpec, ...]
     steps: int = parsed(whole(1, 10_000_000), 100)
-    """That each worker makes."""
+    """The number of steps that each worker makes."""
     model: str | None = parsed(parse_word, None)
     """An architecture's name; None: `parameters` in `layers` that are all alike."""
     dataset: str = parsed(parse_word, "")
-    """On which real replicas of `model`, then one that Shoal can train, learn; "": on none."""
+    """The data set that real replicas of `model`, which must then be one that Shoal can train,
+    learn on; "": none."""
     looks: int = parsed(whole(1, 10_000), 20)
     """How often their metric is taken, about."""
     parameters: int = parsed(whole(1, 10**13), 0)
@@ -105,9 +105,10 @@ class TrainingSpec:
     spread: float = parsed(_spread, 0.0)
     """Standard deviation of the logarithm of a step's computing."""
     slow: Mapping[int, float] = field(default_factory=dict)
-    """By rank: the factor by which it computes longer."""
+    """The factor by which a rank computes longer, by rank."""
     slow_probability: Mapping[int, float] = field(default_factory=dict)
-    """By rank: the share of its steps, drawn at random, in which it does; others: all of them."""
+    """The share of a rank's steps, drawn at random, in which it computes longer, by rank; others:
+    all of them."""
     local_rate: int = parsed(parse_rate, 80_000_000_000)
     """Bits per second between workers of one host."""
     control_delay_s: float | None = parsed(parse_duration, None)
@@ -121,7 +122,8 @@ class TrainingSpec:
     mtu: int = parsed(whole(576, 9_216), 1_500)
     """Bytes of transports' packets without Ethernet's header."""
     min_timeout_s: float | None = parsed(_timeout, None)
-    """After which other transports send again unasked, at least; None: each one's usual time."""
+    """The least seconds after which other transports send again unasked; None: each one's usual
+    time."""
     measured: Measured | None = None
     """A traced run, whose workers' times are replayed and whose software is taken over."""
     message_cost_s: float | None = parsed(_cost, None)
@@ -156,11 +158,13 @@ class Scenario:
     cluster: ClusterSpec
     training: TrainingSpec | None = None
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Where strategies stand, such as "job.toml, line 12", by their names; "": the training."""
+    """The places where strategies stand, such as "job.toml, line 12", by their names; "": the
+    training."""
     keys: Mapping[tuple[str | int, ...], str] = field(default_factory=dict, compare=False)
-    """Where keys stand, by their names from the top on; (): the text itself."""
+    """The places where keys stand, by their names from the top on; (): the text itself."""
     links: Mapping[int, str] = field(default_factory=dict, compare=False)
-    """Where it is said last whether a cable is down or what it loses, by the cable's number."""
+    """The places where it is said last whether a cable is down or what it loses, by the cable's
+    number."""
 
     def place_of(self, *keys: str | int) -> str | None:
         """Return where a key stands, or what is around it; None if there is no text."""

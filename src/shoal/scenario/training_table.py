@@ -121,7 +121,7 @@ def _check_level(table: Table, level: Level, transport: str) -> None:
 
 
 def _slow(table: Table, workers: int) -> tuple[dict[int, float], dict[int, float]]:
-    """Return factors by rank, and how probable a slow step is for those that are slow at random."""
+    """Return factors by rank, and the probability of a slow step for ranks slow at random."""
     slow: dict[int, float] = {}
     probabilities: dict[int, float] = {}
     for each in table.tables("slow"):

@@ -14,20 +14,19 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from shoal.control.key import JobKey
-from shoal.control.rendezvous import CardServer, hand_in
+from shoal.control import CardServer, JobKey, hand_in
 from shoal.errors import ResourceError
 from shoal.session.bounded import within
 from shoal.session.fresh_store import fresh_store
-from shoal.wire.settings import from_environment
+from shoal.wire import from_environment
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own omission
 
-    from shoal.control.job_card import CardStore
+    from shoal.control import CardStore
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
-"""Takes this rank's card and returns those of all ranks, in order; collective."""
+"""A collective function that takes this rank's card and returns those of all ranks, in order."""
 
 _BOUNDS: Final = 2.0
 """Deadlines within which an exchange over torch's store ends, however silent that is."""

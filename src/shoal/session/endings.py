@@ -44,7 +44,7 @@ class Endings:
     trainings: list[Training] = field(default_factory=list)
     failure: ShoalError | None = None
     is_interrupted: bool = False
-    """Whether the script ends by an exception: nobody needs to hear more."""
+    """Whether the script ends by an exception: then no more needs to be said."""
 
     def begin(self, name: str, strategy: str, *, replicas_differ: bool) -> Training:
         """Return the record of a new training."""

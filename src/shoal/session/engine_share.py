@@ -15,24 +15,21 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from shoal.carriers.transport_communicator import TransportCommunicator
+from shoal.carriers import TransportCommunicator
 from shoal.errors import ShoalError
-from shoal.session.open_transport import open_engine
-from shoal.wire.group import stream_of
-from shoal.wire.settings import from_environment
+from shoal.session.transport_alone import open_engine
+from shoal.wire import from_environment, stream_of
 
 if TYPE_CHECKING:
-    from shoal.carriers.transports import LossOptions
+    from shoal.carriers import LossOptions
     from shoal.session.card_exchange import Exchange
-    from shoal.transport.endpoint import Endpoint
-    from shoal.wire.engine import UdpEngine
-    from shoal.wire.stats import TransportStats
-    from shoal.wire.transfer import Transfer
+    from shoal.transport import Endpoint
+    from shoal.wire import Transfer, TransportStats, UdpEngine
 
 
 @dataclass(eq=False)
 class _Shared:
-    """An open engine and who uses it."""
+    """An open engine and its users."""
 
     engine: UdpEngine
     ranks: tuple[int, ...]
@@ -80,7 +77,7 @@ class EngineShare:
         return self.engine.hosts
 
     def new_stream(self, *meaning: Hashable) -> int:
-        """Return a stream that nobody has had on this engine; the same on all ranks.
+        """Return a stream that has not been used on this engine; the same on all ranks.
 
         All who take part must ask for streams of this `meaning` in the same order.
         """
@@ -124,8 +121,8 @@ class EngineShare:
 
 _lock = threading.RLock()
 _open: dict[tuple[int, tuple[int, ...]], _Shared] = {}
-"""By process, for one that was forked has no part in its parent's, and by the ranks that they join.
-"""
+"""The open engines by process, for a process that was forked has no part in its parent's, and by
+the ranks that they join."""
 
 
 def open_engines() -> list[UdpEngine]:
@@ -142,7 +139,7 @@ def share_engine(
     *,
     deadline_s: float,
 ) -> EngineShare:
-    """Return a share in this process's engine, and open one if there is none; collective.
+    """Return a share in this process's engine, and open one if necessary; collective.
 
     An engine among all ranks of the job serves any `members`; if none is open, one that joins just
     these does, in which they are numbered by their places in `members`: `exchange` is then used.

@@ -17,10 +17,8 @@ import torch
 import torch.distributed as dist
 
 import shoal
-from shoal.carriers.torch_private import default_store, stores_of_groups
-from shoal.control import ControlProcess, JobKey
-from shoal.control.job_card import JobCard, agree
-from shoal.control.service import usual_liveness_timeout_s
+from shoal.carriers import default_store, stores_of_groups
+from shoal.control import ControlProcess, JobCard, JobKey, agree, usual_liveness_timeout_s
 from shoal.errors import DeadlineExceeded, ResourceError, UsageError
 from shoal.launch import Launch, hosts_of, read_launch, says_hosts
 from shoal.session.bounded import within

@@ -17,22 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.arguments import one_of, seconds, share, whole_number
-from shoal.control.rendezvous import exchange_cards
+from shoal.control import exchange_cards
 from shoal.errors import UsageError
 from shoal.launch import read_launch
-from shoal.transport.forms import FLOAT_TYPES, IN_FLOAT32, RAW, SUMMABLE, sum_form
-from shoal.transport.holes import POLICIES
-from shoal.watch.metrics import serve_if_asked
-from shoal.wire.group import EXACT, Memory, SumOptions, TransportGroup, stream_of
-from shoal.wire.opening import new_engine
-from shoal.wire.settings import from_environment
-from shoal.wire.shown import Shown, check_alike, shown_by
+from shoal.transport import FLOAT_TYPES, IN_FLOAT32, POLICIES, RAW, SUMMABLE, sum_form
+from shoal.watch import serve_if_asked
+from shoal.wire import (
+    EXACT,
+    Memory,
+    Shown,
+    SumOptions,
+    TransportGroup,
+    check_alike,
+    from_environment,
+    new_engine,
+    shown_by,
+    stream_of,
+)
 
 if TYPE_CHECKING:
     from shoal.errors import ShoalError
-    from shoal.wire.engine import UdpEngine
-    from shoal.wire.stats import TransportStats
-    from shoal.wire.transfer import Transfer
+    from shoal.wire import Transfer, TransportStats, UdpEngine
 
 Array = NDArray[Any]
 
@@ -77,10 +82,9 @@ class NumpyCommunicator:
         """How sums over all ranks are made; those of groups as suits them."""
         self._groups: dict[tuple[int, ...], TransportGroup] = {}
         self.user_numbers = count()
-        """Numbers for those who share this communicator, who take them in the same order on every
-        rank."""
+        """Numbers for users of this communicator, who take them in the same order on every rank."""
         self.generator_numbers = count()
-        """The same for those whose groups a generator forms."""
+        """Numbers for users whose groups a generator forms."""
 
     @property
     def rank(self) -> int:
@@ -207,7 +211,7 @@ class NumpyCommunicator:
         self._finish(members.barrier(_bytes(np.zeros(members.size, np.uint8))))
 
     def group(self, ranks: Sequence[int] | None = None) -> TransportGroup:
-        """Return the group of these ranks, or of all, for those who start transfers themselves.
+        """Return the group of these ranks, or of all, for callers that start transfers themselves.
 
         Its stream follows from them, so nobody is asked. Raises `UsageError` unless this rank is
         among them.

@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 
 from shoal.session.numpy_communicator import NumpyCommunicator
-from shoal.transport.endpoint import TransportConfig
-from shoal.wire.engine import UdpEngine
+from shoal.transport import TransportConfig
+from shoal.wire import UdpEngine
 
 _DEADLINE_S: Final = 120.0
 ELEMENTS: Final = 10_000
-"""Several packets."""
+"""The elements of a sum of several packets."""
 LOSS_BOUND: Final = 0.1
 NARROW: Final = "float16"
 

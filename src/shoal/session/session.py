@@ -22,11 +22,8 @@ from weakref import WeakSet
 import torch.distributed as dist
 
 from shoal.arguments import seconds, whole_number
-from shoal.carriers.torch_communicator import TorchCommunicator
-from shoal.carriers.transports import DEFAULT_HOLES, LossOptions, check_transport
-from shoal.control import ControlClient, ControlProcess
-from shoal.control.job_card import agree
-from shoal.control.last_worker import wait_until_deserted
+from shoal.carriers import DEFAULT_HOLES, LossOptions, TorchCommunicator, check_transport
+from shoal.control import ControlClient, ControlProcess, agree, wait_until_deserted
 from shoal.errors import ShoalError, UsageError, WorkerLost
 from shoal.launch import read_launch, read_master
 from shoal.session.endings import Endings
@@ -44,9 +41,9 @@ from shoal.session.uncaught import UncaughtReporter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shoal.carriers.transport_communicator import TransportCommunicator
+    from shoal.carriers import TransportCommunicator
     from shoal.comm import Communicator
-    from shoal.control.facts import ControlFacts
+    from shoal.control import ControlFacts
     from shoal.session.engine_share import EngineShare
     from shoal.session.joining import Meeting
 
@@ -170,7 +167,7 @@ class Session:
             self.control.report_failure(f"their connection broke ({text}).", culprit=rank)
 
     def _abort_transports(self, error: ShoalError) -> None:
-        """Let whatever aborts the communicator abort all that goes over the transport too."""
+        """Abort all that goes over the transport too, when the communicator is aborted."""
         if self._share is not None:
             self._share.abort(error)
         for transport in list(self._transports):
@@ -325,7 +322,7 @@ def start_session(
 
 
 def _blame_who_left(session: Session) -> None:
-    """Name who has left in the middle of a training, if somebody's connection has ended."""
+    """Name the worker that left in the middle of a training, if a connection has ended."""
     rank = session.control.await_leaver(_LEAVER_S)
     if rank is not None:
         message = f"Rank {rank} has left in the middle of a training, without finish()."

@@ -1,4 +1,4 @@
-"""Tells the other workers of an exception that nobody catches, on its way out of this one.
+"""Tells the other workers of an exception that is not caught, on its way out of this one.
 
 Owns Python's `sys.excepthook` while a session is open. It holds no session, only how to ask for the
 present one: what has ended can be freed.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class UncaughtReporter:
-    """Calls `report` with an exception that nobody catches, between `install` and `remove`."""
+    """Calls `report` with an exception that is not caught, between `install` and `remove`."""
 
     def __init__(self, report: Callable[[BaseException], None]) -> None:
         self._report = report

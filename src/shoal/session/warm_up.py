@@ -1,4 +1,4 @@
-"""Has Shoal's transport compiled, or its code loaded, before anybody waits or is timed.
+"""Has Shoal's transport compiled, or its code loaded, before a rank waits or is timed.
 
 As `numpy_warm_up`, with the sums that strategies around a torch optimizer make.
 """
@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from shoal.carriers.host_copy import HOST
-from shoal.carriers.transport_communicator import TransportCommunicator
-from shoal.carriers.transports import DEFAULT_HOLES, LossOptions
+from shoal.carriers import DEFAULT_HOLES, HOST, LossOptions, TransportCommunicator
 from shoal.session.numpy_warm_up import ELEMENTS, LOSS_BOUND, NARROW, between_two
-from shoal.transport.holes import POLICIES
+from shoal.transport import POLICIES
 
 if TYPE_CHECKING:
-    from shoal.wire.engine import UdpEngine
+    from shoal.wire import UdpEngine
 
 _SUMS: Final = (
     LossOptions(),

@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.scenario.slowness import Slowness
+from shoal.scenario import Slowness
 
 _BLOCK = 256
 """Steps whose draws are made at once."""
@@ -23,7 +23,7 @@ _BLOCK = 256
 @final
 @dataclass
 class ComputeTimes:
-    """About `mean` picoseconds; `spread` is the standard deviation of the time's logarithm.
+    """Times of about `mean` picoseconds; `spread` is the standard deviation of their logarithm.
 
     The times are log-normal with that mean; 0 makes them all equal. `slow` is the factor of each
     rank that differs from 1, `changes` by which factor more a rank computes from when on, in the
@@ -35,11 +35,11 @@ class ComputeTimes:
     spread: float = 0.0
     slow: Mapping[int, float] = field(default_factory=dict)
     changes: Sequence[tuple[int, int, float]] = ()
-    """(from when, rank, factor)."""
+    """Changes of speed: (from when, rank, factor)."""
     seed: int = 0
     recorded: Sequence[Sequence[float]] = ()
-    """By rank and step, picoseconds, from the beginning again after the last one; replaces `mean`
-    and `spread`."""
+    """The picoseconds that each step of each rank takes, from the beginning again after the last
+    one: [rank][step]; replaces `mean` and `spread`."""
     slow_probability: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

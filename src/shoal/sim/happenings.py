@@ -15,35 +15,28 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
-from shoal.scenario.cluster_spec import (
-    USUAL_QUEUE_BYTES,
-    HostEvent,
-    LinkEvent,
-    changed,
-    rerouted,
-)
+from shoal.scenario import USUAL_QUEUE_BYTES, HostEvent, LinkEvent, changed, rerouted
 from shoal.sim.packet.simulation import Flow as Datagrams
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
 from shoal.sim.transports.standstill import PATIENCE
-from shoal.switching.routes import check_paths
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import down_cables, names_of
+from shoal.switching import PICOSECONDS, check_paths, down_cables, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shoal.scenario.cluster_spec import ClusterSpec, Flow
+    from shoal.scenario import ClusterSpec, Flow
     from shoal.sim.virtual_time import Process, Signal, VirtualTime
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 _PIECE_S = 0.01
-"""Of a flow without bursts, what is sent at once."""
+"""The seconds of a flow without bursts that are sent at once."""
 _FASTEST = 1e12
 _SHORT = 0.02
-"""Of the time from piece to piece, a delay that makes no difference to the rate."""
+"""The largest delay that makes no difference to the rate, as a share of the time from piece to
+piece."""
 _LONG_S = 1e6
 _ROUNDING = 1e-9
-"""Of a number of periods: sums of decimal fractions are a little more or less."""
+"""The tolerance in a number of periods: sums of decimal fractions are a little more or less."""
 
 
 def slower_hosts(cluster: ClusterSpec) -> list[tuple[int, int, float]]:
@@ -88,7 +81,7 @@ class _Others:
         return self._time.transfer([flow.source], [flow.target], [size], most=rate)
 
     def go_on(self) -> bool:
-        """Return False when the workers have long done nothing but wait for who is cut off."""
+        """Return False when workers have long only waited for workers that are cut off."""
         if not self.is_cut_off:
             return True
         begun = self._time.transfers_begun - self.transfers_begun

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 
 FEWER: Final = "simulate fewer workers, or smaller groups"
@@ -25,7 +25,7 @@ def tcp_headers(frame_bytes: int) -> float:
 
 
 TCP_HEADERS: Final = tcp_headers(1514)
-"""Of an MTU of 1,500 bytes."""
+"""The bytes that links carry for a byte of TCP's payload, with an MTU of 1,500 bytes."""
 
 _SEED_BITS: Final = 30
 
@@ -61,7 +61,7 @@ class Network(Protocol):
 
     @property
     def now(self) -> int:
-        """When something has last happened."""
+        """The time of the last event, in picoseconds."""
         ...
 
     @property
@@ -119,7 +119,7 @@ class RingNetwork(Network, Protocol):
 
 @runtime_checkable
 class SummingNetwork(Network, Protocol):
-    """A network whose transport makes sums itself, of which a bounded share may get lost."""
+    """A network whose transport makes sums itself; a bounded share of them may get lost."""
 
     carries_payload: bool
     """Whether values travel."""
@@ -138,7 +138,7 @@ class SummingNetwork(Network, Protocol):
         contributes: bool = False,
         layer_class: int = 0,
     ) -> int:
-        """As `Network.start`; what `contributes` to a sum may lose a share of it."""
+        """Start as `Network` does; what `contributes` to a sum may lose a share of it."""
         ...
 
     def all_reduce(

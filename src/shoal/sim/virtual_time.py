@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shoal.errors import UsageError
-from shoal.switching.tables import NEVER
+from shoal.switching import NEVER
 
 if TYPE_CHECKING:
     from shoal.sim.network import Network
@@ -71,7 +71,7 @@ class VirtualTime:
         self._ready.append((process, None))
 
     def give(self, signal: Signal, value: Any = None) -> None:
-        """Let those who wait for `signal` go on, and have `value`."""
+        """Let the processes that wait for `signal` go on, and have `value`."""
         signal.given, signal.value = True, value
         for process in signal.waiting:
             self._ready.append((process, value))

@@ -1,4 +1,4 @@
-"""How long the ways between hosts are, in whatever each cable of them is said to cost.
+"""How long the ways between hosts are, given what each cable costs, in any unit.
 
 Of the shortest ways as `routes` finds them (by cables); where several are equal, the costliest.
 """
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.switching.routes import Detours
-from shoal.switching.settings import picoseconds
+from shoal.switching import Detours, picoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 
 def delay_of(cable: Cable) -> int:
@@ -50,7 +49,8 @@ class WayLengths:
             if cable.target >= 0:
                 self.into[cable.target] = its_cost
         self.between_switches = np.zeros((switches, switches), np.int64)
-        """By the switches that hosts are at; 0 for the others."""
+        """The cost between two switches that hosts are at: [switch, switch]; 0 for the other
+        switches."""
         host_at = dict(zip(self._switch, range(hosts), strict=True))
         routes = Detours(topology, without)
         for there, host in host_at.items():

@@ -156,10 +156,10 @@ class Pulled(msgspec.Struct, frozen=True):
     """The answer to `Exchange`: of the shards, the largest of each."""
 
     held_ns: int
-    """For how long a shard held the answer back."""
+    """How long a shard held the answer back."""
 
     staleness: int
-    """By how many steps the slowest worker is behind this one."""
+    """The steps by which the slowest worker is behind this one."""
 
 
 class Begin(Act, frozen=True):
@@ -182,7 +182,7 @@ class TakeIn(Act, frozen=True):
 
 
 class Tell(Act, frozen=True):
-    """Say a fact of this epoch, which stays true. Has no answer."""
+    """Say a fact, which stays true whatever the view is then. Has no answer."""
 
     fact: str
 

@@ -26,6 +26,9 @@ from shoal.strategies.course import AbstractCourse
 from shoal.strategies.definition import AbstractDefinition, Averaged, Family
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shoal.groups import Topology
     from shoal.membership import View
     from shoal.strategies.acts import Acts
     from shoal.strategies.course import Setting
@@ -50,6 +53,17 @@ class ADPSGD(AbstractDefinition, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         Bipartite(1, self.peers)  # refuses an unknown rule
+
+    @classmethod
+    def worth_trying(
+        cls,
+        cluster: Topology,
+        *,
+        thorough: bool = False,  # noqa: ARG003 - there is one choice
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the paper's peers, where there are any."""
+        if cluster.world_size > 1:
+            yield {}
 
     def courses(self, setting: Setting) -> CourseOf:
         """Return what makes the courses."""
@@ -96,11 +110,12 @@ class Pairs(AbstractCourse):
         """Say goodbye (active), or answer until every active worker has (passive)."""
         if self._is_under_way:
             yield TakeIn(wait=True)
-        if self._is_active:
-            yield Goodbye(self._members(active=False))
-        elif len(self.view) > 1:
-            while (yield AwaitGoodbyes()) is CHANGED:
-                pass
+        while len(self.view) > 1:
+            if self._is_active:
+                yield Goodbye(self._members(active=False))
+                return
+            if (yield AwaitGoodbyes()) is not CHANGED:
+                return  # otherwise the role may be another one now
 
     def _members(self, *, active: bool) -> tuple[int, ...]:
         return tuple(

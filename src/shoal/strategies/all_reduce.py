@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final, get_args
 from msgspec.structs import force_setattr
 
 from shoal.arguments import whole_number
-from shoal.collectives.buckets import BUCKET_BYTES
+from shoal.collectives import BUCKET_BYTES
 from shoal.errors import UsageError
 from shoal.strategies.acts import CHANGED, UPDATE, Adopt, SumGradients
 from shoal.strategies.course import AbstractCourse
@@ -68,12 +68,15 @@ class Sums(AbstractCourse):
     def __init__(self, rank: int, view: View) -> None:
         super().__init__(rank, view)
         self.num_steps = 0
+        self.num_sums = 0
+        """The number of sums, also those to which this worker had nothing to give."""
 
     def step(self, *, skipped: bool = False) -> Acts:
         """Sum the gradients, again among the living if the view has changed, and update."""
-        while (yield SumGradients(self.num_steps)) is CHANGED:
+        while (yield SumGradients(self.num_sums)) is CHANGED:
             pass
         yield UPDATE
+        self.num_sums += 1
         self.num_steps += 1
 
     def finish(self) -> Acts:
@@ -81,17 +84,16 @@ class Sums(AbstractCourse):
 
         Then take over the model of the worker that trained longest: it saw every update.
         """
-        number = self.num_steps
         while len(self.view) > 1:
-            summed = yield SumGradients(number, trains=False)
+            summed = yield SumGradients(self.num_sums, trains=False)
             if summed is CHANGED:
                 continue
             if not summed.num_training:
                 break
-            number += 1
+            self.num_sums += 1
         while len(self.view) > 1 and (yield Adopt(self.num_steps)) is CHANGED:
             pass
 
     def report(self) -> int:
-        """Return how many steps this worker has made."""
-        return self.num_steps
+        """Return how many sums are behind this worker."""
+        return self.num_sums

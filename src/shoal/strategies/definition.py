@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 
 from shoal.strategies.course import AbstractCourse, Setting
+
+if TYPE_CHECKING:
+    from shoal.groups import Topology
 
 Option: TypeAlias = str | int | float | bool | None
 """A plain value, which workers compare and results keep."""
@@ -73,6 +76,19 @@ class AbstractDefinition(msgspec.Struct, frozen=True, kw_only=True):
     def bound_of_pulls(self) -> float:
         """The share of the parameters in a pull from a server that may get lost."""
         return 0.0
+
+    @classmethod
+    def worth_trying(
+        cls,
+        cluster: Topology,  # noqa: ARG003 - most have one choice whatever the cluster
+        *,
+        thorough: bool = False,  # noqa: ARG003 - and no rarer ones
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the options that a plan for `cluster` compares, those with defaults left out.
+
+        With `thorough` the rarer ones come, too.
+        """
+        yield {}
 
     def options(self) -> dict[str, Option]:
         """Return the options as plain values; workers must agree on them."""

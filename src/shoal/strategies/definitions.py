@@ -6,8 +6,8 @@ A new strategy is one file and one row here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shoal.arguments import share, unknown
 from shoal.errors import UsageError
@@ -16,10 +16,14 @@ from shoal.strategies.ad_psgd import ADPSGD
 from shoal.strategies.all_reduce import AllReduce
 from shoal.strategies.definition import AbstractDefinition
 from shoal.strategies.ds_sync import DSSync
+from shoal.strategies.hierarchical_sgd import HierarchicalSGD
 from shoal.strategies.local_sgd import LocalSGD
 from shoal.strategies.parameter_server import ParameterServer
 from shoal.strategies.ripples import Ripples, RipplesRandom
 from shoal.strategies.ripples_static import RipplesStatic
+
+if TYPE_CHECKING:
+    from shoal.groups import Topology
 
 Factory: TypeAlias = Callable[..., AbstractDefinition]
 
@@ -34,6 +38,7 @@ STRATEGIES: Final[dict[str, Factory]] = {
     RipplesRandom.word: RipplesRandom,
     Ripples.word: Ripples,
     LocalSGD.word: LocalSGD,
+    HierarchicalSGD.word: HierarchicalSGD,
 }
 """Every strategy by its word, with its default options."""
 
@@ -62,6 +67,15 @@ def usual(word: str) -> AbstractDefinition | None:
     """Return the strategy with its default options; None if there is no such word."""
     factory = STRATEGIES.get(word)
     return None if factory is None else factory()
+
+
+def worth_trying(
+    word: str, cluster: Topology, *, thorough: bool = False
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the options of strategy `word` that a plan for `cluster` compares."""
+    factory: Any = STRATEGIES[word]
+    kind: type[AbstractDefinition] = getattr(factory, "__self__", factory)
+    yield from kind.worth_trying(cluster, thorough=thorough)
 
 
 def spelled(word: str) -> str:

@@ -6,16 +6,20 @@ Wang et al., INFOCOM 2022; docs/papers.md, 2. Which workers meet in which round 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from msgspec.structs import force_setattr
 
 from shoal.arguments import whole_number
 from shoal.errors import UsageError
 from shoal.groups import Topology, ds_sync_schedule, make_schedule
+from shoal.strategies.periodic import HIDDEN, OTHER_SIZES, every_few_steps
 from shoal.strategies.scheduled import ScheduledAveraging
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from shoal.groups import AbstractGroupSchedule
     from shoal.strategies.course import Setting
     from shoal.strategies.definition import Option
@@ -50,6 +54,27 @@ class DSSync(ScheduledAveraging, frozen=True, kw_only=True):
         """Return the options as plain values."""
         topology = None if self.topology is None else repr(self.topology)
         return {**super().options(), "topology": topology}
+
+    @classmethod
+    def worth_trying(
+        cls, cluster: Topology, *, thorough: bool = False
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield shuffles; random groups do no better for hiding, and the topology is to be told."""
+        workers = cluster.world_size
+        if workers < 2:
+            return
+        ways: list[dict[str, Any]] = [{}]
+        if len(cluster.racks) > 1 or len(cluster.hosts) < workers:
+            ways.append({"shuffle": "topology", "topology": cluster})
+        for way in ways:
+            for options in every_few_steps(way):
+                yield options
+                yield {**options, **HIDDEN}
+        yield from every_few_steps({"shuffle": "random"})
+        if thorough:
+            for size in OTHER_SIZES:
+                if size != math.ceil(math.sqrt(workers)) and size < workers:
+                    yield from every_few_steps({"shuffle": "random", "group_size": size})
 
     def schedule(self, setting: Setting) -> AbstractGroupSchedule:
         """Return the schedule that `shuffle` names."""

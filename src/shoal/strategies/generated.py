@@ -68,7 +68,7 @@ class Generated(AbstractPeriodicCourse):
         """Return whether this worker still takes part."""
         return not self.has_left
 
-    def _average(self, number: int, *, in_background: bool) -> Acts:
+    def _average(self, *, in_background: bool) -> Acts:
         meeting = self._meet(self.position + 1)
         if in_background:
             yield Begin(meeting)

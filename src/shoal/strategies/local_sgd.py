@@ -6,13 +6,16 @@ the network is far too slow for them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from shoal.groups import make_schedule
+from shoal.strategies.periodic import HIDDEN
 from shoal.strategies.scheduled import ScheduledAveraging
 
 if TYPE_CHECKING:
-    from shoal.groups import AbstractGroupSchedule
+    from collections.abc import Iterator, Mapping
+
+    from shoal.groups import AbstractGroupSchedule, Topology
     from shoal.strategies.course import Setting
 
 LOCAL_STEPS: Final = 8
@@ -30,6 +33,19 @@ class LocalSGD(ScheduledAveraging, frozen=True, kw_only=True):
     word: ClassVar[str] = "local-sgd"
 
     interval: int = LOCAL_STEPS
+
+    @classmethod
+    def worth_trying(
+        cls,
+        cluster: Topology,
+        *,
+        thorough: bool = False,  # noqa: ARG003 - all of them are tried at once
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield intervals, with averages that are waited for or hide."""
+        if cluster.world_size > 1:
+            for interval in (2, 4, 8, 16):
+                yield {"interval": interval}
+                yield {"interval": interval, **HIDDEN}
 
     def schedule(self, setting: Setting) -> AbstractGroupSchedule:
         """Return the schedule in which everybody meets."""

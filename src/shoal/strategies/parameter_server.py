@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 from msgspec.structs import force_setattr
 
 from shoal.arguments import flag, share, whole_number
-from shoal.groups import UpdateRule
-from shoal.groups.server_clock import ssp_staleness
+from shoal.groups import UpdateRule, ssp_staleness
 from shoal.strategies.acts import CHANGED, Exchange
 from shoal.strategies.course import AbstractCourse
 from shoal.strategies.definition import AbstractDefinition, Averaged, Family

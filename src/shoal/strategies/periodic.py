@@ -8,7 +8,8 @@ generator's.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from msgspec.structs import force_setattr
 
@@ -69,10 +70,23 @@ class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
         """Whether parameters may be rounded: their copies, where computing goes on meanwhile."""
         return self.is_delayed
 
-    def round_after(self, steps: int) -> int | None:
-        """Return which average, counted from 0, is due after so many local steps; None: none."""
-        number, left = divmod(steps, self.interval)
-        return None if left else number - 1
+    def is_due_after(self, steps: int) -> bool:
+        """Return whether an average is due after so many local steps."""
+        return steps % self.interval == 0
+
+
+HIDDEN: Final = {"overlap": "next-steps"}
+"""The option with which averages hide behind computing."""
+
+
+OTHER_SIZES: Final = (2, 4)
+"""Groups that a thorough plan draws at random, beside their usual size."""
+
+
+def every_few_steps(options: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield `options` with an average after every step, and after every fourth."""
+    yield options
+    yield {**options, "interval": 4}
 
 
 class AbstractPeriodicCourse(AbstractCourse):
@@ -87,16 +101,17 @@ class AbstractPeriodicCourse(AbstractCourse):
     def step(self, *, skipped: bool = False) -> Acts:
         """Yield the local update and the average that is due."""
         yield UPDATE
-        due, is_delayed = self._options.round_after(self.position + 1), self._options.is_delayed
+        is_due = self._options.is_due_after(self.position + 1)
+        is_delayed = self._options.is_delayed
         if is_delayed:
-            yield TakeIn(wait=due is not None)
-        if due is not None:
-            yield from self._average(due, in_background=is_delayed and len(self.view) > 1)
+            yield TakeIn(wait=is_due)
+        if is_due:
+            yield from self._average(in_background=is_delayed and len(self.view) > 1)
         self.position += 1
 
     @abstractmethod
-    def _average(self, number: int, *, in_background: bool) -> Acts:
-        """Yield the average with this number, or that it begins beside computing."""
+    def _average(self, *, in_background: bool) -> Acts:
+        """Yield the average that is due, or that it begins beside computing."""
 
     def _take_in(self) -> Acts:
         """Yield that the last average is taken in, if one may be under way."""

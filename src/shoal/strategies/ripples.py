@@ -6,10 +6,16 @@ configuration.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from shoal.groups import GeneratorConfig
 from shoal.strategies.generated import GeneratedAveraging
+from shoal.strategies.periodic import HIDDEN, OTHER_SIZES, every_few_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shoal.groups import Topology
 
 _DEFAULTS: Final = GeneratorConfig()
 
@@ -32,6 +38,21 @@ class Ripples(GeneratedAveraging, frozen=True, kw_only=True):
     slowdown_threshold: int | None = _DEFAULTS.slowdown_threshold
     refined_filter: bool = _DEFAULTS.refined_filter
 
+    @classmethod
+    def worth_trying(
+        cls,
+        cluster: Topology,
+        *,
+        thorough: bool = False,  # noqa: ARG003 - all of them are tried at once
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield group sizes; half of them hide their averages as well, to keep plans short."""
+        for size in (2, 3, 4, 8):
+            if 1 < size <= cluster.world_size:
+                for options in every_few_steps({"group_size": size}):
+                    yield options
+                    if size in (2, 4):
+                        yield {**options, **HIDDEN}
+
     @property
     def config(self) -> GeneratorConfig:
         """The generator's switches."""
@@ -45,6 +66,20 @@ class RipplesRandom(GeneratedAveraging, frozen=True, kw_only=True):
     word: ClassVar[str] = "ripples-random"
 
     group_size: int = _DEFAULTS.group_size
+
+    @classmethod
+    def worth_trying(
+        cls, cluster: Topology, *, thorough: bool = False
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the usual groups, and with `thorough` other sizes."""
+        workers = cluster.world_size
+        if workers < 2:
+            return
+        yield from every_few_steps({})
+        if thorough:
+            for size in OTHER_SIZES:
+                if size != _DEFAULTS.group_size and size < workers:
+                    yield from every_few_steps({"group_size": size})
 
     @property
     def config(self) -> GeneratorConfig:

@@ -6,16 +6,19 @@ its group off the table, which alternates between meeting across hosts and insid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from msgspec.structs import force_setattr
 
 from shoal.arguments import whole_number
 from shoal.groups import make_schedule
+from shoal.strategies.periodic import HIDDEN, every_few_steps
 from shoal.strategies.scheduled import ScheduledAveraging
 
 if TYPE_CHECKING:
-    from shoal.groups import AbstractGroupSchedule
+    from collections.abc import Iterator, Mapping
+
+    from shoal.groups import AbstractGroupSchedule, Topology
     from shoal.strategies.course import Setting
 
 
@@ -36,6 +39,19 @@ class RipplesStatic(ScheduledAveraging, frozen=True, kw_only=True):
         super().__post_init__()
         what = "The number of workers per host (0 is what the launcher says)"
         force_setattr(self, "workers_per_host", whole_number(self.workers_per_host, what, low=0))
+
+    @classmethod
+    def worth_trying(
+        cls,
+        cluster: Topology,
+        *,
+        thorough: bool = False,  # noqa: ARG003 - all of them are tried at once
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield intervals, with averages that are waited for or hide."""
+        if cluster.world_size > 1:
+            for options in every_few_steps({}):
+                yield options
+                yield {**options, **HIDDEN}
 
     def schedule(self, setting: Setting) -> AbstractGroupSchedule:
         """Return the static table for the view's hosts."""

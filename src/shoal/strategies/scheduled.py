@@ -19,8 +19,7 @@ from shoal.strategies.course import Setting
 from shoal.strategies.periodic import AbstractPeriodicCourse, PeriodicAveraging
 
 if TYPE_CHECKING:
-    from shoal.groups import AbstractGroupSchedule
-    from shoal.groups.group import Group
+    from shoal.groups import AbstractGroupSchedule, Group
     from shoal.strategies.acts import Acts
     from shoal.strategies.definition import CourseOf
 
@@ -70,7 +69,11 @@ class _SharedSchedule:
 
 @final
 class Scheduled(AbstractPeriodicCourse):
-    """One worker's course through a schedule."""
+    """One worker's course through a schedule.
+
+    Rounds are counted by the view: after a change all members go on with the round on which they
+    agreed.
+    """
 
     def __init__(
         self, options: ScheduledAveraging, shared: _SharedSchedule, rank: int, view: View
@@ -81,37 +84,38 @@ class Scheduled(AbstractPeriodicCourse):
         self.on_view(view)
 
     def on_view(self, view: View) -> None:
-        """Go on with the view's schedule, at the round that all its members agree on."""
+        """Go on with the view's schedule, at its first round."""
         super().on_view(view)
         self._schedule = self._shared.of(view)
         self._place = view.place_of(self.rank)
+        self._next_round = view.from_step
         self._told = ""
+        self._must_ask = True
 
     def report(self) -> int:
         """Return which round comes next; the largest of all becomes `View.from_step`."""
-        return self.position // self._options.interval
+        return self._next_round
 
-    def _average(self, number: int, *, in_background: bool) -> Acts:
-        block = _block(number)
+    def _average(self, *, in_background: bool) -> Acts:
+        block = _block(self._next_round)
         if block != self._told:
             self._told = block
             yield Tell(block)
-        yield from self._round(number, in_background=in_background)
+        yield from self._round(in_background=in_background)
 
-    def _round(self, number: int, *, in_background: bool) -> Acts:
+    def _round(self, *, in_background: bool) -> Acts:
+        number, self._next_round = self._next_round, self._next_round + 1
         group = self._schedule.group_of(self._place, number)
+        meeting = self._meet(group, number, self.view)
         if in_background and len(group) > 1:
-            yield Begin(self._meet(group, number))
+            yield Begin(meeting)
         else:
-            yield from self._meet(group, number)
+            yield from meeting
 
-    def _meet(self, group: Group, number: int) -> Acts:
-        """Yield the mean of the round's group; in an old round the others wait for nobody."""
-        view = self.view
-        if number >= view.from_step:
-            members = group.members
-            if len(view) != view.members[-1] + 1:  # ranks are not places, since some are gone
-                members = tuple(view.members[place] for place in members)
+    def _meet(self, group: Group, number: int, view: View) -> Acts:
+        """Yield the mean of a round's group, unless its view is over by the time it begins."""
+        if view.epoch == self.view.epoch:
+            members = tuple(view.members[place] for place in group.members)
             reason = f"round {number} of {self._schedule.name}"
             yield Mean(members, (view.epoch + self._num_loads, number), reason, group.weights)
 
@@ -119,28 +123,30 @@ class Scheduled(AbstractPeriodicCourse):
         """Yield averages without updates until every worker has finished.
 
         Rounds come in blocks. A block is worked off by everyone if anyone trained in it; whether
-        anyone trains in the next one is known once its fact is told or all have finished.
+        anyone trains in the next one is known once its fact is told or all have finished. A new
+        view begins within a block, of which the same has to be known first.
         """
         yield from self._take_in()
         if len(self.view) == 1:
             return
         yield Tell(FINISHED)
-        number = self.position // self._options.interval
+        self._must_ask = False
         while True:
-            if number % ROUNDS_PER_BLOCK == 0:
-                answer = CHANGED
-                while answer is CHANGED:
-                    answer = yield Await(_block(number), FINISHED)
+            if self._must_ask or self._next_round % ROUNDS_PER_BLOCK == 0:
+                self._must_ask = False
+                answer = yield Await(_block(self._next_round), FINISHED)
+                if answer is CHANGED:
+                    continue
                 if not answer:
                     return
             # as the others do it, who may round what is averaged beside computing
-            yield from self._round(number, in_background=self._options.is_delayed)
+            yield from self._round(in_background=self._options.is_delayed)
             yield from self._take_in()
-            number += 1
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the saved position, with means that no earlier ones are mistaken for."""
         super().load_state_dict(state)
+        self._next_round = self.position // self._options.interval
         self._num_loads += 1
         self._told = ""
 

@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     rank: int
     staleness: int
-    """By how many steps the slowest worker is behind it."""
+    """The steps by which the slowest worker is behind it."""
 
     is_last: bool
     """Whether all workers have left: these are the final weights."""
@@ -61,7 +61,7 @@ class Shard:
         for rank in self._live:
             self.clock.pull(rank)
         self._pushes: dict[int, bool] = {}
-        """By rank, whether its push holds gradients."""
+        """Says of a rank whether its push holds gradients."""
         self._added: set[int] = set()
         self._num_added = 0
         self._read_version = dict.fromkeys(self._live, 0)

@@ -27,14 +27,14 @@ class Spread:
 
     mean: float
     deviation: float | None
-    """Of the sample, with n - 1."""
+    """The standard deviation of the sample, with n - 1."""
     half_width: float | None
     """The mean of all repeats that could be made is this near with 95 % confidence."""
     count: int
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Return the spread of `values`, of which there is at least one.
+    """Return the spread of `values`, at least one.
 
     Of values that are not all finite the mean is not a number, and nothing more is known.
     """

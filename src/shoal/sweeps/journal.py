@@ -20,7 +20,7 @@ class _Line(msgspec.Struct, frozen=True):
     key: str
     name: str
     seconds: float
-    """That the run took."""
+    """The seconds that the run took."""
     result: msgspec.Raw
 
 

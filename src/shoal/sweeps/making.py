@@ -30,7 +30,7 @@ class Made:
 
 
 def make(run: Run, tick: Callable[[float], None]) -> Made:
-    """Make `run`; whatever it raises becomes a sentence."""
+    """Make `run`; every exception that it raises becomes a sentence."""
     begin = time.monotonic()
     try:
         try:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 _LOOK_S: Final = 0.2
-"""Between two looks at what the workers say of their progress."""
+"""The seconds between two looks at what the workers say of their progress."""
 _END_S: Final = 2.0
-"""That a worker is given to end before it is killed."""
+"""The seconds that a worker is given to end before it is killed."""
 
 
 def in_this_process(
@@ -101,7 +101,7 @@ def _end(processes: Sequence[Any]) -> None:
 
 
 _shares: Any = None
-"""In a worker: where it says how far it is."""
+"""The queue in which a worker says how far it is; None in other processes."""
 
 
 def _prepare_worker(shares: Any) -> None:

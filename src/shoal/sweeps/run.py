@@ -32,7 +32,7 @@ class Run:
     work: Callable[..., Any]
     arguments: Mapping[str, Any]
     weight: float = 1.0
-    """About how long it takes beside the others."""
+    """The approximate time that the run takes, relative to the others."""
 
     @property
     def key(self) -> str:

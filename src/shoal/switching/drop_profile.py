@@ -23,7 +23,8 @@ AVERAGE_ONE: Final = 1 << AVERAGE_BITS
 """A byte, in the fixed point of averages."""
 
 TYPICAL_BYTES: Final = 1_500
-"""Of a packet that an idle link could have sent meanwhile, by which an average decays."""
+"""The size, in bytes, of the packets that an idle link could have sent meanwhile: an average decays
+by their number."""
 
 
 @inlined

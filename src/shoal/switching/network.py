@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 LOST = int(Count.LOST)
 _ARRIVAL = 1 << 32
-"""In an event's order: arrivals come after departures, places count below that."""
+"""The amount that is added to an arrival's place in the order of events: arrivals come after
+departures, and all places are below it."""
 
 
 @inlined
@@ -169,7 +170,7 @@ def _schedule(state: State, port: int) -> None:
 
 @inlined
 def leave(state: State, row: int) -> None:
-    """Free the row of a packet that was dropped or lost; who calls counts why."""
+    """Free the row of a packet that was dropped or lost; the caller counts why."""
     free_row(state, row)
     state.network[0].in_network -= 1
 

@@ -1,4 +1,4 @@
-"""Random bits from a seed and a counter, so that a run can be had again whatever its engine."""
+"""Random bits from a seed and a counter, so that any engine can make the same run again."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ LONGEST_DELAY_S = 60.0
 DSCPS = 64
 
 CLASS_SELECTORS = tuple(7 - (dscp >> 3) for dscp in range(DSCPS))
-"""By DSCP, the queue: its three upper bits say how urgent, 7 the most; queue 0 comes first."""
+"""The queue of each DSCP: its three upper bits say how urgent, 7 the most; queue 0 comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """When a color is marked or dropped, by the bytes that wait; see `drop_profile`."""
+    """The bytes that wait at which a color is marked or dropped; see `drop_profile`."""
 
     least_bytes: int
     most_bytes: int
@@ -54,7 +54,7 @@ class Queue:
     limit_bytes: int | None = None
     limit_packets: int | None = None
     share: float = 1.0
-    """Of the free bytes of a shared buffer that this queue may fill: the alpha of dynamic
+    """The share of the free bytes of a shared buffer that this queue may fill: the alpha of dynamic
     thresholds."""
     average_weight: int = 0
     """Profiles look at a running average that moves by 2 ** -weight; 0: at the queue itself."""

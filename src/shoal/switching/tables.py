@@ -30,7 +30,7 @@ COLORS: Final = 2
 MARKED_ECN: Final = 3
 
 PICOSECONDS: Final = 1_000_000_000_000
-"""In a second."""
+"""Picoseconds in a second."""
 
 NEVER: Final = np.iinfo(np.int64).max
 
@@ -56,8 +56,8 @@ PACKET: Final = np.dtype(
     ],
     align=True,
 )
-"""As wide as a line of the processor's cache, like the other rows that every packet needs: in large
-networks, time goes by the lines that a packet touches."""
+"""A packet's row, as wide as a line of the processor's cache, like the other rows that every packet
+needs: in large networks, time goes by the lines that a packet touches."""
 
 PORT: Final = np.dtype(
     [
@@ -165,15 +165,15 @@ class Count(IntEnum):
     SENT = 2
     SENT_BYTES = 3
     MARKED = 4
-    """Of those that arrived and were kept."""
+    """Packets that arrived, were kept and were marked."""
     DROPPED_EARLY = 5
-    """Too much was waiting for its color."""
+    """Packets dropped because too much was waiting for their color."""
     DROPPED_FULL = 6
     """The queue or the port had reached its limit."""
     DROPPED_SHARED = 7
     """The buffer that ports share had no room for it."""
     LOST = 8
-    """On the link, after it was sent."""
+    """Packets lost on the link, after they were sent."""
 
 
 Row: TypeAlias = Any
@@ -190,9 +190,10 @@ class State(NamedTuple):
     buffers: NDArray[np.void]
     links: NDArray[np.void]
     counts: NDArray[np.int64]
-    """By port, queue, color and `Count`."""
+    """The counts: [port, queue, color, `Count`]."""
     routes: NDArray[np.uint32]
-    """By node and host: where its ports stand in `choices`, and how many there are."""
+    """The place in `choices` of a node's ports toward a host, and how many there are, by node and
+    host."""
     choices: NDArray[np.uint32]
     packets: NDArray[np.void]
     heap: NDArray[np.void]

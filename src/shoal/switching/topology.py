@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shoal.switching.tables import State
 
 USUAL_PACKETS: Final = 16_384
-"""That may be inside at once where nothing asks for more; each takes 2 KiB."""
+"""The packets that may be inside at once where nothing asks for more; each takes 2 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class Materials:
     """What a shape is built of: the same everywhere."""
 
     host_port: Port
-    """By which a host sends."""
+    """The port through which a host sends."""
     access_port: Port
-    """By which a switch sends to a host."""
+    """The port through which a switch sends to a host."""
     access_link: Link
-    """Between host and switch, either direction."""
+    """The link between a host and a switch, in either direction."""
     trunk_port: Port | None = None
-    """By which a switch sends to a switch; None: as to a host."""
+    """The port through which a switch sends to a switch; None: as to a host."""
     trunk_link: Link | None = None
 
 
@@ -83,7 +83,7 @@ Connection = tuple[str, str]
 
 
 def host_names(hosts: int) -> list[str]:
-    """Return what hosts are called if nobody says otherwise."""
+    """Return the names of hosts that no spec names otherwise."""
     return [f"host{host}" for host in range(hosts)]
 
 
@@ -172,7 +172,7 @@ def join(
 
 
 def with_link(topology: Topology, name: str, link: Link) -> Topology:
-    """Return `topology` with the cable `name` like `link`; raise `UsageError` if there is none."""
+    """Return `topology` with the cable `name` like `link`; raise `UsageError` if it is unknown."""
     if all(cable.name != name for cable in topology.cables):
         message = f"There is no cable {name!r}; there are {', '.join(names_of(topology))}."
         raise UsageError(message)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers.host_copy import HOST
+from shoal.carriers import HOST
 from shoal.train.flat_parameters import constant_parameters
 from shoal.train.shared_memory import stretches_of, tensors_of
 

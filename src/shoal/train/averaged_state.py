@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shoal.errors import UsageError
-from shoal.workloads.means import averaged_state, has_mean
+from shoal.workloads import averaged_state, has_mean
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from shoal.carriers.torch_private import unasked
+from shoal.carriers import unasked
 from shoal.errors import UsageError
 
 

@@ -10,7 +10,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shoal.carriers.torch_private import pre_step_hooks
+from shoal.carriers import pre_step_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

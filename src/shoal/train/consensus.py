@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers.host_copy import HOST
+from shoal.carriers import HOST
 
 if TYPE_CHECKING:
     from shoal.comm import Communicator

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from shoal.carriers.helper_thread import HelperThread
-from shoal.carriers.tensor_memory import round_to
+from shoal.carriers import HelperThread, round_to
 from shoal.trace import SpanKind
 from shoal.train.model_hooks import ModelHook
 from shoal.train.pairs.changes import subtract

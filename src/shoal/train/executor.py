@@ -17,18 +17,17 @@ from shoal.strategies import Setting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.strategies import AbstractDefinition
-    from shoal.strategies.acts import Act, Acts
+    from shoal.strategies import AbstractDefinition, Act, Acts
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
-    from shoal.watch.remarks import Remark
+    from shoal.watch import Remark
 
 
 class AbstractExecutor(ABC):
     """Carries out one worker's course. The replica's parameters are the same on every worker."""
 
     use: ModelUse
-    """Of the model, by this strategy; made by each executor."""
+    """The strategy's use of the model; each executor makes it."""
 
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
         self.replica = replica

@@ -18,7 +18,7 @@ from shoal.errors import UsageError
 from shoal.train.known_tensors import KnownBuffers, KnownParameters
 from shoal.train.shared_memory import Stretch, stretches_of, tensors_of
 from shoal.train.tensor_places import TensorPlaces
-from shoal.workloads.means import has_mean
+from shoal.workloads import has_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,7 +80,7 @@ class FlatParameters:
         self.statistics: tuple[range, ...] = tuple(
             range(end, flat.numel()) for end, flat in zip(ends, self._buffers, strict=True)
         )
-        """Per flat tensor, the elements that are buffers (batch-norm statistics)."""
+        """The elements of each flat tensor that are buffers (batch-norm statistics)."""
 
     @property
     def buffers(self) -> list[Tensor]:

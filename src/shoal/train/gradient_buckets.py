@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers.torch_private import is_in_backward, run_after_backward, unasked
-from shoal.collectives.buckets import BUCKET_BYTES, layout_buckets
+from shoal.carriers import is_in_backward, run_after_backward, unasked
+from shoal.collectives import BUCKET_BYTES, layout_buckets
 from shoal.errors import UsageError
 from shoal.trace import SpanKind
 from shoal.train.changed_statistics import ChangedStatistics
@@ -75,7 +75,7 @@ class GradientBuckets:
             bucket_bytes=bucket_bytes,
         )
         self.statistics = ChangedStatistics(model, self._kind_of(self.trailer))
-        """Of batch norm and the like, averaged along with the gradients."""
+        """The statistics of batch norm and the like, averaged along with the gradients."""
         self._is_averaged = False
         """Whether gradients have been averaged since the last step."""
         self._is_local = False

@@ -8,11 +8,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from shoal.carriers.profiled import in_profile
-from shoal.strategies.acts import Group
+from shoal.carriers import in_profile
+from shoal.strategies import Group
 from shoal.trace import SpanKind
-from shoal.watch.remarks import Remark
-from shoal.watch.slow_worker import SlowWorker, slow_worker
+from shoal.watch import Remark, SlowWorker, slow_worker
 
 if TYPE_CHECKING:
     from shoal.groups import GeneratorConfig

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from shoal.carriers.torch_private import buffers_held_by, modules_held_by, parameters_held_by
+from shoal.carriers import buffers_held_by, modules_held_by, parameters_held_by
 from shoal.errors import UsageError
 from shoal.train.shared_memory import without_views_of
-from shoal.workloads.means import is_wide_float
+from shoal.workloads import is_wide_float
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

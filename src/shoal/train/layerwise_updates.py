@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from shoal.carriers.torch_private import all_step_hooks, note_step, run_after_backward, unasked
+from shoal.carriers import all_step_hooks, note_step, run_after_backward, unasked
 from shoal.errors import UsageError
 from shoal.train.awaited_tensors import await_values, check_can_await, release
 from shoal.train.bare_steps import BareSteps
@@ -63,7 +63,7 @@ class LayerwiseUpdates:
         """Whether the user has cleared the gradients since."""
         self._options: list[dict[str, Any]] = []
         self._members: dict[int, dict[int, list[Tensor]]] = {}
-        """By bucket and parameter group: whom to update."""
+        """Lists what to update, by bucket and parameter group."""
         self._stale: set[int] = set()
         self._number_of = {id(p): buckets.place[i] for i, p in enumerate(buckets.parameters)}
         buckets.on_started = self._begin

@@ -11,9 +11,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
-from shoal.carriers.channels import reserve_channels
+from shoal.carriers import reserve_channels
 from shoal.errors import DeadlineExceeded
-from shoal.strategies.acts import (
+from shoal.strategies import (
     Act,
     Acts,
     AskGroup,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from shoal.strategies import PeriodicAveraging
     from shoal.train.replica import Replica, Stopwatch
-    from shoal.watch.remarks import Remark
+    from shoal.watch import Remark
 
 _POLL_SECONDS: Final = 0.005
 _ROUNDS_AWAITED: Final = 8
@@ -143,7 +143,7 @@ class MeansExecutor(AbstractExecutor):
         return self._groups.ask(act.position, stopwatch)
 
     def _fact(self, fact: str) -> str:
-        return f"{self.replica.session}/{self.view.epoch}/{fact}"
+        return f"{self.replica.session}/{fact}"
 
     def _await(self, act: Await) -> bool:
         """Wait until somebody has told a fact, or everyone another."""

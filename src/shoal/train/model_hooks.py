@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
-from shoal.carriers.untraced import untraced
+from shoal.carriers import untraced
 
 
 def _do_nothing(*_: object) -> None:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Never
 
 import torch
 
-from shoal.carriers.profiled import in_profile
-from shoal.carriers.transports import DEFAULT_HOLES
-from shoal.control.card_difference import name_ranks
+from shoal.carriers import DEFAULT_HOLES, in_profile
+from shoal.control import name_ranks
 from shoal.errors import DeadlineExceeded, UsageError
-from shoal.session.session import current_session, default_group_is_shoal
+from shoal.session import current_session, default_group_is_shoal
 from shoal.strategies import Averaged, check_strategy, make_strategy, refuse_options
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.bare_steps import BareSteps
@@ -28,7 +27,7 @@ from shoal.train.remark_log import RemarkLog
 from shoal.train.replica import Replica, Stopwatch
 from shoal.train.transport_samples import TransportSampler
 from shoal.train.wrappable import SoleSynchronizer, check_can_be_wrapped
-from shoal.watch.remarks import Remark, remarks
+from shoal.watch import Remark, remarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from shoal.comm import Communicator
     from shoal.strategies import AbstractDefinition, AveragingOverlap, GradientOverlap
     from shoal.trace import TraceSink
-    from shoal.wire.stats import TransportStats
+    from shoal.wire import TransportStats
 
 
 _log = logging.getLogger(__name__)
@@ -52,9 +51,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     """Wraps `optimizer` so that `step()` also synchronizes `model` with the other workers.
 
     Collective: every worker makes it with the same model and strategy. All start from rank 0's
-    parameters. `sync` is a word ("all-reduce", "ps-bsp", "ps-ssp", "ps-asp", "ad-psgd",
-    "ds-sync", "ripples-static", "ripples-random", "ripples", "local-sgd") or a strategy made with
-    options, such as `shoal.Ripples(interval=2)`. Move the model to its device first.
+    parameters. `sync` is a word, such as "ripples" (`shoal train --help` lists them), or a strategy
+    made with options, such as `shoal.Ripples(interval=2)`. Move the model to its device first.
 
     `transport` is what all that goes over: "gloo", or "shoal", Shoal's own transport over UDP;
     by default what torch's process group goes over. Over "shoal", `loss_bound` is the share of each

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shoal.watch.remarks import Remark
+    from shoal.watch import Remark
 
 INTERVAL_S: Final = 30.0
-"""Between two looks; Ripples asks the group generator at each, and nobody reads faster."""
+"""The time between two looks; Ripples asks the group generator at each, and nobody reads faster."""
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from shoal.arguments import whole_number
-from shoal.carriers.profiled import in_profile
+from shoal.carriers import in_profile
 from shoal.trace import NullSink, Span, SpanKind, TraceSink, checked_sink
 
 if TYPE_CHECKING:

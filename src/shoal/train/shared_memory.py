@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers.torch_private import unasked
+from shoal.carriers import unasked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ class Stretch:
 
     tensors: tuple[Tensor, ...]
     address: int
-    """Where it begins."""
+    """The address at which it begins."""
     num_bytes: int
 
     @property

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch.optim import SparseAdam
 
-from shoal.carriers.host_copy import HOST
+from shoal.carriers import HOST
 from shoal.errors import UsageError
-from shoal.strategies.acts import Act, Adopt, SumGradients, Summed, Update
+from shoal.strategies import Act, Adopt, SumGradients, Summed, Update
 from shoal.train.executor import AbstractExecutor
 from shoal.train.gradient_buckets import GradientBuckets
 from shoal.train.layerwise_updates import LayerwiseUpdates

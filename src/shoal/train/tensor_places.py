@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers.torch_private import unasked
+from shoal.carriers import unasked
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class _Place:
     owner: Tensor
     memory: Tensor
     address: int
-    """Where its first element is to be."""
+    """The address at which its first element is to be."""
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
     """Size, strides and offset in `memory`, where others lie in it too; None: it fills it alone."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from shoal.carriers.torch_private import active_ddp_model
+from shoal.carriers import active_ddp_model
 from shoal.errors import UsageError
 from shoal.train.model_hooks import ModelHook
 

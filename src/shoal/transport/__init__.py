@@ -7,3 +7,7 @@ with `tables` (the state), then `receiving`, `answers` and `sending` (the protoc
 
 Implements DLCP/MLT (docs/papers.md, 1.4 to 1.8).
 """
+
+from shoal.faces import face
+
+__getattr__, __dir__ = face(__name__)

@@ -74,7 +74,7 @@ def agree_with(state: State, slot: int, rank: int, agreement: int) -> bool:
 
 @compiled
 def note_misfit(state: State, slot: int, rank: int) -> None:
-    """Note that `rank` means something else by an operation, and tell whoever waits for it."""
+    """Note that `rank` means something else by an operation, and tell the caller that waits."""
     state.counters[rank, _MISFITS] += 1
     operation = state.operations[slot]
     if operation.misfit != 0:

@@ -52,7 +52,7 @@ _MISPLACED = int(Counter.MISPLACED)
 _TRUNCATED = int(Counter.TRUNCATED)
 
 LOSSY_PACKETS: Final = 4_096
-"""For so many packets after a loss, questions are asked twice."""
+"""The number of packets after a loss for which questions are asked twice."""
 
 
 @compiled
@@ -167,7 +167,7 @@ def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, s
 
 @compiled
 def _copy_bits(target: int, source: int, bits: int) -> None:
-    """Copy `bits` bits between addresses; those that follow in the last byte become 0."""
+    """Copy `bits` bits between addresses; the other bits of the last byte become 0."""
     size = (bits + 7) // 8
     copy_bytes(target, source, size)
     if bits % 8:

@@ -18,7 +18,7 @@ Count = TypeVar("Count", int, "NDArray[np.int64]")
 
 
 def words_for(bits: Count) -> Count:
-    """Return how many words hold `bits` bits, or so many each."""
+    """Return how many words hold `bits` bits, for one count or for each of many."""
     return -(-bits // 64)
 
 

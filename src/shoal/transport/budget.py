@@ -37,15 +37,16 @@ FIRST_ARRIVALS: Final = 1_000.0
 """Packets per millisecond that are expected before anything is known."""
 
 SHORTEST_AIM_US: Final = 200.0
-"""Queueing delay that is aimed at where packets get lost, at least."""
+"""The least queueing delay that is aimed at where packets get lost, in microseconds."""
 
 OF_TURNS: Final = 0.75
-"""The same as a share of how long packets wait in this host, if several send to it. Whose own link
-is full takes part in sums, where senders turn from one receiver to the next: with a shorter queue
-than they take to come back, ports stand idle by turns."""
+"""The least queueing delay that is aimed at, over how long packets wait in this host, if several
+send to it. A rank whose own link is full takes part in sums, where senders turn from one receiver
+to the next: with a shorter queue than they take to come back, ports stand idle by turns."""
 
 SHORT_AIM: Final = 1 / 8
-"""The same as a share of a round without queues: on a long way a queue of that adds little."""
+"""The least queueing delay that is aimed at, over a round without queues: on a long way a queue of
+that length adds little."""
 
 FORGETTING: Final = 0.98
 """How much of packets' loss, a full port or a high rate is remembered after a round without."""
@@ -60,12 +61,13 @@ OVER, DOUBLING, WAITING = 0, 1, 2
 """What slow start is doing."""
 
 FASTER: Final = 1.4
-"""As many times as many packets must come in a round as in the last, for slow start to go on."""
+"""The factor by which packets must come faster in a round than in the last one for slow start to go
+on."""
 
 ENOUGH: Final = 4.0
-"""As many times what at most comes in the shortest round suffices, a full queue at the sender
-included. More would wait somewhere: if not in front of this rank then at senders, in the way of
-what they owe to ranks that grant less."""
+"""The largest budget, over what comes at most in the shortest round, a full queue at the sender
+included. More packets would wait somewhere: if not in front of this rank then at senders, in the
+way of what they owe to ranks that grant less."""
 
 DECREASE: Final = 0.5
 """Largest share of the budget that one round takes away."""
@@ -88,7 +90,8 @@ loses more and keeps its budget small. Sums of 2 MB among 8 hosts at 100 Mbit/s 
 """
 
 OF_WAY: Final = 1.25
-"""As many times what fills the way is granted there, if that is more: so it can still grow."""
+"""The largest budget where ports are shallow, over what fills the way, if that is more than
+`SHALLOW_BUDGET`: so the budget can still grow."""
 
 
 @compiled

@@ -31,24 +31,24 @@ EPOCH_US: Final = 10_000_000
 """How long a smallest delay is believed in: clocks drift, routes change."""
 
 _NO_DELAY: Final = 1 << 60
-"""Of an epoch in which there was none."""
+"""The smallest delay of an epoch in which no delay was measured."""
 
 LEAST_REORDERING: Final = 3.0
 """Packets that may overtake one before it counts as lost, where all have long come in order."""
 
 MOST_REORDERING: Final = 128.0
-"""The same on paths that differ, and where packets are sprayed until that is seen."""
+"""Packets that may overtake one on paths that differ, or if sprayed until that is seen."""
 
 REORDERING_FORGOTTEN: Final = 0.0002
 """Share of the overtaking expected that is forgotten with every packet that comes in order."""
 
 HEARD_US: Final = 50_000
 HEARD_ROUNDS: Final = 4.0
-"""For how long, and for how many rounds if that is longer, a rank believes another that finds ports
-shallow, and says so with every answer as long as it does. Who has been in a sum with such a one
-would otherwise grant less in the next sums, to others, and be served last there: 16 of 256 hosts in
-one rack, at 1 % loss, for ten seconds, and sums across racks took 490 ms and not 310.
-"""
+"""The time, in microseconds, and the number of round trips, whichever takes longer, for which a
+rank believes another one that finds ports shallow. It says so itself with every answer for as long.
+A rank that has been in a sum with such a one would otherwise grant less to others in the next sums,
+and be served last there: 16 of 256 hosts in one rack, at 1 % loss, for ten seconds, and sums across
+racks took 490 ms and not 310."""
 
 HIGH_SHARE: Final = 0.1
 """The share of packets whose queueing delay counts as high."""
@@ -58,10 +58,11 @@ HIGH_GAPS: Final = 0.3
 that bursts fill follows 0.2 to 0.5."""
 
 MORE_HIGH_GAPS: Final = 0.2
-"""By how much that has to exceed the share of packets: what gets lost by chance follows as many."""
+"""The difference by which the share of gaps must exceed the share of packets: what gets lost by
+chance follows as many packets with a high delay as there are."""
 
 GAPS_REMEMBERED: Final = 24.0
-"""Of so many gaps that share is a running mean."""
+"""The number of gaps over which the share of gaps is a running mean."""
 
 
 @compiled
@@ -183,6 +184,6 @@ def note_way(core: Row, peer: Row) -> None:
 
 @compiled
 def note_forgiven(core: Row, peer: Row, packets: float) -> None:
-    """Note that so many packets might as well have got lost of what came from a peer."""
+    """Note that `packets` that came from a peer might as well have got lost."""
     if peer.known != NEAR:
         core.interval_forgiven += packets

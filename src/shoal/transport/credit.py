@@ -1,4 +1,4 @@
-"""Receiver-granted credit: who of many senders may send how many packets to this rank.
+"""Receiver-granted credit: which of many senders may send how many packets to this rank.
 
 Each sender that owes a message gets an equal share of one budget (`transport.budget`), so a port in
 front of the receiver holds at most the budget however many senders there are: incast cannot overrun
@@ -39,12 +39,12 @@ NO_TURN, WAITS, HAS_ONE, KEEPS_ONE = 0, 1, 2, 3
 """What a sender's turn is: none, to come, under way, and under way for more than a round."""
 
 LARGEST_CREDIT: Final = WINDOW // 2
-"""Packets that one sender may have under way, whatever the budget: replays must be told apart."""
+"""Packets that one sender may have under way with any budget: replays must be told apart."""
 
 
 @compiled
 def note_expected(core: Row, peer: Row, segments: int) -> None:
-    """Note that a peer owes so many segments more, at least one."""
+    """Note that a peer owes `segments` more, at least one."""
     if peer.expecting == 0 and peer.known != NEAR:
         core.receiving_peers += 1
     peer.expecting += segments
@@ -52,7 +52,7 @@ def note_expected(core: Row, peer: Row, segments: int) -> None:
 
 @compiled
 def note_settled(core: Row, peer: Row, segments: int) -> None:
-    """Note that a peer owes so many segments less: they are here, or no longer wanted."""
+    """Note that a peer owes `segments` less: they are here, or no longer wanted."""
     peer.expecting -= segments
     if peer.expecting == 0 and segments > 0 and peer.known != NEAR:
         core.receiving_peers -= 1
@@ -113,7 +113,7 @@ def extend_grant(core: Row, peer: Row) -> bool:
 
 @compiled
 def takes_turns(core: Row, peer: Row) -> bool:
-    """Return whether a sender is granted credit in turns with others, for they are so many."""
+    """Return whether a sender is granted credit in turns, because many others send too."""
     return bool(core.budget < TURN * core.receiving_peers and peer.known != NEAR)
 
 
@@ -144,7 +144,7 @@ def leave_turn(core: Row, peer: Row) -> bool:
 
 @compiled
 def keep_credit(peer: Row) -> bool:
-    """Grant a packet to who owes something and has no credit. Return whether that is new.
+    """Grant a packet to a peer that owes something and has no credit. Return whether that is new.
 
     So a sender that had nothing to send can show that it has again; and one that has waited for its
     turn for so long that it asks goes on, whoever has turns and makes nothing of them.
@@ -157,7 +157,7 @@ def keep_credit(peer: Row) -> bool:
 
 @compiled
 def next_turn(state: State) -> int:
-    """Grant a turn to who has waited longest; return its rank, -1 if nobody may have one."""
+    """Grant a turn to the peer that has waited longest; return its rank, -1 for no turn."""
     core, peers = state.core[0], state.peers
     packets = min(TURN, max(1, int(core.budget)))
     while core.first_waiting >= 0 and (core.turns + 1) * packets <= core.budget:

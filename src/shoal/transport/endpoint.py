@@ -26,7 +26,7 @@ from shoal.transport.wire import segment_bytes_for
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.compiled.entry import Given
+    from shoal.compiled import Given
     from shoal.transport.messages import MessageTables
 
 
@@ -88,7 +88,7 @@ class Endpoint:
         self._running: dict[int, MessageTables] = {}
 
     def connect(self, peer: int, *, tag_in: int, tag_out: int) -> None:
-        """Talk to `peer`, whose packets bear `tag_in` and who wants `tag_out` in ours."""
+        """Talk to `peer`: its packets bear `tag_in`, and it wants `tag_out` in ours."""
         row = self.state.peers[peer]
         row["tag_in"], row["tag_out"], row["known"] = tag_in, tag_out, 1
 

@@ -28,7 +28,7 @@ FLOAT32_AS_FLOAT16: Final = 6
 """float32 in memory, float16 on the wire, rounded to nearest even; infinite if too large."""
 
 ABSENT: Final = 7
-"""Elements of four bytes that are in nobody's memory: a simulator moves headers alone."""
+"""Elements of four bytes that are in no memory: a simulator moves headers alone."""
 
 WIRE_BYTES: Final = (1, 4, 8, 4, 8, 2, 2, 4)
 """Bytes of an element on the wire, by form."""
@@ -51,7 +51,7 @@ FLOAT_TYPES: Final = (*WIRE_TYPES, "float64")
 """Types that can be sent as another one."""
 
 SUMMABLE: Final = (*FLOAT_TYPES, "int32", "int64")
-"""Types of which sums can be made."""
+"""Types that sums can be made of."""
 
 
 def sum_form(element: str, wire: str | None = None) -> int:

@@ -25,16 +25,16 @@ from shoal.transport.tables import ADD, WRITE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.collectives.message_graph import MessageGraph
+    from shoal.collectives import MessageGraph
     from shoal.compiled import Zeros
 
 PIECE_BYTES: Final = 512 << 10
-"""About how much of a large shard is one message: large enough for what is done for each message to
-count little; a message has at most 1,024 segments."""
+"""The approximate bytes of a large shard that make one message: large enough for what is done for
+each message to count little; a message has at most 1,024 segments."""
 
 PIECES_OF_A_SHARD: Final = 8
-"""So many messages make a smaller shard, if that makes whole batches (half ones in a ring): what
-has come of it is passed on, or asked for again, while the rest is under way."""
+"""The number of messages that make a smaller shard, if that makes whole batches (half ones in a
+ring): what has come of it is passed on, or asked for again, while the rest is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class GraphOptions:
 
     scale: float = 1.0
     loss_bound: float = 0.0
-    """For every hop on which something may get lost."""
+    """The loss bound of every hop on which something may get lost."""
     policy: int = ZERO
     layer_class: int = 0
     keeps_missing: bool = False
@@ -53,7 +53,7 @@ class GraphOptions:
 def piece_length(
     count: int, form: int, segment_bytes: int, batch: int, *, shards: int = 1, ring: bool = False
 ) -> int:
-    """Return how many elements a message has: whole packets, in one that is not the last.
+    """Return how many elements a message has: whole packets, except in the last message.
 
     `count` elements are cut into `shards` parts; `batch` packets go to the network together. In a
     ring a lost packet should be there again while other messages of its shard pass: so small shards

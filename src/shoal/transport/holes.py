@@ -56,7 +56,7 @@ def _scale(form: int, address: int, size: int, factor: float) -> None:
 def divide_by_counts(
     form: int, address: int, size: int, counts_at: int, contributions: int, per_segment: int
 ) -> None:
-    """Scale each segment of a sum by `contributions` over the count of those that came.
+    """Scale each segment of a sum by `contributions` over the count that arrived.
 
     The sum is `size` bytes of memory at `address`, a segment `per_segment` bytes of it. Sums of
     integers stay as they are: there is no fraction of them to give.

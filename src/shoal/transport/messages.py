@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LARGEST_MESSAGE_SEGMENTS: Final = 64 * BITMAP_WORDS
 MOST_MESSAGES: Final = 1 << 16
-"""Of an operation between two ranks: packets bear a message's number in 16 bits."""
+"""The most messages of an operation between two ranks: packets number messages in 16 bits."""
 
 
 def check_number(messages: int) -> None:
@@ -64,7 +64,7 @@ SENDING: Final = np.dtype(
         ("loss_bound", "<f8"),
     ]
 )
-"""`Sending` as a row, for who has many."""
+"""`Sending` as a row, for callers with many messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ RECEIVING: Final = np.dtype(
         ("shard", "<i4"),
     ]
 )
-"""`Receiving` as a row."""
+"""`Receiving` as a row of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,8 @@ class MessageTables:
         self.incoming = zeros(len(receiving), INCOMING)
         self.gates = zeros(len(gates), GATE)
         self.times = zeros(len(sending) + len(receiving), I8)
-        """When something is due about each row, apart from them: the timer looks at all."""
+        """The time at which something is due about each row, kept apart from the rows because the
+        timer looks at all."""
         self.keeps_missing = keeps_missing
         outgoing, incoming = _by_peer(sending, SENDING), _by_peer(receiving, RECEIVING)
         self._fill_outgoing(outgoing)

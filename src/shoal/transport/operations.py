@@ -26,10 +26,10 @@ from shoal.transport.tables import (
 )
 
 ANYONE = -2
-"""In the list of finished operations: several ranks sent to it."""
+"""The peer that the list of finished operations has for one to which several ranks sent."""
 
 FIRST_READY_WAIT_US = 4_000
-"""How long a READY that nobody reacts to waits for its first repetition."""
+"""The microseconds until the first repetition of a READY without an answer."""
 
 
 @compiled
@@ -145,7 +145,7 @@ def _expect_messages(state: State, slot: int) -> None:
 
 @compiled
 def _say_ready(state: State, slot: int, now: int) -> None:
-    """Tell everyone who has something to send that it may, and how much."""
+    """Tell every peer that has something to send that it may, and how much."""
     operation = state.operations[slot]
     incoming = rows_at(operation.incoming, operation.incoming_count, INCOMING)
     previous = -1
@@ -160,7 +160,7 @@ def _say_ready(state: State, slot: int, now: int) -> None:
 
 @compiled
 def _line_up_messages(state: State, slot: int) -> None:
-    """Give the operation's outgoing messages their first state; start those that may go."""
+    """Give the operation's outgoing messages their first state; start the ones that may go."""
     operation = state.operations[slot]
     outgoing = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)
     previous, ready = -1, uint8(0)
@@ -238,7 +238,7 @@ def start_sending(state: State, slot: int, index: int) -> None:
 
 @compiled
 def begin_after_this_rank(state: State) -> None:
-    """Let the first rank after this one that is sent anything be next: not all send to the same."""
+    """Begin with the first receiver after this rank: not all ranks send to the same one."""
     state.core[0].peer_cursor = (state.core[0].rank + 1) % state.peers.size
 
 
@@ -326,7 +326,7 @@ def message_done(state: State, slot: int) -> None:
 
 @compiled
 def finish_operation(state: State, slot: int) -> None:
-    """Remember the operation as finished, free its slot and tell whoever waits for it."""
+    """Remember the operation as finished, free its slot and tell the caller that waits for it."""
     core = state.core[0]
     operation = state.operations[slot]
     operation.active = 0

@@ -33,7 +33,7 @@ Half as long made clean sums among four and eight emulated hosts about 1 % slowe
 """
 
 FAST_US: Final = 1_000.0
-"""The same on a link so fast that more than FAST_BYTES wait then.
+"""How long the last packet waits on a link so fast that more than FAST_BYTES wait then.
 
 There what waits is a large part of a sum: at 1 Gbit/s in virtual time, 8 hosts took 1.10 times the
 ideal for 4 MB with 1 ms and 1.33 times with 4 ms.
@@ -42,16 +42,16 @@ ideal for 4 MB with 1 ms and 1.33 times with 4 ms.
 PACKET_BYTES: Final = 2304
 """What the kernel charges for a packet of 1,500 bytes that came alone."""
 LEAST_BYTES: Final = 8 * PACKET_BYTES
-"""That may wait at least, and as long as nothing is known of the link. With four times as many at
-first, sums of 64 kB among 8 hosts at 50 Mbit/s never had to wait, and nobody ever learned how fast
-the link is: all senders filled their queues for whoever was ready first, and the sums took 1.5
-times the ideal, not 1.1 (in virtual time).
-"""
+"""The least limit of what may wait, in bytes, also used as long as nothing is known of the link.
+With four times as many bytes at first, sums of 64 kB among 8 hosts at 50 Mbit/s never had to wait,
+and no rank ever learned how fast the link is: all senders filled their queues for the rank that was
+ready first, and the sums took 1.5 times the ideal, not 1.1 (in virtual time)."""
 MOST_BYTES: Final = 2 << 20
 FAST_BYTES: Final = 32 * PACKET_BYTES
 
 AT_ONCE_US: Final = 250.0
-"""For how long a link carries what is handed over together to one receiver, but for one packet.
+"""The longest time, in microseconds, for which a link carries what is handed over together to one
+receiver; a single packet may take longer.
 
 Where everyone sends to everyone, receivers have their turns at each sender, and what two senders
 hand over at once for the same one meets at its port. In virtual time, with single packets instead

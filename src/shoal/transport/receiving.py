@@ -124,7 +124,7 @@ def on_datagrams(
 def _on_next(
     state: State, address: int, length: int, left: int, arrived: int, tos: int, now: int
 ) -> int:
-    """Take in the datagram of `length` bytes at `address`, and those that continue it.
+    """Take in the datagram of `length` bytes at `address`, and the datagrams that continue it.
 
     `left` bytes are there in all. Returns how many datagrams were taken in.
     """
@@ -182,7 +182,7 @@ def _on_data(
 
 @compiled
 def _grant_more(state: State, rank: int, goes_on: bool) -> None:
-    """Grant what has become free by what has come from `rank`, and tell whom it is granted to.
+    """Grant what has become free by what has come from `rank`, and tell the peers that get it.
 
     `goes_on` says whether its message does, so that it is sure to have more to send.
     """
@@ -297,7 +297,7 @@ def _time_behind(peer: Row, clock: int, arrived: int) -> int:
 def _deliver(
     state: State, slot: int, index: int, header: Row, payload: int, count: int, now: int
 ) -> None:
-    """Put segments in their places, but for those that are there, and see if that is enough."""
+    """Put segments in their places, except ones that are there, and see if that is enough."""
     core = state.core[0]
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]

@@ -40,7 +40,7 @@ def has_seen(seen: NDArray[np.uint64], number: int) -> bool:
 
 @compiled
 def accept_run(seen: NDArray[np.uint64], end: int, number: int, count: int) -> None:
-    """Note `count` numbers from `number` on, none of which is below `end`; all of them are new."""
+    """Note `count` numbers from `number` on, all at least `end` and all new."""
     advance(seen, end, number)
     for each in range(number, number + count):
         seen[(each % WINDOW) >> 6] |= uint64(1) << uint64(each & 63)

@@ -13,7 +13,8 @@ LONGEST_GRACE_US: Final = 20_000
 """How long a receiver holds back an answer on a network that reorders."""
 
 LARGEST_WAIT_US: Final = 200_000
-"""However long nothing is heard, the next question is asked after this."""
+"""The microseconds after which the next question is asked at the latest, however long nothing is
+heard."""
 
 _SMALLEST_WAIT_US = 2_000
 _UNKNOWN_WAIT_US = 5_000

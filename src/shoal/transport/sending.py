@@ -88,7 +88,8 @@ LARGEST_BATCH: Final = 64
 """Packets; as many as the kernel cuts out of one buffer."""
 
 PIECES: Final = 2
-"""Of a data packet: its header, and its payload where it lies in the user's memory."""
+"""The number of pieces of a data packet: its header, and its payload where it lies in the user's
+memory."""
 
 CONTROL_TOS: Final = 7 << 5 | 1
 """Answers go in the highest class and are not to be dropped."""

@@ -152,7 +152,7 @@ OPERATION: Final = np.dtype(
 )
 
 NEAR: Final = 2
-"""Of a peer that is known and on this host, where others are not."""
+"""The value of `known` for a peer that is known and on this host, where others are not."""
 
 PEER: Final = np.dtype(
     [
@@ -298,7 +298,8 @@ CORE: Final = np.dtype(
 )
 
 BITMAP_WORDS: Final = 16
-"""So a message has at most 1,024 segments, and its bitmap fits any control packet."""
+"""The words of a message's bitmap: a message has at most 1,024 segments, so that its bitmap fits
+any control packet."""
 
 CONTROL: Final = np.dtype(
     [
@@ -325,13 +326,13 @@ EARLY_SLOTS: Final = 1 << 12
 
 @unique
 class Counter(IntEnum):
-    """What is counted for every peer; the last row of the table is for datagrams of nobody's."""
+    """What is counted for every peer; the table's last row is for datagrams of no peer."""
 
     SENT = 0
     """Data packets handed to the operating system."""
     SENT_BYTES = 1
     REFUSED = 2
-    """Of them, those that it did not take."""
+    """Data packets that the operating system did not take, of those sent."""
     SENT_AGAIN = 3
     CONTROL_SENT = 4
     RECEIVED = 5
@@ -346,9 +347,9 @@ class Counter(IntEnum):
     LATE = 10
     """Segment of a message that was done."""
     STALE = 11
-    """Of an operation that is finished."""
+    """Segment of an operation that is finished."""
     UNEXPECTED = 12
-    """Of an operation that has not been posted here."""
+    """Segment of an operation that has not been posted here."""
     TRUNCATED = 13
     """Shorter than it says, or than a header."""
     OTHER_VERSION = 14
@@ -365,7 +366,7 @@ class Counter(IntEnum):
     IMPORTANT_SENT = 22
     IMPORTANT_RECEIVED = 23
     EARLY = 24
-    """For a place whose contents still have to be kept: the STOP for them is not here yet."""
+    """Segment for a place whose contents still have to be kept, as their STOP is not here yet."""
     MISFITS = 25
     """READYs, and answers to ours, that speak of another operation than this rank's."""
 
@@ -378,7 +379,7 @@ SENT_BY_TAG: Final = len(Counter)
 that say their class: 7 for class 0, the most urgent, and so on."""
 
 RECEIVED_BY_TAG: Final = SENT_BY_TAG + CLASSES
-"""The same of data packets that arrived, as the network left the bits."""
+"""The column from which data packets that arrived are counted so, as the network left the bits."""
 
 COUNTERS: Final = RECEIVED_BY_TAG + CLASSES
 

@@ -34,15 +34,15 @@ _UNKNOWN: Final = -1.0
 
 LARGE, SMALL, NONE = "large", "small", "none"
 IMPORTANCE: Final = (LARGE, SMALL, NONE)
-"""Which packets are tagged important: those of large values, those of small ones, or none at all,
-so that what is lost does not depend on values."""
+"""The kinds of packets that may be tagged important: those of large values, those of small ones, or
+none at all, so that what is lost does not depend on values."""
 
 UNIMPORTANT_SHARE: Final = 0.5
-"""Of the blocks, how many are left to the network to drop: far more than any bound forgives, so
-that it always finds one."""
+"""The share of the blocks that are left to the network to drop: far more than any bound forgives,
+so that it always finds one."""
 
 KEPT_THRESHOLDS: Final = 4096
-"""Of the latest so many tensors the threshold is remembered."""
+"""The number of tensors, the latest ones, whose thresholds are remembered."""
 
 
 def layer_class(layer: int, layers: int) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PROBES = int(Counter.PROBES)
 
 _MOST_PROBES: Final = 64
-"""That are counted: waits have long stopped growing."""
+"""The most credit probes that are counted: waits have long stopped growing."""
 
 
 @compiled
@@ -117,7 +117,7 @@ def _earliest(times: NDArray[np.int64]) -> int:
 
 @compiled
 def _ready_timer(state: State, slot: int, now: int) -> int:
-    """Repeat READY to those who owe something and of whom nothing has been heard."""
+    """Repeat READY to the peers that owe something and from which nothing has been heard."""
     operation = state.operations[slot]
     if operation.ready_at > now:
         return operation.ready_at

@@ -82,7 +82,7 @@ ALIGNMENT: Final = 16
 """Segments are a multiple of this, so that they hold whole elements of every type."""
 
 IP_UDP_BYTES: Final = 28
-"""Of IPv4; IPv6 takes 20 more."""
+"""Bytes of the headers of IPv4 and UDP; IPv6 takes 20 more."""
 
 LARGEST_DATAGRAM: Final = 65507
 """Bytes that UDP over IPv4 carries at once, be it one datagram or several that the kernel is to

@@ -22,8 +22,7 @@ from shoal.extras import install
 from shoal.launch import rank_on_host
 
 if TYPE_CHECKING:
-    from shoal.wire.engine import UdpEngine
-    from shoal.wire.stats import OperationStats, PeerStats, TransportStats
+    from shoal.wire import OperationStats, PeerStats, TransportStats, UdpEngine
 
 LOOPBACK: Final = "127.0.0.1"
 LARGEST_PORT: Final = 65535
@@ -304,7 +303,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it serves."""
+        """The port at which it serves."""
         return int(self._server.server_port)
 
     def close(self) -> None:

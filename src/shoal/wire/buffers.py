@@ -10,7 +10,7 @@ _FORCE: Final = {socket.SO_RCVBUF: 33, socket.SO_SNDBUF: 32}
 """The options that also go beyond the system's limit, for who may (SO_RCVBUFFORCE and so on)."""
 
 
-def enlarge(made: socket.socket, option: int, num_bytes: int) -> None:
+def enlarge_buffer(made: socket.socket, option: int, num_bytes: int) -> None:
     """Ask for a buffer (`SO_RCVBUF`, `SO_SNDBUF`) of so many bytes, by force where allowed."""
     made.setsockopt(socket.SOL_SOCKET, option, num_bytes)
     with contextlib.suppress(OSError):

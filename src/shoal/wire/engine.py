@@ -1,4 +1,4 @@
-"""A rank's transport at work: its lanes, and the connections that tell who is alive.
+"""A rank's transport at work: its lanes, and the connections that tell which ranks are alive.
 
 Owns how a rank meets the others, hands its transfers to the lanes and leaves: each lane moves its
 datagrams by itself. One is enough for most links; more of them keep more cores busy where the
@@ -20,10 +20,7 @@ import numpy as np
 from shoal.compiled import announce, compiling_once, is_cold
 from shoal.errors import MismatchError, ShoalError, UsageError
 from shoal.launch import rank_on_host
-from shoal.transport.forms import RAW
-from shoal.transport.messages import MessageTables
-from shoal.transport.operations import cancel_operation
-from shoal.transport.tags import tag_messages
+from shoal.transport import RAW, MessageTables, cancel_operation, tag_messages
 from shoal.wire.lane import Lane, LaneCard
 from shoal.wire.links import LinkListener, PeerLinks
 from shoal.wire.operation_log import OperationLog
@@ -31,13 +28,12 @@ from shoal.wire.paths import check_reachable, parse_interfaces
 from shoal.wire.stats import TransportStats, joined_loops, operation_stats, read_traffic
 
 if TYPE_CHECKING:
-    from shoal.transport.endpoint import Endpoint, TransportConfig
-    from shoal.transport.tables import Counter
+    from shoal.transport import Counter, Endpoint, TransportConfig
     from shoal.wire.transfer import Transfer
 
 LINGER_S: Final = 2.0
-"""How long nobody may have asked a rank that leaves before the others: long enough for several of
-their questions, of which some, or the answers, may get lost."""
+"""How long a rank that leaves before the others goes on answering after the last question: long
+enough for several of their questions, of which some, or the answers, may get lost."""
 LONGEST_SILENCE_S: Final = 60.0
 """How long a rank may be silent, whatever the deadline: torch's is half an hour."""
 _LISTEN_S: Final = 0.1
@@ -47,9 +43,9 @@ class Card(msgspec.Struct, frozen=True):
     """What a rank must know of another before it can send to it."""
 
     lanes: list[LaneCard]
-    """Those it has opened. Ranks use as many as the one with fewest has."""
+    """The lanes that the rank has opened. Ranks use as many as the one with fewest has."""
     links: tuple[str, int]
-    """Where its connections are accepted."""
+    """The address and port at which the rank's connections are accepted."""
     segment_bytes: int
 
 
@@ -86,11 +82,12 @@ class UdpEngine:
         self._began = time.monotonic()
         self._closers: list[Callable[[], None]] = []
         self.hosts: tuple[str, ...] = ()
-        """Once this has been started, by rank: an address that only ranks of one host share."""
+        """An address of each rank that only ranks of the same host share; empty until this has been
+        started."""
         self.is_closed = False
         """Whether `close` has been called."""
         self.lanes: list[Lane] = []
-        """Those in use, once this has been started; before, those opened."""
+        """The lanes in use, once this has been started; before, those opened."""
         try:
             for _ in range(lane_count):
                 lane = Lane(
@@ -220,7 +217,7 @@ class UdpEngine:
         self.is_closed = True
 
     def _linger(self, links: PeerLinks) -> None:
-        """Say goodbye, and go on answering until all leave or nobody has asked for a while.
+        """Say goodbye, and go on answering until all leave or no rank has asked for a while.
 
         Only questions about what is done here count, and not for longer than half a deadline:
         whoever waits for what this rank never sends must hear of its end before giving up.

@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from shoal.transport.messages import MessageTables
+    from shoal.transport import MessageTables
 
 KEPT_TENSORS: Final = 4096
-"""Of so many tensors, the latest, it is remembered what they have lost: who makes new ones for
-every sum would else fill the memory."""
+"""The number of tensors whose losses are remembered, the latest ones: a user that makes new tensors
+for every sum would otherwise fill the memory."""
 
 
 class ErrorFeedback:

@@ -16,28 +16,38 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from shoal.arguments import whole_number
-from shoal.collectives import graphs
-from shoal.collectives.choice import choose_sum, goes_by_host, members_per_host
-from shoal.collectives.graphs import AUTO
-from shoal.collectives.message_graph import divided, exact_from
+from shoal.collectives import (
+    AUTO,
+    choose_sum,
+    divided,
+    exact_from,
+    goes_by_host,
+    graphs,
+    members_per_host,
+)
 from shoal.errors import UsageError
-from shoal.transport.forms import MEMORY_BYTES, RAW, WIRE_BYTES
-from shoal.transport.graph_tables import (
+from shoal.transport import (
+    DIVIDE_BY_COUNT,
+    ERROR_FEEDBACK,
+    LARGE,
+    MEMORY_BYTES,
     PIECE_BYTES,
     PIECES_OF_A_SHARD,
+    RAW,
+    WIRE_BYTES,
+    ZERO,
     GraphOptions,
+    ImportanceTagger,
     piece_length,
     tables_of,
 )
-from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK, ZERO
-from shoal.transport.tags import LARGE, ImportanceTagger
 from shoal.wire.error_feedback import ErrorFeedback
 from shoal.wire.operation_log import SumAccount
 from shoal.wire.transfer import Part, Transfer
 
 if TYPE_CHECKING:
-    from shoal.collectives.message_graph import MessageGraph
-    from shoal.transport.messages import MessageTables
+    from shoal.collectives import MessageGraph
+    from shoal.transport import MessageTables
     from shoal.wire.transfer import Carrier
 
 KEPT_SHAPES: Final = 1024
@@ -53,7 +63,7 @@ KEPT_GROUPS: Final = 64
 
 
 def stream_of(*meaning: Hashable) -> int:
-    """Return the stream of the conversation that `meaning` describes to all who take part in it.
+    """Return the stream of the conversation that `meaning` describes to all its members.
 
     A hash of 32 bits, so that nobody has to be asked. Two conversations with the same one would be
     mixed up only if they also reached the same number between the same ranks at the same time.
@@ -63,7 +73,7 @@ def stream_of(*meaning: Hashable) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A contiguous piece of somebody's memory: `count` elements of `form` from `address` on."""
+    """A contiguous piece of a caller's memory: `count` elements of `form` from `address` on."""
 
     address: int
     count: int
@@ -91,14 +101,14 @@ class SumOptions:
     """Members that share a host, numbered one after another, for "hierarchical"; 0: as many as do
     by their addresses."""
     importance: str = LARGE
-    """Which of a named tensor's packets count as important; see `transport.tags`."""
+    """The kind of a named tensor's packets that count as important; see `transport.tags`."""
     renews: bool = False
     """Whether this is no sum at all, but a newer version of what the receiver of a message has:
     what gets lost keeps its old value there, and may be bytes."""
     exact_from: int | None = None
     """Nothing gets lost of the elements from this one on. None: something may of all."""
     wire: str | None = None
-    """What floats are to be sent as, for those who make the `Memory`: its form is what counts."""
+    """What floats are to be sent as, for callers that make the `Memory`: its form counts."""
 
     @property
     def counts_arrivals(self) -> bool:
@@ -158,7 +168,7 @@ class TransportGroup:
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
     """What contributions have lost; groups that average the same tensors share one."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Guards what is kept and numbered: the loop's thread starts operations too."""
+    """A lock that guards what is kept and numbered: the loop's thread starts operations too."""
 
     def __post_init__(self) -> None:
         rank = self.engine.endpoint.rank
@@ -398,7 +408,7 @@ class TransportGroup:
         )
 
     def _piece_length(self, memory: Memory, shards: int = 1, *, ring: bool = False) -> int:
-        """Return how many elements a message has: whole packets, in one that is not the last.
+        """Return how many elements a message has: whole packets, except in the last message.
 
         `shards` is into how many parts `memory` is cut.
         """

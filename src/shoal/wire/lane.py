@@ -26,8 +26,7 @@ from shoal.errors import (
     UsageError,
     WorkerLost,
 )
-from shoal.transport.endpoint import Endpoint, TransportConfig
-from shoal.transport.tables import Counter
+from shoal.transport import Counter, Endpoint, TransportConfig
 from shoal.wire.paths import Interface, plan_paths
 from shoal.wire.pump import EVENTS, FAILED, Sockets, new_sockets, pump
 from shoal.wire.recent_traffic import RecentTraffic
@@ -46,7 +45,7 @@ class LaneCard(msgspec.Struct, frozen=True):
     """What a rank must know of a lane of another before it can send to it."""
 
     addresses: list[tuple[str, int]]
-    """Where its datagrams go: one for each of its interfaces."""
+    """The address and port of each of its interfaces, to which its datagrams go."""
     tags: list[int]
     """The tag that each rank has to put into its packets to this one."""
 
@@ -186,7 +185,7 @@ class Lane:
         return self.endpoint.counts()[Counter.STOPS]
 
     def transfers(self) -> list[Transfer]:
-        """Return the transfers of which a part has not ended here. Callable from any thread."""
+        """Return the transfers with a part that has not ended here. Callable from any thread."""
         return [task.transfer for task in self._all()]
 
     def loop_stats(self) -> LoopStats:
@@ -286,7 +285,7 @@ class Lane:
             self._end(task, None)
 
     def _end(self, task: _Task, error: ShoalError | None) -> None:
-        """Note that a part has ended, and if it was the last let whoever waits go on."""
+        """Note that a part has ended, and if it was the last let the waiting caller go on."""
         transfer = task.transfer
         if not transfer.end_part(error):
             return

@@ -34,11 +34,12 @@ _BEATS: Final = 5
 """Heartbeats within the silence after which a rank is lost."""
 _RETRY_S: Final = 0.05
 _MOST_CALLERS: Final = 64
-"""Of those that have not said who they are yet, besides one for every rank; older ones must go."""
+"""The most connections that have not said who they are yet, besides one for every rank; older ones
+must go."""
 
 
 class LinkListener:
-    """Where other ranks connect to; open from before the card is published."""
+    """The socket that other ranks connect to; open from before the card is published."""
 
     def __init__(self, family: int, bind: str, ports: range | None) -> None:
         """Listen on `bind`, at a port of `ports` or a free one. Raises `ResourceError`."""
@@ -59,11 +60,11 @@ class LinkListener:
         raise ResourceError(message)
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read from when somebody calls."""
+        """Return the descriptor that can be read from when a rank calls."""
         return self._socket.fileno()
 
     def accept(self) -> socket.socket | None:
-        """Return the next connection, which does not block; None if nobody calls."""
+        """Return the next connection, which does not block; None if no rank calls."""
         self._socket.setblocking(False)
         with contextlib.suppress(OSError):  # a caller that has gone again is none
             link = self._socket.accept()[0]
@@ -142,7 +143,7 @@ class PeerLinks:
                 link.send(_GOODBYE)
 
     def wait_for_all(self, seconds: float) -> bool:
-        """Return whether everyone has said goodbye, or is gone, within so many seconds."""
+        """Return whether everyone has said goodbye, or is gone, within `seconds`."""
         return self._all_leave.wait(seconds)
 
     def close(self) -> None:
@@ -236,7 +237,7 @@ def _answer(
     deadline: float,
     links: dict[int, socket.socket],
 ) -> list[int]:
-    """Put every rank that has one of `tags` into `links` as it calls; return who never did.
+    """Put every rank that has one of `tags` into `links` as it calls; return the absent ranks.
 
     Strangers are hung up on. All callers are listened to at once: one that says nothing keeps
     nobody waiting.
@@ -280,7 +281,7 @@ def _answer(
 
 
 def _hear(link: socket.socket, said: bytes) -> bytes | None:
-    """Return what a caller, who can be read from, has said so far; None if it has hung up."""
+    """Return what a caller with something to read has said so far; None if it has hung up."""
     try:
         more = link.recv(_HELLO.size - len(said))
     except BlockingIOError:
@@ -291,7 +292,7 @@ def _hear(link: socket.socket, said: bytes) -> bytes | None:
 
 
 def _rank_of(said: bytes | None, tags: Sequence[int]) -> int:
-    """Return the rank of a caller who knows its tag, or -1."""
+    """Return the rank of a caller that knows its tag, or -1."""
     if said is None:
         return -1
     magic, rank, tag = _HELLO.unpack(said)

@@ -1,4 +1,4 @@
-"""A barrier after which the first member can name everyone who did not come.
+"""A barrier after which the first member can name every member that did not come.
 
 An ordinary barrier is an all-gather: whoever waits knows only whom it waits for itself. Here every
 member tells the first one that it has come and waits for its word; so the first member knows who is
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.errors import DeadlineExceeded, ShoalError
-from shoal.transport.forms import RAW
+from shoal.transport import RAW
 from shoal.wire.group import Memory, TransportGroup, stream_of
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _GO, _STOP = 1, 2
 
 LEAST_S = 0.001
-"""The first member's timeout if it is given none: nobody comes in time."""
+"""The first member's timeout if it is given none: no other member comes in time then."""
 
 TELLING_S = 1.0
-"""How long beyond the timeout those who came wait for the first member's word."""
+"""How long beyond the timeout the members that came wait for the first member's word."""
 
 
 class BarrierIncomplete(DeadlineExceeded, RuntimeError):
@@ -91,7 +91,7 @@ class MonitoredBarrier:
             raise BarrierIncomplete(message)
 
     def _count(self, timeout_s: float, *, wait_all_ranks: bool) -> None:
-        """Wait for everyone's message, then tell those who came how it went."""
+        """Wait for everyone's message, then tell the members that came how it went."""
         self._group.deadline_s = max(timeout_s, LEAST_S)
         others = range(1, self._group.size)
         arrivals: list[Transfer] = []
@@ -113,7 +113,7 @@ class MonitoredBarrier:
             raise self._error(absent, timeout_s, names_all=wait_all_ranks)
 
     def _tell(self, absent: Collection[int], word: int) -> None:
-        """Send everyone the word, and wait until those who came have it.
+        """Send everyone the word, and wait until the members that came have it.
 
         The absent are sent it too: what they receive, should they still come, is this barrier's.
         """

@@ -36,7 +36,7 @@ def new_engine(rank: int, world_size: int, settings: Settings, *, deadline_s: fl
 
 
 def lane_count_of(settings: Settings, workers: int) -> int:
-    """Return how many lanes a rank has that shares its host with so many `workers`, itself one."""
+    """Return how many lanes a rank has on a host with `workers` workers, itself included."""
     return settings.lane_count or usual_lane_count(
         [link_bits_per_s(each.bind) for each in settings.interfaces],
         cores=len(os.sched_getaffinity(0)),

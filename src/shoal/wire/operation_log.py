@@ -1,4 +1,4 @@
-"""What an engine's finished operations tell: how long they took, for whom, what their sums lost.
+"""What an engine's finished operations tell: how long they took, by peer, and what sums lost.
 
 Written by the loop's thread once per operation, read by any. The effective loss of a sum is counted
 where it is made: what was due of the others' contributions, and what of it was not put in place.
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shoal.collectives.message_graph import NO_GATE
-from shoal.transport.tables import CLASSES, NEVER
+from shoal.collectives import NO_GATE
+from shoal.transport import CLASSES, NEVER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.collectives.message_graph import MessageGraph
-    from shoal.transport.messages import MessageTables
+    from shoal.collectives import MessageGraph
+    from shoal.transport import MessageTables
 
 MOST_PEAKS: Final = 32
 """Longest waits that are remembered of a kind of operation; old ones are merged."""
@@ -37,11 +37,12 @@ class SumAccount:
 
     layer_class: int
     rows: Numbers
-    """Where they stand in the table of incoming messages."""
+    """The rows of the messages in the table of incoming messages."""
     carried: Numbers
     """How many contributions each carries."""
     due: Numbers
-    """How many it brings to a sum that is complete with it: those that go on do not count twice."""
+    """How many contributions each brings to a sum that is complete with it: contributions that go
+    on do not count twice."""
     renews: bool = False
     """Whether it is no sum, but a newer version of what is there."""
 
@@ -70,7 +71,7 @@ class OperationTally:
 
     ended: int = 0
     failed: int = 0
-    """Of them, those that ended with an error."""
+    """The number of those operations that ended with an error."""
     wait_s: float = 0.0
     peaks: Peaks = ()
 

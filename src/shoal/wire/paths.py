@@ -16,7 +16,7 @@ from shoal.errors import UsageError
 LARGEST_PLAN: Final = 64
 """Paths beyond which shares need not be quite equal: tables have a row for each."""
 _LARGEST_NUMBER: Final = 8
-"""Addresses of a rank."""
+"""The most addresses of a rank."""
 
 
 class Interface(NamedTuple):
@@ -31,9 +31,10 @@ class PathPlan(NamedTuple):
     """What each path of a rank uses."""
 
     senders: list[int]
-    """By path: address + addresses * source port. That is the order of `RankSockets.send_fds`."""
+    """The sender of each path: address + addresses * source port, the order of
+    `RankSockets.send_fds`."""
     peers: list[list[int]]
-    """By peer, by path: which of its addresses."""
+    """The peer's address that each path uses: [peer][path], an index."""
 
 
 def parse_interfaces(bind: str, advertise: str | None = None) -> tuple[Interface, ...]:
@@ -73,7 +74,7 @@ def is_wildcard(address: str) -> bool:
 
 
 def check_reachable(interfaces: Sequence[Interface]) -> None:
-    """Raise `UsageError` if others would be told an address that nobody can send to."""
+    """Raise `UsageError` if others would be told an address that they cannot send to."""
     for interface in interfaces:
         if is_wildcard(interface.advertise):
             message = (

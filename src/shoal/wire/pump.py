@@ -46,12 +46,21 @@ from shoal.compiled.libc import (
     recvmsg,
     sendmsg,
 )
-from shoal.transport.budget import adapt_budget
-from shoal.transport.receiving import on_datagrams
-from shoal.transport.sending import LARGEST_BATCH, PIECE, PIECES, TRANSMIT, keep_batch, next_batch
-from shoal.transport.tables import Counter, Row, State
-from shoal.transport.timers import on_timer
-from shoal.transport.wire import LARGEST_DATAGRAM
+from shoal.transport import (
+    LARGEST_BATCH,
+    LARGEST_DATAGRAM,
+    PIECE,
+    PIECES,
+    TRANSMIT,
+    Counter,
+    Row,
+    State,
+    adapt_budget,
+    keep_batch,
+    next_batch,
+    on_datagrams,
+    on_timer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +147,7 @@ class Sockets(NamedTuple):
     """Python's call, those to receive on, and the one that a batch waits for."""
     transmit: NDArray[np.void]
     sent_bytes: NDArray[np.int64]
-    """By path."""
+    """The bytes that each path has sent."""
     waiting: NDArray[np.int32]
     """[path, class * 2 + importance]: bytes that the kernel had of a socket when last seen."""
     outcount: NDArray[np.int32]
@@ -356,7 +365,7 @@ def _see_socket(core: Row, sockets: Sockets, path: int, number: int) -> None:
 
 @compiled
 def _see_what_waits(core: Row, sockets: Sockets) -> None:
-    """Do the same for all sockets of which it held something."""
+    """Bring up to date what the kernel holds, for all sockets of which it held something."""
     if core.waiting == 0:
         return
     for path in range(sockets.waiting.shape[0]):

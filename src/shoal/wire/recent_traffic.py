@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from shoal.transport.tables import Counter
+from shoal.transport import Counter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

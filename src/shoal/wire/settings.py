@@ -26,22 +26,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.arguments import whole_number
-from shoal.collectives.graphs import ALGORITHMS, AUTO
+from shoal.collectives import ALGORITHMS, AUTO
 from shoal.errors import UsageError
 from shoal.quantities import parse_rate
-from shoal.transport.endpoint import TransportConfig
-from shoal.transport.forms import WIRE_TYPES
-from shoal.transport.holes import POLICIES
-from shoal.transport.wire import segment_bytes_for
+from shoal.transport import POLICIES, WIRE_TYPES, TransportConfig, segment_bytes_for
 from shoal.wire.group import EXACT, SumOptions
 from shoal.wire.paths import Interface, is_wildcard, parse_interfaces
 
 _PORTS = 65535
-"""How many an address has."""
+"""The number of ports that an address has."""
 
 _MOST_PACKETS = 2**31 - 1
 _LEAST_RATE = 1000
-"""Bits per second."""
+"""The least rate in bits per second."""
 
 _PACED = ("fixed", "timely")
 """Rate controls that have a rate of their own."""
@@ -57,10 +54,11 @@ class Settings:
     bind: str = "127.0.0.1"
     """One address, or several separated by commas."""
     advertise: str | None = None
-    """As many, in the same order; None if they are the same."""
+    """The addresses that others send to, as many as in `bind`, in the same order; None if they are
+    the same."""
     ports: range | None = None
     lane_count: int | None = None
-    """None: as `opening.usual_lane_count` says."""
+    """The number of lanes; None: as `opening.usual_lane_count` says."""
     transport: TransportConfig = field(default_factory=TransportConfig)
     sums: SumOptions = EXACT
     """How sums over all ranks are made, unless a call says otherwise."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.errors import ResourceError
-from shoal.wire.buffers import enlarge
+from shoal.wire.buffers import enlarge_buffer
 from shoal.wire.pump import SOCKET_ADDRESS_BYTES
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class RankSockets:
     send_fds: np.ndarray
     """[interface + interfaces * source port, class * 2 + importance]"""
     addresses: list[tuple[str, int]]
-    """Where others reach the receivers."""
+    """The address and port at which others reach each receiver."""
     receive_bytes: int
-    """Of the smallest receive buffer: all may send to the same one."""
+    """The bytes of the smallest receive buffer: all may send to the same one."""
     segmentation: bool
     coalescing: bool
     stamps: bool
@@ -157,7 +157,7 @@ def _bound(
 
 def _enlarge(receiver: socket.socket) -> int:
     """Ask for a large receive buffer; return its size in bytes."""
-    enlarge(receiver, socket.SO_RCVBUF, _WANTED_RECEIVE_BYTES)
+    enlarge_buffer(receiver, socket.SO_RCVBUF, _WANTED_RECEIVE_BYTES)
     return receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
 

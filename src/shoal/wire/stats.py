@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 
-from shoal.transport.tables import CLASSES, RECEIVED_BY_TAG, SENT_BY_TAG, Counter
+from shoal.transport import CLASSES, RECEIVED_BY_TAG, SENT_BY_TAG, Counter
 
 if TYPE_CHECKING:
-    from shoal.transport.tables import State
+    from shoal.transport import State
     from shoal.wire.operation_log import LogEntries, OperationTally, Peaks
 
 Snapshot = TypeVar("Snapshot")
 
 _NOW: Final = {"now": True}
-"""Marks a field that is the state of a moment and no count."""
+"""The metadata of a field that is the state of a moment and no count."""
 
 
 def _minus(later: Any, earlier: Any) -> Any:
@@ -59,7 +59,7 @@ class Traffic:
     sent_bytes: int
     sent_again_packets: int
     refused_packets: int
-    """Of those sent, what this machine did not take."""
+    """Packets sent that this machine did not take."""
     important_sent_packets: int
     sent_packets_by_class: tuple[int, ...]
     received_packets: int
@@ -67,15 +67,15 @@ class Traffic:
     """What was put in its place: neither repeated nor late."""
     important_received_packets: int
     received_packets_by_class: tuple[int, ...]
-    """By the tags that they arrived with: a network may change them."""
+    """Packets received, by the tags that they arrived with: a network may change them."""
     unused_packets: int
-    """Of those received, what was there already or no longer wanted."""
+    """Packets received that were there already or no longer wanted."""
     rejected_packets: int
     """Datagrams that are replayed, cut off, forged or out of place."""
     known_packets: int
     """Numbers up to the highest that the senders are known to have used."""
     missing_packets: int
-    """Of them, those that have not come (yet)."""
+    """Numbers of known packets that have not come (yet)."""
     probes: int
     """Questions asked because nothing was heard of a message."""
     bitmaps: int
@@ -83,22 +83,24 @@ class Traffic:
     stops: int
     """Messages' ends told to their senders, again if need be."""
     sum_due_bytes: tuple[int, ...]
-    """Of others' contributions to sums with a loss bound, what there was."""
+    """Bytes of others' contributions to sums with a loss bound."""
     sum_allowed_bytes: tuple[int, ...]
-    """Of that, what the bounds would let go missing."""
+    """Bytes of those contributions that the bounds would let go missing."""
     sum_missing_bytes: tuple[int, ...]
-    """Of that, what has not been added."""
+    """Bytes of those contributions that have not been added."""
     renewal_due_bytes: int
-    """Of parameters pulled with a bound, what there was."""
+    """Bytes of parameters pulled with a bound."""
     renewal_missing_bytes: int
-    """Of that, what has not come and kept its older value."""
+    """Bytes of those parameters that have not come and kept their older value."""
     wait_s: float
-    """From asking for an operation to the first packet of the peer in it; in all, the peers' sum.
+    """The seconds from asking for an operation to the first packet of the peer in it; in all, the
+    peers' sum.
 
-    Operations that overlap all count."""
+    Operations that overlap all count.
+    """
     moving_s: float
-    """From the first to the last packet of each of the peer's messages, all together: long where
-    the way from it is slow. In all, the peers' sum."""
+    """The seconds from the first to the last packet of each of the peer's messages, all together:
+    long where the way from it is slow. In all, the peers' sum."""
 
     @property
     def goodput_bytes_per_s(self) -> float:
@@ -152,9 +154,10 @@ class OperationStats:
 
     ended: int
     failed: int
-    """Of them, those that ended with an error."""
+    """The number of those operations that ended with an error."""
     wait_s: float
-    """From asking for one until it had ended, in all; those that overlap all count."""
+    """The seconds from asking for an operation until it had ended, in all; overlapping operations
+    all count."""
     last: int = field(metadata=_NOW, repr=False)
     peaks: Peaks = field(metadata=_NOW, repr=False)
 
@@ -182,9 +185,9 @@ class LoopStats:
     sleeps: int = 0
     refused_batches: int = 0
     sent_bytes_by_address: Mapping[str, int] = field(default_factory=dict)
-    """Of datagrams, their headers included, that left from each of this rank's addresses."""
+    """Bytes of datagrams, headers included, that left from each of this rank's addresses."""
     received_bytes_by_address: Mapping[str, int] = field(default_factory=dict)
-    """The same of those that arrived."""
+    """Bytes of datagrams, headers included, that arrived at each of them."""
     segmentation: bool = field(default=False, metadata=_NOW)
     """Whether the kernel cuts batches into packets (GSO)."""
     coalescing: bool = field(default=False, metadata=_NOW)
@@ -220,7 +223,7 @@ class TransportStats:
 
     @property
     def wait_s(self) -> float:
-        """From asking for operations until they had ended; those that overlap all count."""
+        """The seconds that operations took from asking to their end; overlapping ones all count."""
         return sum(each.wait_s for each in self.operations.values())
 
     @property

@@ -1,4 +1,4 @@
-"""An operation on its way: what each lane does of it, and who waits for it or carries it out."""
+"""An operation on its way: what each lane does of it, and what waits for it or carries it out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from shoal.errors import ShoalError
-    from shoal.transport.endpoint import Endpoint
-    from shoal.transport.messages import MessageTables
+    from shoal.transport import Endpoint, MessageTables
     from shoal.wire.operation_log import SumAccount
     from shoal.wire.stats import TransportStats
 
@@ -26,7 +25,7 @@ class Part:
     lane: int
     tables: MessageTables
     give_back: Callable[[], None] = lambda: None
-    """Called in the lane's thread once the tables are free again."""
+    """A function that is called in the lane's thread once the tables are free again."""
     account: SumAccount | None = None
     """How to count what it has lost; None if that is nothing."""
 
@@ -36,25 +35,25 @@ class Transfer:
     """One operation on its way; `wait` returns when this rank's part in it is done."""
 
     parts: tuple[Part, ...]
-    """At least one; of different lanes."""
+    """The parts of the operation, at least one, each of another lane."""
     stream: int
     iteration: int
     what: str
     keep: Any = None
     """What owns the memory: kept until the operation is done."""
     patient: bool = False
-    """Whether it may wait for ever: a server is idle for as long as nobody asks."""
+    """Whether it may wait for ever: a server is idle as long as no worker asks."""
     limit_s: float = 0.0
     """How long it may take if it is not patient; 0 for as long as the engine lets all."""
     owner: object = None
-    """Which of several users of the engine asked for it."""
+    """The user of the engine that asked for it, of several."""
     kind: str = "transfer"
     """What it counts as."""
     submitted: float = 0.0
-    """When it was asked for, in `time.monotonic` seconds."""
+    """The time at which it was asked for, in `time.monotonic` seconds."""
     callbacks: list[Callable[[ShoalError | None], None]] = field(default_factory=list)
     deadline: float = 0.0
-    """When it is given up, in `time.monotonic` seconds."""
+    """The time at which it is given up, in `time.monotonic` seconds."""
     error: ShoalError | None = None
     """The first that ended a part of it."""
     done: threading.Event = field(default_factory=threading.Event)
@@ -86,7 +85,7 @@ class Transfer:
             return self.ended_parts == len(self.parts)
 
     def finish(self) -> None:
-        """Let whoever waits go on: nothing is read or written for it any more."""
+        """Let the waiting caller go on: nothing is read or written for the operation any more."""
         self.keep = None
         with self.lock:
             self.done.set()
@@ -97,7 +96,7 @@ class Transfer:
                 _log.exception("A callback of %s has failed.", self.what)
 
     def refuse(self, error: ShoalError) -> None:
-        """Let whoever waits hear that it has not been started."""
+        """Let the waiting caller hear that the operation has not been started."""
         self.error = error
         self.finish()
 
@@ -119,7 +118,7 @@ class Carrier(Protocol):
 
     @property
     def hosts(self) -> Sequence[str]:
-        """By rank, an address that it shares with the ranks of its host alone."""
+        """An address of each rank that only ranks of the same host share."""
         ...
 
     def submit(self, transfer: Transfer) -> Transfer:

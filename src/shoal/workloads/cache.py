@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 FORMAT = 1
-"""Raised whenever the same raw files would be converted to different arrays."""
+"""The version of converted files: it is raised whenever the same raw files would be converted to
+different arrays."""
 
 LOCK_DEADLINE_SECONDS = 1800.0
 """How long a worker waits for another one that fetches and converts the same data set."""
@@ -55,7 +56,7 @@ class Arrays:
     """Classes, or the size of the vocabulary for a language."""
 
     field_sizes: tuple[int, ...] = ()
-    """For categorical inputs of shape (samples, fields): number of values of each field."""
+    """The number of values of each field, for categorical inputs of shape (samples, fields)."""
 
 
 class _StoredFile(msgspec.Struct, frozen=True):

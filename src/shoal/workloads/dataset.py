@@ -58,7 +58,7 @@ class InputKind(Enum):
     """int64 of shape (fields,), column i below `field_sizes[i]`."""
 
     TOKENS = "tokens"
-    """int64 of shape (length,), word pieces of MiniLM's vocabulary, 0 where there is none."""
+    """int64 of shape (length,), word pieces of MiniLM's vocabulary, 0 in unused places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Dataset:
     """SHA-256 over all samples: workers with equal fingerprints train on equal data."""
 
     cache_dir: Path | None = None
-    """Where it is kept; pretrained weights are kept beside it."""
+    """The folder in which it is kept; pretrained weights are kept beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,14 @@ class Loader:
     """How one data set comes to be."""
 
     summary: str
-    """One line for a list."""
+    """A description of one line, for a list."""
 
     task: Task
     input_kind: InputKind
     load: Callable[[Fetcher], Arrays]
     edition: Callable[[], str] | None = None
-    """For content that differs between machines or versions: a name for that of this one."""
+    """A function that names this machine's content, where content differs between machines or
+    versions."""
 
 
 DATASETS: dict[str, Loader] = {

@@ -79,7 +79,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """What a loader needs to get its raw files: where to keep them and whom it may ask."""
+    """What a loader needs to get its raw files: where to keep them, and where it may get them."""
 
     downloads: Path
     """Folder of fetched files, one folder per data set in it. A user may put files there."""

@@ -26,7 +26,7 @@ class Family:
     """A kind of model."""
 
     summary: str
-    """One line for a list."""
+    """A description of one line, for a list."""
 
     reads: InputKind
     """The only kind of input that it takes."""
@@ -82,7 +82,7 @@ class ModelRequest:
     dataset: Dataset
 
     def number(self, default: float) -> float:
-        """Return the variant as a positive number, `default` where there is none."""
+        """Return the variant as a positive number, `default` if it is missing."""
         try:
             number = float(self.variant or default)
         except ValueError:
@@ -92,7 +92,7 @@ class ModelRequest:
         return number
 
     def whole_number(self, default: int) -> int:
-        """Return the variant as a positive whole number, `default` where there is none."""
+        """Return the variant as a positive whole number, `default` if it is missing."""
         number = self.number(default)
         if number != int(number):
             raise self.unreadable()

@@ -28,13 +28,13 @@ class Recipe:
 
     learning_rate: float
     momentum: float
-    """Nesterov's; not used by adam."""
+    """Nesterov's momentum; not used by adam."""
 
     weight_decay: float
-    """Added to the gradient by sgd, decoupled from it by adam."""
+    """The weight decay, added to the gradient by sgd, decoupled from it by adam."""
 
     optimizer: str
-    """sgd or adam."""
+    """The optimizer, sgd or adam."""
 
     target: float | None = None
     """A value of the metric that this model reached on this data set; None where none was tried."""

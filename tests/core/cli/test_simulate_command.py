@@ -230,7 +230,7 @@ def test_wrong_names_are_refused_before_anything_runs(
         ),
         (
             'sync = "ripples"\nsize = 2',
-            "Strategy 'ripples' has no option 'size'; its options: group",
+            "Strategy 'ripples' has no option 'size'; its options: interval",
         ),
         (
             'sync = "ps-ssp"\nstaleness = "3"',

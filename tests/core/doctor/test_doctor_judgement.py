@@ -22,9 +22,9 @@ from shoal.doctor.facts import (
     WayFacts,
 )
 from shoal.doctor.findings import Finding, Verdict, is_anything_wrong
-from shoal.doctor.judge_machine import judge_machine
 from shoal.doctor.judge_pair import judge_pair, unreachable
 from shoal.doctor.judge_tags import judge_tags
+from shoal.doctor.machine_verdict import judge_machine
 
 OK, BETTER, WRONG = Verdict.OK, Verdict.BETTER, Verdict.WRONG
 TOS = [TosFact(dscp << 5 | ecn, dscp << 5 | ecn) for dscp in range(8) for ecn in (0, 1)]

@@ -24,7 +24,7 @@ from shoal.plan.candidates import Candidate, candidates, carried, other_sizes
 from shoal.scenario.measured import Measured
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import Scenario, TrainingSpec
-from shoal.strategies import make_strategy
+from shoal.strategies import STRATEGIES, make_strategy, spelled
 from shoal.sweeps import make_runs
 
 pytestmark = pytest.mark.timeout(300)
@@ -47,9 +47,6 @@ def plan_of(scenario: Scenario) -> ranking.Plan:
     )
 
 
-RIPPLES = "Ripples", "RipplesRandom", "RipplesStatic"
-
-
 def alike(workers: int) -> Topology:
     return Topology.uniform(workers, 1)
 
@@ -70,7 +67,7 @@ def chosen(candidate: Candidate) -> dict[str, Any]:
         Topology=shoal.Topology,
         groups=shoal.groups,
         DistributedOptimizer=lambda _, __, **options: said.update(options),
-        **{name: getattr(shoal, name) for name in ("AllReduce", "DSSync", "LocalSGD", *RIPPLES)},
+        **{spelled(word): getattr(shoal, spelled(word)) for word in STRATEGIES if word[:2] != "ps"},
     )
     exec(candidate.line, {"shoal": optimizers, "optimizer": None, "model": None})
     return said
@@ -245,7 +242,7 @@ def test_what_no_transport_carries_is_said() -> None:
     worth = packets.worth_packets(made)
     strategies = {each.name.split()[0] for each in made}
     kept = {each.name.split()[0] for each in worth}
-    assert len(strategies) == 10
+    assert strategies == set(STRATEGIES)
     named = said.removeprefix("Not compared over transports: the strategies ").split(";")[0]
     assert set(named.split(", ")) == strategies - kept
     forms = sum(each.name.split()[0] in kept for each in made) - len(worth)
@@ -266,10 +263,10 @@ def test_calibrated_flows_carry_every_strategy_and_random_groups_of_other_sizes(
     names = [run.arguments["candidate"].name for run in more[len(usual) :: ranking.SEEDS]]
     assert names == [
         "ds-sync shuffle=random group_size=2",
-        "ripples-random group_size=2",
-        "ripples-random group_size=4",
         "ds-sync shuffle=random group_size=2 interval=4",
+        "ripples-random group_size=2",
         "ripples-random group_size=2 interval=4",
+        "ripples-random group_size=4",
         "ripples-random group_size=4 interval=4",
     ]
     over = packets.runs_of(scenario, [prediction(names[0], 1.0)])

@@ -219,13 +219,19 @@ def test_a_change_of_the_view_is_taken_up_at_the_agreed_round() -> None:
     drawn(it.step())
     assert it.report() == 1
     it.on_view(View(1, (0, 1, 3), (0, 0, 1), from_step=2))
-    assert not any(isinstance(act, Mean) for act in drawn(it.step())), "the others have left it"
-    found = [act for act in drawn(it.step()) if isinstance(act, Mean)]
-    place, number = 2, 2
+    (mean,) = [act for act in drawn(it.step()) if isinstance(act, Mean)]
+    place, number, ranks = 2, 2, (0, 1, 3)
     group = make_schedule("ds-sync", 3).group_of(place, number)
-    ranks = (0, 1, 3)
-    assert [act.members for act in found] == [tuple(ranks[each] for each in group.members)]
-    assert [act.number for act in found] == [(1, number)]
+    assert mean.members == tuple(ranks[each] for each in group.members)
+    assert mean.number == (1, number)
+    assert it.report() == 3
+
+
+def test_a_mean_that_was_begun_in_an_old_view_is_left_out() -> None:
+    it = course("local-sgd", interval=1, overlap="next-steps")
+    acts = [act for act in it.step() if isinstance(act, Begin)]
+    it.on_view(View(1, (0, 1, 3), (0, 0, 1), from_step=1))
+    assert drawn(acts[0].acts) == []
 
 
 def test_a_farewell_asks_again_when_the_view_changes() -> None:

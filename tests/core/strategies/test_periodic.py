@@ -8,18 +8,10 @@ from shoal.errors import UsageError
 from shoal.strategies import LocalSGD
 
 
-def test_an_average_is_due_every_few_steps_and_they_count_from_0() -> None:
+def test_an_average_is_due_every_few_steps() -> None:
     points = LocalSGD(interval=3)
-    assert [points.round_after(steps) for steps in range(1, 8)] == [
-        None,
-        None,
-        0,
-        None,
-        None,
-        1,
-        None,
-    ]
-    assert [LocalSGD(interval=1).round_after(steps) for steps in (1, 2, 3)] == [0, 1, 2]
+    assert [steps for steps in range(1, 10) if points.is_due_after(steps)] == [3, 6, 9]
+    assert all(LocalSGD(interval=1).is_due_after(steps) for steps in (1, 2, 3))
 
 
 def test_only_the_word_delays_them() -> None:

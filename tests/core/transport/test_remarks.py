@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.transport.tables import CLASSES
-from shoal.watch.remarks import LEAST_LOSS, STANDS_OUT, remarks
+from shoal.watch.remark import LEAST_LOSS, STANDS_OUT, remarks
 from shoal.wire.stats import LoopStats, PeerStats, Traffic, TransportStats
 
 SECONDS = 10.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.groups import GeneratorConfig
 from shoal.groups.generator import GroupGenerator
-from shoal.watch.slow_worker import LEAST_REQUESTS, STANDS_OUT, slow_worker
+from shoal.watch.slow_requests import LEAST_REQUESTS, STANDS_OUT, slow_worker
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from shoal_bench.peers.ours import Shoal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario import ClusterSpec
     from shoal_bench.cluster.trials.work import Work
 
 LOSS_BOUND: Final = 0.1
@@ -31,7 +31,7 @@ ON, OFF, RING, GLOO = "all on", "all off", "all off, ring", "gloo"
 SPRAYING, QUEUEING, DROPPING, LOSS = "spraying", "queueing", "dropping", "bounded loss"
 ALL: Final = (SPRAYING, QUEUEING, DROPPING, LOSS)
 TRAINED: Final = "-trained"
-"""Ends the names of cases whose models have learnt what they will, all on and all off."""
+"""The end of the names of cases whose models have learnt what they will, all on and all off."""
 
 WITHOUT_PATHS: Final = (QUEUEING, DROPPING, LOSS)
 """What can be on or off where there is one path."""

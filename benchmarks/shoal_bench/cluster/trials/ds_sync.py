@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from shoal.groups.topology import Topology
+from shoal.groups import Topology
 from shoal_bench.cluster.scenarios import LEAVES, OVERSUBSCRIPTION, oversubscribed
 from shoal_bench.cluster.trials.trial import Variant
 from shoal_bench.peers.ours import Shoal

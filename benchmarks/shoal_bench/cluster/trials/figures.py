@@ -12,7 +12,7 @@ from shoal_bench.cluster.trials.work import Work
 
 
 class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Which trial it was."""
+    """What tells a trial from the others."""
 
     case: str
     variant: str
@@ -24,20 +24,22 @@ class TrialFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What a trial came to that did not fail. Times are of the steps that count."""
 
     step_ms: list[float]
-    """From a step's beginning to the next one's, the slowest worker's; the last has none."""
+    """The milliseconds from a step's beginning to the next one's, of the slowest worker; the last
+    step has none."""
 
     iteration_ms: float
     """What a step takes on average: the time of all of them, of the worker that was last, over
     their number. Workers that wait for their group alone need not be late at the same steps."""
 
     front_wait_ms: list[float]
-    """From the beginning of a step until its first layer had passed, the slowest worker's."""
+    """The milliseconds from the beginning of a step until its first layer had passed, of the
+    slowest worker."""
 
     back_wait_ms: list[float]
-    """From then until its last layer had."""
+    """The milliseconds from then until its last layer had passed."""
 
     accuracy: float
-    """Of the mean of all workers' models after the last step, in percent."""
+    """The accuracy of the mean of all workers' models after the last step, in percent."""
 
     consensus_distance: Figure
     """Root mean square distance of the workers' models from their mean then."""
@@ -49,13 +51,13 @@ class TrialFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The most by which the lab's switch was late."""
 
     sent: Sent | None = None
-    """By all workers' transports, if they are ours."""
+    """The traffic that all workers' transports counted, if they are ours."""
 
     to_hosts: list[Passed] = []
-    """At the switches' ports to workers."""
+    """The counts of the switches' ports to workers."""
 
     to_spines: list[list[Passed]] = []
-    """At the leaves' ports to each spine; none on a star."""
+    """The counts of the leaves' ports to each spine; none on a star."""
 
     def __post_init__(self) -> None:
         """Read null as what was written so."""

@@ -8,26 +8,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.network.shaper import HOST_QUEUE_BYTES
-from shoal.scenario.cluster_spec import ClusterSpec, Flow
-from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Link, Port, Profile, Queue
-from shoal.switching.tables import QUEUES
-from shoal.switching.topology import Materials, host_names, join, star
+from shoal.lab import HOST_QUEUE_BYTES
+from shoal.scenario import ClusterSpec, Flow
+from shoal.switching import (
+    CLASS_SELECTORS,
+    DSCPS,
+    QUEUES,
+    Link,
+    Materials,
+    Port,
+    Profile,
+    Queue,
+    host_names,
+    join,
+    star,
+)
 from shoal_bench.cluster.scenarios import DELAY_S, LEAVES, SHALLOW_BYTES, SPINES
 
 if TYPE_CHECKING:
     from shoal_bench.cluster.trials.work import Work
 
 BUFFER_BYTES: Final = 32 << 10
-"""Of a port on the network with bursts."""
+"""The buffer of a port on the network with bursts."""
 BURST_S: Final = 0.1
 PERIOD_S: Final = 0.25
 OFFSET_S: Final = 0.06
-"""Between the beginnings of two flows' bursts."""
+"""The seconds between the beginnings of two flows' bursts."""
 MIDDLE_CLASS: Final = 32
 """DSCP of others' traffic: behind the layer classes 0 to 2, before 4 to 7."""
 EARLY: Final = 0.5
-"""Of a port's buffer: the share from which on plain packets are dropped and others marked."""
+"""The share of a port's buffer from which on plain packets are dropped and others marked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,14 @@ _WORK: Final = Work(
     learning_rate=0.1,
 )
 _STEP_S: Final = 0.6
-"""About how long a step takes."""
+"""The approximate seconds that a step takes."""
 
 
 class Variants(Protocol):
     """Makes a case's variants."""
 
     def __call__(self, work: Work, *, every: bool) -> Sequence[Variant]:
-        """Return them; without `every`, those that a quick look needs."""
+        """Return the variants; without `every`, only the ones that a quick look needs."""
         ...
 
 
@@ -55,7 +55,7 @@ class Case:
     variants: Variants
     steps: int
     quick_steps: int | None
-    """None: nothing for a quick look."""
+    """The steps of a quick look; None: none is taken."""
     repeats: int
 
     def work(self, *, quick: bool) -> Work:
@@ -89,7 +89,7 @@ CASES: Final = (
     ),
     Case(DS_SYNC, "ds-sync-oversubscribed", _NARROW, ds_sync.variants, 23, 8, 1),
 )
-"""In the order in which they are measured."""
+"""The cases in the order in which they are measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.switching.tables import COLORS, QUEUES, Count
+from shoal.switching import COLORS, QUEUES, Count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.wire.stats import TransportStats
+    from shoal.wire import TransportStats
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,18 +23,18 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     sent: int
     """Data packets."""
     again: int
-    """Of them, those sent before."""
+    """Data packets that had been sent before."""
     important: int
-    """Of them, those tagged important."""
+    """Data packets that were tagged important."""
     by_class: list[int]
-    """Of them, those of each layer class."""
+    """Data packets of each layer class."""
     received: int
     received_important: int
     received_by_class: list[int]
     due_bytes: int
-    """Of others' contributions to sums with a loss bound, what there was."""
+    """Bytes of others' contributions to sums with a loss bound."""
     missing_bytes: int
-    """Of that, what was not added."""
+    """Bytes of those contributions that were not added."""
     probes: int
     """Questions asked because nothing was heard of a message."""
 
@@ -75,7 +75,7 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: int
     is_capable: bool
-    """Of marks: important, in Shoal's tags."""
+    """Whether the packets understand marks: those that are important, in Shoal's tags."""
     arrived: int
     sent_bytes: int
     marked: int
@@ -84,7 +84,7 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dropped(self) -> int:
-        """Packets dropped, for whatever reason."""
+        """The packets dropped, for any reason."""
         return self.dropped_early + self.dropped_full
 
 

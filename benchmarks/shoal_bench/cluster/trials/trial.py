@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from shoal.errors import ShoalError
-from shoal.jobs.evaluation import consensus_distance
-from shoal.lab.lab import Lab
+from shoal.jobs import consensus_distance
+from shoal.lab import Lab
 from shoal.workloads import evaluate, load_dataset
 from shoal_bench.cluster.crew import Crew
 from shoal_bench.cluster.trials.figures import Trial, TrialFigures, TrialKey
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.switching.topology import Topology
+    from shoal.scenario import ClusterSpec
+    from shoal.switching import Topology
     from shoal_bench.cluster.trials.work import Work
     from shoal_bench.peers.pooled import PooledLibrary
 
 LIMIT_S: Final = 300.0
-"""In which the slowest variant has to be done."""
+"""The seconds in which the slowest variant has to be done."""
 
 
 @dataclass(frozen=True, slots=True)

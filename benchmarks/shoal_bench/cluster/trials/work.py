@@ -29,10 +29,10 @@ class Work(Training, frozen=True, kw_only=True):
     """What a layer's forward pass sleeps; its backward pass sleeps twice as long."""
 
     bucket_bytes: int
-    """From which size on gradients are sent, for those that send gradients."""
+    """The bytes from which on gradients are sent, for libraries that send gradients."""
 
     learning_rate: float | None = None
-    """Null for the recipe's."""
+    """The learning rate; null for the recipe's."""
 
     warm_up: int = 3
     """First steps, whose times do not count: connections, credit and thresholds are new then."""

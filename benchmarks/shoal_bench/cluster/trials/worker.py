@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.session.session import current_session
+from shoal.session import current_session
 from shoal.workloads import load_dataset
 from shoal_bench.cluster.task import vector_of
 from shoal_bench.cluster.trials.traffic import Sent, sent_of
@@ -37,11 +37,12 @@ class StepRecord:
     """What a worker has seen. Times in seconds since the beginning, by step."""
 
     begins: list[float] = field(default_factory=list)
-    """Of forward passes. What a step leaves under way is waited for in the next one."""
+    """The beginnings of forward passes. The next one waits for what a step leaves under way."""
     fronts: list[float] = field(default_factory=list)
-    """When the first layer had passed forward, which waits for its own gradients at most."""
+    """The times at which the first layer had passed forward; it waits for its own gradients at
+    most."""
     backs: list[float] = field(default_factory=list)
-    """When the last layer had."""
+    """The times at which the last layer had passed forward."""
     sent: Sent | None = None
     """What the transport says, if it is ours."""
     model: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))

@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shoal.carriers.transports import DEFAULT_HOLES, check_transport
-from shoal.collectives.buckets import BUCKET_BYTES, layout_buckets
+from shoal.carriers import DEFAULT_HOLES, check_transport
+from shoal.collectives import BUCKET_BYTES, layout_buckets
 from shoal.errors import MismatchError, UsageError
-from shoal.groups.group import checked_weights
-from shoal.session.numpy_communicator import NumpyCommunicator
-from shoal.transport.forms import sum_form
-from shoal.transport.tags import layer_class
-from shoal.wire.group import KEPT_GROUPS, Memory, SumOptions, mean_options
+from shoal.groups import checked_weights
+from shoal.session import NumpyCommunicator
+from shoal.transport import layer_class, sum_form
+from shoal.wire import KEPT_GROUPS, Memory, SumOptions, mean_options
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.wire.group import TransportGroup
+    from shoal.wire import TransportGroup
 
 _FLOAT: Final = np.dtype(np.float32)
 _ALIGNMENT: Final = 64
@@ -231,7 +230,7 @@ def _digest(value: object) -> NDArray[np.uint8]:
 
 
 class _Layout:
-    """Where arrays of these shapes lie: in buckets, each with memory of its own."""
+    """The places of arrays of these shapes: in buckets, each with memory of its own."""
 
     def __init__(self, shapes: list[tuple[int, ...]], bucket_bytes: int) -> None:
         unit = _ALIGNMENT // _FLOAT.itemsize
@@ -257,7 +256,7 @@ _NOBODY_ELSE: Final = _holders([np.empty(0, np.float32)], 0)
 
 
 class _Memory:
-    """Aligned memory for a bucket: the same one again once nobody holds what was in it."""
+    """Aligned memory for a bucket: the same memory again once nothing refers to its contents."""
 
     def __init__(self, count: int) -> None:
         self._count = count

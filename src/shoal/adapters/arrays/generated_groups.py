@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 from msgspec.structs import replace
 
-from shoal.control import ControlClient, ControlProcess
-from shoal.control.last_worker import wait_until_deserted
-from shoal.control.rendezvous import job_key, meeting_place
-from shoal.control.service import usual_liveness_timeout_s
+from shoal.control import (
+    ControlClient,
+    ControlProcess,
+    job_key,
+    meeting_place,
+    usual_liveness_timeout_s,
+    wait_until_deserted,
+)
 from shoal.errors import MismatchError, ResourceError
 from shoal.groups import GeneratorConfig
 from shoal.launch import read_launch
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from shoal.control import Assigned
-    from shoal.session.numpy_communicator import NumpyCommunicator
+    from shoal.session import NumpyCommunicator
 
 _SESSION: Final = "groups"
 _LONGEST: Final = 1024
@@ -34,7 +38,7 @@ _FAILED: Final = "error: "
 
 
 class GeneratedGroups:
-    """This rank's place among those that a group generator divides; a context manager.
+    """This rank's place among the ranks that a group generator divides; a context manager.
 
     Made by all ranks of `communicator`, with the same `config` and `seed`. In the body,
 
@@ -125,7 +129,7 @@ class GeneratedGroups:
             self.close()
 
     def _join(self, communicator: NumpyCommunicator, config: GeneratorConfig, seed: int) -> None:
-        """Join, and return once all have: who is early would average alone, and leave the others.
+        """Join, and return once all have: a rank that begins early would average alone.
 
         All hear of a refusal, since those that were let in would wait for the refused.
         """

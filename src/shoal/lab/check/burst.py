@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from shoal.switching.settings import Port, Profile, Queue
+    from shoal.switching import Port, Profile, Queue
 
 _AVERAGE_ONE: Final = 1 << 16
 
@@ -24,7 +24,7 @@ class Fate(StrEnum):
 
     KEPT = "kept"
     MAY_BE_MARKED = "may be marked"
-    """Kept; chance decides about the mark."""
+    """The packet is kept, and chance decides about the mark."""
     MARKED = "marked"
     DROPPED = "dropped"
 

@@ -50,33 +50,32 @@ from shoal.lab.check.ways import (
     ways_over_all,
 )
 from shoal.lab.lab import Lab
-from shoal.switching.settings import set_rate
-from shoal.switching.tables import Count
-from shoal.switching.topology import down_cables
+from shoal.switching import Count, down_cables, set_rate
 
 if TYPE_CHECKING:
     from shoal.lab.network.fabric import Fabric
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.switching.tables import State
+    from shoal.scenario import ClusterSpec
+    from shoal.switching import State
 
 Tell = Callable[[str], None]
 
 _PATIENCE_S: Final = 20.0
 _SETTLE_S: Final = 0.1
 _ENOUGH: Final = 200
-"""Packets of which a rate is the rate."""
+"""The number of packets that are enough to measure a rate."""
 _BUSY_S: Final = 20e-6
-"""Between packets: a sender that sends more often must leave the processors to others."""
+"""The seconds between packets, below which a sender must leave the processors to others."""
 _WINDOW: Final = 100
 """Packets in a window, at least."""
 _MOST_WINDOWS: Final = 20
 _BURST_RATE: Final = 200_000_000
 """Bits per second at which a burst comes to the port under test."""
 _DRAIN_RATE: Final = 100_000_000
-"""At which it leaves again, at most, so that the reader keeps up."""
+"""The largest rate at which a burst leaves again, bits per second, so that the reader keeps up."""
 _MOST_IN_BURST: Final = 12_000
 _HOLD_S: Final = 1.0
-"""For how long the port's link is busy with the first packet, and as long again as it all takes."""
+"""The seconds for which the port's link is busy with the first packet, besides twice the time that
+sending the whole burst takes."""
 _LONGEST_BURST_S: Final = 10.0
 _SMALL_BYTES: Final = 300
 _ECT: Final = 2

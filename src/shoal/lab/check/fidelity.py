@@ -15,14 +15,14 @@ import msgspec
 RATE_TOLERANCE: Final = 0.03
 """Share by which a rate may differ."""
 DELAY_TOLERANCE_S: Final = 0.0002
-"""By which a delay may lie outside of what the spec says."""
+"""The seconds by which a delay may lie outside of what the spec says."""
 COUNT_TOLERANCE: Final = 1
 """Packets by which the length of a queue may differ."""
 
 
 @unique
 class Verdict(StrEnum):
-    """What a figure means for whoever relies on the spec."""
+    """What a figure means for a user who relies on the spec."""
 
     OK = "ok"
     OUTSIDE = "outside tolerance"
@@ -38,7 +38,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     where: str
     specified: float | None = None
-    """Or the end of `interval` that is nearest."""
+    """The value that the spec names, or the end of `interval` that is nearest."""
     interval: tuple[float, float] | None = None
     """What the spec allows, where that is not one value."""
     measured: float | None = None

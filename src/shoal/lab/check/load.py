@@ -27,12 +27,10 @@ from shoal.lab.check.probes import (
 from shoal.lab.check.ways import delay_over_any_path_s
 from shoal.lab.closing import Closing
 from shoal.lab.network.fabric import Fabric
-from shoal.switching.settings import Link, Port
-from shoal.switching.topology import Cable
+from shoal.switching import Cable, Link, Port
 
 if TYPE_CHECKING:
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Topology
+    from shoal.switching import State, Topology
 
 FIRST_RUNG: Final = 20_000.0
 """Packets per second that the search begins with."""
@@ -59,14 +57,14 @@ class Step:
     offered: float
     """Packets per second that the senders were to send."""
     sent: float
-    """The same, as they were sent: on a busy machine senders get behind, and catch up."""
+    """Packets per second that were sent: on a busy machine senders get behind, and catch up."""
     carried: float
-    """The same, as they came out."""
+    """Packets per second that came out."""
     p50_error_s: float
     """How much longer than it should a packet took that met no other, for half of the packets."""
     p99_error_s: float
     lateness_s: float
-    """By which the switch handled an event late, at most."""
+    """The most by which the switch handled an event late, in seconds."""
     busy: float
     """Share of the time that the switch spent at work."""
     packet_s: float
@@ -74,7 +72,7 @@ class Step:
 
     @property
     def rate_error(self) -> float:
-        """By which share of what was sent less came out, or more."""
+        """The share of what was sent by which more came out; negative if less did."""
         return self.carried / max(1.0, self.sent) - 1
 
     @property

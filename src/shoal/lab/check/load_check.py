@@ -15,7 +15,7 @@ from shoal.lab.check.load import LoadTest, Step, climb
 from shoal.lab.check.ways import packets_asked
 
 if TYPE_CHECKING:
-    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario import ClusterSpec
 
 STEP_S: Final = 0.5
 QUICK_STEP_S: Final = 0.2

@@ -24,7 +24,7 @@ from shoal.lab.network.interfaces import address_of, received_here
 from shoal.lab.network.namespaces import inside, socket_inside
 from shoal.lab.network.promptness import be_prompt
 from shoal.lab.network.shaper import FRAME_BYTES
-from shoal.wire.buffers import enlarge
+from shoal.wire import enlarge_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +68,7 @@ class Probe(Closing):
         self.hiccups: set[int] = set()
         """Numbers of packets whose delay means nothing."""
         self._sink = self._open.enter_context(socket_inside(fabric.hosts[target]))
-        enlarge(self._sink, socket.SO_RCVBUF, _BUFFER_BYTES)
+        enlarge_buffer(self._sink, socket.SO_RCVBUF, _BUFFER_BYTES)
         self._sink.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._sink.setsockopt(socket.IPPROTO_IP, _IP_RECVTOS, 1)
         self._sink.bind((address_of(target), 0))
@@ -79,7 +79,7 @@ class Probe(Closing):
         self._reader.start()
 
     def send(self, numbers: Iterable[int], frame_bytes: int, *, tos: int = 0, gap_s: float) -> None:
-        """Send a numbered packet of this size for each, with at least so long between them."""
+        """Send a packet of this size for each of `numbers`, at least `gap_s` apart."""
         self._source.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
         payload = bytearray(frame_bytes - HEADERS_BYTES)
         due = time.monotonic_ns()
@@ -93,7 +93,7 @@ class Probe(Closing):
             due = max(due, time.monotonic_ns()) + round(gap_s * 1e9)
 
     def send_flows(self, numbers: Iterable[int], frame_bytes: int, *, gap_s: float) -> None:
-        """Send a packet for each, every one to a port of its own, where nobody listens."""
+        """Send a packet for each of `numbers`, to a port of its own at which nothing listens."""
         address, payload = self._sink.getsockname()[0], bytes(frame_bytes - HEADERS_BYTES)
         for number in numbers:
             self._source.sendto(payload, (address, _FIRST_PORT + number))
@@ -168,7 +168,7 @@ class Stream(Closing):
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more; what is under way still finds somebody. Safe to call twice."""
+        """Send no more; what is under way still finds its receiver. Safe to call twice."""
         self._closing.set()
         self._thread.join()
 

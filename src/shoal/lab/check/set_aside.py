@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from shoal.switching.settings import rate_fields
-from shoal.switching.tables import COLORS, NEVER, QUEUES
+from shoal.switching import COLORS, NEVER, QUEUES, rate_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 _NO_LINK: Final = {
     "delay": 0,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from shoal.lab.network.shaper import FRAME_BYTES
 
 if TYPE_CHECKING:
-    from shoal.switching.settings import Link
-    from shoal.switching.topology import Topology
+    from shoal.switching import Link, Topology
 
 TAIL: Final = 0.001
 """Share of the outcomes that lie outside of an interval: 99.9 % are inside."""
 _NORMAL: Final = 3.2905
-"""So many standard deviations from the mean lies a share `TAIL` of the normal distribution."""
+"""The number of standard deviations from the mean beyond which a share `TAIL` of the normal
+distribution lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where packets from one host to another have equal cables to choose among."""
+    """A place where packets from one host to another have equal cables to choose among."""
 
     source: int
     target: int
@@ -61,7 +61,7 @@ def ways_over_all(topology: Topology) -> tuple[list[Way], list[int]]:
 
 
 def way_through(topology: Topology, cable: int, preferred: Collection[int] = ()) -> Way | None:
-    """Return a short way through `cable`; None if there is none.
+    """Return a short way through `cable`; None if no way leads through it.
 
     Of ways of the same length one whose hosts' own cables are among the `preferred`.
     """
@@ -130,7 +130,7 @@ def first_fork(topology: Topology) -> Fork | None:
 
 
 def _distances_to(topology: Topology, host: int) -> dict[int, int]:
-    """Return how many cables it is from the nodes that reach `host`, by those that are up."""
+    """Return the number of cables from every node that reaches `host`, over cables that are up."""
     distance, queue = {host: 0}, deque([host])
     while queue:
         node = queue.popleft()

@@ -1,4 +1,4 @@
-"""Background flows: real packets from host to host that nobody waits for.
+"""Background flows: real packets from host to host that no worker waits for.
 
 Sockets are opened in the hosts' namespaces and used by a thread of this process. UDP keeps to its
 rate whatever happens to it; TCP sends what it gets through, and no more than its rate.
@@ -22,19 +22,19 @@ from shoal.lab.network.namespaces import socket_inside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.scenario.cluster_spec import Flow
+    from shoal.scenario import Flow
 
 UDP_HEADERS_BYTES: Final = 28
-"""Of IPv4 and UDP."""
+"""Bytes of the headers of IPv4 and UDP."""
 _TICK_S: Final = 0.001
 _LATEST_S: Final = 0.02
-"""What is due for longer is not sent any more: it would come as a burst that nobody asked for."""
+"""The seconds after which what is due is not sent any more: it would come as an unwanted burst."""
 _PACKETS_AT_ONCE: Final = 16
 CANNOT_CUT: Final = (errno.EINVAL, errno.EIO)
 """What older kernels answer where an interface sums no checksums: packets go one by one then."""
 _CHUNK_BYTES: Final = 64 << 10
 _PATIENCE_S: Final = 0.2
-"""After which a thread in a socket looks whether it is to end."""
+"""The seconds after which a thread in a socket looks whether it is to end."""
 
 
 def due_bytes(flow: Flow, elapsed_s: float) -> float:
@@ -67,7 +67,7 @@ class Arrears:
         self._given_up = 0.0
 
     def at(self, elapsed_s: float, sent_bytes: int) -> float:
-        """Return the bytes due at `elapsed_s`, of which `sent_bytes` have been sent."""
+        """Return the bytes due at `elapsed_s`; `sent_bytes` have already been sent."""
         late = due_bytes(self._flow, elapsed_s) - sent_bytes - self._given_up
         if self._flow.rate is None:
             return late
@@ -85,7 +85,7 @@ class BackgroundFlow(Closing):
         self._threads: list[threading.Thread] = []
         self._open = contextlib.ExitStack()
         self.sent_bytes = 0
-        """Of IP packets for UDP, of payload for TCP."""
+        """The bytes sent: of IP packets for UDP, of payload for TCP."""
         kind = socket.SOCK_DGRAM if flow.protocol == "udp" else socket.SOCK_STREAM
         self._sink = self._open.enter_context(socket_inside(namespaces[flow.target], kind))
         self._sink.bind((address_of(flow.target), 0))

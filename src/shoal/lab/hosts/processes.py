@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 KILL_S: Final = 10.0
-"""Within which the kernel ends what is killed."""
+"""The seconds within which the kernel ends what is killed."""
 
 Stream = int | IO[bytes] | None
 
@@ -65,7 +65,7 @@ class HostProcess(Closing):
 
     @property
     def pid(self) -> int:
-        """Of the process that waits for the command, and ends with it."""
+        """The id of the process that waits for the command, and ends with it."""
         return self._process.pid
 
     @property

@@ -7,7 +7,7 @@ from typing import Final
 from shoal.lab.network.interfaces import address_of
 
 MASTER_PORT: Final = 29_500
-"""Where workers meet: on the first host, whose ports are its own."""
+"""The port at which workers meet, on the first host, whose ports are its own."""
 
 
 def launcher_variables(rank: int, *, hosts: int, workers_per_host: int = 1) -> dict[str, str]:

@@ -34,11 +34,16 @@ from shoal.lab.network.namespaces import Namespace, inside, obstacle
 from shoal.lab.network.promptness import be_prompt
 from shoal.lab.network.shaper import HOST_QUEUE_BYTES, pace_lines, shape_lines
 from shoal.lab.network.switch_loop import forward, new_cables
-from shoal.switching.routes import set_routes
-from shoal.switching.settings import CLASS_SELECTORS, set_link, set_port
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import USUAL_PACKETS, make_state
-from shoal.wire.buffers import enlarge
+from shoal.switching import (
+    CLASS_SELECTORS,
+    PICOSECONDS,
+    USUAL_PACKETS,
+    make_state,
+    set_link,
+    set_port,
+    set_routes,
+)
+from shoal.wire import enlarge_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -46,9 +51,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.switching.settings import Link, Port
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Topology
+    from shoal.switching import Link, Port, State, Topology
 
 # Not pyroute2 (0.9.7): it drops the limit of a bfifo and the peak rate of a tbf without a word, and
 # makes a message in Python for every neighbor of every host, one after the other.
@@ -102,7 +105,7 @@ class Fabric(Closing):
         """Whether programs wait when their host's link is busy; else what is too much is lost."""
         self._unread = 0
         self._paced: dict[int, int] = {}
-        """By host, bits per second that programs there are given."""
+        """The bits per second that programs on each host are given."""
         self.is_prompt = False
         """Whether the switch runs before ordinary programs; else it is late when they are busy."""
         try:
@@ -277,7 +280,7 @@ class Fabric(Closing):
                 made.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
                 made.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
                 for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                    enlarge(made, option, _SOCKET_BUFFER)
+                    enlarge_buffer(made, option, _SOCKET_BUFFER)
                 made.bind((f"host{index}", _ETH_P_ALL))
                 sockets.append(made)
         return sockets

@@ -1,4 +1,4 @@
-"""Ethernet frames as the software switch reads them: to whom, of which flow, with which ToS byte.
+"""Ethernet frames as the software switch reads them: their host, their flow, their ToS byte.
 
 Any unicast frame between hosts of the lab passes, whatever it carries; what is neither IPv4 nor
 IPv6 has no ToS byte, so it counts as best effort and cannot be marked.
@@ -11,7 +11,7 @@ from typing import Final
 from numpy import uint32, uint64
 
 from shoal.compiled import U1, compiled, rows_at
-from shoal.switching.random_bits import mixed
+from shoal.switching import mixed
 
 ETHERNET_BYTES: Final = 14
 _IPV4, _IPV6 = 0x0800, 0x86DD

@@ -16,7 +16,7 @@ from typing import Final
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError
 from shoal.lab.network.namespaces import socket_inside
-from shoal.wire.interfaces import ethtool
+from shoal.wire import ethtool
 
 INTERFACE: Final = "eth0"
 """A host's end of its link."""
@@ -25,7 +25,8 @@ SEGMENTATION: Final = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 """Offloads that let a packet be larger than the wire's, and the requests that set them."""
 
 CHECKSUM: Final = {"tx-checksum": 0x17}
-"""With it, what a program reads off an interface has its checksums still to come."""
+"""The checksum offload: with it, what a program reads off an interface has its checksums still to
+come."""
 
 _ETHTOOL_VALUE: Final = struct.Struct("=II")
 """struct ethtool_value: command and number."""

@@ -103,7 +103,7 @@ def socket_inside(path: str, kind: int = socket.SOCK_DGRAM) -> socket.socket:
 
 @contextlib.contextmanager
 def inside(path: str) -> Iterator[None]:
-    """Have the calling thread in the namespace at `path`, and whatever it starts meanwhile.
+    """Have the calling thread, and all that it starts meanwhile, in the namespace at `path`.
 
     Sockets stay in the namespace that they were opened in. Raises `ResourceError`.
     """

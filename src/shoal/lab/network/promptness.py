@@ -1,4 +1,4 @@
-"""Lets a thread run as soon as it has something to do, whatever else the machine computes.
+"""Lets a thread run as soon as it has something to do, even on a machine that is busy.
 
 A network does not wait for the programs of its hosts, so neither should what emulates it: where
 workers compute on every core, an ordinary thread gets its turn milliseconds late.

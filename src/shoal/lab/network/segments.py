@@ -1,4 +1,4 @@
-"""Frames that hold many packets, cut into those that a wire would carry.
+"""Frames that hold many packets, cut into the packets that a wire would carry.
 
 Hosts hand over what a network card with segmentation offload takes: headers, and payload of up to
 64 kB that the card would cut into packets (TSO, and the same for UDP). The switch does what the
@@ -38,17 +38,17 @@ TCP4: Final = 1
 TCP6: Final = 4
 UDP: Final = 5
 _ECN: Final = 0x80
-"""Beside a kind: only the first packet says that the window was reduced."""
+"""A flag beside a kind: only the first packet says that the window was reduced."""
 
 LARGEST_BYTES: Final = 65_535 + ETHERNET_BYTES
-"""Of a frame."""
+"""The largest size of a frame, in bytes."""
 
 IPV4_BYTES: Final = 20
-"""Without options."""
+"""Bytes of an IPv4 header without options."""
 IPV6_BYTES: Final = 40
 TCP_CHECKSUM: Final = 16
 UDP_CHECKSUM: Final = 6
-"""Where checksums are in the headers that need them: that tells which headers they are."""
+"""The offsets of checksums in the headers that need them: an offset tells which header it is."""
 _TCP_BYTES: Final = 20
 _UDP_BYTES: Final = 8
 FIN: Final = 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.lab.network.frames import ETHERNET_BYTES
-from shoal.scenario.cluster_spec import HOST_QUEUE_PACKETS
+from shoal.scenario import HOST_QUEUE_PACKETS
 
 FRAME_BYTES: Final = 1500 + ETHERNET_BYTES
 """What shapers and the switch count for a full packet."""

@@ -37,30 +37,29 @@ from shoal.lab.network.segments import (
     cut,
     segments_in,
 )
-from shoal.switching.network import advance, free_row, inject, next_event, take_row
-from shoal.switching.tables import MARKED_ECN
+from shoal.switching import MARKED_ECN, advance, free_row, inject, next_event, take_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 BATCH: Final = 64
 """Frames read by one call, and packets written by one."""
 
 SLOT_BYTES: Final = 2048
-"""For a packet."""
+"""Bytes of memory for a packet."""
 _FRAME_AT: Final = 16
-"""Where packets begin in their slots, and frames in theirs; before them is their OFFLOAD."""
+"""The offset of packets in their slots, and of frames in theirs; before them is their OFFLOAD."""
 _ARRIVAL_BYTES: Final = _FRAME_AT + LARGEST_BYTES + 35
-"""For a frame with many packets; a multiple of 64."""
+"""Bytes of memory for a frame with many packets; a multiple of 64."""
 _HEADERS_BYTES: Final = 192
-"""For the headers of one, and a multiple of 64."""
+"""Bytes of memory for the headers of such a frame; a multiple of 64."""
 _LONGEST_WAIT_NS: Final = 100_000_000
 _LEAST_WAIT_NS: Final = 30_000
-"""Events may be handled so much late, as by a network card that waits for more before it calls.
+"""How late events may be handled, as by a network card that waits for more before it calls.
 
 Eight hosts at 50 Mbit/s have an event every few microseconds: to be in time for each the switch
 kept a core busy, of which their programs had need.
@@ -94,11 +93,11 @@ class Cables(NamedTuple):
 
     loop: NDArray[np.void]
     fds: NDArray[np.int32]
-    """By host: a packet socket at the switch's end of its link."""
+    """The packet socket of each host, at the switch's end of its link."""
     ports: NDArray[np.int32]
-    """By host: the port of the tables by which it sends."""
+    """The port of the tables through which each host sends."""
     queues: NDArray[np.uint8]
-    """By DSCP: the queue of every port."""
+    """The queue of every port, by DSCP."""
     frames: NDArray[np.uint8]
     """[packet row, slot bytes]"""
     arrivals: NDArray[np.uint8]
@@ -109,17 +108,17 @@ class Cables(NamedTuple):
     bundles: NDArray[np.void]
     """What a host is about to get."""
     next_row: NDArray[np.int32]
-    """By packet row: the row that follows it in its bundle; -1 for none."""
+    """The row that follows each packet row in its bundle; -1 for none."""
     last_row: NDArray[np.int32]
-    """By bundle."""
+    """The last row of each bundle."""
     first_row: NDArray[np.int32]
-    """By bundle."""
+    """The first row of each bundle."""
     headers: NDArray[np.uint8]
-    """By bundle: its headers if it has several packets."""
+    """The headers of each bundle that has several packets."""
     outgoing: NDArray[np.void]
-    """By bundle: the call's message for it."""
+    """The call's message for each bundle."""
     vectors: NDArray[np.void]
-    """Of those messages."""
+    """The vectors of the messages in `outgoing`."""
     polls: NDArray[np.void]
     times: NDArray[np.void]
 

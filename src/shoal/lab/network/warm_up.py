@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from shoal.compiled import compiling_once
 from shoal.lab.network.switch_loop import forward, new_cables
-from shoal.switching.settings import CLASS_SELECTORS, Link, Port
-from shoal.switching.topology import Materials, make_state, star
+from shoal.switching import CLASS_SELECTORS, Link, Materials, Port, make_state, star
 
 
 def load_switch() -> None:

@@ -38,7 +38,7 @@ from shoal.lab.resident.messages import (
     decode_request,
     is_ours,
 )
-from shoal.scenario.spec_file import read_spec
+from shoal.scenario import read_spec
 
 if TYPE_CHECKING:
     from shoal.lab.hosts.processes import HostProcess

@@ -63,9 +63,9 @@ class Description(msgspec.Struct, frozen=True, tag=True):
     spec: bytes
     """The path of its file."""
     hosts: dict[str, str]
-    """Addresses by name."""
+    """The address of each host, by name."""
     seconds: float
-    """Since it is up."""
+    """The seconds for which it has been up."""
     doubts: list[str] = []
     """Why what happens in it is not what its spec says, if it is not."""
 
@@ -87,7 +87,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
     sentence: str
     code: int = UsageError.exit_code
-    """Whose fault it is, as in `shoal.errors`."""
+    """The exit code that says whose fault it is, as in `shoal.errors`."""
 
 
 Request = Describe | Count | Down | Execute | Signal
@@ -98,14 +98,14 @@ _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
 
 def decode_request(line: bytes) -> Request:
-    """Return the request in a line; raise `ProtocolError` if it is none."""
+    """Return the request in a line; raise `ProtocolError` for another line."""
     return decoded(
         _requests.decode, line, "What the lab was asked is no request", raises=ProtocolError
     )
 
 
 def decode_answer(line: bytes) -> Answer:
-    """Return the answer in a line; raise `ProtocolError` if it is none."""
+    """Return the answer in a line; raise `ProtocolError` for another line."""
     advice = "it may be of another version of Shoal: start it again"
     return decoded(
         _answers.decode, line, "The lab's answer makes no sense", advice, raises=ProtocolError
@@ -137,7 +137,7 @@ class Connection:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.files: list[int] = []
-        """Descriptors that came along and nobody has taken yet."""
+        """Descriptors that came along and have not been taken yet."""
         self._heard = bytearray()
 
     def send(self, message: Request | Answer, files: tuple[int, ...] = ()) -> None:

@@ -42,7 +42,7 @@ T = TypeVar("T", Description, Counts)
 _BACKLOG: Final = 16
 _ANSWER_S: Final = 30.0
 _PATIENCE: Final = struct.pack("@ll", int(_ANSWER_S), 0)
-"""The same as the kernel has it."""
+"""`_ANSWER_S` as the kernel's timeval."""
 _START_S: Final = 300.0
 """The first lab compiles its switch."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shoal.lab.switch_config.settings import Configuration
-    from shoal.scenario.cluster_spec import ClusterSpec
+    from shoal.scenario import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)

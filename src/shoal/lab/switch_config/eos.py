@@ -19,14 +19,14 @@ from shoal.lab.switch_config.thresholds import (
     queues_of,
     threshold_of,
 )
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shoal.lab.switch_config.settings import SwitchSettings
     from shoal.lab.switch_config.thresholds import Threshold
-    from shoal.switching.settings import Port
+    from shoal.switching import Port
 
 PLATFORMS: Final = (
     "Where unicast has queues of its own, tx-queue is spelled uc-tx-queue.",

@@ -19,26 +19,26 @@ from shoal.lab.switch_config.thresholds import (
     queues_of,
     threshold_of,
 )
-from shoal.switching.settings import SLOWEST_RATE
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES, SLOWEST_RATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shoal.lab.switch_config.settings import SwitchSettings
-    from shoal.switching.settings import Port
+    from shoal.switching import Port
 
 _LONGEST_NAME: Final = 15
 _LARGEST_BANDWIDTH: Final = 8 * LARGEST_LIMIT
 _PACKET: Final = 1_500
 _PACKETS: Final = 8
-"""That a threshold is at least divided into, so that bursts make weights in small steps."""
+"""The fewest packets that a threshold is divided into: bursts then make weights in small steps."""
 _FRAME: Final = 1_514
 _SLOWEST_AVERAGE: Final = 31
 _SHIFTED_BITS: Final = 32
 """A threshold shifted left by the weight must have fewer bits than that."""
 _SMALLEST_SLOPE: Final = 1.0001 * 2.0**-31
-"""Of RED's probability, per byte; a little more, as it is written with six digits."""
+"""The smallest slope of RED's probability, per byte; a little more, as it is written with six
+digits."""
 
 
 def port_name(place: int) -> str:
@@ -180,7 +180,7 @@ def averaging(least: int, weight: int) -> tuple[int, int, int]:
 
 
 def _burst_for(least: int, packet: int, weight: int) -> int:
-    """Return the smallest burst of which `tc` makes `weight` or more: it grows with the burst."""
+    """Return the smallest burst for which `tc` takes `weight` or more: it grows with the burst."""
     low = -(-least // packet)
     high = low + (1 << weight + 1)
     while low < high:

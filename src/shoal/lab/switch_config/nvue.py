@@ -22,14 +22,14 @@ from shoal.lab.switch_config.thresholds import (
     percent_of,
     threshold_of,
 )
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TypeAlias
 
     from shoal.lab.switch_config.settings import SwitchSettings
-    from shoal.switching.settings import Port
+    from shoal.switching import Port
 
     Tree: TypeAlias = "dict[str, Tree | str | int]"
 

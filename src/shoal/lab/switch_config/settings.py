@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
-from shoal.switching.settings import DSCPS
-from shoal.switching.tables import QUEUES
+from shoal.switching import DSCPS, QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shoal.switching.settings import Port
+    from shoal.switching import Port
 
 _PORT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:/-]{0,63}")
 
@@ -27,10 +26,10 @@ class SwitchSettings:
     """One switch: what its ports do with the packets that leave through them."""
 
     ports: Mapping[str, Port]
-    """By the name that the device has for it. Rates in bits per second, limits and thresholds in
-    bytes of packets."""
+    """The ports by the name that the device has for each. Rates are in bits per second, limits and
+    thresholds in bytes of packets."""
     queues: Sequence[int]
-    """By DSCP, 64 of them: the queue of every port."""
+    """The queue of every port for each of the 64 DSCPs."""
     shared_buffer_bytes: int | None = None
     """What the ports share; None: each queue has its own limit."""
     remarks: tuple[str, ...] = ()

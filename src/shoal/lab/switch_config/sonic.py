@@ -21,14 +21,14 @@ from shoal.lab.switch_config.thresholds import (
     queues_of,
     threshold_of,
 )
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from shoal.lab.switch_config.settings import SwitchSettings
     from shoal.lab.switch_config.thresholds import Threshold
-    from shoal.switching.settings import Port
+    from shoal.switching import Port
 
     Table: TypeAlias = dict[str, dict[str, str]]
 

@@ -11,13 +11,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shoal.lab.switch_config.settings import Notes, SwitchSettings
-    from shoal.switching.settings import Port, Profile, Queue
+    from shoal.switching import Port, Profile, Queue
 
 
 LARGEST_LIMIT: Final = (1 << 32) - 1
@@ -26,12 +26,12 @@ LARGEST_LIMIT: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Below `least` bytes nothing happens, from `most` on always, between them more and more."""
+    """A threshold that acts from `least` bytes on, ever more often, and always from `most` on."""
 
     least: int
     most: int
     probability: float
-    """Just below `most`; more than 0."""
+    """The probability just below `most`; more than 0."""
     drops: bool
     """Whether packets that understand no marks are dropped; False: only limits drop them."""
 

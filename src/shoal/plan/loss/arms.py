@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from shoal.carriers.transports import ALL_LAYERS, BACK, FRONT
+from shoal.carriers import ALL_LAYERS, BACK, FRONT
 from shoal.errors import UsageError
-from shoal.transport.tags import IMPORTANCE, LARGE, NONE, SMALL
+from shoal.transport import IMPORTANCE, LARGE, NONE, SMALL
 
 ABLATIONS: Final = {
     "none": (),
@@ -30,10 +30,10 @@ class Arm(msgspec.Struct, frozen=True):
     bound: float = 0.0
     holes: str = PAPERS_POLICY
     layers: str = ALL_LAYERS
-    """Whose gradients may get lost; see `carriers.transports.LOSSY_LAYERS`."""
+    """The layers whose gradients may get lost; see `carriers.transports.LOSSY_LAYERS`."""
 
     importance: str = LARGE
-    """Which packets are lost last; see `transport.tags.IMPORTANCE`."""
+    """The kind of packets that are lost last; see `transport.tags.IMPORTANCE`."""
 
     @property
     def is_ablation(self) -> bool:

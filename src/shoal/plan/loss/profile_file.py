@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.jobs.files import read_json, write_whole
-from shoal.jobs.result import Environment
+from shoal.jobs import Environment, read_json, write_whole
 from shoal.plan.loss.arms import Arm
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ class LossJob(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     workers: int
     batch_size: int
-    """Per worker."""
+    """The number of samples per worker and step."""
 
     learning_rate: float
     num_parameters: int
@@ -45,8 +44,8 @@ class LossRun(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm
     seed: int
     lost_share: float | None
-    """Of the bytes that others contributed to sums that may lose something, the share that was
-    missing; null where nothing may get lost."""
+    """The share that was missing of the bytes that others contributed to sums that may lose
+    something; null where nothing may get lost."""
 
     curve: list[tuple[int, float]]
     """Steps made and the metric then, from before the first step."""

@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shoal.carriers.transports import ALL_LAYERS
-from shoal.jobs.run import Progress, run_spec
-from shoal.jobs.spec import RunSpec
-from shoal.jobs.training import BYTES_DUE, BYTES_LOST
+from shoal.carriers import ALL_LAYERS
+from shoal.jobs import BYTES_DUE, BYTES_LOST, Progress, RunSpec, run_spec
 from shoal.plan.loss.profile_file import LossProfile, LossRun
 
 _DIGITS = 6
-"""After the point, of a metric that is kept."""
+"""The digits after the point that are kept of a metric."""
 
 if TYPE_CHECKING:
-    from shoal.jobs.pool import WorkerPool
+    from shoal.jobs import WorkerPool
     from shoal.plan.loss.arms import Arm
     from shoal.plan.loss.profile_file import LossJob
     from shoal.workloads import Dataset
 
 
 DROPPING: Final = {"SHOAL_STOP_EARLY": "1"}
-"""Has receivers drop what a bound allows: a network that loses as much as that is not at hand."""
+"""The variable that makes receivers drop what a bound allows: a network that loses as much as that
+is not at hand."""
 
 
 def missing_runs(profile: LossProfile, arms: Sequence[Arm], seeds: int) -> list[tuple[Arm, int]]:

@@ -26,7 +26,7 @@ HEADINGS = (
     "/ lossless (range)",
     "at the end",
 )
-"""Of the table; the last is the metric after all steps."""
+"""The headings of the table; the last column is the metric after all steps."""
 
 
 def print_profile(profile: LossProfile, criterion: Criterion, console: Console) -> None:

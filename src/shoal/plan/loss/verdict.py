@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.errors import UsageError
 from shoal.plan.loss.arms import LOSSLESS, Arm
 from shoal.plan.loss.curves import part_of_the_way, rounds_to, smoothed
-from shoal.transport.holes import POLICIES
+from shoal.transport import POLICIES
 
 if TYPE_CHECKING:
     from shoal.plan.loss.profile_file import LossProfile, LossRun
@@ -27,19 +27,19 @@ WINDOW: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """When a loss is small enough."""
+    """The rule that says when a loss is small enough."""
 
     target: float | None = None
     """Metric to reach; None for `share`."""
     share: float = TARGET_SHARE
-    """Of the way that the lossless run makes from its first evaluation to its last ones."""
+    """The share of the way that the lossless run makes from its first to its last evaluations."""
     limit: float = LIMIT
     """How many times the lossless run's rounds are as good as those."""
     window: int = WINDOW
     """Evaluations whose mean must meet the target."""
 
     def check(self, evaluations: int) -> None:
-        """Raise `UsageError` for the first value that means nothing with so many evaluations."""
+        """Raise `UsageError` for the first value that means nothing with `evaluations`."""
         if not 0 < self.share <= 1:
             message = f"The target's share must be above 0 and at most 1, not {self.share:g}."
             raise UsageError(message)

@@ -19,7 +19,7 @@ from shoal.report.figures.figure import (
 )
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import CurvePoint
+    from shoal.jobs import CurvePoint
     from shoal.report.palette import Style, Styles
     from shoal.report.scenario import Entry, Scenario
     from shoal.report.wording import Metric
@@ -87,7 +87,7 @@ def _metric_trace(
 
 
 def _line(label: str, style: Style, x: Sequence[float], y: Sequence[float], hover: str) -> Trace:
-    """Return a line of one strategy, with a few markers for those who see no colors."""
+    """Return a line of one strategy, with a few markers for readers who see no colors."""
     return {
         "type": "scatter",
         "mode": "lines+markers",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shoal.report.figures.figure import Figure, Panel, Trace, axis, rounded, row_layout
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
     from shoal.report.palette import Styles
     from shoal.report.scenario import Scenario
 

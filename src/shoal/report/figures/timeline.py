@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from shoal.jobs.waiting import find_awaited, find_synchronizations, split_waiting
+from shoal.jobs import find_awaited, find_synchronizations, split_waiting
 from shoal.report.figures.figure import Figure, Trace, axis, row_layout
 from shoal.report.figures.time_shares import KIND_LEGEND
 from shoal.report.wording import how_slow, listed, number
@@ -19,7 +19,7 @@ from shoal.trace import Span, SpanKind
 from shoal.units import ns_to_ms, ns_to_seconds
 
 if TYPE_CHECKING:
-    from shoal.jobs.result import RunResult
+    from shoal.jobs import RunResult
 
 MAX_SPANS = 640
 """Spans drawn per run: about as many as there is room for side by side."""
@@ -33,7 +33,7 @@ class Window:
     """The part of a trace that is drawn."""
 
     spans: tuple[Span, ...]
-    """Split into waiting and moving, by start; some may reach out of the window."""
+    """The spans by start, split into waiting and moving; some may reach out of the window."""
 
     begin_ns: int
     end_ns: int
@@ -89,7 +89,7 @@ def _first_starts(spans: Sequence[Span]) -> dict[int, int]:
 
 
 def _cut_off(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans whose group has a member of which nothing was recorded after them."""
+    """Return the spans whose group has a member with nothing recorded after them."""
     last_ns: dict[int, int] = {}
     for span in spans:
         last_ns[span.rank] = max(last_ns.get(span.rank, 0), _end_ns(span))

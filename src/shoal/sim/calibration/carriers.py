@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from shoal.scenario.training_spec import SHOAL
+from shoal.scenario import SHOAL
 from shoal.sim.network import TCP_HEADERS
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES
-from shoal.transport.wire import segment_bytes_for
+from shoal.transport import segment_bytes_for
 
 MTU: Final = 1_500
 """Bytes of packets without Ethernet's header: the only size that is calibrated."""
 FRAME_BYTES: Final = MTU + ETHERNET_BYTES
-"""Of a full packet on a link, whichever transport's."""
+"""Bytes of a full packet on a link, whichever transport's it is."""
 SEGMENT_BYTES: Final = segment_bytes_for(MTU)
-"""Of payload in a full packet of Shoal's transport."""
+"""Bytes of payload in a full packet of Shoal's transport."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Carrier:
 
     @property
     def file_name(self) -> str:
-        """Of its table."""
+        """The name of its table's file."""
         bound = f"-{round(100 * self.loss_bound)}-percent" if self.loss_bound else ""
         return f"{self.transport}{bound}.json"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shoal.sim.calibration.table import Table
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 _ADVICE: Final = 'take level = "packets".'
 _ROUNDED: Final = 1e-9

@@ -12,22 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shoal.scenario.training_spec import SHOAL
+from shoal.scenario import SHOAL
 from shoal.sim.calibration.carriers import FRAME_BYTES, SEGMENT_BYTES, Carrier
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sim.transports.settings import Transport
-from shoal.switching.settings import Link, Port
-from shoal.switching.tables import NEVER, PICOSECONDS
-from shoal.switching.topology import Materials, Topology, host_names, star
-from shoal.transport.endpoint import TransportConfig
-from shoal.transport.tags import UNIMPORTANT_SHARE
+from shoal.switching import NEVER, PICOSECONDS, Link, Materials, Port, Topology, host_names, star
+from shoal.transport import UNIMPORTANT_SHARE, TransportConfig
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HOSTS: Final = 64
-"""Of one run; more flows take more runs, with other seeds."""
+"""The number of hosts in one run; more flows take more runs, with other seeds."""
 FEWEST_FLOWS: Final = 4
 
 
@@ -64,13 +61,13 @@ class Way:
     round_trip_s: float
     """There and back, of a bit: without the time that packets take to be sent."""
     rate: float
-    """Of its slowest link, bits per second."""
+    """The rate of its slowest link, in bits per second."""
     packets: int
-    """Full ones, of the message."""
+    """Full packets of the message."""
 
     @property
     def ideal_s(self) -> float:
-        """Until the last bit has come if nothing but the rate and the distance matters."""
+        """The seconds until the last bit has come if only the rate and the distance matter."""
         return self.round_trip_s / 2 + self.packets * FRAME_BYTES * 8 / self.rate
 
 
@@ -81,7 +78,7 @@ class Cell:
     ratios: tuple[float, ...]
     """Quantiles of the time taken over `Way.ideal_s`, at the levels of `effort`."""
     lost_share: float
-    """Of what may get lost, what did."""
+    """The share that was lost of what may get lost."""
 
 
 def effort(carrier: Carrier) -> Effort:

@@ -16,8 +16,7 @@ from shoal.errors import UsageError
 from shoal.sim.calibration.carriers import FRAME_BYTES
 from shoal.sim.calibration.ways import WayTable
 from shoal.sim.flow.network import FlowNetwork
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import down_cables
+from shoal.switching import PICOSECONDS, down_cables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -26,10 +25,11 @@ if TYPE_CHECKING:
 
     from shoal.sim.calibration.table import Table
     from shoal.sim.calibration.ways import Ways
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 _PEERS: Final = 8
-"""Of each member of a direct sum, that stand for all the others: a flow to each of these."""
+"""The number of peers that stand for all the others of a member of a direct sum: it has a flow to
+each of them."""
 
 
 class CalibratedNetwork:
@@ -67,7 +67,7 @@ class CalibratedNetwork:
 
     @property
     def now(self) -> int:
-        """When something has last happened."""
+        """The time of the last event, in picoseconds."""
         return self._flows.now
 
     @property
@@ -155,7 +155,7 @@ def _times(
 
 
 class CalibratedSums(CalibratedNetwork):
-    """As `CalibratedNetwork`, over a transport that makes sums itself: Shoal's.
+    """A `CalibratedNetwork` over a transport that makes sums itself: Shoal's.
 
     Contributions take, and lose, what those of `contributions` did; everything else is as exact
     as `table` says. Values do not travel.
@@ -176,7 +176,8 @@ class CalibratedSums(CalibratedNetwork):
         super().__init__(topology, table, local_rate=local_rate, spray=spray, seed=seed)
         self._contributions = contributions
         self.lossy_bytes = self.lost_bytes = 0
-        """Of what might have got lost, and what did: payload, of transfers that have begun."""
+        """The bytes of payload that might have got lost, and those that did, of transfers that have
+        begun."""
 
     def start(
         self,
@@ -189,7 +190,7 @@ class CalibratedSums(CalibratedNetwork):
         contributes: bool = False,
         layer_class: int = 0,
     ) -> int:
-        """As `CalibratedNetwork.start`; what `contributes` to a sum may lose a share of it."""
+        """Start as `CalibratedNetwork` does; what `contributes` to a sum may lose a share of it."""
         if not contributes or most != float("inf"):
             return super().start(at, sources, targets, sizes, most=most)
         number, lost = self._start(self._contributions, at, sources, targets, sizes)

@@ -39,11 +39,11 @@ class TableFile(msgspec.Struct, frozen=True):
     """Bits per second."""
     packets: list[int]
     levels: list[float]
-    """Of the quantiles."""
+    """The levels of the quantiles."""
     log_ratio: list[list[list[list[list[int]]]]]
     """Thousandths of the natural logarithm of time taken over ideal time; by level, last."""
     lost: list[list[list[list[int]]]]
-    """Of what may get lost, what did, in parts of ten thousand."""
+    """The share that was lost of what may get lost, in parts of ten thousand."""
 
 
 def log_units(ratio: float) -> int:
@@ -58,7 +58,7 @@ def share_units(share: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a table holds, least and most."""
+    """The least and the most values that a table holds for."""
 
     loss: tuple[float, float]
     round_trip_s: tuple[float, float]

@@ -13,16 +13,14 @@ import numpy as np
 
 from shoal.sim.calibration.carriers import FRAME_BYTES
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.port import transmission_time
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import down_cables
+from shoal.switching import PICOSECONDS, down_cables, transmission_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 _LOSS_UNIT: Final = 1e-15
 """Losses add up as logarithms of what arrives, in whole numbers of this."""
@@ -31,7 +29,7 @@ _MOST_LOSS: Final = 1 - 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Of ways, one after another: shares lost, seconds for a bit, bits per second."""
+    """Figures of ways, one after another: shares lost, seconds for a bit, bits per second."""
 
     loss: NDArray[np.float64]
     there_s: NDArray[np.float64]

@@ -15,16 +15,14 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.routes import Detours
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import down_cables
+from shoal.switching import PICOSECONDS, Detours, down_cables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 _BITS: Final = 8
 
@@ -96,7 +94,7 @@ class ExchangeTimes:
         return float(arrivals.max())
 
     def busiest(self, mine: NDArray[np.float64], everyones: NDArray[np.float64]) -> float:
-        """Return how long the busiest link takes for everyone's, of those that mine cross."""
+        """Return how long everyone's load takes on the busiest of the links that `mine` crosses."""
         return float(np.max(everyones, where=mine > 0, initial=0.0))
 
     def _shares(

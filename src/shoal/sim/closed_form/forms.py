@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 _INSTEAD: Final = 'take level = "flows".'
 _DIGITS: Final = 9
-"""Of seconds in which moments that are the same agree."""
+"""The digits of seconds, after the point, in which moments that are the same agree."""
 _INSTANT: Final = 10.0**-_DIGITS
-"""Less than this apart, moments are the same."""
+"""The seconds below which two moments count as the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """By rank, seconds: all steps together."""
+    """The seconds that each rank spent, all steps together."""
 
     compute: NDArray[np.float64]
     wait: NDArray[np.float64]
@@ -50,7 +50,7 @@ class Spent:
 
     @property
     def ended(self) -> NDArray[np.float64]:
-        """When each has made its steps."""
+        """The time at which each rank has made its steps."""
         return self.compute + self.wait + self.exchange
 
 
@@ -77,7 +77,7 @@ def _sum(job: Job, algorithm: str | None, per_host: int, size: float) -> float:
 
 
 def _in_step(job: Job, exchange: float) -> Spent:
-    """Return what workers spend who wait for the slowest, then exchange, in every step."""
+    """Return what workers spend if they wait for the slowest, then exchange, in every step."""
     compute = job.steps * job.compute
     wait = job.steps * job.compute.max() - compute
     return Spent(compute, wait, np.full(job.size, job.steps * exchange))
@@ -98,7 +98,7 @@ def _servers(job: Job) -> Spent:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """When an exchange was under way, seconds, and on which links."""
+    """The time of an exchange, in seconds, and the links that it was on."""
 
     begin: float
     end: float

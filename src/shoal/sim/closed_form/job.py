@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from shoal.sim.closed_form.exchange_times import ExchangeTimes
     from shoal.sim.training.model import ModelSize
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 
 _MORE: Final = 1 + 1e-12
-"""Loads that differ by less are the same: sums in another order."""
+"""The factor up to which two loads count as the same: they are sums in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Job:
     host_of: Sequence[int]
     model: ModelSize
     compute: NDArray[np.float64]
-    """By rank: what a step computes."""
+    """The seconds that a step of each rank computes."""
     steps: int
     seed: int
     message_cost: float

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.scenario.cluster_spec import HostEvent
+from shoal.scenario import HostEvent
 from shoal.sim.closed_form.exchange_times import ExchangeTimes
 from shoal.sim.closed_form.forms import spend
 from shoal.sim.closed_form.job import Job
@@ -18,8 +18,7 @@ from shoal.sim.training.software import software_cost
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+    from shoal.scenario import ClusterSpec, StrategySpec, TrainingSpec
     from shoal.sim.training.model import ModelSize
 
 

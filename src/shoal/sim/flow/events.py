@@ -14,8 +14,7 @@ import numpy as np
 from shoal.compiled import compiled, inlined
 from shoal.sim.flow.sharing import share_out
 from shoal.sim.flow.tables import COMING, FLOWING, FREE, state_at, ways_at
-from shoal.switching.random_bits import mixed
-from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching import NEVER, PICOSECONDS, mixed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from shoal.sim.flow.tables import State, Ways
 
 FULL = -1
-"""Returned instead of a transfer: more flows at once than there is room for."""
+"""The result in place of a transfer if there were more flows at once than there is room for."""
 
 _LATEST = float(1 << 62)
 _UINT64 = np.uint64
@@ -212,7 +211,7 @@ def _end(state: State, row: int) -> None:
 
 @inlined
 def _detach(state: State, row: int, carried: float) -> None:
-    """Take a flow off its links, which have carried so many bytes of it."""
+    """Take a flow off its links, which have `carried` bytes of it."""
     flow, width = state.flows[row], state.hops.shape[1]
     for each in range(flow.hops):
         hop = state.hops[row, each]

@@ -28,19 +28,17 @@ from shoal.sim.flow.tables import (
 )
 from shoal.sim.network import FEWER, TCP_HEADERS, first_key
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.routes import Detours, check_paths
-from shoal.switching.tables import NEVER, PICOSECONDS
-from shoal.switching.topology import down_cables
+from shoal.switching import NEVER, PICOSECONDS, Detours, check_paths, down_cables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, Topology
 
 FLOWS = 1 << 12
-"""That there is room for at first."""
+"""The number of flows that there is room for at first."""
 
 _Way: TypeAlias = tuple[float, list[int]]
 """The share of the load that takes it if packets are sprayed, and its cables."""
@@ -97,7 +95,7 @@ class FlowNetwork:
 
     @property
     def now(self) -> int:
-        """When something has last happened."""
+        """The time of the last event, in picoseconds."""
         return self._now
 
     @property
@@ -163,7 +161,7 @@ class FlowNetwork:
         return self._state.finished[:count][::-1].tolist()
 
     def set_rate(self, at: int, cable: int, bits_per_second: float) -> None:
-        """Let the cable of this number carry so much from `at` on, up to which all has happened."""
+        """Set the rate of the cable of this number from `at` on; all before that has happened."""
         set_capacity(self._places, at, cable, bits_per_second / (8.0 * PICOSECONDS))
         self._next_event = min(self._next_event, at)
 

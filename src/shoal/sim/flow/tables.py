@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FREE: Final = 0
 COMING: Final = 1
-"""It begins later."""
+"""The flow begins later."""
 FLOWING: Final = 2
 
 FLOW: Final = np.dtype(
@@ -124,7 +124,7 @@ class State(NamedTuple):
     core: NDArray[np.void]
     flows: NDArray[np.void]
     hops: NDArray[np.void]
-    """By flow and hop."""
+    """The hops of each flow: [flow, hop]."""
     links: NDArray[np.void]
     transfers: NDArray[np.void]
     heap: NDArray[np.void]
@@ -137,12 +137,12 @@ class State(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """Which links a flow crosses from host to host."""
+    """The links that a flow crosses from host to host."""
 
     access: NDArray[np.void]
-    """By host."""
+    """The links of each host: rows of `ACCESS`."""
     pairs: NDArray[np.void]
-    """By switch and switch."""
+    """The routes from switch to switch, rows of `PAIR`: [switch, switch]."""
     routes: NDArray[np.void]
     trunks: NDArray[np.void]
 
@@ -150,7 +150,7 @@ class Ways(NamedTuple):
 _TABLE: Final = np.dtype([("address", "<i8"), ("rows", "<i8"), ("columns", "<i8")])
 
 PLACES: Final = np.dtype([(name, _TABLE) for name in (*State._fields, *Ways._fields)])
-"""Where the tables of a network lie in memory, and how large they are.
+"""The layout of where the tables of a network lie in memory, and how large they are.
 
 A row of it is what compiled functions that Python calls are given: handing over every table took
 longer than what they do with them.

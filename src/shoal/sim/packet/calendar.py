@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from numpy import uint64
 
 from shoal.compiled import compiled, inlined, lowest_bit, prefetch
-from shoal.switching.tables import COLORS, NEVER, QUEUES, Count
+from shoal.switching import COLORS, NEVER, QUEUES, Count
 
 if TYPE_CHECKING:
     from shoal.sim.packet.tables import Window
-    from shoal.switching.tables import Row, State
+    from shoal.switching import Row, State
 
 _COUNTS: Final = COLORS * len(Count)
 _TOGETHER: Final = 8
@@ -46,7 +46,7 @@ def push(state: State, window: Window, row: int, at: int, place: int) -> None:
 
 @inlined
 def next_bucket(window: Window) -> int:
-    """Return the first bucket after the cursor's with something in it; `NEVER` if there is none."""
+    """Return the first bucket after the cursor's with something in it; `NEVER`: all are empty."""
     clock, words = window.clock[0], len(window.filled)
     begin = clock.cursor + 1
     slot = _slot_of(window, begin)

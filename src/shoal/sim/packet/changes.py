@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 from shoal.sim.packet.tables import new_window
 from shoal.sim.packet.window import take_over
-from shoal.switching.routes import set_routes
-from shoal.switching.settings import set_link, set_port
+from shoal.switching import set_link, set_port, set_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from shoal.sim.packet.tables import Window
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, State, Topology
 
 
 def changed_window(

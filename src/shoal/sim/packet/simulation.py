@@ -17,17 +17,14 @@ from shoal.sim.packet.changes import changed_window
 from shoal.sim.packet.sources import arm, new_flows, run
 from shoal.sim.packet.tables import LEAST_BYTES, Problem, Window, new_window
 from shoal.sim.packet.window import inject
-from shoal.switching.network import free_row, take_row
-from shoal.switching.tables import NEVER, QUEUES, Count
-from shoal.switching.topology import USUAL_PACKETS, make_state
+from shoal.switching import NEVER, QUEUES, USUAL_PACKETS, Count, free_row, make_state, take_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Topology
+    from shoal.switching import State, Topology
 
 DROPPED: Final = [Count.DROPPED_EARLY, Count.DROPPED_FULL, Count.DROPPED_SHARED]
 GONE: Final = [*DROPPED, Count.LOST]
@@ -62,7 +59,7 @@ class Arrival:
     """A packet that was put in by hand and has reached its host."""
 
     number: int
-    """Of all packets, in the order in which they were put in."""
+    """The packet's number among all packets, in the order in which they were put in."""
     at_ps: int
     destination: int
     size: int
@@ -222,7 +219,7 @@ def check_packets(state: State) -> None:
 def flow_rows(
     flows: Sequence[Flow], ports: Sequence[int] | dict[int, int]
 ) -> list[tuple[int, ...]]:
-    """Return what `new_flows` takes; `ports` are those that hosts send by."""
+    """Return what `new_flows` takes; hosts send through `ports`."""
     return [
         (
             flow.packets,
@@ -244,7 +241,7 @@ def flow_rows(
 
 
 def check_flow(flow: Flow, hosts: int, least_size: int) -> None:
-    """Raise `UsageError` for a flow that cannot be among so many hosts."""
+    """Raise `UsageError` for a flow that cannot be among `hosts` hosts."""
     _check_ends(flow.source, flow.destination, flow.queue, flow.ecn, hosts)
     if flow.size < least_size:
         raise UsageError(_too_small(least_size))

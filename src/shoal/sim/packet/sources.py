@@ -1,4 +1,4 @@
-"""Flows that send at their own pace whatever becomes of their packets, and what comes of each.
+"""Flows that send at their own pace, heedless of losses, and what comes of each.
 
 A flow is a timer of the window kernel at its host's port: when it is due, a packet leaves and the
 timer is set anew. Of flows that are due at the same time, the lower port's sends first, then the
@@ -17,8 +17,7 @@ from shoal.compiled import compiled, inlined
 from shoal.sim.packet.calendar import push
 from shoal.sim.packet.tables import TIMER
 from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
-from shoal.switching.network import free_row, take_row
-from shoal.switching.tables import NEVER
+from shoal.switching import NEVER, free_row, take_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.packet.tables import Window
-    from shoal.switching.tables import Row, State
+    from shoal.switching import Row, State
 
 FLOW: Final = np.dtype(
     [

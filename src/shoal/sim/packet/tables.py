@@ -12,25 +12,26 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.switching.port import transmission_time
-from shoal.switching.tables import NEVER
+from shoal.switching import NEVER, transmission_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 LEAST_BYTES: Final = 64
-"""Of a packet, where nobody says otherwise: the smallest Ethernet frame."""
+"""The size of the smallest packet, in bytes, unless it is said otherwise: the smallest Ethernet
+frame."""
 
 _LARGE_BYTES: Final = 9_000
-"""Of a packet whose time on the link the ring still spans; what takes longer goes to `far`."""
+"""The size, in bytes, of the largest packet whose time on the link the ring still spans; what takes
+longer goes to `far`."""
 _MOST_BUCKETS: Final = 1 << 19
 """Two megabytes of heads. Where more would be needed they are wider: a packet that the ring does
 not span is walked past again and again, which costs more than what else lies in its bucket."""
 _FEWEST_BUCKETS: Final = 256
 _NARROW: Final = 4
-"""A window is at least so many buckets wide."""
+"""The least width of a window, in buckets."""
 
 CLOCK: Final = np.dtype(
     [
@@ -51,7 +52,7 @@ CLOCK: Final = np.dtype(
 )
 
 TIMER: Final = 1 << 62
-"""A row of packets whose size is 0 is a timer; numbers from this on are theirs."""
+"""The first number of timers: rows of packets whose size is 0."""
 
 DUE: Final = np.dtype([("at", "<i8"), ("place", "<u4"), ("row", "<u4")], align=True)
 
@@ -74,7 +75,7 @@ class Window(NamedTuple):
 
     clock: NDArray[np.void]
     heads: NDArray[np.int32]
-    """By bucket: its first row; -1: none."""
+    """The first row of each bucket; -1: none."""
     filled: NDArray[np.uint64]
     """A bit for every bucket with something in it."""
     due: NDArray[np.void]

@@ -16,19 +16,28 @@ from numpy import uint64
 from shoal.compiled import compiled, inlined
 from shoal.sim.packet.calendar import gather, move, next_bucket, push
 from shoal.sim.packet.tables import Problem
-from shoal.switching.network import count_delivery, fill_row, leave, onward
-from shoal.switching.port import arrive, limit_reached, pass_through, serve
-from shoal.switching.random_bits import mixed
-from shoal.switching.tables import NEVER, QUEUES
+from shoal.switching import (
+    NEVER,
+    QUEUES,
+    arrive,
+    count_delivery,
+    fill_row,
+    leave,
+    limit_reached,
+    mixed,
+    onward,
+    pass_through,
+    serve,
+)
 
 if TYPE_CHECKING:
     from shoal.sim.packet.tables import Window
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 NONE, FULL, SMALL, PAST = (int(each) for each in Problem)
 NOBODY: Final = -1
-"""In place of the row of what is due next: nothing is, in the time given. Also whose a packet is
-that nobody has claimed."""
+"""The result in place of a row if nothing is due in the time given. Also the owner of an unclaimed
+packet."""
 
 
 @inlined

@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process, Signal
-    from shoal.strategies import AbstractCourse, AbstractDefinition
-    from shoal.strategies.acts import Act, Acts
+    from shoal.strategies import AbstractCourse, AbstractDefinition, Act, Acts
 
 
 class AbstractExecutor(AbstractSimulatedStrategy):
     """Carries out the acts of one course for each worker."""
 
     courses: list[AbstractCourse]
-    """By rank."""
+    """The course of each rank."""
 
     def __init__(self, definition: AbstractDefinition) -> None:
         self._definition = definition

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shoal.collectives.hierarchical import hierarchical_all_reduce
+from shoal.collectives import hierarchical_all_reduce
 
 ONE_WAY_DELAYS = 4
-"""To the host's owners, between hosts, back between hosts, within the host again."""
+"""The stages: to the host's owners, between hosts, back between hosts, within the host again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from shoal.collectives.sharding import split_evenly
+from shoal.collectives import split_evenly
 from shoal.errors import UsageError
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.strategy import AbstractSimulatedStrategy
 from shoal.sim.transports.contributions import Contribution
 from shoal.sim.virtual_time import Signal
-from shoal.transport.holes import check_messages
-from shoal.transport.tags import layer_class
+from shoal.transport import check_messages, layer_class
 
 if TYPE_CHECKING:
     from shoal.sim.training.world import World
@@ -33,10 +32,10 @@ BIG_LAYER: Final = 1_000_000
 """Parameters from which a layer is divided among all servers, as in MXNet's key-value store."""
 
 PARTITION_BYTES: Final = 4_000_000
-"""Of a layer, in bytes that each worker sends, which go as one where order matters."""
+"""The part of a layer that goes as one where order matters, in bytes that each worker sends."""
 
 CREDIT_BYTES: Final = 16_000_000
-"""Of partitions that each worker may have under way in either direction."""
+"""The bytes of partitions that each worker may have under way in either direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class _Part:
     size: float
     """Bytes that each worker sends, to all servers together."""
     elements: range
-    """Of a worker's gradient."""
+    """The elements of a worker's gradient."""
 
 
 class _Line:
@@ -68,7 +67,7 @@ class _Step:
         self.there = [Signal() for _ in range(layers)]
         self.values = np.zeros(0, np.float32)
         self.arrived = np.zeros(0, np.float32)
-        """By worker, one after another; what got lost is zero."""
+        """The workers' gradients one after another; what got lost is zero."""
 
 
 @final

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 
 from shoal.diverged import Figure, restore
 from shoal.errors import ProtocolError
-from shoal.transport.forms import FLOAT32
+from shoal.transport import FLOAT32
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,7 @@ from shoal.sim.training.executor import AbstractExecutor, following
 from shoal.sim.training.facts import Facts
 from shoal.sim.training.world import Meeting, Times
 from shoal.sim.virtual_time import Signal
-from shoal.strategies.acts import (
+from shoal.strategies import (
     Act,
     Acts,
     AskGroup,
@@ -63,7 +63,8 @@ class MeansExecutor(AbstractExecutor):
         super().prepare(world)
         is_delayed = self._definition.is_delayed
         self._times: Sequence[Times] = [Times() for _ in world.times] if is_delayed else world.times
-        """By rank, where the time of averages goes: not the workers', who compute meanwhile."""
+        """Takes the time of each rank's averages: not the worker's own, if it computes
+        meanwhile."""
         self._delayed = [DelayedAverage(world, rank) for rank in range(world.size)]
         self._meetings: dict[tuple[tuple[int, int], int], Meeting] = {}
         self._facts = Facts(world)
@@ -202,7 +203,7 @@ class DelayedAverage:
     def __init__(self, world: World, rank: int) -> None:
         self._world, self._rank = world, rank
         self._over: Signal | None = None
-        """Of the average that has not been taken in."""
+        """The signal that the average is over which has not been taken in."""
 
     def begin(self, average: Process) -> None:
         """Let `average` work on a copy of the model; the one before has been taken in."""

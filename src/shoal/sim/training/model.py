@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from shoal.collectives.buckets import Bucket, layout_buckets
+from shoal.collectives import Bucket, layout_buckets
 from shoal.errors import UsageError
-from shoal.transport.tags import layer_class
+from shoal.transport import layer_class
 
 ELEMENT_BYTES = 4
 
 FORWARD = 1 / 3
-"""Of a step's computing: backward takes twice as long, a product for inputs and one for weights."""
+"""The forward pass's share of a step's computing: backward takes twice as long, a product for
+inputs and one for weights."""
 
 
 @dataclass(frozen=True, slots=True)

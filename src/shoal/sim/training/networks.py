@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import UsageError
-from shoal.scenario.cluster_spec import topologies, with_finite_ports
-from shoal.scenario.training_spec import SHOAL
+from shoal.scenario import SHOAL, topologies, with_finite_ports
 from shoal.sim.calibration.carriers import MTU, Carrier
 from shoal.sim.calibration.limits import check_reach
 from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
@@ -22,16 +21,13 @@ from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork
 from shoal.sim.transports.settings import Transport
-from shoal.switching.tables import PICOSECONDS
-from shoal.transport.endpoint import TransportConfig
-from shoal.transport.tags import UNIMPORTANT_SHARE
-from shoal.transport.wire import HEADER_BYTES, segment_bytes_for
+from shoal.switching import PICOSECONDS
+from shoal.transport import HEADER_BYTES, UNIMPORTANT_SHARE, TransportConfig, segment_bytes_for
 
 if TYPE_CHECKING:
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Level, StrategySpec, TrainingSpec
+    from shoal.scenario import ClusterSpec, Level, StrategySpec, TrainingSpec
     from shoal.sim.network import Network
-    from shoal.switching.topology import Topology
+    from shoal.switching import Topology
 
 FLOWS: Final = ""
 """No transport: what is sent shares the links fairly and loses nothing."""
@@ -41,7 +37,7 @@ _PFABRIC_BUFFER: Final = 36_000
 """Bytes that a port holds where nothing else is said: it rests on ports that drop, and short queues
 (Alizadeh et al., SIGCOMM 2013, section 5)."""
 _USUAL_TICK_S: Final = 1e-6
-"""Of Shoal's transport, as it was calibrated."""
+"""The tick with which Shoal's transport was calibrated."""
 
 
 def check_transport(cluster: ClusterSpec, training: TrainingSpec, strategy: StrategySpec) -> None:

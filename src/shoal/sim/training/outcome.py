@@ -16,27 +16,28 @@ class Outcome:
     steps: int
     """Made by all workers together."""
     seconds: float
-    """Until the last worker had made its steps."""
+    """The time until the last worker had made its steps."""
     step_ms: float
     """Mean of the time per step, over the workers that made one."""
     compute_share: float
     wait_share: float
     exchange_share: float
-    """Of the workers' time until each had made its last step, or until the run was stopped if an
-    exchange held it then."""
+    """These are shares of the workers' time until each had made its last step, or until the run was
+    stopped if an exchange held it then."""
     steps_by_rank: tuple[int, ...]
     counters: dict[str, float]
     flows: int
     """Flows that the network carried."""
     digest: str
-    """Of every worker's times: the same scenario and seed give the same."""
+    """A digest of every worker's times: the same scenario and seed give the same."""
     curve: tuple[CurvePoint, ...] = ()
     """What the workers' models knew when, if they learnt; the last point is the end's."""
     milestones_s: tuple[float, ...] = ()
-    """By when all workers together had made 1 %, 2 %, ... of all the steps that they were to
-    make."""
+    """The times by which all workers together had made 1 %, 2 %, ... of all the steps that they
+    were to make."""
     together_s: float = 0.0
-    """Until the first worker had made all its steps: from then on not all of them train."""
+    """The time until the first worker had made all its steps: from then on not all of them
+    train."""
     together_steps: int = 0
     """Made by all workers together until then."""
     most_behind: int | None = None

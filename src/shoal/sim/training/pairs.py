@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.virtual_time import Signal
-from shoal.strategies.acts import (
+from shoal.strategies import (
     Act,
     Acts,
     AnswerPairs,
@@ -43,7 +43,7 @@ class PairsExecutor(AbstractExecutor):
         """Let nobody be busy."""
         super().prepare(world)
         self._queues: list[list[Signal]] = [[] for _ in range(world.size)]
-        """By passive rank: who is served and who waits, in the order of arrival."""
+        """Lists for each passive rank who is served and who waits, in the order of arrival."""
         self._under_way: list[Signal | None] = [None] * world.size
         for course in self.courses:
             for act in course.begin():

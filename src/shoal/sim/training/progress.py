@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from shoal.switching.tables import NEVER
+from shoal.switching import NEVER
 
 
 @final
@@ -42,15 +42,16 @@ class Progress:
         self.made = 0
         """Steps of all workers together."""
         self.milestones: list[int] = []
-        """When they had made 1 %, 2 %, ... of all steps, picoseconds."""
+        """The times when they had made 1 %, 2 %, ... of all steps, picoseconds."""
         self.together = 0
         """Steps made by the time, that time included, when somebody had made all its steps."""
         self.together_until = NEVER
-        """When somebody had made all its steps, in picoseconds."""
+        """The time when somebody had made all its steps, picoseconds."""
         self.fastest = 0
         """Steps that somebody has made."""
         self.leads_since = NEVER
-        """When, picoseconds, if it is not over yet who else has made that step by then."""
+        """The time of the fastest's last step, picoseconds, if others may still make that step at
+        the same moment."""
         self.most_behind = 0
         """Steps that the slowest worker has been behind the fastest at most, so far."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from shoal.groups.topology import Host, Rack, Topology
+from shoal.groups import Host, Rack, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.switching.topology import Topology as Network
+    from shoal.switching import Topology as Network
 
 
 def racks_of(network: Network, host_of: Sequence[int]) -> Topology:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shoal.scenario.training_spec import TrainingSpec
+    from shoal.scenario import TrainingSpec
 
 
 def of_real_size(training: TrainingSpec, dataset: str, model: str) -> TrainingSpec:

@@ -16,8 +16,9 @@ import torch
 from shoal.memory import check_room
 from shoal.sim.training.learning import AbstractLearner, CurvePoint
 from shoal.sim.training.model import Layer, ModelSize
-from shoal.transport.forms import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
+from shoal.transport import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
 from shoal.workloads import (
+    averaged_state,
     batches,
     evaluate,
     loss_of,
@@ -26,7 +27,6 @@ from shoal.workloads import (
     meets,
     model_elements,
 )
-from shoal.workloads.means import averaged_state
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,11 +82,11 @@ class Replicas(AbstractLearner):
         self._trained = sum(each.numel() for each in self._models[0].parameters())
         """Columns of parameters; those of batch-norm statistics follow."""
         self._copies: Tensor | None = None
-        """By worker, what is averaged while it learns on."""
+        """Holds for each worker what is averaged while it learns on."""
         self._copied: Tensor
         """The same as it was when it was taken."""
         self._served: Tensor | None = None
-        """By worker, what it pulls."""
+        """Holds for each worker what it pulls."""
         self._optimizers: list[Optimizer] = [make_optimizer(m, recipe) for m in self._models]
         self._rates = [group["lr"] for group in self._optimizers[-1].param_groups]
         self._data = [
@@ -96,7 +96,8 @@ class Replicas(AbstractLearner):
         self._judge_row = _share_memory([self._judge])
         self._steps = [0] * workers
         self._updates = [0] * workers
-        """By worker, how many gradients of its own have changed a model or the server's."""
+        """Counts for each worker how many gradients of its own have changed a model or the
+        server's."""
         self._shared = [0] * workers
         """Those of them that were in the latest exchange with others that is over."""
         self._copied_at = [0] * workers
@@ -108,7 +109,7 @@ class Replicas(AbstractLearner):
         self.met_alone_at: float | None = None
         """The same, when too little had been exchanged for that to count."""
         self.last_loss = [0.0] * workers
-        """Of each worker's latest batch, before the step."""
+        """The loss of each worker's latest batch, before the step."""
         self._look(0)
 
     @property

@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from shoal.collectives.sharding import split_evenly
+from shoal.collectives import split_evenly
 from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.transports.contributions import Contribution
 from shoal.sim.virtual_time import Signal
-from shoal.strategies.acts import Act, Acts, Exchange, Pulled
-from shoal.strategies.shard import Add, Answer, Apply, Shard
-from shoal.transport.holes import check_messages
+from shoal.strategies import Act, Acts, Add, Answer, Apply, Exchange, Pulled, Shard
+from shoal.transport import check_messages
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
-    from shoal.strategies import ParameterServer
-    from shoal.strategies.shard import Deed
+    from shoal.strategies import Deed, ParameterServer
 
 
 @final

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import ResourceError, UsageError
-from shoal.scenario.training_spec import SHOAL, StrategySpec
+from shoal.scenario import SHOAL, StrategySpec
 from shoal.sim.closed_form.prediction import predict
 from shoal.sim.compute_times import ComputeTimes
 from shoal.sim.happenings import check_ways, processes, slower_hosts
@@ -37,15 +37,11 @@ from shoal.sim.transports.counting_network import CountingNetwork
 from shoal.sim.transports.endpoints import check_endpoints
 from shoal.sim.virtual_time import VirtualTime, check_countable
 from shoal.strategies import check_pulls
-from shoal.switching.tables import PICOSECONDS
-from shoal.transport.forms import FLOAT32, sum_form
-from shoal.transport.graph_tables import PIECE_BYTES
-from shoal.transport.holes import POLICIES, ZERO
-from shoal.transport.messages import MOST_MESSAGES
+from shoal.switching import PICOSECONDS
+from shoal.transport import FLOAT32, MOST_MESSAGES, PIECE_BYTES, POLICIES, ZERO, sum_form
 
 if TYPE_CHECKING:
-    from shoal.scenario.cluster_spec import ClusterSpec
-    from shoal.scenario.training_spec import Scenario, TrainingSpec
+    from shoal.scenario import ClusterSpec, Scenario, TrainingSpec
     from shoal.sim.network import Network
     from shoal.sim.training.strategy import AbstractSimulatedStrategy
 
@@ -192,7 +188,7 @@ def _check_buffers(scenario: Scenario, strategy: StrategySpec) -> None:
 _FEW_BYTES: Final = PIECE_BYTES * MOST_MESSAGES // 4
 """A model of no more makes far fewer messages than there may be, whatever sends it."""
 _TRANSFERS: Final = 4
-"""That each worker makes, about, until what it sends at most is taken as known."""
+"""The transfers, about, that each worker makes until what it sends at most is taken as known."""
 _BUCKETS: Final = 64
 
 
@@ -274,7 +270,7 @@ def said_of(place: str | None) -> Iterator[None]:
 
 
 _SAMPLES: Final = 1_000
-"""Of the test set, which the replicas are judged by."""
+"""The number of test samples by which the replicas are judged."""
 
 
 def simulate(

@@ -16,8 +16,7 @@ from shoal.sim.training.model import ELEMENT_BYTES, even
 from shoal.strategies import Family, usual
 
 if TYPE_CHECKING:
-    from shoal.scenario.measured import Measured
-    from shoal.scenario.training_spec import TrainingSpec
+    from shoal.scenario import Measured, TrainingSpec
 
 
 @dataclass(frozen=True, slots=True)

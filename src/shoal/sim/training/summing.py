@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
-from shoal.transport.forms import FLOAT32
-from shoal.transport.holes import ZERO
+from shoal.transport import FLOAT32, ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from shoal.collectives.graphs import ALGORITHMS
+from shoal.collectives import ALGORITHMS
 from shoal.errors import UsageError
 from shoal.sim.training.executor import AbstractExecutor
 from shoal.sim.training.hierarchy import check_hosts
 from shoal.sim.training.model import ELEMENT_BYTES, FORWARD
 from shoal.sim.training.summing import Summand
 from shoal.sim.virtual_time import Signal
-from shoal.strategies.acts import Act, Acts, Adopt, SumGradients, Summed, Update
+from shoal.strategies import Act, Acts, Adopt, SumGradients, Summed, Update
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -37,12 +37,12 @@ class _Iteration:
         self.complete = [Signal() for _ in range(buckets)]
         self.summed = [Signal() for _ in range(buckets)]
         self.gradients: list[NDArray[np.float32]] = []
-        """By rank, if they travel."""
+        """The gradients of the ranks in their order, if they travel."""
         self.training: list[int] = []
         """The workers that make a step with it."""
         self.over = Signal()
         self.all_computed = 0
-        """When the last worker had its last bucket."""
+        """The time when the last worker had its last bucket."""
 
 
 @final
@@ -94,9 +94,9 @@ class SumsExecutor(AbstractExecutor):
         self._parts = _parts([int(size) // ELEMENT_BYTES for _, size in self._buckets])
         self._iterations: dict[int, _Iteration] = {}
         self._awaiting: dict[int, tuple[_Iteration, int]] = {}
-        """By rank, which step's sums hold it, and since when."""
+        """Says which step's sums hold a rank, and since when."""
         self._owed: list[_Iteration | None] = [None] * world.size
-        """By rank, the sums that its next forward pass waits for."""
+        """The sums that each rank's next forward pass waits for."""
 
     def worker(self, rank: int) -> Process:
         """Make the steps; what goes forward has made one once its last sum is known."""

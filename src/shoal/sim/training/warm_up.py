@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import mark_warm
-from shoal.scenario.spec_file import parse_scenario
-from shoal.scenario.training_spec import SHOAL
+from shoal.scenario import SHOAL, parse_scenario
 from shoal.sim.training.networks import level_of
 from shoal.sim.training.simulation import simulate
 
 if TYPE_CHECKING:
-    from shoal.scenario.training_spec import StrategySpec, TrainingSpec
+    from shoal.scenario import StrategySpec, TrainingSpec
 
 DURATIONS: Final = {
     "flows": "ten seconds",

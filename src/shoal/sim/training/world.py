@@ -17,8 +17,7 @@ from shoal.sim.training.progress import Progress
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
-from shoal.transport.forms import FLOAT32, widening
-from shoal.transport.holes import DIVIDE_BY_COUNT, ZERO
+from shoal.transport import DIVIDE_BY_COUNT, FLOAT32, ZERO, widening
 
 if TYPE_CHECKING:
     from shoal.sim.compute_times import ComputeTimes
@@ -34,16 +33,16 @@ class Times:
 
     compute: int = 0
     wait: int = 0
-    """For others to arrive, and for answers."""
+    """The time that it waited for others to arrive, and for answers."""
     exchange: int = 0
-    """For bytes, beyond what computing hid."""
+    """The time that bytes took, beyond what computing hid."""
     steps: int = 0
     ended: int = 0
-    """When the last of its steps was made."""
+    """The time when the last of its steps was made."""
     of_steps: tuple[int, int, int] = (0, 0, 0)
     """The above three when its last step was made: of a step under way nothing is in them."""
     exchanges_since: int | None = None
-    """When the exchange began that holds the worker now, if one does."""
+    """The time when the exchange began that holds the worker now, if one does."""
 
     def begin_exchange(self, now: int) -> None:
         """Note that the worker can do nothing else until an exchange is over."""
@@ -77,7 +76,8 @@ class World:
     steps: int
     seed: int = 0
     control_delay: int = 100_000_000
-    """From asking the group generator to its answer, picoseconds, however soon it knows it."""
+    """The time from asking the group generator to its answer, picoseconds, however soon it knows
+    it."""
     message_cost: int = 0
     """Software, for each message that follows another in an exchange, picoseconds."""
     server_cost: int = 0

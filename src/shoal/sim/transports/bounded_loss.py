@@ -19,14 +19,18 @@ from shoal.sim.packet.sources import receive, send
 from shoal.sim.packet.tables import TIMER, Problem
 from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
 from shoal.sim.transports.endpoints import endpoint_of
-from shoal.switching.network import free_row, take_row
-from shoal.switching.tables import NEVER, QUEUES
-from shoal.transport.budget import adapt_budget
-from shoal.transport.receiving import on_datagrams
-from shoal.transport.sending import PIECE, PIECES, next_batch
-from shoal.transport.tables import PEER
-from shoal.transport.timers import on_timer
-from shoal.transport.wire import HEADER_BYTES, IP_UDP_BYTES
+from shoal.switching import NEVER, QUEUES, free_row, take_row
+from shoal.transport import (
+    HEADER_BYTES,
+    IP_UDP_BYTES,
+    PEER,
+    PIECE,
+    PIECES,
+    adapt_budget,
+    next_batch,
+    on_datagrams,
+    on_timer,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,15 +38,15 @@ if TYPE_CHECKING:
 
     from shoal.sim.packet.tables import Window
     from shoal.sim.transports.endpoints import Hosts
-    from shoal.switching.tables import Row, State
-    from shoal.transport.tables import State as Endpoint
+    from shoal.switching import Row, State
+    from shoal.transport import State as Endpoint
 
 ETHERNET_BYTES: Final = 14
 FRAME_BYTES: Final = IP_UDP_BYTES + ETHERNET_BYTES
 """What a link carries of a datagram beside itself."""
 
 QUIET: Final = -1
-"""In place of a host: the time given has passed."""
+"""The result in place of a host if the time given has passed."""
 
 _SOURCE_SHIFT = 36
 _PEER_BYTES = PEER.itemsize

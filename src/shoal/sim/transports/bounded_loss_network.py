@@ -28,30 +28,37 @@ from shoal.sim.transports.endpoints import check_endpoints, new_endpoint_state, 
 from shoal.sim.transports.standstill import SLICE, Standstill
 from shoal.sim.transports.transfer_tables import Flows, transfer_tables
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.settings import CLASS_SELECTORS
-from shoal.switching.tables import PICOSECONDS
-from shoal.switching.topology import USUAL_PACKETS, down_cables, make_state
-from shoal.transport.bitmap import flags_at
-from shoal.transport.endpoint import Endpoint, TransportConfig
-from shoal.transport.forms import ABSENT, FLOAT32, WIRE_BYTES
-from shoal.transport.graph_tables import GraphOptions, piece_length, tables_of
-from shoal.transport.holes import ERROR_FEEDBACK, ZERO
-from shoal.transport.tables import Counter
-from shoal.transport.tags import ImportanceTagger, tag_these
-from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
+from shoal.switching import CLASS_SELECTORS, PICOSECONDS, USUAL_PACKETS, down_cables, make_state
+from shoal.transport import (
+    ABSENT,
+    ERROR_FEEDBACK,
+    FEEDBACK_BYTES,
+    FLOAT32,
+    HEADER_BYTES,
+    WIRE_BYTES,
+    ZERO,
+    Counter,
+    Endpoint,
+    GraphOptions,
+    ImportanceTagger,
+    TransportConfig,
+    flags_at,
+    piece_length,
+    tables_of,
+    tag_these,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.packet.simulation import Flow
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Cable, Topology
-    from shoal.transport.messages import MessageTables
+    from shoal.switching import Cable, State, Topology
+    from shoal.transport import MessageTables
 
 ELEMENT_BYTES: Final = WIRE_BYTES[ABSENT]
 
 LEAST_BYTES: Final = FRAME_BYTES + HEADER_BYTES + min(FEEDBACK_BYTES, ELEMENT_BYTES)
-"""Of the smallest packet that a host may send."""
+"""Bytes of the smallest packet that a host may send."""
 
 _MICROSECOND: Final = PICOSECONDS // 1_000_000
 _STREAM: Final = 1
@@ -69,9 +76,9 @@ class _Transfer:
 
     awaited: int
     begun: int
-    """When, picoseconds."""
+    """The time at which it began, in picoseconds."""
     tables: dict[int, MessageTables] = field(default_factory=dict)
-    """By host."""
+    """The messages of each host that takes part."""
     renews: bool = False
     """Whether it brings newer versions of what receivers have."""
 
@@ -159,16 +166,16 @@ class BoundedLossNetwork:
             self._hosts.rows[flow.source]["has_others"] = True
             self._raise(begin_other(self.state, self._window, self._hosts, self.others, place))
         self._local: list[tuple[int, int]] = []
-        """When what stays on a host has moved, and whose it is."""
+        """Transfers that stay on a host, a heap: (when one has moved, picoseconds; its number)."""
         self._local_free = [0] * hosts
         self._waiting: list[int] = []
         """Transfers that were over when another one was started."""
         self._started = self._over = self._now = 0
         self._standstill = Standstill(self._arrived)
         self.lossy_bytes = self.lost_bytes = 0
-        """Of contributions to sums that are over: what might have got lost, and what did."""
+        """Bytes of contributions to finished sums that might have got lost, and that did."""
         self.renewal_due_bytes = self.renewal_missing_bytes = 0
-        """The same of newer versions."""
+        """Bytes of newer versions that might have got lost, and that did."""
 
     @property
     def sends_datagrams(self) -> bool:
@@ -177,7 +184,7 @@ class BoundedLossNetwork:
 
     @property
     def now(self) -> int:
-        """When something has last happened."""
+        """The time of the last event, in picoseconds."""
         return self._now
 
     @property
@@ -282,7 +289,7 @@ class BoundedLossNetwork:
         version: Contribution,
         bound: float,
     ) -> int:
-        """As `push`, of a newer version of what is there, untagged, with this `bound`."""
+        """Push a newer version of what is there, untagged, with this `bound`."""
         return self._move_values(at, sources, targets, version, bound, renews=True)
 
     def _move_values(

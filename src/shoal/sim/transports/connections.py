@@ -21,7 +21,7 @@ RECOVERY: Final = int(Mode.RECOVERY)
 
 @inlined
 def keep(kept: Row, flow: Row, now: int) -> None:
-    """Keep what the flow knows, of which all has arrived by now."""
+    """Keep what is known by a flow whose packets have all arrived by now."""
     kept.used_at, kept.is_busy = now, 0
     kept.window, kept.threshold = flow.window, flow.threshold
     if flow.mode == RECOVERY:

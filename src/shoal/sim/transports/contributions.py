@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.transport.holes import ZERO
+from shoal.transport import ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -35,7 +35,7 @@ class Contribution:
     values: NDArray[np.float32]
     arrived: NDArray[np.float32]
     parts: Sequence[range]
-    """Of both arrays, one for each source and target."""
+    """The ranges of both arrays, one for each source and target."""
     tensor: Hashable
-    """Its name from one iteration to the next."""
+    """The tensor's name, the same from one iteration to the next."""
     policy: int = ZERO

@@ -12,18 +12,16 @@ import numpy as np
 
 from shoal.sim.transports.transfer_tables import Flows, message_lengths
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.topology import down_cables
-from shoal.transport.forms import ABSENT, WIRE_BYTES
-from shoal.transport.graph_tables import messages_of_sum, piece_length
-from shoal.transport.messages import check_number
+from shoal.switching import down_cables
+from shoal.transport import ABSENT, WIRE_BYTES, check_number, messages_of_sum, piece_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
-    from shoal.switching.topology import Cable, Topology
-    from shoal.transport.endpoint import TransportConfig
+    from shoal.switching import Cable, Topology
+    from shoal.transport import TransportConfig
 
 
 class CountingNetwork:
@@ -67,7 +65,7 @@ class CountingNetwork:
         contributes: bool = False,
         layer_class: int = 0,
     ) -> int:
-        """Count the messages of flows; what stays on a host is none. Only sizes are of account."""
+        """Count the messages of flows between hosts, by their sizes alone."""
         senders, receivers = np.asarray(sources, np.int64), np.asarray(targets, np.int64)
         moves = senders != receivers
         counts = np.asarray(sizes, float)[moves] // WIRE_BYTES[ABSENT]

@@ -14,21 +14,25 @@ import numpy as np
 from shoal.compiled import I4, I8, U8, Zeros, grid_at, inlined, rows_at, rows_of_zeros
 from shoal.memory import check_room
 from shoal.sim.network import FEWER
-from shoal.switching.tables import NEVER
-from shoal.transport import replay
-from shoal.transport.sending import LARGEST_BATCH, PIECE, PIECES, TRANSMIT
-from shoal.transport.tables import (
+from shoal.switching import NEVER
+from shoal.transport import (
     BITMAP_WORDS,
     CONTROL,
     CORE,
     COUNTERS,
+    FEEDBACK_BYTES,
+    HEADER_BYTES,
     KEY,
+    LARGEST_BATCH,
     OPERATION,
     PEER,
+    PIECE,
+    PIECES,
+    TRANSMIT,
     State,
     new_state,
+    replay,
 )
-from shoal.transport.wire import FEEDBACK_BYTES, HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONTROL_BYTES: Final = HEADER_BYTES + FEEDBACK_BYTES + 8 * BITMAP_WORDS
-"""Of the largest datagram without payload."""
+"""Bytes of the largest datagram without payload."""
 
 _LINE: Final = 64
 """Bytes of the processor's cache that are fetched together."""
@@ -72,7 +76,7 @@ class Hosts(NamedTuple):
     tos: NDArray[np.uint8]
     """[packet row]: the sender's DSCP bits; the ECN bits are the packet's."""
     queues: NDArray[np.uint8]
-    """By DSCP: the queue of every port."""
+    """The queue of every port, by DSCP."""
     batch: NDArray[np.uint8]
     """Memory for the headers of the batch that is being sent."""
     pieces: NDArray[np.void]

@@ -17,16 +17,14 @@ from shoal.sim.packet.calendar import push
 from shoal.sim.packet.window import FULL, NOBODY, NONE, inject, next_due
 from shoal.sim.transports import connections, controls, probing, receiving, round_trips, senders
 from shoal.sim.transports.tables import Mode
-from shoal.switching.network import free_row
-from shoal.switching.random_bits import mixed
-from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching import NEVER, PICOSECONDS, free_row, mixed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.packet.tables import Window
     from shoal.sim.transports.tables import Ends, Row
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 FREE, COMING = int(Mode.FREE), int(Mode.COMING)
 LOCAL, OPEN = int(Mode.LOCAL), int(Mode.OPEN)
@@ -285,7 +283,7 @@ def _leave(ends: Ends, index: int, now: int) -> None:
 
 @inlined
 def _free(ends: Ends, index: int) -> None:
-    """Let the row be used again; what is under way is nobody's now."""
+    """Let the row be used again; packets that are under way lose their flow."""
     core, flow = ends.core[0], ends.flows[index]
     flow.key, flow.mode, flow.timer, flow.timer_at = uint64(0), FREE, -1, NEVER
     flow.next = core.free_flow

@@ -25,9 +25,16 @@ from shoal.sim.transports.settings import Transport, write_rules
 from shoal.sim.transports.standstill import SLICE, Standstill
 from shoal.sim.transports.tables import CONNECTION, SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
-from shoal.switching.port import transmission_time
-from shoal.switching.tables import PICOSECONDS, Count, packet_bytes, with_packets
-from shoal.switching.topology import USUAL_PACKETS, down_cables, make_state
+from shoal.switching import (
+    PICOSECONDS,
+    USUAL_PACKETS,
+    Count,
+    down_cables,
+    make_state,
+    packet_bytes,
+    transmission_time,
+    with_packets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -35,11 +42,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.packet.simulation import Flow
-    from shoal.switching.tables import State
-    from shoal.switching.topology import Cable, Topology
+    from shoal.switching import Cable, State, Topology
 
 _FLOWS: Final = 1 << 8
-"""That there is room for at first."""
+"""The number of flows that there is room for at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class Figures:
     """What has happened so far, all flows together; the counts are of packets."""
 
     flows: int
-    """That have come to their end."""
+    """Flows that have come to their end."""
     given_up: int
     """Flows whose sender has stopped trying."""
     retransmitted: int
@@ -55,15 +61,15 @@ class Figures:
     """Fast recoveries."""
     timeouts: int
     marked: int
-    """That arrived with a congestion mark."""
+    """Packets that arrived with a congestion mark."""
     duplicates: int
-    """That arrived though they had before."""
+    """Packets that arrived though they had arrived before."""
     hops: int
-    """Sent over a link, acknowledgements and sources' included."""
+    """Packets sent over a link, once for each link, acknowledgements and sources' included."""
     dropped: int
-    """By a port, for whatever reason."""
+    """Packets that a port dropped, for whatever reason."""
     lost: int
-    """On a link."""
+    """Packets that were lost on a link."""
 
 
 class PacketNetwork:
@@ -161,7 +167,7 @@ class PacketNetwork:
         return self._delays.between(source, target)
 
     def idle_round_trip(self, source: int, target: int) -> int:
-        """Return when a full packet is acknowledged if nobody else is there, picoseconds.
+        """Return when a full packet is acknowledged on an idle network, in picoseconds.
 
         By links and routes as they are now.
         """
@@ -333,7 +339,7 @@ class PacketNetwork:
         return summary.hexdigest()
 
     def _advance(self, until: int) -> None:
-        """Let time pass, and make room for packets whenever there is none."""
+        """Let time pass, and make room for packets whenever there is too little."""
         problem, stalled = int(Problem.FULL), -1
         while problem == Problem.FULL:
             problem, stalled = run(

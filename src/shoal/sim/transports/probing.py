@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.compiled import inlined
 from shoal.sim.transports import scoreboard
 from shoal.sim.transports.tables import Mode
-from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.sim.transports.tables import Row
 
 MARGIN: Final = 2 * PICOSECONDS // 1000
-"""Beyond two round trips, until a probe is sent (Linux's TCP_TIMEOUT_MIN)."""
+"""The picoseconds beyond two round trips until a probe is sent (Linux's TCP_TIMEOUT_MIN)."""
 OPEN: Final = int(Mode.OPEN)
 RECOVERY: Final = int(Mode.RECOVERY)
 

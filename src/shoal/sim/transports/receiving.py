@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import inlined
 from shoal.sim.transports.scoreboard import clear_bit, is_set, set_bit
-from shoal.switching.tables import MARKED_ECN
+from shoal.switching import MARKED_ECN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

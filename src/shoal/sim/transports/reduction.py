@@ -1,4 +1,4 @@
-"""In recovery a window shrinks over a round trip, and never bursts (PRR: RFC 6937, as in Linux).
+"""A window in recovery shrinks over a round trip and never bursts (PRR: RFC 6937, as in Linux).
 
 While more is under way than the threshold allows, as many packets leave for each that arrives as
 the window is to shrink; below it, as many as arrive, and one more while recovery makes progress, so

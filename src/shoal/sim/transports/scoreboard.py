@@ -126,7 +126,7 @@ def take_none_for_lost(flow: Row, ring: NDArray) -> None:
 
 @inlined
 def next_lost(flow: Row, ring: NDArray) -> int:
-    """Return the packet to send again next; -1 if there is none.
+    """Return the packet to send again next; -1: nothing is to be sent again.
 
     One that was chosen, or the first that is lost and has not been sent again.
     """

@@ -18,15 +18,14 @@ from shoal.sim.packet.window import FULL, NONE, inject
 from shoal.sim.transports import controls, probing, reduction, round_trips, scoreboard
 from shoal.sim.transports.receiving import COPY, MARK
 from shoal.sim.transports.tables import Mode
-from shoal.switching.network import take_row
-from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching import NEVER, PICOSECONDS, take_row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.sim.packet.tables import Window
     from shoal.sim.transports.tables import Ends, Row
-    from shoal.switching.tables import State
+    from shoal.switching import State
 
 LOCAL = int(Mode.LOCAL)
 OPEN, RECOVERY, TIMED_OUT = int(Mode.OPEN), int(Mode.RECOVERY), int(Mode.TIMED_OUT)
@@ -197,7 +196,7 @@ def _move_within(ends: Ends, flow: Row, now: int) -> None:
 
 @inlined
 def _next_packet(rules: Row, flow: Row, ring: NDArray) -> int:
-    """Return the packet to send next: one that is to be sent again, or a new one; -1: none."""
+    """Return the packet to send next, one to be sent again or a new one; -1: nothing to send."""
     sequence = scoreboard.next_lost(flow, ring)
     if sequence >= 0:
         return sequence

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.errors import UsageError
 from shoal.sim.packet.tables import LEAST_BYTES
 from shoal.sim.transports.controls import ALL_CONTROLS, ECN_CAPABLE, LOSSLESS, PFABRIC
-from shoal.switching.settings import picoseconds
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES, picoseconds
 
 if TYPE_CHECKING:
     from shoal.sim.transports.tables import Row
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 BEST_EFFORT: Final = 7
 """The queue of packets without a DSCP."""
 CAPABLE_BITS: Final = 2
-"""ECT(0)."""
+"""The ECN bits of packets that understand marks: ECT(0)."""
 USUAL_TIMEOUT_S: Final = 0.2
 """The least one, as Linux has it (RFC 6298 asks for a second)."""
 _SMALLEST_RING: Final = 64
@@ -32,14 +31,15 @@ class Transport:
     frame_bytes: int = 1514
     ack_bytes: int = 64
     queue: int = BEST_EFFORT
-    """Of packets; `pfabric` chooses by itself."""
+    """The queue of packets; `pfabric` chooses by itself."""
     ack_queue: int | None = None
-    """Of acknowledgements. None: that of packets, and the first for `pfabric` and `lossless`, whose
-    windows have no room for acknowledgements that wait behind what goes the other way."""
+    """The queue of acknowledgements. None: that of packets, and the first for `pfabric` and
+    `lossless`, whose windows have no room for acknowledgements that wait behind what goes the other
+    way."""
     first_window: int = 10
     """RFC 6928; not of `lossless` and `pfabric`."""
     window: int | None = None
-    """Of `lossless`, and the first of `pfabric`. None: what fills the path."""
+    """The window of `lossless`, and the first window of `pfabric`. None: what fills the path."""
     most_window: int = 1024
     """What a receiver has room for; a power of two, 64 or more."""
     min_timeout_s: float | None = None
@@ -47,13 +47,14 @@ class Transport:
     three round trips of an idle path."""
     max_timeout_s: float = 60.0
     give_up_s: float = 100.0
-    """After so long without an answer a sender stops trying (RFC 1122, R2)."""
+    """The seconds without an answer after which a sender stops trying (RFC 1122, R2)."""
     reordering: int = 3
-    """A packet is taken for lost when so many later ones are acknowledged."""
+    """The number of later packets whose acknowledgement means that one is lost."""
     most_reordering: int = 300
-    """As far as that rises where packets turn out to have been overtaken (Linux)."""
+    """The largest value to which `reordering` rises where packets turn out to have been overtaken
+    (Linux)."""
     tail_probes: bool = True
-    """Whether losses are looked for of which no later packets tell (RFC 8985), and a timeout that
+    """Whether losses are looked for that no later packets show (RFC 8985), and a timeout that
     was too short is taken back (RFC 3522), as Linux does and ns-3 does not. Not by `pfabric`."""
 
     def __post_init__(self) -> None:

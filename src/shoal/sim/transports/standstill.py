@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
-from shoal.switching.tables import PICOSECONDS
+from shoal.switching import PICOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

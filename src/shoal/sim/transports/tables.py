@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.memory import check_room
 from shoal.sim.network import FEWER
-from shoal.switching.tables import NEVER, PACKET
+from shoal.switching import NEVER, PACKET
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,9 +27,9 @@ class Mode(IntEnum):
 
     FREE = 0
     COMING = 1
-    """It begins later."""
+    """The flow begins later."""
     LOCAL = 2
-    """It stays on its host."""
+    """The flow stays on its host."""
     OPEN = 3
     """Nothing is known to be lost."""
     RECOVERY = 4
@@ -162,7 +162,7 @@ CONNECTION: Final = np.dtype(
     ],
     align=True,
 )
-"""As the fields of `FLOW`."""
+"""What flows leave to the next ones between the same hosts; the fields are as in `FLOW`."""
 
 TRANSFER: Final = np.dtype([("flows", "<i4"), ("next", "<i4")], align=True)
 
@@ -238,16 +238,17 @@ class Ends(NamedTuple):
     rules: NDArray[np.void]
     flows: NDArray[np.void]
     acknowledged: NDArray[np.uint64]
-    """By flow: a bit for every packet from `una` on that is acknowledged, in a ring."""
+    """A bit for every packet of a flow from `una` on that is acknowledged: a ring for each flow."""
     arrived: NDArray[np.uint64]
-    """By flow: a bit for every packet after `expected` that the receiver has, in a ring."""
+    """A bit for every packet of a flow after `expected` that the receiver has: a ring for each
+    flow."""
     transfers: NDArray[np.void]
     finished: NDArray[np.int32]
     records: NDArray[np.void]
     connections: NDArray[np.void]
     """What flows leave to the next ones between the same hosts: rows of `CONNECTION`."""
     local_free_at: NDArray[np.int64]
-    """By host: when what has been sent within it is through."""
+    """The time at which what has been sent within each host is through."""
     segments: NDArray[np.void]
     """The packets' rows, as `SEGMENT`."""
 

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from shoal.compiled import Arena
-from shoal.transport.forms import ABSENT
-from shoal.transport.graph_tables import piece_length
-from shoal.transport.messages import (
+from shoal.transport import (
+    ABSENT,
     MOST_MESSAGES,
     RECEIVING,
     SENDING,
+    WRITE,
     MessageTables,
     check_number,
+    piece_length,
 )
-from shoal.transport.tables import WRITE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.transport.endpoint import TransportConfig
+    from shoal.transport import TransportConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """From each of `sources` to the one of `targets` that stands there: `counts` elements.
+    """Flows of `counts` elements from each of `sources` to the target at the same place.
 
     They come from the places `starts` of one buffer and go to the same ones of another. Of each a
     share of `loss_bound` may get lost; `is_tagged` makes room for which packets are important,

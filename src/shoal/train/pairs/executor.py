@@ -12,18 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from shoal.carriers.channels import reserve_channels
-from shoal.carriers.profiled import in_profile
-from shoal.strategies.acts import (
-    Act,
-    AnswerPairs,
-    AwaitGoodbyes,
-    Begin,
-    Goodbye,
-    Pair,
-    TakeIn,
-    Update,
-)
+from shoal.carriers import in_profile, reserve_channels
+from shoal.strategies import Act, AnswerPairs, AwaitGoodbyes, Begin, Goodbye, Pair, TakeIn, Update
 from shoal.trace import SpanKind
 from shoal.train.executor import AbstractExecutor
 from shoal.train.model_hooks import ModelHook

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers.host_copy import HOST
+from shoal.carriers import HOST
 from shoal.train.pairs.changes import subtract
 
 if TYPE_CHECKING:

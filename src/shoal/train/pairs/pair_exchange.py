@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers.host_copy import HOST
+from shoal.carriers import HOST
 from shoal.errors import ProtocolError
 from shoal.train.background import BackgroundThread, Progress
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.carriers.host_copy import HOST
-from shoal.strategies.acts import Pulled
+from shoal.carriers import HOST
+from shoal.strategies import Pulled
 from shoal.train.servers.protocol import (
     ANSWER_WORDS,
     Channels,

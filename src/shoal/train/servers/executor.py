@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from shoal.carriers.channels import reserve_channels
-from shoal.carriers.host_copy import HOST
-from shoal.carriers.profiled import in_profile
+from shoal.carriers import HOST, in_profile, reserve_channels
 from shoal.errors import UsageError
-from shoal.strategies.acts import Act, Exchange, Pulled
+from shoal.strategies import Act, Exchange, Pulled
 from shoal.trace import SpanKind
 from shoal.train.executor import AbstractExecutor
 from shoal.train.known_tensors import FrozenParameters

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
-from shoal.carriers.host_copy import HOST
+from shoal.carriers import HOST
 from shoal.errors import ProtocolError
-from shoal.strategies.acts import Pulled
+from shoal.strategies import Pulled
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.carriers.host_copy import HOST
-from shoal.collectives.sharding import pieces_within, split_evenly
+from shoal.carriers import HOST
+from shoal.collectives import pieces_within, split_evenly
 from shoal.errors import UsageError
 from shoal.train.servers.hyperparameters import Hyperparameters, rebuild_optimizer
 
@@ -27,7 +27,7 @@ class TrainedSpan:
     """Where one trained parameter lies among the model's flat tensors."""
 
     flat: int
-    """Which flat tensor."""
+    """The number of the flat tensor."""
 
     elements: range
     """Its elements there."""
@@ -47,7 +47,7 @@ class ModelLayout:
     """The trained parameters, in the same order on every worker."""
 
     averaged: tuple[range, ...]
-    """Per flat tensor, the elements that are averaged buffers (batch-norm statistics)."""
+    """The elements of each flat tensor that are averaged buffers (batch-norm statistics)."""
 
     num_shards: int
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoal.carriers.host_copy import HOST
-from shoal.strategies.acts import Pulled
-from shoal.strategies.shard import Add, Answer, Apply, Shard
+from shoal.carriers import HOST
+from shoal.strategies import Add, Answer, Apply, Pulled, Shard
 from shoal.train.background import BackgroundThread, Progress
 from shoal.train.servers.hyperparameters import spread_over
 from shoal.train.servers.protocol import (
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shoal.comm import Communicator, Work
-    from shoal.groups.server_clock import UpdateRule
+    from shoal.groups import UpdateRule
     from shoal.train.servers.hyperparameters import ParamGroups
     from shoal.train.servers.shard import ParameterShard
 

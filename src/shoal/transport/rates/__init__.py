@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CREDIT: Final = 0
 """No limit but the receiver's credit."""
 FIXED: Final = 1
-"""A rate that the user names."""
+"""The control that sends at a rate which the user names."""
 DCTCP: Final = 2
 """A window that shrinks with the share of marked packets (DLCP)."""
 TIMELY: Final = 3

@@ -32,7 +32,7 @@ def report_interval(peer: Row) -> int:
 
 @inlined
 def next_fraction(fraction: float, marked: int, received: int) -> float:
-    """Return the running share of marked packets after a window with so many of them."""
+    """Return the running share of marked packets after a window with `marked` of `received`."""
     return fraction + GAIN * (marked / max(1, received) - fraction)
 
 

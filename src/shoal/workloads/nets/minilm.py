@@ -33,7 +33,7 @@ class MiniLM(nn.Module):
         self.encoder = encoder
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map word pieces (N, length), 0 where there is none, to logits (N,)."""
+        """Map word pieces (N, length), 0 in unused places, to logits (N,)."""
         logits: Tensor = self.encoder(input_ids=tokens, attention_mask=tokens != 0).logits
         return logits.squeeze(1)
 

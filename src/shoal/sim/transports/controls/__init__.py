@@ -30,7 +30,7 @@ ALL_CONTROLS: Final = {
 """Every member, by name."""
 
 ECN_CAPABLE: Final = frozenset({DCTCP})
-"""Those whose packets switches mark."""
+"""The controls whose packets switches mark."""
 
 RECOVERY: Final = int(Mode.RECOVERY)
 

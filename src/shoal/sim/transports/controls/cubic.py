@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 from shoal.compiled import inlined
 from shoal.sim.transports.controls import hystart
 from shoal.sim.transports.controls.newreno import SMALLEST_THRESHOLD, slow_start
-from shoal.switching.tables import NEVER, PICOSECONDS
+from shoal.switching import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
     from shoal.sim.transports.tables import Row
 
 SCALE: Final = 0.4
-"""C, packets per cubic second."""
+"""CUBIC's constant C, in packets per cubic second."""
 FACTOR: Final = 0.7
 """What is left of the window after a loss (beta)."""
 RENO_RISE: Final = 3 * (1 - FACTOR) / (1 + FACTOR)

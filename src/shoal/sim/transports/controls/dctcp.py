@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.compiled import inlined
 from shoal.sim.transports.controls.newreno import SMALLEST_THRESHOLD
 from shoal.sim.transports.tables import Mode
-from shoal.transport.rates.dctcp import next_fraction, reduced
+from shoal.transport import next_fraction, reduced
 
 if TYPE_CHECKING:
     from shoal.sim.transports.tables import Row

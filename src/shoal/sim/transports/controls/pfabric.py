@@ -1,4 +1,4 @@
-"""Like pFabric: the queue says how little of a flow is left, and hosts hardly hold back.
+"""A control like pFabric: the queue says how little of a flow is left, hosts hardly hold back.
 
 Flows begin with the window that fills their path, grow as Reno does, find losses by a small fixed
 timer only, and begin at one packet after it (Alizadeh et al., SIGCOMM 2013, section 4.3). The real
@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.compiled import inlined
-from shoal.switching.tables import QUEUES
+from shoal.switching import QUEUES
 
 STEP: Final = 4.0
-"""Each rank spans so many times as much as the one before."""
+"""The factor by which each rank spans more than the one before."""
 
 
 @inlined

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.wire.stats import PeerStats, TransportStats
+    from shoal.wire import PeerStats, TransportStats
 
 STANDS_OUT: Final = 3.0
 """Times the median of all peers, from which on one of them is remarkable."""
 LEAST_WAIT: Final = 0.05
 """Share of the time below which waiting for a peer is not worth a word."""
 LEAST_MOVING: Final = 0.1
-"""The same for the time in which messages come in."""
+"""Share of the time below which the coming in of messages is not worth a word."""
 LEAST_LOSS: Final = 0.001
 
 What = Literal["late", "slow", "slow way", "lossy way"]

@@ -1,4 +1,4 @@
-"""Who is slow, as the group generator's count of requests shows it.
+"""The worker that is slow, as the group generator's count of requests shows it.
 
 Workers of groups formed at run time do not wait for a slow one, so nobody sees it late; it asks for
 fewer groups than the others do.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 STANDS_OUT: Final = 1.5
 """Times as many requests as a worker's are the others' median, if that worker is remarkable."""
 LEAST_REQUESTS: Final = 10.0
-"""Of the others' median, below which a difference may be chance."""
+"""The median of the others' requests below which a difference may be chance."""
 
 
 class SlowWorker(NamedTuple):
@@ -27,7 +27,7 @@ class SlowWorker(NamedTuple):
 
 
 def slow_worker(requests_by_rank: Mapping[int, int]) -> SlowWorker | None:
-    """Return who stands out, None if nobody does; ranks that have not asked yet count as 0."""
+    """Return the worker that stands out, or None; ranks that have not asked yet count as 0."""
     if len(requests_by_rank) < 2:
         return None
     rank = min(requests_by_rank, key=lambda each: (requests_by_rank[each], each))

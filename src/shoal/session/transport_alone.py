@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.carriers.transport_communicator import TransportCommunicator
-from shoal.watch.metrics import serve_if_asked
-from shoal.wire.opening import new_engine
-from shoal.wire.settings import from_environment
-from shoal.wire.shown import Shown, check_alike, shown_by
+from shoal.carriers import TransportCommunicator
+from shoal.watch import serve_if_asked
+from shoal.wire import Shown, check_alike, from_environment, new_engine, shown_by
 
 if TYPE_CHECKING:
     from shoal.session.card_exchange import Exchange
-    from shoal.wire.engine import UdpEngine
+    from shoal.wire import UdpEngine
 
 
 def open_engine(

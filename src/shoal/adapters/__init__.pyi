@@ -1,0 +1,1 @@
+from shoal.adapters.arrays.generated_groups import GeneratedGroups as GeneratedGroups

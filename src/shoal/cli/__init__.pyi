@@ -1,0 +1,10 @@
+from shoal.cli.app import main as main
+from shoal.cli.commands import Command as Command
+from shoal.cli.options import require_writable as require_writable
+from shoal.cli.parts_progress import PartsProgress as PartsProgress
+from shoal.cli.sweeping import JobsOption as JobsOption
+from shoal.cli.sweeping import RayOption as RayOption
+from shoal.cli.sweeping import RunsOption as RunsOption
+from shoal.cli.sweeping import SeedsOption as SeedsOption
+from shoal.cli.sweeping import Sweeping as Sweeping
+from shoal.cli.sweeping import parse_seeds as parse_seeds

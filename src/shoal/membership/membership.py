@@ -1,0 +1,185 @@
+"""Who takes part, and why that changed: proposals, reports, decisions.
+
+A view change is a flush. A change is *proposed* to the members to come; each of them lets nothing
+of the old view complete any more, and *reports* what it has done in it; when all have reported, the
+new view is *decided*, and they go on from what all agree on. Whoever is lost meanwhile makes a new
+proposal necessary, and so does whoever does not report in time: nobody can hold a decision up.
+
+Knows no message, socket or clock: time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from shoal.errors import ProtocolError
+from shoal.membership.view import View
+
+
+class Kind(StrEnum):
+    """What happened to a worker."""
+
+    LOST = "lost"
+    LEFT = "left"
+    JOINED = "joined"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One worker's change, with its reason as a sentence."""
+
+    kind: Kind
+    rank: int
+    reason: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a member has done in the old view."""
+
+    next_round: int = 0
+    """The round of a schedule, or the sum, that it would make next."""
+
+    is_ending: bool = False
+    """Whether it makes no more steps of its own."""
+
+    has_ended: bool = False
+    """Whether it knows that nobody trains any more."""
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """The view to come: its members are to stop the old one, and to report."""
+
+    number: int
+    """Counts proposals; a report names the one that it answers."""
+
+    members: tuple[int, ...]
+    changes: tuple[Change, ...]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The new view, which every member of it installs."""
+
+    view: View
+    changes: tuple[Change, ...]
+    reports: Mapping[int, Report]
+    """What each member that has gone on in a view before has reported, by rank."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A newcomer is not taken in."""
+
+    rank: int
+    reason: str
+
+
+Event: TypeAlias = Proposal | Decision | Refusal
+
+
+class Membership:
+    """The members of one job. `report_ns` is how long they have to report, nanoseconds."""
+
+    def __init__(self, view: View, report_ns: int) -> None:
+        self.view = view
+        self.proposal: Proposal | None = None
+        """The proposal that is not decided yet."""
+        self._report_ns = report_ns
+        self._number = 0
+        self._since_ns = 0
+        self._hosts = dict(zip(view.members, view.hosts, strict=True))
+        self._changes: dict[int, Change] = {}
+        self._reports: dict[int, Report | None] = {}
+
+    def lose(self, rank: int, reason: str, now_ns: int) -> list[Event]:
+        """Take note that `rank` is lost; nothing if it does not take part."""
+        return self._without(Change(Kind.LOST, rank, reason), now_ns)
+
+    def leave(self, rank: int, reason: str, now_ns: int) -> list[Event]:
+        """Take note that `rank` needs the others no more, and they do not need it."""
+        return self._without(Change(Kind.LEFT, rank, reason), now_ns)
+
+    def join(self, rank: int, host: int, reason: str, now_ns: int) -> list[Event]:
+        """Let `rank` take part from the next view on. Raises `ProtocolError` if it does already."""
+        if rank in self._hosts:
+            message = f"Rank {rank} takes part already, and asked to join."
+            raise ProtocolError(message)
+        self._hosts[rank] = host
+        self._changes[rank] = Change(Kind.JOINED, rank, reason)
+        return self._propose(now_ns)
+
+    def report(self, rank: int, number: int, report: Report | None, now_ns: int) -> list[Event]:
+        """Take what a member reports on proposal `number`; one on an older proposal is ignored.
+
+        None is the report of a newcomer that has not gone on in any view yet.
+        """
+        if self.proposal is None or number != self.proposal.number or rank not in self._hosts:
+            return []
+        self._reports[rank] = report
+        return self._decide(now_ns)
+
+    def poll(self, now_ns: int) -> list[Event]:
+        """Propose again without those who have not reported in time."""
+        if self.proposal is None or now_ns - self._since_ns < self._report_ns:
+            return []
+        events: list[Event] = []
+        for rank in [each for each in self.proposal.members if each not in self._reports]:
+            seconds = self._report_ns / 1e9
+            reason = f"Rank {rank} did not report within {seconds:g} s what it had done."
+            events = self.lose(rank, reason, now_ns)
+        return events
+
+    def _without(self, change: Change, now_ns: int) -> list[Event]:
+        if change.rank not in self._hosts:
+            return []
+        del self._hosts[change.rank]
+        self._reports.pop(change.rank, None)
+        if change.rank in self.view.members:
+            self._changes[change.rank] = change
+        else:
+            del self._changes[change.rank]  # it came and went between two views
+        return self._propose(now_ns)
+
+    def _propose(self, now_ns: int) -> list[Event]:
+        if not self._hosts:
+            self.proposal = None
+            return []
+        self._number += 1
+        self._since_ns = now_ns
+        self._reports = {}
+        changes = tuple(self._changes.values())
+        self.proposal = Proposal(self._number, tuple(sorted(self._hosts)), changes)
+        return [self.proposal]
+
+    def _decide(self, now_ns: int) -> list[Event]:
+        assert self.proposal is not None
+        if any(rank not in self._reports for rank in self.proposal.members):
+            return []
+        old = {rank: each for rank, each in self._reports.items() if each is not None}
+        fresh = [rank for rank in self._hosts if rank not in self.view.members]
+        if fresh and _is_over(old.values()):
+            return self._refuse(fresh, now_ns)
+        members = tuple(sorted(self._hosts))
+        self.view = View(
+            self.view.epoch + 1,
+            members,
+            tuple(self._hosts[rank] for rank in members),
+            max((each.next_round for each in old.values()), default=0),
+        )
+        changes, self._changes, self.proposal = tuple(self._changes.values()), {}, None
+        return [Decision(self.view, changes, old)]
+
+    def _refuse(self, fresh: list[int], now_ns: int) -> list[Event]:
+        for rank in fresh:
+            del self._hosts[rank]
+            del self._changes[rank]
+        events: list[Event] = [
+            Refusal(rank, f"Rank {rank} came when all others were ending.") for rank in fresh
+        ]
+        return [*events, *self._propose(now_ns)]
+
+
+def _is_over(reports: Collection[Report]) -> bool:
+    """Return whether a newcomer would find nobody to train with, or miss the end."""
+    return all(each.is_ending for each in reports) or any(each.has_ended for each in reports)

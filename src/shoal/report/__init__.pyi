@@ -1,0 +1,17 @@
+from shoal.report.charts import Bar as Bar
+from shoal.report.charts import BarPanel as BarPanel
+from shoal.report.charts import Line as Line
+from shoal.report.charts import LinePanel as LinePanel
+from shoal.report.charts import draw_charts as draw_charts
+from shoal.report.html import require_plotly as require_plotly
+from shoal.report.html import write_report as write_report
+from shoal.report.markup_table import markdown_table as markdown_table
+from shoal.report.palette import HOME_SLOTS as HOME_SLOTS
+from shoal.report.picture import write_picture as write_picture
+from shoal.report.scenario import Results as Results
+from shoal.report.terminal_table import FILE_WIDTH as FILE_WIDTH
+from shoal.report.terminal_table import MAX_LABEL_WIDTH as MAX_LABEL_WIDTH
+from shoal.report.terminal_table import TERMINAL_WIDTH as TERMINAL_WIDTH
+from shoal.report.terminal_table import output_console as output_console
+from shoal.report.terminal_table import print_table as print_table
+from shoal.report.wording import listed as listed

@@ -1,0 +1,3 @@
+from shoal.train.flat_parameters import FlatParameters as FlatParameters
+from shoal.train.forward_order import ForwardOrder as ForwardOrder
+from shoal.train.optimizer import DistributedOptimizer as DistributedOptimizer

@@ -1,0 +1,72 @@
+"""What a machine can say of prose: the docstring of a field is read without the field's name."""
+
+from __future__ import annotations
+
+import ast
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from trees import FILES, ROOT, names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PREPOSITIONS = """
+    about above across after against along among around as at before behind below beside besides
+    between beyond by despite down during except for from in inside into like near of off on onto
+    out outside over past per since than through throughout to toward towards under until up upon
+    via with within without
+"""
+RELATIVE_WORDS = "that when where which whichever who whoever whom whose"
+OPENINGS = {*PREPOSITIONS.split(), *RELATIVE_WORDS.split()}
+
+
+def docstrings_of_fields(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every string right after an assignment."""
+    for node in ast.walk(tree):
+        for block in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
+            for pair in pairwise(block) if isinstance(block, list) else ():
+                match pair:
+                    case (
+                        ast.Assign() | ast.AnnAssign(),
+                        ast.Expr(ast.Constant(str(text)), lineno=line),
+                    ):
+                        yield line, text
+
+
+def found_in(text: str) -> list[tuple[int, str]]:
+    """Return the lines and docstrings of fields whose first word leans on what is above it."""
+    fields = docstrings_of_fields(ast.parse(text))
+    return [(line, each) for line, each in fields if first_word(each) in OPENINGS]
+
+
+def first_word(docstring: str) -> str:
+    return next(iter(docstring.split()), "").strip(",.:;").lower()
+
+
+@pytest.mark.parametrize("path", FILES, ids=names(FILES))
+def test_docstrings_of_fields_can_be_read_alone(path: Path) -> None:
+    found = found_in(path.read_text())
+    lines = [f"{path.relative_to(ROOT)}:{line}: {docstring}" for line, docstring in found]
+    if lines:
+        pytest.fail("begin with a noun, or with a sentence\n" + "\n".join(lines), pytrace=False)
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    ["Of the model.", "By rank, seconds.", "That each makes.", "Where\nit is.", "per step"],
+)
+def test_a_docstring_that_leans_on_the_name_is_found(docstring: str) -> None:
+    assert found_in(f'class A:\n    steps: int\n    """{docstring}"""\n') == [(3, docstring)]
+    assert found_in(f'class A:\n    def f(self):\n        self.a = 0\n        """{docstring}"""\n')
+    assert found_in(f'if True:\n    pass\nelse:\n    LIMIT = 3\n    """{docstring}"""\n')
+    assert found_in(f'LIMIT = 3\n"""{docstring}"""\n')
+
+
+@pytest.mark.parametrize(
+    "docstring", ["The number of steps.", "Maps a rank to its steps.", "Bytes.", "Offset of a row."]
+)
+def test_a_noun_or_a_sentence_is_left_alone(docstring: str) -> None:
+    assert not found_in(f'LIMIT = 3\n"""{docstring}"""\n')

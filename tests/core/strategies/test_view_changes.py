@@ -1,0 +1,48 @@
+"""Courses outlive any change of the view, and no rule of an executor can be left out."""
+
+from __future__ import annotations
+
+import pytest
+from exploration import FAMILIES
+
+from shoal.strategies import make_strategy, scheduled
+from thoroughness import examples
+
+
+@pytest.fixture(autouse=True)
+def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of rounds end within the few steps of a history."""
+    monkeypatch.setattr(scheduled, "ROUNDS_PER_BLOCK", 2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nobody_waits_for_ever_and_exact_models_are_equal(family: str) -> None:
+    kind, word, options = FAMILIES[family]
+    deaths = views = 0
+    for seed in range(examples(1500)):
+        interval = {"interval": 1 + seed % 2} if word not in ("ad-psgd", "all-reduce") else {}
+        history = kind(make_strategy(word, {**interval, **options}), seed)
+        assert history.run() == "", f"seed {seed}"
+        deaths += history.deaths
+        views += history.views
+    assert deaths > examples(1500) / 2, "the histories have something in them"
+    assert views > examples(1500) / 2
+
+
+@pytest.mark.parametrize(
+    ("family", "rule"),
+    [
+        ("sums", "settling"),
+        ("scheduled", "an agreed round"),
+        ("generated", "the epoch of an assignment"),
+        ("pairs", "telling who waits"),
+    ],
+)
+def test_a_rule_that_is_left_out_is_found_out(family: str, rule: str) -> None:
+    kind, word, options = FAMILIES[family]
+    bad = [
+        seed
+        for seed in range(300)
+        if kind(make_strategy(word, options), seed, without=rule).run() != ""
+    ]
+    assert bad
