@@ -98,7 +98,7 @@ def offloads(namespace: str, requests: dict[str, int]) -> dict[str, bool]:
 
 
 def received_here() -> tuple[int, int]:
-    """Return the bytes and the frames that the interface of the host has received that asks."""
+    """Return how many bytes and frames have come to the host whose namespace this thread is in."""
     lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
     line = next(line for line in lines if line.strip().startswith(f"{INTERFACE}:"))
     num_bytes, frames = line.split(":")[1].split()[:2]
