@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 from shoal.errors import UsageError
 from shoal.lab import (
@@ -21,6 +21,7 @@ from shoal.lab import (
     HOST_QUEUE_BYTES,
     INTERFACE,
     SEGMENTATION,
+    Closing,
     Namespace,
     address_of,
     link_lines,
@@ -82,7 +83,7 @@ class Shaper:
     dropped: int
 
 
-class EmulatedNetwork:
+class EmulatedNetwork(Closing):
     """A context manager: leaving it removes the network. Raises `ResourceError` if refused."""
 
     def __init__(self, ports: Ports) -> None:
@@ -103,12 +104,6 @@ class EmulatedNetwork:
     def hosts(self) -> list[Host]:
         """The hosts, which can be reached as long as this network is open."""
         return [Host(each.path, address_of(index)) for index, each in enumerate(self._hosts)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of everything; it is gone when no process is inside. Safe to call twice."""
@@ -161,20 +156,18 @@ class EmulatedNetwork:
         lines += ["link set switch addrgenmode none", "link set switch up"]
         fds = [host.fileno for host in self._hosts]
         lines += link_lines("port", fds, up="master switch up")
-        self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=fds)
+        self._switch.batch("ip", lines, keep=fds)
         names = [f"port{index}" for index in range(len(self._hosts))]
         turn_off(self._switch.path, names, SEGMENTATION.values())
         shapes = [line for name in names for line in self._shape(name, self.ports.buffer_bytes)]
-        self._switch.run(["tc", "-batch", "-"], "\n".join(shapes) + "\n")
+        self._switch.batch("tc", shapes)
 
     def _set_up(self, index: int) -> None:
         """Give a host its address, everyone's hardware address, and its shaper."""
         host = self._hosts[index]
-        lines = set_up_lines(index, len(self._hosts))
-        host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        host.batch("ip", set_up_lines(index, len(self._hosts)))
         turn_off(host.path, [INTERFACE], SEGMENTATION.values())
-        shape = self._shape(INTERFACE, self.ports.host_queue_bytes)
-        host.run(["tc", "-batch", "-"], "\n".join(shape) + "\n")
+        host.batch("tc", self._shape(INTERFACE, self.ports.host_queue_bytes))
 
     def _shape(self, interface: str, limit: int) -> list[str]:
         return shape_lines(interface, self.ports.bits_per_second, limit)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
@@ -23,7 +22,7 @@ import torch.distributed as dist
 
 from shoal.carriers import LossOptions, TransportCommunicator
 from shoal.compiled.libc import UDP_SEGMENT
-from shoal.lab import INTERFACE, inside
+from shoal.lab import INTERFACE, inside, received_here
 from shoal.session import open_engine
 from shoal_bench.emulated_network import UDP_BYTES, Host
 from shoal_bench.loopback import DEADLINE_S, cards_of
@@ -254,16 +253,9 @@ def blast(
 
         settled_ns = _agree_on_beginning() + _SETTLE_NS
         send_until(settled_ns)
-        begin_ns, at_begin = time.monotonic_ns(), _arrived_bytes()
+        begin_ns, at_begin = time.monotonic_ns(), received_here()[0]
         send_until(begin_ns + round(seconds * 1e9))
-        rate = (_arrived_bytes() - at_begin) * 8 / ((time.monotonic_ns() - begin_ns) / 1e9)
+        rate = (received_here()[0] - at_begin) * 8 / ((time.monotonic_ns() - begin_ns) / 1e9)
         send_until(time.monotonic_ns() + _SETTLE_NS)  # others are still measuring
         dist.barrier()
     return rate
-
-
-def _arrived_bytes() -> int:
-    """Return the bytes of frames that this host's interface has received."""
-    lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
-    line = next(line for line in lines if line.strip().startswith(f"{INTERFACE}:"))
-    return int(line.split(":")[1].split()[0])

@@ -11,9 +11,10 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from two_links import wait_until_up
 
 from shoal.lab.network.namespaces import Namespace, inside
 
@@ -24,7 +25,6 @@ _SOL_PACKET, _PACKET_VNET_HDR, _PACKET_OUTGOING = 263, 15, 4
 _IPV4 = 0x0800
 _EVERY_PROTOCOL = 3
 _LONG_BYTES = 1000
-_DEADLINE_S = 10.0
 
 
 @dataclass
@@ -98,10 +98,7 @@ def _join(middle: Namespace, host: Namespace, name: str, address: str) -> None:
         "link set wire up",
     ):
         host.run(["ip", *command.split()])
-    deadline = time.monotonic() + _DEADLINE_S
-    while "state UP" not in host.run(["ip", "link", "show", "wire"]):
-        assert time.monotonic() < deadline, "the link does not come up"
-        time.sleep(0.01)
+    wait_until_up(host, "wire")
 
 
 def _port(name: str) -> socket.socket:

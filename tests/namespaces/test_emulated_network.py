@@ -17,7 +17,7 @@ from leftovers import references
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError, UsageError
 from shoal.lab.network.interfaces import SEGMENTATION, offloads
-from shoal.lab.network.namespaces import Namespace, inside, obstacle
+from shoal.lab.network.namespaces import Namespace, inside, obstacle, socket_inside
 from shoal.wire.interfaces import link_bits_per_s
 from shoal_bench.emulated_network import (
     FRAME_BYTES,
@@ -36,7 +36,7 @@ SOME_PORT = 7000
 @contextlib.contextmanager
 def socket_at(host: Host, kind: socket.SocketKind, port: int = 0) -> Iterator[socket.socket]:
     """Yield a socket that lives at `host`."""
-    with inside(host.path), socket.socket(socket.AF_INET, kind) as made:
+    with socket_inside(host.path, kind) as made:
         made.bind((host.address, port))
         made.settimeout(10)
         yield made

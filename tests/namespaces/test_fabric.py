@@ -28,7 +28,7 @@ from shoal.lab.network.interfaces import (
     hardware_address_of,
     offloads,
 )
-from shoal.lab.network.namespaces import inside
+from shoal.lab.network.namespaces import inside, socket_inside
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link, set_rate
 from shoal.switching.tables import CAPABLE, PLAIN, QUEUES, Count, State
 from shoal.switching.topology import Materials, host_names, leaf_spine, names_of, star
@@ -49,7 +49,7 @@ ECT = 2
 def socket_at(
     fabric: Fabric, host: int, kind: socket.SocketKind, port: int = 0
 ) -> Iterator[socket.socket]:
-    with inside(fabric.hosts[host]), socket.socket(socket.AF_INET, kind) as made:
+    with socket_inside(fabric.hosts[host], kind) as made:
         made.bind((address_of(host), port))
         made.settimeout(10)
         yield made

@@ -18,7 +18,7 @@ from process_table import marked_environment, processes_of, wait_for_end
 from shoal.errors import ResourceError, UsageError
 from shoal.lab.lab import Lab
 from shoal.lab.network.interfaces import address_of
-from shoal.lab.network.namespaces import inside
+from shoal.lab.network.namespaces import socket_inside
 from shoal.scenario.cluster_spec import LinkEvent
 from shoal.scenario.spec_file import parse_spec
 from shoal.switching.tables import Count
@@ -201,7 +201,7 @@ switch = { forwarding = "packet", reroute = "0 s" }
 
 
 def send(lab: Lab, packets: int) -> None:
-    with inside(lab.hosts[0].path), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    with socket_inside(lab.hosts[0].path) as sender:
         for _ in range(packets):
             sender.sendto(b"x" * 100, (address_of(1), 9))
 
@@ -329,7 +329,7 @@ def test_programs_wait_for_their_link_instead_of_losing_packets() -> None:
     with Lab(parse_spec(slow)) as lab:
         if not lab.fabric.paces_hosts:
             pytest.skip("Needs a token bucket of the kernel's (htb or tbf).")
-        with inside(lab.hosts[0].path), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        with socket_inside(lab.hosts[0].path) as sender:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
             for _ in range(1_000):
                 sender.sendto(b"x" * 1_400, (address_of(1), 9))

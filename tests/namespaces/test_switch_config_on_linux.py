@@ -46,7 +46,7 @@ def namespace() -> Iterator[Namespace]:
             f"neighbour add {THERE} lladdr {NOBODY} dev {DEVICE}",
             f"neighbour add {THERE_6} lladdr {NOBODY} dev {DEVICE}",
         ]
-        made.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+        made.batch("ip", lines)
         yield made
 
 

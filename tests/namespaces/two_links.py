@@ -31,7 +31,8 @@ def two_links(bits_per_second: int) -> Iterator[tuple[Namespace, Namespace]]:
             for command in ("ip link set lo up", *_set_up(host, bits_per_second)):
                 namespace.run(command.split())
         for namespace in (first, second):
-            _wait_for_links(namespace)
+            for link in range(LINKS):
+                wait_until_up(namespace, f"wire{link}")
         yield first, second
 
 
@@ -47,12 +48,12 @@ def _set_up(host: int, bits_per_second: int) -> Iterator[str]:
         )
 
 
-def _wait_for_links(namespace: Namespace) -> None:
+def wait_until_up(namespace: Namespace, interface: str) -> None:
+    """Return once a link can carry something."""
     deadline = time.monotonic() + _DEADLINE_S
-    for link in range(LINKS):
-        while "state UP" not in namespace.run(["ip", "link", "show", f"wire{link}"]):
-            assert time.monotonic() < deadline, "the link does not come up"
-            time.sleep(0.01)
+    while "state UP" not in namespace.run(["ip", "link", "show", interface]):
+        assert time.monotonic() < deadline, "the link does not come up"
+        time.sleep(0.01)
 
 
 def sent_bytes(namespace: Namespace) -> list[int]:

@@ -13,6 +13,7 @@ from shoal.lab.check.load import climb as climb
 from shoal.lab.check.load_check import QUICK_STEP_S as QUICK_STEP_S
 from shoal.lab.check.load_check import STEP_S as STEP_S
 from shoal.lab.check.load_check import check_load as check_load
+from shoal.lab.closing import Closing as Closing
 from shoal.lab.hosts.variables import launcher_variables as launcher_variables
 from shoal.lab.lab import Lab as Lab
 from shoal.lab.network.fabric import why_not as why_not
@@ -20,6 +21,7 @@ from shoal.lab.network.interfaces import INTERFACE as INTERFACE
 from shoal.lab.network.interfaces import SEGMENTATION as SEGMENTATION
 from shoal.lab.network.interfaces import address_of as address_of
 from shoal.lab.network.interfaces import link_lines as link_lines
+from shoal.lab.network.interfaces import received_here as received_here
 from shoal.lab.network.interfaces import set_up_lines as set_up_lines
 from shoal.lab.network.interfaces import turn_off as turn_off
 from shoal.lab.network.namespaces import Namespace as Namespace

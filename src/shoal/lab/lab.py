@@ -14,9 +14,10 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
+from shoal.lab.closing import Closing
 from shoal.lab.hosts.background import BackgroundFlow
 from shoal.lab.hosts.processes import HostProcess, Stream
 from shoal.lab.hosts.variables import launcher_variables
@@ -55,7 +56,7 @@ class LabHost:
     """The path of the host's namespace, for `inside`."""
 
 
-class Lab:
+class Lab(Closing):
     """A context manager: leaving it ends all commands and removes all hosts.
 
     Raises `ResourceError` where the system does not allow it.
@@ -250,12 +251,6 @@ class Lab:
                 process.close()
             self._processes.clear()
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def _require_open(self) -> None:
         if self._closing.is_set():

@@ -11,9 +11,10 @@ import select
 import selectors
 import time
 from dataclasses import dataclass, field
-from typing import IO, Final, Self
+from typing import IO, Final
 
 from shoal.errors import ResourceError
+from shoal.lab.closing import Closing
 
 MOST_BYTES: Final = 1 << 16
 """A line that is longer is passed on in parts."""
@@ -86,7 +87,7 @@ class _Voice:
     splitter: LineSplitter = field(default_factory=LineSplitter)
 
 
-class Relay:
+class Relay(Closing):
     """Passes on the lines of many streams, each with its speaker's name. A context manager.
 
     It goes on reading when a target cannot be written to any more, and says so by `check`.
@@ -126,12 +127,6 @@ class Relay:
     def close(self) -> None:
         """Listen no more."""
         self._selector.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def check(self) -> None:
         """Raise `BrokenPipeError` if a reader has gone, `ResourceError` if a target is refused."""

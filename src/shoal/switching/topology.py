@@ -49,6 +49,10 @@ class Topology:
         """How many hosts there are."""
         return len(self.host_names)
 
+    def name_of(self, node: int) -> str:
+        """Return what a host or a switch is called; nodes are numbered as those of a `Cable`."""
+        return self.host_names[node] if node >= 0 else self.switches[-1 - node]
+
     def access_port(self, host: int) -> int:
         """Return the port by which `host` sends."""
         return next(k for k, cable in enumerate(self.cables) if cable.source == host)

@@ -1,3 +1,4 @@
+from shoal.wire.buffers import enlarge_buffer as enlarge_buffer
 from shoal.wire.engine import UdpEngine as UdpEngine
 from shoal.wire.error_feedback import ErrorFeedback as ErrorFeedback
 from shoal.wire.group import EXACT as EXACT

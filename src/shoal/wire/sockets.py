@@ -7,7 +7,6 @@ done without where the kernel has none.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 from collections.abc import Sequence
@@ -18,12 +17,12 @@ import numpy as np
 
 from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.errors import ResourceError
+from shoal.wire.buffers import enlarge_buffer
 from shoal.wire.pump import SOCKET_ADDRESS_BYTES
 
 if TYPE_CHECKING:
     from shoal.wire.paths import Interface
 
-_SO_RCVBUFFORCE = 33
 _CLASSES = 8
 _SEND_BUFFER_BYTES = 1 << 20
 _WANTED_RECEIVE_BYTES = 8 << 20
@@ -157,10 +156,8 @@ def _bound(
 
 
 def _enlarge(receiver: socket.socket) -> int:
-    """Ask for a large receive buffer, by force where that is allowed; return its size in bytes."""
-    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _WANTED_RECEIVE_BYTES)
-    with contextlib.suppress(OSError):
-        receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _WANTED_RECEIVE_BYTES)
+    """Ask for a large receive buffer; return its size in bytes."""
+    enlarge_buffer(receiver, socket.SO_RCVBUF, _WANTED_RECEIVE_BYTES)
     return receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
 

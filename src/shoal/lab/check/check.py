@@ -147,13 +147,8 @@ class Checker:
 
     def name_of(self, way: Way) -> str:
         """Return the nodes of a way."""
-        cables = [self._topology.cables[k] for k in way.cables]
-        names = [self._node(cables[0].source), *(self._node(c.target) for c in cables)]
-        return " > ".join(names)
-
-    def _node(self, node: int) -> str:
-        names = self._topology.host_names if node >= 0 else self._topology.switches
-        return names[node if node >= 0 else -1 - node]
+        targets = [self._topology.cables[k].target for k in way.cables]
+        return " > ".join(self._topology.name_of(node) for node in (way.source, *targets))
 
     def check_way(self, way: Way) -> Iterator[Check]:
         """Yield rate, delay and loss of a way."""
@@ -220,7 +215,7 @@ class Checker:
         with Probe(self._fabric, way.source, way.target) as probe:
             probe.send(range(packets), size, gap_s=gap_s)
             time.sleep(interval[1] + _SETTLE_S)
-        delays = [each.delay_s for each in probe.heard if each.number not in probe.hiccups]
+        delays = probe.delays_s()
         if not delays:
             yield unknown("delay", where, f"none of {packets} packets came in time to be timed")
             return

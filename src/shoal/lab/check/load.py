@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from shoal.lab.check.fidelity import DELAY_TOLERANCE_S, RATE_TOLERANCE, distance, percentile
 from shoal.lab.check.probes import (
@@ -25,6 +25,7 @@ from shoal.lab.check.probes import (
     wait_until_empty,
 )
 from shoal.lab.check.ways import delay_over_any_path_s
+from shoal.lab.closing import Closing
 from shoal.lab.network.fabric import Fabric
 from shoal.switching import Cable, Link, Port
 
@@ -105,7 +106,7 @@ def unhindered(topology: Topology) -> Topology:
     return replace(topology, host_names=(*topology.host_names, *names), cables=tuple(cables))
 
 
-class LoadTest:
+class LoadTest(Closing):
     """A fabric of a lab's shape under load; a context manager."""
 
     def __init__(self, topology: Topology, *, spray: bool, offloads: bool = True) -> None:
@@ -196,12 +197,6 @@ class LoadTest:
         """Remove the fabric."""
         self._open.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
-
     def _look(self, streams: Sequence[Stream]) -> tuple[float, ...]:
         """Return the time, packets sent and arrived, nanoseconds busy and processor time so far."""
         fabric = self._fabric
@@ -217,12 +212,7 @@ class LoadTest:
 
     def _errors(self, probe: Probe) -> list[float]:
         right = delay_over_any_path_s(self._topology, *self._probed, FULL_BYTES)
-        errors = [
-            distance(heard.delay_s, *right)
-            for heard in probe.heard
-            if heard.number not in probe.hiccups
-        ]
-        return errors or [float("inf")]
+        return [distance(each, *right) for each in probe.delays_s()] or [float("inf")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,18 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from shoal.compiled.libc import SO_TIMESTAMPNS, UDP_GRO, UDP_SEGMENT
 from shoal.errors import DeadlineExceeded
+from shoal.lab.closing import Closing
 from shoal.lab.hosts.background import CANNOT_CUT, UDP_HEADERS_BYTES
 from shoal.lab.network.frames import ETHERNET_BYTES
-from shoal.lab.network.interfaces import INTERFACE, address_of
-from shoal.lab.network.namespaces import inside
+from shoal.lab.network.interfaces import address_of, received_here
+from shoal.lab.network.namespaces import inside, socket_inside
 from shoal.lab.network.promptness import be_prompt
 from shoal.lab.network.shaper import FRAME_BYTES
+from shoal.wire import enlarge_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +39,6 @@ SMALLEST_BYTES: Final = HEADERS_BYTES + 16
 _FIRST_PORT: Final = 2_000
 _STAMP: Final = struct.Struct("<qq")
 _IP_RECVTOS: Final = 13
-_SO_RCVBUFFORCE: Final = 33
 _BUFFER_BYTES: Final = 32 << 20
 _PATIENCE_S: Final = 0.05
 _AT_ONCE: Final = 16
@@ -58,7 +58,7 @@ class Heard:
     is_marked: bool
 
 
-class Probe:
+class Probe(Closing):
     """Sockets at both ends of a way, and a thread that reads; a context manager."""
 
     def __init__(self, fabric: Fabric, source: int, target: int) -> None:
@@ -67,15 +67,13 @@ class Probe:
         self.heard: list[Heard] = []
         self.hiccups: set[int] = set()
         """Numbers of packets whose delay means nothing."""
-        with inside(fabric.hosts[target]):
-            self._sink = self._socket()
-        _enlarge(self._sink)
+        self._sink = self._open.enter_context(socket_inside(fabric.hosts[target]))
+        enlarge_buffer(self._sink, socket.SO_RCVBUF, _BUFFER_BYTES)
         self._sink.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._sink.setsockopt(socket.IPPROTO_IP, _IP_RECVTOS, 1)
         self._sink.bind((address_of(target), 0))
         self._sink.settimeout(_PATIENCE_S)
-        with inside(fabric.hosts[source]):
-            self._source = self._socket()
+        self._source = self._open.enter_context(socket_inside(fabric.hosts[source]))
         self._source.connect(self._sink.getsockname())
         self._reader = threading.Thread(target=self._read, name="shoal-probe", daemon=True)
         self._reader.start()
@@ -101,20 +99,15 @@ class Probe:
             self._source.sendto(payload, (address, _FIRST_PORT + number))
             time.sleep(gap_s)
 
+    def delays_s(self) -> list[float]:
+        """Return how long the packets took that have arrived and whose delay means something."""
+        return [each.delay_s for each in self.heard if each.number not in self.hiccups]
+
     def close(self) -> None:
         """Stop reading. Safe to call twice."""
         self._closing.set()
         self._reader.join()
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
-
-    def _socket(self) -> socket.socket:
-        return self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
 
     def _read(self) -> None:
         while not self._closing.is_set():
@@ -134,7 +127,7 @@ class Probe:
             self.heard.append(Heard(number, delay_s, tos & _ECN_BITS == _ECN_BITS))
 
 
-class Stream:
+class Stream(Closing):
     """A thread that sends full packets at a rate, from hosts to hosts in turn; a context manager.
 
     Nobody reads them: they are counted where they come in. `packets_per_second` None: as fast as
@@ -161,14 +154,12 @@ class Stream:
         """Packets."""
         self._sources = []
         for source, target in pairs:
-            with inside(fabric.hosts[target]):
-                sink = self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            sink = self._open.enter_context(socket_inside(fabric.hosts[target]))
             sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
             with contextlib.suppress(OSError):  # whoever reads single packets pays for them
                 sink.setsockopt(socket.SOL_UDP, UDP_GRO, 1)
             sink.bind((address_of(target), 0))
-            with inside(fabric.hosts[source]):
-                made = self._open.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            made = self._open.enter_context(socket_inside(fabric.hosts[source]))
             made.setsockopt(socket.SOL_UDP, UDP_SEGMENT, self._each)
             made.settimeout(_PATIENCE_S)
             made.connect(sink.getsockname())
@@ -185,12 +176,6 @@ class Stream:
         """Stop sending, and receiving. Safe to call twice."""
         self.stop()
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def _send(self) -> None:
         if self._is_prompt:
@@ -224,10 +209,8 @@ def payload_in(fabric: Fabric, host: int) -> int:
     That many packets of one size have come, however many of them the host got as one frame.
     """
     with inside(fabric.hosts[host]):
-        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
-    line = next(line for line in lines if line.strip().startswith(f"{INTERFACE}:"))
-    received_bytes, frames = (int(each) for each in line.split(":")[1].split()[:2])
-    return received_bytes - frames * HEADERS_BYTES
+        num_bytes, frames = received_here()
+    return num_bytes - frames * HEADERS_BYTES
 
 
 def wait_until_empty(fabric: Fabric, limit_s: float) -> None:
@@ -240,13 +223,6 @@ def wait_until_empty(fabric: Fabric, limit_s: float) -> None:
             message = f"The lab's switches were not empty within {limit_s:g} s."
             raise DeadlineExceeded(message)
         time.sleep(0.01)
-
-
-def _enlarge(made: socket.socket) -> None:
-    try:
-        made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
-    except PermissionError:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
 
 
 def _wait_until(due_ns: int) -> None:

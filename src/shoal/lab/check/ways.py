@@ -47,7 +47,7 @@ def ways_over_all(topology: Topology) -> tuple[list[Way], list[int]]:
 
     A cable is without one if no packet between hosts can pass it and no node twice.
     """
-    trunks = [k for k, c in enumerate(topology.cables) if c.source < 0 and c.target < 0]
+    trunks = _trunks(topology)
     others = [k for k in range(len(topology.cables)) if k not in trunks]
     missing, ways, unused = [*trunks, *others], [], []
     while missing:
@@ -71,11 +71,14 @@ def way_through(topology: Topology, cable: int, preferred: Collection[int] = ())
         passed = {source, *(cables[k].source for k in head), *(cables[k].target for k in head)}
         for tail in _to_hosts(topology, target, passed, backwards=False, preferred=preferred):
             way = (*reversed(head), cable, *tail)
-            avoid = tuple(
-                k for k, c in enumerate(cables) if c.source < 0 and c.target < 0 and k not in way
-            )
+            avoid = tuple(trunk for trunk in _trunks(topology) if trunk not in way)
             return Way(cables[way[0]].source, cables[way[-1]].target, way, avoid)
     return None
+
+
+def _trunks(topology: Topology) -> list[int]:
+    """Return the cables between switches."""
+    return [k for k, c in enumerate(topology.cables) if c.source < 0 and c.target < 0]
 
 
 def _to_hosts(
@@ -119,13 +122,7 @@ def first_fork(topology: Topology) -> Fork | None:
             distance = _distances_to(topology, target)
             node = topology.cables[topology.access_port(source)].target
             while node in distance and node < 0:
-                choices = [
-                    k
-                    for k, cable in enumerate(topology.cables)
-                    if cable.source == node
-                    and not cable.link.down
-                    and distance.get(cable.target) == distance[node] - 1
-                ]
+                choices = _nearer(topology, node, distance)
                 if len(choices) > 1:
                     return Fork(source, target, tuple(choices))
                 node = topology.cables[choices[0]].target
@@ -144,6 +141,17 @@ def _distances_to(topology: Topology, host: int) -> dict[int, int]:
                 distance[cable.source] = distance[node] + 1
                 queue.append(cable.source)
     return distance
+
+
+def _nearer(topology: Topology, node: int, distance: dict[int, int]) -> list[int]:
+    """Return the cables from `node` that are up and lead nearer, by the distances of nodes."""
+    return [
+        number
+        for number, cable in enumerate(topology.cables)
+        if cable.source == node
+        and not cable.link.down
+        and distance.get(cable.target) == distance[node] - 1
+    ]
 
 
 def slowest_rate(topology: Topology, cables: Iterable[int]) -> int:
@@ -172,12 +180,10 @@ def delay_over_any_path_s(
         if node == target:
             return 0.0, 0.0
         delays = []
-        for number, cable in enumerate(topology.cables):
-            is_up = not cable.link.down
-            if is_up and cable.source == node and distance.get(cable.target) == distance[node] - 1:
-                least, most = delay_s(topology, (number,), frame_bytes)
-                rest = from_node(cable.target)
-                delays.append((least + rest[0], most + rest[1]))
+        for number in _nearer(topology, node, distance):
+            least, most = delay_s(topology, (number,), frame_bytes)
+            rest = from_node(topology.cables[number].target)
+            delays.append((least + rest[0], most + rest[1]))
         return min(each[0] for each in delays), max(each[1] for each in delays)
 
     return from_node(source)

@@ -12,11 +12,12 @@ import select
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from shoal.compiled.libc import UDP_SEGMENT
+from shoal.lab.closing import Closing
 from shoal.lab.network.interfaces import address_of
-from shoal.lab.network.namespaces import inside
+from shoal.lab.network.namespaces import socket_inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +76,7 @@ class Arrears:
         return min(late, most)
 
 
-class BackgroundFlow:
+class BackgroundFlow(Closing):
     """A flow between two hosts, given as paths of all hosts' namespaces; close it to end it."""
 
     def __init__(self, flow: Flow, namespaces: Sequence[str]) -> None:
@@ -86,11 +87,9 @@ class BackgroundFlow:
         self.sent_bytes = 0
         """The bytes sent: of IP packets for UDP, of payload for TCP."""
         kind = socket.SOCK_DGRAM if flow.protocol == "udp" else socket.SOCK_STREAM
-        with inside(namespaces[flow.target]):
-            self._sink = self._open.enter_context(socket.socket(socket.AF_INET, kind))
+        self._sink = self._open.enter_context(socket_inside(namespaces[flow.target], kind))
         self._sink.bind((address_of(flow.target), 0))
-        with inside(namespaces[flow.source]):
-            self._source = self._open.enter_context(socket.socket(socket.AF_INET, kind))
+        self._source = self._open.enter_context(socket_inside(namespaces[flow.source], kind))
         self._source.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, flow.dscp << 2)
         for each in (self._sink, self._source):
             each.settimeout(_PATIENCE_S)
@@ -120,12 +119,6 @@ class BackgroundFlow:
         for thread in self._threads:
             thread.join()
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def _start(self, target: object) -> None:
         thread = threading.Thread(target=target, name="shoal-background", daemon=True)  # type: ignore[arg-type]

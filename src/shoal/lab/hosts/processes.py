@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Self
+from typing import IO, TYPE_CHECKING, Final
 
+from shoal.lab.closing import Closing
 from shoal.lab.hosts import keeper
 from shoal.lab.network.namespaces import inside
 
@@ -22,7 +23,7 @@ KILL_S: Final = 10.0
 Stream = int | IO[bytes] | None
 
 
-class HostProcess:
+class HostProcess(Closing):
     """A running command; leaving it as a context manager kills it with all that it has started.
 
     `namespace` is the path of its network, `name` that of the host, `names` the text of its file of
@@ -116,12 +117,6 @@ class HostProcess:
             if pipe is not None:
                 with contextlib.suppress(OSError):  # nobody read what was still to be written
                     pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
 
     def _order(self, line: str) -> None:
         with contextlib.suppress(OSError):  # it has ended

@@ -14,10 +14,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from shoal.compiled import announce, compiling_once, is_cold
 from shoal.errors import DeadlineExceeded, ResourceError
+from shoal.lab.closing import Closing
 from shoal.lab.network.interfaces import (
     CHECKSUM,
     INTERFACE,
@@ -41,6 +43,7 @@ from shoal.switching import (
     set_port,
     set_routes,
 )
+from shoal.wire import enlarge_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
 
     from shoal.switching import Link, Port, State, Topology
 
+# Not pyroute2 (0.9.7): it drops the limit of a bfifo and the peak rate of a tbf without a word, and
+# makes a message in Python for every neighbor of every host, one after the other.
 COMMANDS: Final = ("ip", "tc")
 """What must be installed."""
 
@@ -62,14 +67,12 @@ _STATISTICS: Final = struct.Struct("II")
 _PACKET_QDISC_BYPASS: Final = 20
 _PACKET_IGNORE_OUTGOING: Final = 23
 _SOCKET_BUFFER: Final = 8 << 20
-_SO_RCVBUFFORCE: Final = 33
-_SO_SNDBUFFORCE: Final = 32
 _PATIENCE_S: Final = 10.0
 
 Result = TypeVar("Result")
 
 
-class Fabric:
+class Fabric(Closing):
     """A context manager: leaving it removes everything. Raises `ResourceError` if refused.
 
     `queues` says for each DSCP which queue of a port it goes to; `spray` that packets and not flows
@@ -198,27 +201,22 @@ class Fabric:
 
         Raises what it raises, or `DeadlineExceeded` if the switch does not come to a stop.
         """
-        results: list[Result] = []
-        errors: list[BaseException] = []
-        done = threading.Event()
+        outcome: Future[Result] = Future()
 
         def attempt() -> None:
             try:
-                results.append(work(self._state))
+                outcome.set_result(work(self._state))
             except BaseException as error:  # noqa: BLE001 - raised in the thread that asked
-                errors.append(error)
-            done.set()
+                outcome.set_exception(error)
 
         if self._thread is None:
             return work(self._state)
         self._changes.append(attempt)
         self._interrupt()
-        if not done.wait(_PATIENCE_S):
+        if not wait([outcome], _PATIENCE_S).done:
             message = f"The switch did not stop within {_PATIENCE_S:g} s."
             raise DeadlineExceeded(message)
-        if errors:
-            raise errors[0]
-        return results[0]
+        return outcome.result()
 
     def close(self) -> None:
         """Stop the switch and let go of everything. Safe to call twice."""
@@ -229,20 +227,12 @@ class Fabric:
             self._thread = None
         self._open.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
-
     def _join(self) -> None:
         """Make every host's link, with its other end in the switch's namespace."""
         keep = [host.fileno for host in self._hosts]
-        lines = link_lines("host", keep)
-        self._switch.run(["ip", "-batch", "-"], "\n".join(lines) + "\n", keep=keep)
+        self._switch.batch("ip", link_lines("host", keep), keep=keep)
         for index, host in enumerate(self._hosts):
-            lines = set_up_lines(index, len(self._hosts))
-            host.run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
+            host.batch("ip", set_up_lines(index, len(self._hosts)))
 
     def _set_up(self, *, offloads: bool) -> None:
         """Give both ends of every link the offloads, and each host the pace, that they are to have.
@@ -279,7 +269,7 @@ class Fabric:
         self._paced[host] = rate
         lines_of = pace_lines if self.has_offloads else shape_lines
         lines = lines_of(INTERFACE, rate, HOST_QUEUE_BYTES, change=change)
-        self._hosts[host].run(["tc", "-batch", "-"], "\n".join(lines) + "\n")
+        self._hosts[host].batch("tc", lines)
 
     def _open_sockets(self) -> list[socket.socket]:
         sockets = []
@@ -289,14 +279,8 @@ class Fabric:
                 made.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
                 made.setsockopt(_SOL_PACKET, _PACKET_QDISC_BYPASS, 1)
                 made.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
-                for option, plain in (
-                    (_SO_RCVBUFFORCE, socket.SO_RCVBUF),
-                    (_SO_SNDBUFFORCE, socket.SO_SNDBUF),
-                ):
-                    try:
-                        made.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER)
-                    except PermissionError:
-                        made.setsockopt(socket.SOL_SOCKET, plain, _SOCKET_BUFFER)
+                for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                    enlarge_buffer(made, option, _SOCKET_BUFFER)
                 made.bind((f"host{index}", _ETH_P_ALL))
                 sockets.append(made)
         return sockets

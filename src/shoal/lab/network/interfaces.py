@@ -7,16 +7,16 @@ the kernel says of a frame how it is to be cut.
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError
-from shoal.lab.network.namespaces import inside
+from shoal.lab.network.namespaces import socket_inside
+from shoal.wire import ethtool
 
 INTERFACE: Final = "eth0"
 """A host's end of its link."""
@@ -28,7 +28,8 @@ CHECKSUM: Final = {"tx-checksum": 0x17}
 """The checksum offload: with it, what a program reads off an interface has its checksums still to
 come."""
 
-_SIOCETHTOOL: Final = 0x8946
+_ETHTOOL_VALUE: Final = struct.Struct("=II")
+"""struct ethtool_value: command and number."""
 _DISCARD: Final = 9
 """The port of RFC 863."""
 _FRAME_BYTES: Final = 2048
@@ -81,7 +82,7 @@ def set_up_lines(host: int, hosts: int) -> list[str]:
 
 def turn_off(namespace: str, interfaces: Sequence[str], requests: Iterable[int]) -> None:
     """Turn offloads of `interfaces` off, in the namespace at this path; raise `ResourceError`."""
-    with inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    with socket_inside(namespace) as any_socket:
         for interface in interfaces:
             for request in requests:
                 _ethtool(any_socket, interface, request, 0)
@@ -89,11 +90,19 @@ def turn_off(namespace: str, interfaces: Sequence[str], requests: Iterable[int])
 
 def offloads(namespace: str, requests: dict[str, int]) -> dict[str, bool]:
     """Return which of these offloads the host in the namespace at this path has on, by name."""
-    with inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    with socket_inside(namespace) as any_socket:
         return {
             name: bool(_ethtool(any_socket, INTERFACE, request - 1, 0))
             for name, request in requests.items()
         }
+
+
+def received_here() -> tuple[int, int]:
+    """Return how many bytes and frames have come to the host whose namespace this thread is in."""
+    lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+    line = next(line for line in lines if line.strip().startswith(f"{INTERFACE}:"))
+    num_bytes, frames = line.split(":")[1].split()[:2]
+    return int(num_bytes), int(frames)
 
 
 def tells_how_to_cut(host: str, target: str, end: socket.socket) -> bool:
@@ -104,7 +113,7 @@ def tells_how_to_cut(host: str, target: str, end: socket.socket) -> bool:
     """
     packet = b"cut" * 200
     payload = packet * 2
-    with inside(host), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    with socket_inside(host) as sender:
         try:
             sender.setsockopt(socket.SOL_UDP, UDP_SEGMENT, len(packet))
             sender.sendto(payload, (target, _DISCARD))
@@ -121,12 +130,10 @@ def tells_how_to_cut(host: str, target: str, end: socket.socket) -> bool:
 
 def _ethtool(any_socket: socket.socket, interface: str, request: int, value: int) -> int:
     """Carry out an ethtool request of one number; return the number that it leaves."""
-    body = (ctypes.c_uint32 * 2)(request, value)
-    name = interface.encode().ljust(16, b"\0")
-    asked = struct.pack("=16sQ16x", name, ctypes.addressof(body))
     try:
-        fcntl.ioctl(any_socket, _SIOCETHTOOL, asked)
+        answer = ethtool(any_socket, interface, _ETHTOOL_VALUE.pack(request, value))
     except OSError as error:
         message = f"The offloads of {interface} cannot be set: {error.strerror}."
         raise ResourceError(message) from error
-    return int(body[1])
+    _, left = _ETHTOOL_VALUE.unpack(answer)
+    return int(left)

@@ -11,14 +11,16 @@ import contextlib
 import ctypes
 import os
 import shutil
+import socket
 import subprocess
-import threading
-from typing import TYPE_CHECKING, Self, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
 
 from shoal.errors import ResourceError
+from shoal.lab.closing import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 Result = TypeVar("Result")
 
@@ -28,7 +30,7 @@ _COMMAND_SECONDS = 60.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Namespace:
+class Namespace(Closing):
     """A new network namespace. A context manager: leaving it lets go of it.
 
     Raises `ResourceError` without the right to make one.
@@ -47,12 +49,6 @@ class Namespace:
         """The descriptor that holds it; -1 once it is closed."""
         return self._fd
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Let go of it: it is removed once no process is inside. Safe to call twice."""
         if self._fd >= 0:
@@ -66,6 +62,10 @@ class Namespace:
         fails or is not installed.
         """
         return _in_thread(lambda: self._run(command, text, keep))
+
+    def batch(self, tool: str, lines: Iterable[str], *, keep: Sequence[int] = ()) -> None:
+        """Have `ip` or `tc` do what the lines say inside, up to the first that fails; as `run`."""
+        self.run([tool, "-batch", "-"], "\n".join(lines) + "\n", keep=keep)
 
     def _run(self, command: Sequence[str], text: str, keep: Sequence[int]) -> str:
         _enter(self._fd)
@@ -90,6 +90,15 @@ class Namespace:
             message = f"{' '.join(command)} failed: {lines[0]}"
             raise ResourceError(message)
         return done.stdout
+
+
+def socket_inside(path: str, kind: int = socket.SOCK_DGRAM) -> socket.socket:
+    """Return a socket of IPv4, by default of UDP, that is in the namespace at `path`.
+
+    Raises `ResourceError`.
+    """
+    with inside(path):
+        return socket.socket(socket.AF_INET, kind)
 
 
 @contextlib.contextmanager
@@ -132,12 +141,8 @@ def obstacle(commands: Sequence[str]) -> str | None:
 
 def _try_out() -> None:
     """Enter a new namespace and come back: one needs rights over the old one for that, too."""
-    home = os.open(_MINE, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.close(_make())
-        _enter(home)
-    finally:
-        os.close(home)
+    with Namespace() as namespace, inside(namespace.path):
+        pass
 
 
 def _make() -> int:
@@ -155,18 +160,5 @@ def _enter(fd: int) -> None:
 
 def _in_thread(work: Callable[[], Result]) -> Result:
     """Return what `work` returns in a thread of its own: a thread's namespace ends with it."""
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=attempt, name="shoal-namespace")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    with ThreadPoolExecutor(1, thread_name_prefix="shoal-namespace") as thread:
+        return thread.submit(work).result()

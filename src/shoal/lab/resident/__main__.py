@@ -22,6 +22,7 @@ from shoal.lab.lab import Lab
 from shoal.lab.open_files import refused_as
 from shoal.lab.report import cable_counts
 from shoal.lab.resident.messages import (
+    STREAMS,
     Answer,
     Connection,
     Count,
@@ -42,7 +43,6 @@ from shoal.scenario import read_spec
 if TYPE_CHECKING:
     from shoal.lab.hosts.processes import HostProcess
 
-_STREAMS: Final = 3
 _RETRY_S: Final = 0.1
 
 
@@ -121,9 +121,9 @@ class Resident:
         if host not in names:
             message = f"There is no host {host!r}; there are {', '.join(names)}."
             raise UsageError(message)
-        streams = [visitor.files.pop(0) for _ in range(min(_STREAMS, len(visitor.files)))]
+        streams = [visitor.files.pop(0) for _ in range(min(STREAMS, len(visitor.files)))]
         try:
-            if len(streams) != _STREAMS:  # the kernel hands over as many as there is room for
+            if len(streams) != STREAMS:  # the kernel hands over as many as there is room for
                 raise ResourceError("The lab's process may not have three more files open.")
             return self._lab.start(
                 names.index(host),
@@ -172,7 +172,7 @@ def main() -> int:
             lab.begin()
             _say(report, b"0\n")
             silence = os.open(os.devnull, os.O_RDWR)
-            for stream in range(_STREAMS):
+            for stream in range(STREAMS):
                 os.dup2(silence, stream)
             ending = resident.serve()
         ending.close()

@@ -21,7 +21,8 @@ _PREFIX: Final = "shoal-lab"
 _CHUNK_BYTES: Final = 1 << 16
 _MOST_BYTES: Final = 16 << 20
 _CREDENTIALS: Final = struct.Struct("=iII")
-_STREAMS: Final = 3
+STREAMS: Final = 3
+"""Descriptors that come along with a command."""
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
@@ -149,7 +150,7 @@ class Connection:
     def receive(self) -> bytes | None:
         """Return the next line; None at the end. Raises `ProtocolError` for one without end."""
         while b"\n" not in self._heard:
-            heard, files, _, _ = socket.recv_fds(self.socket, _CHUNK_BYTES, _STREAMS)
+            heard, files, _, _ = socket.recv_fds(self.socket, _CHUNK_BYTES, STREAMS)
             self.files += files
             if not heard:
                 return None

@@ -57,16 +57,10 @@ def switch_configs(spec: ClusterSpec, form: str) -> dict[str, Configuration]:
 def _settings_of(spec: ClusterSpec, switch: int, form: Format) -> SwitchSettings:
     topology = spec.topology
     own = [cable for cable in topology.cables if cable.source == -1 - switch]
-    names = [form.port_name(place) for place in range(len(own))]
-    ends = [
-        topology.host_names[cable.target]
-        if cable.target >= 0
-        else topology.switches[-1 - cable.target]
-        for cable in own
-    ]
-    leads = ", ".join(f"{name} to {end}" for name, end in zip(names, ends, strict=True))
+    ports = {form.port_name(place): cable for place, cable in enumerate(own)}
+    leads = ", ".join(f"{name} to {topology.name_of(its.target)}" for name, its in ports.items())
     return SwitchSettings(
-        {name: cable.port for name, cable in zip(names, own, strict=True)},
+        {name: cable.port for name, cable in ports.items()},
         spec.queues,
         spec.shared_buffer,
         (f"Ports of {topology.switches[switch]}: {leads}.",),

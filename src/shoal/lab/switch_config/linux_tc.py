@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 from shoal.errors import UsageError
 from shoal.lab.switch_config.settings import Configuration, Notes
 from shoal.lab.switch_config.thresholds import (
+    LARGEST_LIMIT,
     bytes_limit_of,
+    in_32_bits,
     note_packets,
     queues_of,
     threshold_of,
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from shoal.lab.switch_config.settings import SwitchSettings
     from shoal.switching import Port
 
-LARGEST_LIMIT: Final = (1 << 32) - 1
-"""Bytes; the field has 32 bits."""
 _LONGEST_NAME: Final = 15
 _LARGEST_BANDWIDTH: Final = 8 * LARGEST_LIMIT
 _PACKET: Final = 1_500
@@ -116,9 +116,7 @@ def _class(queue: int) -> str:
 def _leaf(settings: SwitchSettings, name: str, port: Port, number: int, notes: Notes) -> str:
     limits = (bytes_limit_of(name, port, number, notes), settings.shared_buffer_bytes)
     limit = min((each for each in limits if each is not None), default=LARGEST_LIMIT)
-    if limit > LARGEST_LIMIT:
-        notes.add(f"The limit of {limit} bytes is written as {LARGEST_LIMIT}.", name, number)
-        limit = LARGEST_LIMIT
+    limit = in_32_bits(name, number, limit, notes)
     queue = port.queues[number]
     threshold = threshold_of(name, number, queue, notes)
     if threshold is None:

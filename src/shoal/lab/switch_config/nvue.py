@@ -14,6 +14,7 @@ from shoal.lab.switch_config.settings import Configuration, Notes, traffic_class
 from shoal.lab.switch_config.thresholds import (
     alpha_exponent,
     bytes_limit_of,
+    in_32_bits,
     in_units,
     note_averages,
     note_bytes,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 GLOBAL: Final = "default-global"
 ALPHAS: Final = (-7, 6)
 """Least and greatest exponent that has a name, from alpha_1_128 to alpha_64."""
-LARGEST_LIMIT: Final = (1 << 32) - 1
 _PORT: Final = re.compile(r"swp\d+(s\d+)?")
 
 
@@ -156,11 +156,7 @@ def _limits(settings: SwitchSettings, notes: Notes) -> dict[int, tuple[str, str 
     for name, port in settings.ports.items():
         for number in range(QUEUES):
             limit = bytes_limit_of(name, port, number, notes) or 0
-            if limit > LARGEST_LIMIT:
-                notes.add(
-                    f"The limit of {limit} bytes is written as {LARGEST_LIMIT}.", name, number
-                )
-            written[number] = "shared-bytes", min(limit, LARGEST_LIMIT)
+            written[number] = "shared-bytes", in_32_bits(name, number, limit, notes)
     return written
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from shoal.switching import QUEUES
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from shoal.lab.switch_config.settings import Notes, SwitchSettings
     from shoal.switching import Port, Profile, Queue
+
+
+LARGEST_LIMIT: Final = (1 << 32) - 1
+"""Bytes that a field of 32 bits has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,13 @@ def bytes_limit_of(name: str, port: Port, number: int, notes: Notes) -> int | No
         return all_together
     notes.add(f"The port's limit of {all_together} bytes over all queues is not written.", name)
     return own
+
+
+def in_32_bits(name: str, number: int, limit: int, notes: Notes) -> int:
+    """Return a queue's limit in bytes, at most `LARGEST_LIMIT`."""
+    if limit > LARGEST_LIMIT:
+        notes.add(f"The limit of {limit} bytes is written as {LARGEST_LIMIT}.", name, number)
+    return min(limit, LARGEST_LIMIT)
 
 
 def note_packets(settings: SwitchSettings, notes: Notes) -> None:
