@@ -43,9 +43,9 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         return SimpleNamespace(result=make_run(spec.strategy, duration_ms=300))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shoal.workloads.dataset.load_dataset", lambda _: None)
-    monkeypatch.setattr("shoal.jobs.pool.WorkerPool", NoPool)
-    monkeypatch.setattr("shoal.jobs.run.run_spec", run)
+    monkeypatch.setattr("shoal.workloads.load_dataset", lambda _: None)
+    monkeypatch.setattr("shoal.jobs.WorkerPool", NoPool)
+    monkeypatch.setattr("shoal.jobs.run_spec", run)
     return made
 
 
@@ -85,7 +85,7 @@ def test_an_interrupted_demo_keeps_and_shows_what_is_done(
         runs.append(spec.strategy)
         return SimpleNamespace(result=make_run(spec.strategy, duration_ms=300))
 
-    monkeypatch.setattr("shoal.jobs.run.run_spec", run)
+    monkeypatch.setattr("shoal.jobs.run_spec", run)
     result = invoke()
     assert result.exit_code != 0
     assert "ripples" in result.stdout
@@ -99,6 +99,6 @@ def test_an_end_before_the_first_run_leaves_no_file(
     def run(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoal.jobs.run.run_spec", run)
+    monkeypatch.setattr("shoal.jobs.run_spec", run)
     assert invoke().exit_code != 0
     assert not Path("demo.json").exists()
