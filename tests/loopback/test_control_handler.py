@@ -36,7 +36,7 @@ from shoal.groups import GeneratorConfig
 from thoroughness import examples
 
 if TYPE_CHECKING:
-    from shoal.control.session import Answer
+    from shoal.control.group_run import Answer
 
 CONFIG = GeneratorConfig(group_size=3)
 TIMEOUT_NS = 1_000

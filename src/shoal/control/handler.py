@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from shoal.control.fact_table import FactTable
+from shoal.control.group_run import Answer, GroupRun
 from shoal.control.liveness import Liveness
 from shoal.control.messages import (
     AddFact,
@@ -35,7 +36,6 @@ from shoal.control.messages import (
     decode_request,
 )
 from shoal.control.refusal import Refusal
-from shoal.control.session import Answer, Session
 from shoal.decoding import decoded
 from shoal.errors import ProtocolError
 from shoal.groups import waiting_for
@@ -60,7 +60,7 @@ class ControlHandler:
         self._world_size = world_size
         self._started_ns = now_ns
         self._liveness = Liveness(world_size, liveness_timeout_ns)
-        self._sessions: dict[str, Session] = {}
+        self._runs: dict[str, GroupRun] = {}
         self._facts = FactTable()
         self._lost: Lost | None = None
         self._told: set[bytes] = set()
@@ -113,7 +113,7 @@ class ControlHandler:
             up_ms=(now_ns - self._started_ns) // NANOSECONDS_PER_MILLISECOND,
             handled=self._handled,
             workers=self._liveness.dump(now_ns),
-            sessions=tuple(session.dump(now_ns) for session in self._sessions.values()),
+            sessions=tuple(run.dump(now_ns) for run in self._runs.values()),
             lost=self._lost,
             rejected={str(kind): count for kind, count in sorted(self._rejected.items())},
             strangers=self.strangers,
@@ -140,38 +140,38 @@ class ControlHandler:
             case Join():
                 return self._on_join(identity, message)
             case Leave():
-                answers = self._session(message.session).leave(identity, message.rank, now_ns)
+                answers = self._run(message.session).leave(identity, message.rank, now_ns)
                 self._drop_sessions()
                 return [(identity, Done()), *answers]
 
-    def _session(self, name: str) -> Session:
-        if (session := self._sessions.get(name)) is None:
+    def _run(self, name: str) -> GroupRun:
+        if (run := self._runs.get(name)) is None:
             raise Refusal(RefusalKind.NOT_JOINED, f"No session {name!r} is open: join it first.")
-        return session
+        return run
 
     def _on_group_request(
         self, identity: bytes, message: GroupRequest, now_ns: int
     ) -> list[Answer]:
         """Ask the session; break the circle of waits across sessions that this may have closed."""
-        session, rank = self._session(message.session), message.rank
-        answers = session.request(identity, rank, message.step, now_ns)
-        if answers or len(self._sessions) == 1:
+        run, rank = self._run(message.session), message.rank
+        answers = run.request(identity, rank, message.step, now_ns)
+        if answers or len(self._runs) == 1:
             return answers
-        held = waiting_for(rank, self._awaited).intersection(session.awaited(rank))
-        return session.part(rank, held, now_ns) if held else []
+        held = waiting_for(rank, self._awaited).intersection(run.awaited(rank))
+        return run.part(rank, held, now_ns) if held else []
 
     def _awaited(self, rank: int) -> list[int]:
         """Return the workers that `rank` waits for, in whichever session."""
-        return [other for session in self._sessions.values() for other in session.awaited(rank)]
+        return [other for run in self._runs.values() for other in run.awaited(rank)]
 
     def _on_join(self, identity: bytes, message: Join) -> list[Answer]:
-        session = self._sessions.get(message.session)
-        if session is None:
-            if len(self._sessions) >= MAX_SESSIONS:
+        run = self._runs.get(message.session)
+        if run is None:
+            if len(self._runs) >= MAX_SESSIONS:
                 sentence = f"{MAX_SESSIONS} sessions are open: leave one before joining another."
                 raise Refusal(RefusalKind.TOO_MANY, sentence)
-            session = self._sessions[message.session] = Session(message)
-        session.join(identity, message)
+            run = self._runs[message.session] = GroupRun(message)
+        run.join(identity, message)
         return [(identity, Done())]
 
     def _on_heartbeat(self, identity: bytes, message: Heartbeat, now_ns: int) -> list[Answer]:
@@ -190,8 +190,8 @@ class ControlHandler:
         if not message.is_finished:
             answers += [(other, Left(rank)) for other in self._liveness.alive()]
         if self._lost is None:  # otherwise no session forms groups any more
-            for session in self._sessions.values():
-                answers += session.remove(rank, now_ns)
+            for run in self._runs.values():
+                answers += run.remove(rank, now_ns)
             self._drop_sessions()
         return answers
 
@@ -224,8 +224,8 @@ class ControlHandler:
             return []
         self._lost = self._lost or lost
         answers = self._tell(lost, self._liveness.lose(lost.rank))
-        for session in self._sessions.values():
-            answers += [(identity, lost) for identity in session.abandon()]
+        for run in self._runs.values():
+            answers += [(identity, lost) for identity in run.abandon()]
         return answers
 
     def _tell(self, lost: Lost, identities: Iterable[bytes]) -> list[Answer]:
@@ -236,8 +236,8 @@ class ControlHandler:
     def _drop_sessions(self) -> None:
         """Forget the sessions that all workers have left."""
         finished = self._liveness.finished()
-        for name in [n for n, s in self._sessions.items() if s.is_over(self._world_size, finished)]:
-            del self._sessions[name]
+        for name in [n for n, s in self._runs.items() if s.is_over(self._world_size, finished)]:
+            del self._runs[name]
 
     def _reject(self, identity: bytes, kind: RefusalKind, reason: str) -> list[Answer]:
         self._rejected[kind] += 1

@@ -23,8 +23,8 @@ from shoal.units import seconds_to_ns
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shoal.control.group_run import Answer
     from shoal.control.key import JobKey
-    from shoal.control.session import Answer
 
 STOP_COMMAND = b"stop"
 """What the owner writes to the control pipe to end the service in order."""

@@ -1,7 +1,7 @@
 """One training run inside a job: its group generator and the requests that wait for it.
 
 Owns which connection asked for which rank, and turns the generator's assignments into answers.
-Knows no socket, no clock and no other session. The rules for forming groups are the generator's
+Knows no socket, no clock and no other run. The rules for forming groups are the generator's
 (docs/papers.md, 3.4); this file only brings questions and answers together.
 """
 
@@ -39,7 +39,7 @@ class _Pending:
     since_ns: int
 
 
-class Session:
+class GroupRun:
     """A generator and its workers. Created by the first `Join`, whose rules then hold for all."""
 
     def __init__(self, first: Join) -> None:
