@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import socket
 import time
@@ -40,9 +39,13 @@ class CutsNothing:
         return getattr(self._inner, name)
 
 
+def opened_here(_namespace: str, kind: int = socket.SOCK_DGRAM) -> socket.socket:
+    return socket.socket(socket.AF_INET, kind)
+
+
 @pytest.fixture(autouse=True)
 def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "inside", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(background, "socket_inside", opened_here)
     monkeypatch.setattr(background, "address_of", lambda _: "127.0.0.1")
 
 
