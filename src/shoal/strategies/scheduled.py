@@ -115,7 +115,9 @@ class Scheduled(AbstractPeriodicCourse):
     def _meet(self, group: Group, number: int, view: View) -> Acts:
         """Yield the mean of a round's group, unless its view is over by the time it begins."""
         if view.epoch == self.view.epoch:
-            members = tuple(view.members[place] for place in group.members)
+            members = group.members
+            if view.members[-1] >= len(view):  # ranks are not places, since some are gone
+                members = tuple(view.members[place] for place in members)
             reason = f"round {number} of {self._schedule.name}"
             yield Mean(members, (view.epoch + self._num_loads, number), reason, group.weights)
 
