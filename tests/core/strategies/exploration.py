@@ -62,7 +62,7 @@ class Worker:
     course: Any = None
     running: dict[str, Running] = field(default_factory=dict)
     epoch: int = -1
-    """Of the view that it has installed."""
+    """The epoch of the view that it has installed."""
     is_alive: bool = True
     is_cut_off: bool = False
     """Declared lost, but going on in its old view."""
@@ -344,7 +344,7 @@ class History:
                 if all(fact in self.told for fact in finished):
                     return [("end", worker, name)]
             case Mean():
-                if worker.epoch != self.epoch_of(act) or any(
+                if worker.epoch != act.number[0] or any(
                     rank not in worker.course.view.members for rank in act.members
                 ):
                     return [(*answer[0], CHANGED)]
@@ -357,11 +357,8 @@ class History:
         worker.has_ended = True
         self.go_on(worker, name, False)
 
-    def epoch_of(self, mean: Mean) -> int:
-        return mean.number[0]
-
     def begin_mean(self, worker: Worker, act: Any) -> None:
-        if isinstance(act, Mean) and self.epoch_of(act) == worker.epoch:
+        if isinstance(act, Mean) and act.number[0] == worker.epoch:
             self.met[act.number, act.members][worker.rank] = True
 
 
