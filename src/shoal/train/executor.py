@@ -55,15 +55,16 @@ class AbstractExecutor(ABC):
         self.use.check()
 
     @final
-    def carry_out(self, acts: Acts) -> None:
-        """Do what `acts` say, one after another, and send each its answer."""
+    def carry_out(self, acts: Acts, do: Callable[[Act], object] | None = None) -> None:
+        """Carry out `acts` one by one by `do`, or else `self.do`; send each its answer."""
+        do = do or self.do
         answer: object = None
         while True:
             try:
                 act = acts.send(answer)
             except StopIteration:
                 return
-            answer = self.do(act)
+            answer = do(act)
 
     @abstractmethod
     def do(self, act: Act) -> object:

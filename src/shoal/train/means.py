@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from shoal.carriers import reserve_channels
 from shoal.errors import DeadlineExceeded
 from shoal.strategies import (
+    ROUNDS_PER_BLOCK,
     Act,
     Acts,
     AskGroup,
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from shoal.watch import Remark
 
 _POLL_SECONDS: Final = 0.005
-_ROUNDS_AWAITED: Final = 8
-"""The rounds that the others may make, each within the deadline, before they say something."""
 
 
 @final
@@ -99,18 +98,15 @@ class MeansExecutor(AbstractExecutor):
         self, acts: Acts, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
     ) -> None:
         """Carry out `acts` on copies of the model, in the thread that averages them."""
-        answer: object = None
-        while True:
-            try:
-                act = acts.send(answer)
-            except StopIteration:
-                return
-            answer = None
+
+        def do(act: Act) -> object:
             if isinstance(act, AskGroup):
-                answer = self._ask(act, stopwatch)
-            else:
-                assert isinstance(act, Mean)
-                self._average(act, flats, stopwatch, wire)
+                return self._ask(act, stopwatch)
+            assert isinstance(act, Mean)
+            self._average(act, flats, stopwatch, wire)
+            return None
+
+        self.carry_out(acts, do)
 
     def _average_model(self, mean: Mean) -> None:
         flats: list[Tensor] = self.replica.flat.buffers
@@ -153,7 +149,8 @@ class MeansExecutor(AbstractExecutor):
             for rank in self.view.members
         ]
         size = len(self.view)
-        patience_s = self.replica.deadline_s * _ROUNDS_AWAITED * self._definition.interval
+        # within a block nobody need say anything, and each of its rounds may take the deadline
+        patience_s = self.replica.deadline_s * ROUNDS_PER_BLOCK * self._definition.interval
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             told = self.replica.facts.are_published(names)
