@@ -41,7 +41,8 @@ class ForkedProcess:
         self._folder = Path(tempfile.mkdtemp())
         self._out, self._errors = (self._folder / name for name in ("out", "errors"))
         self._written: tuple[str, str] | None = None
-        arguments = (str(self._out), str(self._errors), dict(environment), function, arguments)
+        files = str(self._out), str(self._errors)
+        arguments = (*files, dict(environment), forked_control.server(), function, arguments)
         self._process = context.Process(target=_be, args=arguments, daemon=True)
         self._out.touch()
         self._errors.touch()
@@ -119,6 +120,7 @@ def _be(
     out: str,
     errors: str,
     environment: dict[str, str],
+    control_server: str,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
@@ -128,7 +130,7 @@ def _be(
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.clear()
     os.environ.update(environment)
-    forked_control.use()
+    forked_control.use(control_server)
     own, code = os.getpid(), 1
     try:
         function(*arguments)

@@ -85,6 +85,7 @@ def run_workers(
                 rank,
                 world_size,
                 {"MASTER_PORT": str(store.port), **environment},
+                forked_control.server(),
                 initialize,
                 function,
                 arguments,
@@ -151,12 +152,13 @@ def _work(
     rank: int,
     world_size: int,
     environment: Mapping[str, str],
+    control_server: str,
     initialize: bool,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
-    forked_control.use()
+    forked_control.use(control_server)
     os.environ.update(
         MASTER_ADDR="127.0.0.1",
         RANK=str(rank),
