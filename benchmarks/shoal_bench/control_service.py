@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from shoal.control import ControlProcess, JobKey
 from shoal.errors import DeadlineExceeded
 from shoal.groups import GeneratorConfig
+from shoal.membership import View
 from shoal_bench.control_clients import drive
 from shoal_bench.rows import Row, at_least, at_most, figure
 
@@ -90,7 +91,7 @@ def run_clients(clients: int, seconds: float, rate: float | None) -> Load:
     """
     key = JobKey.generate()
     with (
-        ControlProcess.start(key=key, world_size=clients, liveness_timeout_s=60.0) as service,
+        ControlProcess.start(key=key, view=View.first(clients), liveness_timeout_s=60.0) as service,
         _drivers(service.endpoint, key, clients) as pipes,
     ):
         for pipe in pipes:

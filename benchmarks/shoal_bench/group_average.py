@@ -72,7 +72,7 @@ def times_ms(context: WorkerContext, groups: Sequence[Group], num_bytes: int) ->
     """Return (our, gloo's) milliseconds in each group this worker is in. A task for the pool."""
     communicator = context.session.communicator
     buffer = torch.ones(num_bytes // 4)
-    everyone = range(communicator.world_size)
+    everyone = communicator.view.members
     ready = [dist.new_group(members) for members in groups]
     times = {}
     for number, (members, group) in enumerate(zip(groups, ready, strict=True)):

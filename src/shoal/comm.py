@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from shoal.membership import View
     from shoal.wire import TransportStats
 
 Buffer: TypeAlias = Any
@@ -40,8 +41,8 @@ class Communicator(Protocol):
         ...
 
     @property
-    def world_size(self) -> int:
-        """Number of workers in the job."""
+    def view(self) -> View:
+        """The workers that take part; "all workers" below are its members."""
         ...
 
     def stats(self) -> TransportStats | None:

@@ -47,6 +47,13 @@ class WorkerLost(ShoalError):
         self.rank = rank
 
 
+class ViewChanging(WorkerLost):
+    """The members of the job change: what was under way among the old ones has ended.
+
+    It reaches nobody whose training can go on: that repeats or drops what it was doing.
+    """
+
+
 class DeadlineExceeded(ShoalError):
     """A wait ended at its deadline without an answer and without a known culprit."""
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from control_handlers import handler_of
 from shoal.control.handler import MAX_SESSIONS, ControlHandler
 from shoal.control.messages import (
     Assigned,
@@ -54,7 +55,7 @@ def watch(rank: int) -> bytes:
 
 def started(world_size: int, *sessions: str) -> ControlHandler:
     """Return a handler with all workers watched and in `sessions`."""
-    handler = ControlHandler(world_size, TIMEOUT_NS, 0)
+    handler = handler_of(world_size, TIMEOUT_NS)
     for rank in range(world_size):
         assert handler.handle(watch(rank), Heartbeat(rank), 0) == [(watch(rank), Welcome(0))]
         for name in sessions:
@@ -83,7 +84,7 @@ def test_a_group_is_answered_to_all_members_at_once() -> None:
 
 
 def test_members_that_owe_another_group_are_told() -> None:
-    handler = ControlHandler(2, TIMEOUT_NS, 0)
+    handler = handler_of(2, TIMEOUT_NS)
     config = GeneratorConfig.random_mode(2)
     for rank in range(2):
         handler.handle(ask(rank), Join("run", rank, 0, config, 0), 0)
@@ -118,7 +119,7 @@ def test_sessions_do_not_mix() -> None:
     ],
 )
 def test_a_join_with_other_rules_is_refused_with_the_difference(join: Join, words: str) -> None:
-    handler = ControlHandler(3, TIMEOUT_NS, 0)
+    handler = handler_of(3, TIMEOUT_NS)
     handler.handle(ask(0), Join("run", 0, 0, CONFIG, 1), 0)
     kind, reason = refusal(handler.handle(ask(2), join, 0))
     assert kind is RefusalKind.MISMATCH
@@ -176,9 +177,9 @@ def test_a_lost_worker_that_wakes_up_is_told_once() -> None:
 
 
 def test_a_worker_that_connects_after_a_loss_is_told_instead_of_welcomed() -> None:
-    handler = ControlHandler(2, TIMEOUT_NS, 0)
+    handler = handler_of(2, TIMEOUT_NS)
     handler.handle(watch(0), Heartbeat(0), 0)
-    handler.disconnected(watch(0))
+    handler.disconnected(watch(0), 0)
     ((_, reply),) = handler.handle(watch(1), Heartbeat(1), 1)
     assert isinstance(reply, Lost)
 
@@ -186,9 +187,9 @@ def test_a_worker_that_connects_after_a_loss_is_told_instead_of_welcomed() -> No
 def test_a_closed_connection_is_a_loss_unless_its_worker_said_goodbye() -> None:
     handler = started(3)
     handler.handle(watch(0), Goodbye(0), 1)
-    assert handler.disconnected(watch(0)) == []
-    assert handler.disconnected(b"nobody") == []
-    assert [identity for identity, _ in handler.disconnected(watch(1))] == [watch(2)]
+    assert handler.disconnected(watch(0), 0) == []
+    assert handler.disconnected(b"nobody", 0) == []
+    assert [identity for identity, _ in handler.disconnected(watch(1), 0)] == [watch(2)]
     states = [worker.state for worker in handler.dump(1).workers]
     assert states == [WorkerState.FINISHED, WorkerState.LOST, WorkerState.ALIVE]
 
@@ -204,7 +205,7 @@ def test_a_finished_worker_may_be_silent_and_may_come_back() -> None:
 def test_workers_may_say_goodbye_after_a_loss_while_others_waited() -> None:
     handler = started(3, "run")
     handler.handle(ask(0), GroupRequest("run", 0, 0), 1)
-    handler.disconnected(watch(2))
+    handler.disconnected(watch(2), 0)
     for rank in (1, 0):
         goodbye = handler.handle(watch(rank), Goodbye(rank), 2)
         assert goodbye == [(watch(rank), Done())]
@@ -220,7 +221,7 @@ def test_failures_are_passed_on_with_their_culprit() -> None:
 
 def test_after_a_loss_facts_are_passed_on_and_blame_is_not() -> None:
     handler = started(4)
-    handler.disconnected(watch(3))
+    handler.disconnected(watch(3), 0)
     assert handler.handle(watch(0), Failed(0, 1, "reset"), 1) == [(watch(0), Done())]
     assert handler.dump(1).workers[1].state is WorkerState.ALIVE
     lost = Lost(2, "Rank 2 gave up: disk full")
@@ -270,7 +271,7 @@ def test_a_second_request_before_the_answer_is_refused_and_the_first_stands() ->
 
 
 def test_the_number_of_sessions_is_bounded() -> None:
-    handler = ControlHandler(1, TIMEOUT_NS, 0)
+    handler = handler_of(1, TIMEOUT_NS)
     for number in range(MAX_SESSIONS):
         handler.handle(ask(0), Join(f"run-{number}", 0, 0, CONFIG, 0), 0)
     kind, _ = refusal(handler.handle(ask(0), Join("another", 0, 0, CONFIG, 0), 0))
@@ -293,7 +294,7 @@ def test_the_dump_says_who_waits_for_how_long() -> None:
 @settings(max_examples=examples(500))
 @given(st.binary(max_size=80))
 def test_any_bytes_get_one_answer(payload: bytes) -> None:
-    handler = ControlHandler(2, TIMEOUT_NS, 0)
+    handler = handler_of(2, TIMEOUT_NS)
     assert [identity for identity, _ in handler.receive(b"x", payload, 0)] == [b"x"]
 
 
@@ -390,7 +391,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(rank=st.integers(0, 2))
     def vanish(self, rank: int) -> None:
         """Close the connection a worker is watched over."""
-        self.settle(None, self.handler.disconnected(watch(rank)))
+        self.settle(None, self.handler.disconnected(watch(rank), 0))
 
     @rule(passed_ns=st.sampled_from([1, TIMEOUT_NS // 2, TIMEOUT_NS + 1]))
     def wait(self, passed_ns: int) -> None:

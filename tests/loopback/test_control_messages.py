@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shoal.control.handler import ControlHandler
+from control_handlers import handler_of
 from shoal.control.messages import (
     Assigned,
     Done,
@@ -59,7 +59,7 @@ def test_replies_survive_the_trip(message: Message) -> None:
 
 
 def test_a_dump_survives_the_trip() -> None:
-    handler = ControlHandler(2, 10**9, 0)
+    handler = handler_of(2, 10**9)
     handler.handle(b"a", Heartbeat(0), 0)
     handler.handle(b"b", Join("run", 0, 0, GeneratorConfig(), 1), 0)
     handler.handle(b"c", Join("run", 1, 0, GeneratorConfig(), 1), 0)

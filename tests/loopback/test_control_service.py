@@ -37,6 +37,7 @@ from shoal.errors import (
     WorkerLost,
 )
 from shoal.groups import GeneratorConfig
+from shoal.membership import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,9 @@ class Service:
     """A service that runs in a thread of this process."""
 
     def __init__(self, world_size: int, timeout_s: float = 60.0) -> None:
-        self.service = ControlService(KEY, world_size=world_size, liveness_timeout_s=timeout_s)
+        self.service = ControlService(
+            KEY, view=View.first(world_size), liveness_timeout_s=timeout_s
+        )
         self.endpoint = self.service.endpoint
         self._read_fd, self._write_fd = os.pipe()
         self._thread = threading.Thread(target=self._run)
@@ -414,7 +417,7 @@ def test_nothing_is_left_running() -> None:
 
 def test_addresses_that_cannot_be_had() -> None:
     def start(**options: Any) -> None:
-        ControlService(KEY, world_size=1, liveness_timeout_s=1.0, **options).close()
+        ControlService(KEY, view=View.first(1), liveness_timeout_s=1.0, **options).close()
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -431,9 +434,8 @@ def test_addresses_that_cannot_be_had() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"world_size": 0, "liveness_timeout_s": 1.0},
-        {"world_size": 1, "liveness_timeout_s": 0.0},
-        {"world_size": 1, "liveness_timeout_s": float("inf")},
+        {"view": View.first(1), "liveness_timeout_s": 0.0},
+        {"view": View.first(1), "liveness_timeout_s": float("inf")},
     ],
 )
 def test_impossible_jobs(options: dict[str, Any]) -> None:

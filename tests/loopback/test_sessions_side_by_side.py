@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from control_handlers import handler_of
 from shoal.control import handler as handler_module
-from shoal.control.handler import ControlHandler
 from shoal.control.messages import Assigned, Done, GroupRequest, Join, Leave
 from shoal.groups import GeneratorConfig
 from thoroughness import examples
@@ -21,7 +21,7 @@ def play(config: GeneratorConfig, orders: list[list[str]], random: Random) -> tu
 
     Return how many requests were made and how often a member was left out.
     """
-    handler = ControlHandler(len(orders), 1_000, 0)
+    handler = handler_of(len(orders), 1_000)
     sessions = sorted({name for order in orders for name in order})
     for rank, name in ((rank, name) for rank in range(len(orders)) for name in sessions):
         handler.handle(b"%d" % rank, Join(name, rank, rank // 2, config, 1), 0)

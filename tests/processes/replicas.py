@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from shoal.carriers.torch_communicator import TorchCommunicator
-from shoal.membership import View
+from shoal.control import Member
 from shoal.trace import ListSink
 from shoal.train.executors import make_executor
 from shoal.train.flat_parameters import FlatParameters
@@ -37,7 +37,7 @@ def bind(
         facts=None,  # type: ignore[arg-type]
         session="test",
         host=0,
-        view=View.first(communicator.world_size),
+        member=Member(communicator.view, deadline_s),
         seed=7,
         deadline_s=deadline_s,
         stopwatch=Stopwatch(communicator.rank, ListSink()),

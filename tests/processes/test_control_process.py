@@ -22,6 +22,7 @@ from worker_processes import context
 from shoal.control import ControlClient, ControlProcess, JobKey
 from shoal.errors import ResourceError, UsageError, WorkerLost
 from shoal.groups import GeneratorConfig
+from shoal.membership import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ DEADLINE_S = 30.0
 
 def start(world_size: int, liveness_timeout_s: float = 60.0, **options: Any) -> ControlProcess:
     options = {"key": KEY, "liveness_timeout_s": liveness_timeout_s, **options}
-    return ControlProcess.start(world_size=world_size, **options)
+    return ControlProcess.start(view=View.first(world_size), **options)
 
 
 def connect(endpoint: str, rank: int, on_lost: Any = lambda lost: None) -> ControlClient:
@@ -130,12 +131,12 @@ def test_a_chosen_port_is_used() -> None:
 
 def test_a_host_name_becomes_an_address() -> None:
     with start(1, host="localhost") as service, connect(service.endpoint, 0) as client:
-        assert client.dump().world_size == 1
+        assert len(client.dump().view) == 1
 
 
 def test_bad_values_are_usage_errors() -> None:
-    with pytest.raises(UsageError, match="at least one worker"):
-        start(0)
+    with pytest.raises(UsageError, match="at least 0.2 s"):
+        start(1, liveness_timeout_s=0.1)
 
 
 @pytest.mark.parametrize(

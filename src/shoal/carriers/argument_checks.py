@@ -11,11 +11,13 @@ from shoal.groups import Group
 if TYPE_CHECKING:
     import torch
 
+    from shoal.membership import View
+
 
 def check_average(
     dtype: torch.dtype,
     rank: int,
-    world_size: int,
+    view: View,
     members: tuple[int, ...],
     weights: tuple[int, ...],
 ) -> None:
@@ -25,22 +27,22 @@ def check_average(
         raise UsageError(message)
     group = Group(members, weights)
     for member in members:
-        check_rank(member, world_size)
+        check_rank(member, view)
     if rank not in group:
         message = f"Rank {rank} is not in the group {members} that it was to average in."
         raise UsageError(message)
 
 
-def check_peer(peer: int, rank: int, world_size: int) -> None:
+def check_peer(peer: int, rank: int, view: View) -> None:
     """Raise `UsageError` unless `rank` can send to `peer` or receive from it."""
-    check_rank(peer, world_size)
+    check_rank(peer, view)
     if peer == rank:
         message = f"Rank {peer} cannot send to itself."
         raise UsageError(message)
 
 
-def check_rank(rank: int, world_size: int) -> None:
-    """Raise `UsageError` unless there is such a rank."""
-    if not 0 <= rank < world_size:
-        message = f"Rank {rank} does not exist among {world_size} workers."
+def check_rank(rank: int, view: View) -> None:
+    """Raise `UsageError` unless `rank` is a member of `view`."""
+    if rank not in view.members:
+        message = f"Rank {rank} does not exist among {len(view)} workers."
         raise UsageError(message)

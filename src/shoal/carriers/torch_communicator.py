@@ -29,6 +29,7 @@ from shoal.carriers.scratch import Scratch
 from shoal.carriers.subgroup_cache import Subgroups
 from shoal.collectives import plan_average
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
+from shoal.membership import View
 
 
 class TorchCommunicator:
@@ -61,7 +62,7 @@ class TorchCommunicator:
                 " torch.distributed with the backend 'gloo', 'cpu:gloo,cuda:nccl' or 'shoal'."
             )
         load_means()
-        self._rank, self._world_size = self._group.rank(), self._group.size()
+        self._rank, self.view = self._group.rank(), View.first(self._group.size())
         connections = GlooConnections(self._group)
         self._guard = Guard(deadline_s, connections, on_peer_error, grace_s)
         self._messages = Messages(self._group, self._guard)
@@ -74,11 +75,6 @@ class TorchCommunicator:
     def rank(self) -> int:
         """This worker's index."""
         return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of workers in the job."""
-        return self._world_size
 
     def stats(self) -> None:
         """Return nothing: gloo and NCCL do not tell what they do."""
@@ -210,7 +206,7 @@ class TorchCommunicator:
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""
-        check_rank(source, self._world_size)
+        check_rank(source, self.view)
         what = f"broadcasting {_describe(buffer)} from rank {source}"
         self._collective(dist.broadcast, buffer, what, group_src=source).wait()
 
@@ -241,7 +237,7 @@ class TorchCommunicator:
     def _checked_mean(
         self, buffer: Tensor, members: tuple[int, ...], weights: tuple[int, ...]
     ) -> Mean:
-        check_average(buffer.dtype, self._rank, self._world_size, members, weights)
+        check_average(buffer.dtype, self._rank, self.view, members, weights)
         return Mean(weights or (1,) * len(members), members.index(self._rank))
 
     def _single(self, buffer: Tensor, peer: int | None, channel: int) -> tuple[Tensor, int]:
@@ -249,7 +245,7 @@ class TorchCommunicator:
         if buffer.is_cuda:
             raise UsageError("Messages carry host tensors; copy a CUDA tensor to the host first.")
         if peer is not None:
-            check_peer(peer, self._rank, self._world_size)
+            check_peer(peer, self._rank, self.view)
         flat = _flat(buffer)
         return flat, message_tag(Kind.SINGLE, channel, flat.numel() * flat.element_size())
 

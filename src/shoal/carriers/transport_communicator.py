@@ -28,7 +28,8 @@ from shoal.carriers.mean import NARROW_TYPES
 from shoal.carriers.tensor_memory import Summand, bytes_of, form_of
 from shoal.carriers.transports import LossOptions
 from shoal.collectives import AUTO
-from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
+from shoal.errors import DeadlineExceeded, ShoalError, UsageError, ViewChanging, WorkerLost
+from shoal.membership import View
 from shoal.transport import INT32, INT64, RAW, check_messages, layer_class
 from shoal.wire import (
     EXACT,
@@ -121,7 +122,8 @@ class TransportCommunicator:
     is always exact, so all members end with the same bits.
     `algorithm` (`SumOptions.algorithm`) makes the sums over all workers. `on_peer_error`
     is told which rank's connection ended, before anything is raised. `stream` tells this one's
-    conversations from those of others that use the same engine.
+    conversations from those of others that use the same engine. `view` is who takes part at first,
+    by default all that the engine joins.
     """
 
     def __init__(
@@ -133,14 +135,12 @@ class TransportCommunicator:
         on_peer_error: Callable[[int | None, str], None] | None = None,
         grace_s: float = GRACE_S,
         stream: int = 0,
+        view: View | None = None,
     ) -> None:
         self._engine, self._stream = engine, stream
         self._on_peer_error, self._grace_s = on_peer_error, grace_s
-        everyone = tuple(range(engine.endpoint.world_size))
         self._feedback = ErrorFeedback()
-        self._world = TransportGroup(
-            engine, everyone, stream_of("world", stream), feedback=self._feedback
-        )
+        self.go_on_in(view or View.first(engine.endpoint.num_ranks))
         self._group = lru_cache(maxsize=KEPT_GROUPS)(self._make_group)
         self.loss = loss
         """What may get lost from now on, and what the floats of sums are sent as."""
@@ -149,19 +149,19 @@ class TransportCommunicator:
         self.workers_per_host = 0
         """The number of workers that share a host, one after another, if `algorithm` is
         "hierarchical"; 0: as many as do by their addresses."""
-        self._from_anyone = AnySource(self._world)
         self._copier: HelperThread | None = None
-        self._error: ShoalError | None = None
 
     @property
     def rank(self) -> int:
         """This worker's index."""
         return self._engine.endpoint.rank
 
-    @property
-    def world_size(self) -> int:
-        """Number of workers in the job."""
-        return self._engine.endpoint.world_size
+    def go_on_in(self, view: View) -> None:
+        """Take part in `view` from now on. Operations of the one before have ended."""
+        self.view = view
+        stream = stream_of("world", self._stream, view.epoch)
+        self._world = TransportGroup(self._engine, view.members, stream, feedback=self._feedback)
+        self._from_anyone = AnySource(self._world)
 
     def stats(self) -> TransportStats:
         """Return a snapshot of what this rank's transport has done so far; see `TransportStats`.
@@ -172,13 +172,12 @@ class TransportCommunicator:
 
     def abort(self, error: ShoalError) -> None:
         """Make every blocked and later operation raise `error`. The first error stands."""
-        self._error = self._error or error
         self._engine.abort(error)
 
     def check(self) -> None:
-        """Raise the error that this communicator was aborted with, if it was."""
-        if self._error is not None:
-            raise self._error
+        """Raise what every operation fails with just now, if they do."""
+        if self._engine.error is not None:
+            raise self._engine.error
 
     def close(self) -> None:
         """Leave: close the transport."""
@@ -254,7 +253,7 @@ class TransportCommunicator:
         there are none; see `tensor_memory.round_to`.
         """
         members, weights = tuple(map(int, members)), tuple(map(int, weights))
-        check_average(buffer.dtype, self.rank, self.world_size, members, weights)
+        check_average(buffer.dtype, self.rank, self.view, members, weights)
         self.check()
         if len(members) == 1 or buffer.numel() == 0:
             return
@@ -289,6 +288,8 @@ class TransportCommunicator:
         transfer = group.all_reduce(summand.memory, options, iteration=sequence)
         try:
             self._work(transfer).wait()
+        except ViewChanging:
+            raise
         except (WorkerLost, DeadlineExceeded) as error:
             # Members that do not talk to the lost one wait for this one: let them know.
             self.abort(error)
@@ -311,11 +312,12 @@ class TransportCommunicator:
         as the wire's type. `renew_bound` is the share of a newer version that may get lost: the
         receiver, which says so too, has an older one.
         """
-        check_peer(destination, self.rank, self.world_size)
+        check_peer(destination, self.rank, self.view)
         options = self._message_options(buffer, lossy=lossy, renew_bound=renew_bound)
         summand = _summand(buffer, options)
         memory = summand.memory if summand else bytes_of(_flat(buffer))
-        return self._work(self._world.send(memory, destination, tag=channel, options=options))
+        peer = self.view.place_of(destination)
+        return self._work(self._world.send(memory, peer, tag=channel, options=options))
 
     def receive(
         self,
@@ -331,13 +333,14 @@ class TransportCommunicator:
         What gets lost of a contribution (`lossy`) is zero then; of a newer version, of which the
         share `renew_bound` may get lost, it keeps its old value.
         """
-        check_peer(source, self.rank, self.world_size)
+        check_peer(source, self.rank, self.view)
         options = self._message_options(buffer, lossy=lossy, renew_bound=renew_bound)
         summand = _summand(buffer, options)
         if summand and options.loss_bound:
             summand.values.zero_()
         memory = summand.memory if summand else bytes_of(_flat(buffer))
-        transfer = self._world.receive(memory, source, tag=channel, options=options)
+        peer = self.view.place_of(source)
+        transfer = self._world.receive(memory, peer, tag=channel, options=options)
         return self._work(transfer, finish=[summand.bring_back] if summand else ())
 
     def receive_any(
@@ -350,7 +353,8 @@ class TransportCommunicator:
         """
         flat = bytes_of(_flat(buffer))
         heard: SimpleQueue[tuple[int, Tensor | None, BaseException | None]] = SimpleQueue()
-        wanted = Wanted(flat.count, lambda *told: heard.put(told), senders)
+        places = None if senders is None else [self.view.place_of(rank) for rank in senders]
+        wanted = Wanted(flat.count, lambda *told: heard.put(told), places)
         self._from_anyone.receive(wanted, channel)
         while True:
             self.check()
@@ -358,7 +362,7 @@ class TransportCommunicator:
                 source, place, error = heard.get(timeout=POLL_S)
                 if place is not None:
                     _flat(buffer).view(torch.uint8).copy_(place)
-                    return source
+                    return self.view.members[source]
                 if error is not None and not isinstance(error, WorkerLost):
                     raise error  # of those that have left the control plane says why
 
@@ -369,13 +373,13 @@ class TransportCommunicator:
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
         """Overwrite `buffer` with that of `source` on every worker."""
-        check_rank(source, self.world_size)
+        check_rank(source, self.view)
         with _in_host_memory(_flat(buffer)) as values:
-            self._work(self._world.broadcast(bytes_of(values), source)).wait()
+            self._work(self._world.broadcast(bytes_of(values), self.view.place_of(source))).wait()
 
     def barrier(self) -> None:
         """Return once every worker has called it."""
-        here = torch.zeros(self.world_size, dtype=torch.uint8, device=HOST)
+        here = torch.zeros(len(self.view), dtype=torch.uint8, device=HOST)
         self._work(self._world.barrier(bytes_of(here))).wait()
 
     def await_transfer(self, transfer: Transfer) -> None:
@@ -383,14 +387,14 @@ class TransportCommunicator:
         try:
             transfer.wait()
         except WorkerLost as error:
-            if self._on_peer_error is not None and self._error is None:
+            if self._on_peer_error is not None and self._engine.error is None:
                 self._on_peer_error(error.rank, "its connection has ended")
                 deadline = time.monotonic() + self._grace_s
-                while self._error is None and time.monotonic() < deadline:
+                while self._engine.error is None and time.monotonic() < deadline:
                     time.sleep(POLL_S)
-            raise self._error or error from None
+            raise self._engine.error or error from None
         except ShoalError as error:
-            raise self._error or error from None
+            raise self._engine.error or error from None
 
     def _work(
         self, *transfers: Transfer | None, finish: Sequence[Callable[[], None]] = ()

@@ -6,6 +6,7 @@ from shoal.control.job_card import JobCard as JobCard
 from shoal.control.job_card import agree as agree
 from shoal.control.key import JobKey as JobKey
 from shoal.control.last_worker import wait_until_deserted as wait_until_deserted
+from shoal.control.member import Member as Member
 from shoal.control.messages import MAX_FRAME_BYTES as MAX_FRAME_BYTES
 from shoal.control.messages import Assigned as Assigned
 from shoal.control.messages import Done as Done

@@ -32,7 +32,8 @@ def main() -> int:
     try:
         service = ControlService(
             JobKey(orders.job_key),
-            world_size=orders.world_size,
+            view=orders.view,
+            min_members=orders.min_members,
             liveness_timeout_s=orders.liveness_timeout_s,
             host=orders.host,
             port=orders.port,

@@ -53,8 +53,8 @@ def _torch_line(card: JobCard) -> str:
 
 def _about_world_size(who: str, count: int, card: JobCard, first: JobCard) -> str:
     return (
-        f"{who} {_verb('expect', count)} {card.world_size} workers but rank 0 expects "
-        f"{first.world_size}: start every worker with the same world size."
+        f"{who} {_verb('expect', count)} {card.num_ranks} workers but rank 0 expects "
+        f"{first.num_ranks}: start every worker with the same world size."
     )
 
 
@@ -105,7 +105,7 @@ def _model_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
 _MUST_AGREE: tuple[
     tuple[Callable[[str, int, JobCard, JobCard], str], Callable[[JobCard], object]], ...
 ] = (
-    (_about_world_size, lambda card: card.world_size),
+    (_about_world_size, lambda card: card.num_ranks),
     (_about_version, lambda card: card.version),
     (_about_strategy, lambda card: card.strategy),
     (_about_options, lambda card: card.options),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from shoal.control.key import JobKey
+    from shoal.control.member import Member
     from shoal.control.messages import Request
     from shoal.groups import GeneratorConfig
 
@@ -49,7 +50,7 @@ class ControlClient:
 
     `on_lost` is called on a thread of this client, once for each worker lost; it must neither raise
     nor block. From then on `join`, `request_group`, `leave` and `facts` raise the first
-    `WorkerLost`.
+    `WorkerLost`. In a job that goes on without those that are lost, `member` hears of them instead.
 
     Connecting raises `MismatchError` if the job key is not the service's or the rank not this
     worker's own, `DeadlineExceeded` if nobody answers within `deadline_s` seconds. After a wait
@@ -63,6 +64,7 @@ class ControlClient:
         rank: int,
         deadline_s: float,
         on_lost: Callable[[WorkerLost], None],
+        member: Member | None = None,
     ) -> None:
         if deadline_s <= 0:
             message = f"The deadline must be a positive number of seconds, not {deadline_s:g}."
@@ -80,7 +82,14 @@ class ControlClient:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._watcher = Watcher(
-                self._context, endpoint, key, rank, deadline_s, self._on_lost, self._on_left
+                self._context,
+                endpoint,
+                key,
+                rank,
+                deadline_s,
+                self._on_lost,
+                self._on_left,
+                member,
             )
         except BaseException:
             self._context.term()

@@ -48,6 +48,8 @@ class GroupRun:
         self._joined: dict[int, bytes] = {}
         self._left: set[int] = set()
         self._pending: dict[int, _Pending] = {}
+        self.epoch = 0
+        """The epoch of the view in which groups are formed."""
 
     def join(self, identity: bytes, message: Join) -> None:
         """Let a worker in. Raises `Refusal` if it was in before or brings other rules."""
@@ -98,9 +100,9 @@ class GroupRun:
         self._left.add(rank)
         return self._answers(self._generator.leave(rank, now_ns))
 
-    def is_over(self, world_size: int, finished: set[int]) -> bool:
-        """Return whether every worker of the job has left this run or finished altogether."""
-        return not self._joined and len(self._left | finished) == world_size
+    def is_over(self, members: Collection[int], finished: set[int]) -> bool:
+        """Return whether every member of the job has left this run or finished altogether."""
+        return not self._joined and self._left | finished >= set(members)
 
     def abandon(self) -> list[bytes]:
         """Drop every request; return the connections that wait for an answer."""
@@ -136,8 +138,8 @@ class GroupRun:
         for made in assignments:
             # One reply object serves all members it is the same for, so it is encoded once.
             name, reason = self._rules.session, made.reason.value
-            last = Assigned(name, made.group_id, made.members, reason, more=False)
-            more = Assigned(name, made.group_id, made.members, reason, more=True)
+            last = Assigned(name, made.group_id, made.members, reason, False, self.epoch)
+            more = Assigned(name, made.group_id, made.members, reason, True, self.epoch)
             for rank in made.members:
                 identity = self._pending.pop(rank).identity
                 answers.append((identity, more if rank in made.more else last))

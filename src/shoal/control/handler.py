@@ -15,6 +15,7 @@ from shoal.control.group_run import Answer, GroupRun
 from shoal.control.liveness import Liveness
 from shoal.control.messages import (
     AddFact,
+    Decided,
     Done,
     Dump,
     DumpRequest,
@@ -27,9 +28,12 @@ from shoal.control.messages import (
     Leave,
     Left,
     Lost,
+    Proposed,
     ReadFacts,
     RefusalKind,
     Rejected,
+    Reply,
+    Reported,
     Request,
     SetFact,
     Welcome,
@@ -39,30 +43,36 @@ from shoal.control.refusal import Refusal
 from shoal.decoding import decoded
 from shoal.errors import ProtocolError
 from shoal.groups import waiting_for
+from shoal.membership import Decision, Proposal, TooFew
 from shoal.units import NANOSECONDS_PER_MILLISECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from shoal.membership import Event, Membership, View
 
 MAX_SESSIONS = 64
 """Sessions that may be open at once; more are a leak in the caller."""
 
 
 class ControlHandler:
-    """The control plane of one job of `world_size` workers, without its sockets.
+    """The control plane of one job, without its sockets; `membership` says who takes part.
 
     `identity` is an opaque name of the connection a message came over. Every method that takes
     `now_ns` (nanoseconds on any monotonic clock) returns what to send where.
     """
 
-    def __init__(self, world_size: int, liveness_timeout_ns: int, now_ns: int) -> None:
+    def __init__(self, membership: Membership, liveness_timeout_ns: int, now_ns: int) -> None:
         self.strangers = 0
-        self._world_size = world_size
+        self._membership = membership
         self._started_ns = now_ns
-        self._liveness = Liveness(world_size, liveness_timeout_ns)
+        self._liveness = Liveness(membership.view.members, liveness_timeout_ns)
         self._runs: dict[str, GroupRun] = {}
         self._facts = FactTable()
         self._lost: Lost | None = None
+        """Why the job is over."""
+        self._outside: dict[int, Lost] = {}
+        """Why workers take part no more that were lost."""
         self._told: set[bytes] = set()
         self._handled = 0
         self._rejected: Counter[RefusalKind] = Counter()
@@ -91,16 +101,16 @@ class ControlHandler:
 
     def tick(self, now_ns: int) -> list[Answer]:
         """Notice workers that have gone silent."""
-        return [answer for lost in self._liveness.silent(now_ns) for answer in self._lose(lost)]
+        answers = [a for lost in self._liveness.silent(now_ns) for a in self._lose(lost, now_ns)]
+        return answers + self._heed(self._membership.poll(now_ns), now_ns)
 
-    def disconnected(self, identity: bytes) -> list[Answer]:
+    def disconnected(self, identity: bytes, now_ns: int) -> list[Answer]:
         """Note that a connection has closed: fatal if a worker that is alive was watched on it."""
         rank = self._liveness.rank_of(identity)
         if rank is None:
             return []
-        return self._lose(
-            Lost(rank, f"Rank {rank} closed its connection unexpectedly: its process has ended.")
-        )
+        reason = f"Rank {rank} closed its connection unexpectedly: its process has ended."
+        return self._lose(Lost(rank, reason), now_ns)
 
     def shut_down(self, rank: int | None, reason: str) -> list[Answer]:
         """Tell all workers that are still there that the control plane ends."""
@@ -109,7 +119,7 @@ class ControlHandler:
     def dump(self, now_ns: int) -> Dump:
         """Return everything there is to know."""
         return Dump(
-            world_size=self._world_size,
+            view=self._membership.view,
             up_ms=(now_ns - self._started_ns) // NANOSECONDS_PER_MILLISECOND,
             handled=self._handled,
             workers=self._liveness.dump(now_ns),
@@ -131,7 +141,9 @@ class ControlHandler:
             case Goodbye():
                 return self._on_goodbye(identity, message, now_ns)
             case Failed():
-                return self._on_failed(identity, message)
+                return self._on_failed(identity, message, now_ns)
+            case Reported():
+                return self._on_reported(identity, message, now_ns)
         if self._lost is not None:
             return [(identity, self._lost)]
         match message:
@@ -171,13 +183,15 @@ class ControlHandler:
                 sentence = f"{MAX_SESSIONS} sessions are open: leave one before joining another."
                 raise Refusal(RefusalKind.TOO_MANY, sentence)
             run = self._runs[message.session] = GroupRun(message)
+            run.epoch = self._membership.view.epoch
         run.join(identity, message)
         return [(identity, Done())]
 
     def _on_heartbeat(self, identity: bytes, message: Heartbeat, now_ns: int) -> list[Answer]:
         is_new = self._liveness.heartbeat(identity, message.rank, now_ns, message.progress)
-        if self._lost is not None and identity not in self._told:
-            return self._tell(self._lost, [identity])
+        lost = self._lost or self._outside.get(message.rank)
+        if lost is not None and identity not in self._told:
+            return self._tell(lost, [identity])
         if not is_new:
             return [(identity, Heard())]
         return [(identity, Welcome(self._liveness.timeout_ns // NANOSECONDS_PER_MILLISECOND))]
@@ -193,24 +207,32 @@ class ControlHandler:
             for run in self._runs.values():
                 answers += run.remove(rank, now_ns)
             self._drop_sessions()
+            reason = f"Rank {rank} has finished."
+            answers += self._heed(self._membership.leave(rank, reason, now_ns), now_ns)
         return answers
 
-    def _on_failed(self, identity: bytes, message: Failed) -> list[Answer]:
+    def _on_failed(self, identity: bytes, message: Failed, now_ns: int) -> list[Answer]:
         self._check_watched(identity, message.rank)
         if message.culprit is None:
             self._told.add(identity)
             lost = Lost(message.rank, f"Rank {message.rank} gave up: {message.reason}")
-            return [*self._lose(lost), (identity, Done())]
+            return [*self._lose(lost, now_ns), (identity, Done())]
         self._check_rank(message.culprit)
         if self._lost is not None:
             # Workers that stop because of a loss break connections to workers that are well.
             return [(identity, Done())]
         sentence = f"Rank {message.rank} reports rank {message.culprit}: {message.reason}"
-        return [*self._lose(Lost(message.culprit, sentence)), (identity, Done())]
+        return [*self._lose(Lost(message.culprit, sentence), now_ns), (identity, Done())]
+
+    def _on_reported(self, identity: bytes, message: Reported, now_ns: int) -> list[Answer]:
+        self._check_watched(identity, message.rank)
+        events = self._membership.report(message.rank, message.number, message.report, now_ns)
+        return [(identity, Done()), *self._heed(events, now_ns)]
 
     def _check_rank(self, rank: int) -> None:
-        if rank >= self._world_size:
-            sentence = f"There is no rank {rank} in a job of {self._world_size} workers."
+        if not self._liveness.knows(rank):
+            size = len(self._membership.view)
+            sentence = f"There is no rank {rank} in a job of {size} workers."
             raise Refusal(RefusalKind.NO_SUCH_WORKER, sentence)
 
     def _check_watched(self, identity: bytes, rank: int) -> None:
@@ -218,14 +240,48 @@ class ControlHandler:
             sentence = f"Rank {rank} is not watched over this connection: send a heartbeat first."
             raise Refusal(RefusalKind.NOT_JOINED, sentence)
 
-    def _lose(self, lost: Lost) -> list[Answer]:
-        """Mark a worker as lost, once; tell the workers that are watched and those that wait."""
+    def _lose(self, lost: Lost, now_ns: int) -> list[Answer]:
+        """Mark a worker as lost, once; see what becomes of the job without it."""
         if lost.rank is None or self._liveness.is_lost(lost.rank):
             return []
+        self._liveness.lose(lost.rank)
+        self._outside[lost.rank] = lost
+        return self._heed(self._membership.lose(lost.rank, lost.reason, now_ns), now_ns)
+
+    def _heed(self, events: Iterable[Event], now_ns: int) -> list[Answer]:
+        """Act on what has become of the membership."""
+        answers: list[Answer] = []
+        for event in events:
+            match event:
+                case TooFew(change):
+                    answers += self._end(Lost(change.rank, change.reason))
+                case Proposal():
+                    answers += self._to(event.members, Proposed(event))
+                case Decision():
+                    answers += self._to(event.view.members, Decided(event))
+                    answers += self._go_on_in(event.view, now_ns)
+        return answers
+
+    def _end(self, lost: Lost) -> list[Answer]:
+        """Tell the workers that are watched, and those that wait, that the job cannot go on."""
         self._lost = self._lost or lost
-        answers = self._tell(lost, self._liveness.lose(lost.rank))
+        answers = self._tell(lost, self._liveness.alive())
         for run in self._runs.values():
             answers += [(identity, lost) for identity in run.abandon()]
+        return answers
+
+    def _to(self, members: Iterable[int], reply: Reply) -> list[Answer]:
+        """Return `reply` for the connections on which `members` are watched."""
+        return [(self._liveness.identity_of(rank), reply) for rank in members]
+
+    def _go_on_in(self, view: View, now_ns: int) -> list[Answer]:
+        """Let the generators go on without the workers that are gone."""
+        answers: list[Answer] = []
+        for run in self._runs.values():
+            run.epoch = view.epoch
+            for rank in sorted(self._outside.keys() - set(view.members)):
+                answers += run.remove(rank, now_ns)
+        self._drop_sessions()
         return answers
 
     def _tell(self, lost: Lost, identities: Iterable[bytes]) -> list[Answer]:
@@ -235,8 +291,8 @@ class ControlHandler:
 
     def _drop_sessions(self) -> None:
         """Forget the sessions that all workers have left."""
-        finished = self._liveness.finished()
-        for name in [n for n, s in self._runs.items() if s.is_over(self._world_size, finished)]:
+        finished, members = self._liveness.finished(), self._membership.view.members
+        for name in [n for n, s in self._runs.items() if s.is_over(members, finished)]:
             del self._runs[name]
 
     def _reject(self, identity: bytes, kind: RefusalKind, reason: str) -> list[Answer]:

@@ -52,7 +52,7 @@ class JobCard(msgspec.Struct, frozen=True):
     version: str
     """Shoal's version."""
 
-    world_size: int
+    num_ranks: int
     """Number of workers this one expects, itself included."""
 
     strategy: str = ""
@@ -94,7 +94,7 @@ _FORGED = _Sealed(b"", b"")
 def agree(
     store: CardStore,
     rank: int,
-    world_size: int,
+    num_ranks: int,
     key: JobKey,
     topic: str,
     card: JobCard,
@@ -110,7 +110,7 @@ def agree(
     table = _Table(store, key, f"{_PREFIX}/{topic}", deadline_s)
     table.lay(str(rank), msgspec.json.encode(card))
     if rank == 0:
-        table.lay("verdict", msgspec.json.encode(_judge(table, world_size)))
+        table.lay("verdict", msgspec.json.encode(_judge(table, num_ranks)))
     sealed = table.read("verdict", _GRACE_S)  # rank 0, which knows who is late, gets to say so
     if sealed is None:
         message = (
@@ -174,9 +174,9 @@ class _Table:
         return f"{self._prefix}/{name}".encode() + b"\0"
 
 
-def _judge(table: _Table, world_size: int) -> _Verdict:
+def _judge(table: _Table, num_ranks: int) -> _Verdict:
     """Read all cards as rank 0 and say what is to be said about them."""
-    sealed = {rank: table.read(str(rank)) for rank in range(world_size)}
+    sealed = {rank: table.read(str(rank)) for rank in range(num_ranks)}
     there = {rank: it for rank, it in sealed.items() if it is not None}
     if sentence := _find_difference(table, there):
         return _Verdict(_Outcome.MISMATCH, sentence)

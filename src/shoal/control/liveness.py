@@ -9,10 +9,14 @@ or a report of failure makes it lost, for good.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shoal.control.messages import Lost, RefusalKind, WorkerDump, WorkerState
 from shoal.control.refusal import Refusal
 from shoal.units import NANOSECONDS_PER_MILLISECOND, ns_to_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(slots=True)
@@ -25,11 +29,11 @@ class _Worker:
 
 
 class Liveness:
-    """State of the `world_size` workers of one job."""
+    """State of the workers of one job, `ranks`."""
 
-    def __init__(self, world_size: int, timeout_ns: int) -> None:
+    def __init__(self, ranks: Iterable[int], timeout_ns: int) -> None:
         self.timeout_ns = timeout_ns
-        self._workers = [_Worker() for _ in range(world_size)]
+        self._workers = {rank: _Worker() for rank in ranks}
         self._rank_of: dict[bytes, int] = {}
 
     def heartbeat(self, identity: bytes, rank: int, now_ns: int, progress: int = 0) -> bool:
@@ -64,6 +68,14 @@ class Liveness:
         """Return the rank that is watched over the connection `identity`."""
         return self._rank_of.get(identity)
 
+    def knows(self, rank: int) -> bool:
+        """Return whether `rank` is one of the job's."""
+        return rank in self._workers
+
+    def identity_of(self, rank: int) -> bytes:
+        """Return the connection over which `rank` is watched; nothing if it never was."""
+        return self._workers[rank].identity
+
     def is_lost(self, rank: int) -> bool:
         """Return whether `rank` is known to be lost."""
         return self._workers[rank].state is WorkerState.LOST
@@ -77,22 +89,21 @@ class Liveness:
                 f"Rank {rank} was silent for more than {ns_to_seconds(self.timeout_ns):g} s: its "
                 "process hangs or its machine cannot be reached.",
             )
-            for rank, worker in enumerate(self._workers)
+            for rank, worker in self._workers.items()
             if worker.state is WorkerState.ALIVE and worker.heard_ns < limit_ns
         ]
 
-    def lose(self, rank: int) -> list[bytes]:
-        """Mark `rank` as lost; return the connections over which to tell the others."""
+    def lose(self, rank: int) -> None:
+        """Mark `rank` as lost."""
         self._workers[rank].state = WorkerState.LOST
-        return self.alive()
 
     def alive(self) -> list[bytes]:
         """Return the connections of the workers that are alive."""
-        return [w.identity for w in self._workers if w.state is WorkerState.ALIVE]
+        return [w.identity for w in self._workers.values() if w.state is WorkerState.ALIVE]
 
     def finished(self) -> set[int]:
         """Return the ranks that have said goodbye."""
-        return {r for r, w in enumerate(self._workers) if w.state is WorkerState.FINISHED}
+        return {r for r, w in self._workers.items() if w.state is WorkerState.FINISHED}
 
     def dump(self, now_ns: int) -> tuple[WorkerDump, ...]:
         """Return every worker's state, in order of rank."""
@@ -103,7 +114,7 @@ class Liveness:
                 _ms_since(worker.heard_ns, worker, now_ns),
                 _ms_since(worker.progressed_ns, worker, now_ns),
             )
-            for rank, worker in enumerate(self._workers)
+            for rank, worker in self._workers.items()
         )
 
 

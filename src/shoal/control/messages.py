@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from shoal.groups import GeneratorConfig, GeneratorState
+from shoal.membership import Decision, Proposal, Report, View
 
 MAX_FRAME_BYTES = 1 << 24
 """Longest message the service accepts; a connection that sends more is closed."""
@@ -85,6 +86,16 @@ class Failed(Message, frozen=True):
     reason: Reason
 
 
+class Reported(Message, frozen=True):
+    """Rank `rank` has stopped what the old view did, and says how far it came. Answered `Done`."""
+
+    rank: RankNumber
+    number: Annotated[int, Meta(ge=1, lt=1 << 32)]
+    """The number of the proposal that it answers."""
+
+    report: Report
+
+
 class SetFact(Message, frozen=True):
     """Someone publishes `value` under `name`, in place of what was there. Answered `Done`."""
 
@@ -125,6 +136,9 @@ class Assigned(Message, frozen=True):
     more: bool
     """Whether another group is already planned for this worker."""
 
+    epoch: int = 0
+    """The epoch of the view in which it was formed: in a later one it may name somebody lost."""
+
 
 class Done(Message, frozen=True):
     """The message was acted upon."""
@@ -163,6 +177,18 @@ class Lost(Message, frozen=True):
 
     rank: int | None
     reason: str
+
+
+class Proposed(Message, frozen=True):
+    """Members change: whoever hears this stops what the old view does, and answers `Reported`."""
+
+    proposal: Proposal
+
+
+class Decided(Message, frozen=True):
+    """All members to come have reported: they go on in the new view."""
+
+    decision: Decision
 
 
 class RefusalKind(StrEnum):
@@ -239,7 +265,9 @@ class SessionDump(msgspec.Struct, frozen=True):
 class Dump(Message, frozen=True):
     """Everything the control plane knows, at one moment."""
 
-    world_size: int
+    view: View
+    """The members that are agreed on."""
+
     up_ms: int
     handled: int
     """Messages acted upon so far."""
@@ -258,9 +286,30 @@ class Dump(Message, frozen=True):
 
 FactRequest: TypeAlias = SetFact | AddFact | ReadFacts
 Request: TypeAlias = (
-    Join | GroupRequest | Leave | Heartbeat | Goodbye | Failed | DumpRequest | FactRequest
+    Join
+    | GroupRequest
+    | Leave
+    | Heartbeat
+    | Goodbye
+    | Failed
+    | Reported
+    | DumpRequest
+    | FactRequest
 )
-Reply: TypeAlias = Assigned | Done | Welcome | Heard | Count | Facts | Left | Lost | Rejected | Dump
+Reply: TypeAlias = (
+    Assigned
+    | Done
+    | Welcome
+    | Heard
+    | Count
+    | Facts
+    | Left
+    | Lost
+    | Proposed
+    | Decided
+    | Rejected
+    | Dump
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

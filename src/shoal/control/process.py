@@ -20,6 +20,7 @@ import msgspec
 from shoal.control.service import STOP_COMMAND
 from shoal.decoding import decode_json
 from shoal.errors import ResourceError, UsageError
+from shoal.membership import View
 
 if TYPE_CHECKING:
     from shoal.control.key import JobKey
@@ -35,7 +36,8 @@ class Orders(msgspec.Struct, frozen=True):
     host: str
     port: int
     job_key: str
-    world_size: int
+    view: View
+    min_members: int | None
     liveness_timeout_s: float
 
     def __repr__(self) -> str:
@@ -63,17 +65,19 @@ class ControlProcess:
         cls,
         *,
         key: JobKey,
-        world_size: int,
+        view: View,
         liveness_timeout_s: float,
+        min_members: int | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> ControlProcess:
-        """Start a service for `world_size` workers on `host`:`port` (0: any free port).
+        """Start a service for the members of `view` on `host`:`port` (0: any free port).
 
+        `min_members` is how many the job can go on with; None: it needs all of them.
         `host` is an address of this machine that all workers can reach. Raises `ResourceError` if
         the address cannot be had or the process does not start, `UsageError` for a bad value.
         """
-        orders = Orders(host, port, key.reveal(), world_size, liveness_timeout_s)
+        orders = Orders(host, port, key.reveal(), view, min_members, liveness_timeout_s)
         process = _spawn()
         try:
             announcement = _exchange(process, orders)

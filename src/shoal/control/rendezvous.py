@@ -66,7 +66,7 @@ class _Arrival(msgspec.Struct, frozen=True):
     meeting: int
     """The first port that this job may meet at: another job's may be among its others."""
     rank: int
-    world_size: int
+    num_ranks: int
     version: str
     card: bytes
 
@@ -78,7 +78,7 @@ class _Answer(msgspec.Struct, frozen=True):
     """The exit code of the error, which says what kind it is."""
 
 
-def exchange_cards(rank: int, world_size: int, card: bytes, *, deadline_s: float) -> list[bytes]:
+def exchange_cards(rank: int, num_ranks: int, card: bytes, *, deadline_s: float) -> list[bytes]:
     """Return the cards of all ranks, in order; blocks until all have handed theirs in.
 
     Raises `UsageError` without the variables that say where to meet, `MismatchError` if ranks
@@ -89,15 +89,15 @@ def exchange_cards(rank: int, world_size: int, card: bytes, *, deadline_s: float
     key = job_key(os.environ, host)
     with ExitStack() as stack:
         if rank == 0:
-            stack.enter_context(CardServer(key, host, ports, world_size, deadline_s))
-        return hand_in(key, (host, ports), rank, world_size, card, deadline_s)
+            stack.enter_context(CardServer(key, host, ports, num_ranks, deadline_s))
+        return hand_in(key, (host, ports), rank, num_ranks, card, deadline_s)
 
 
 def hand_in(
     key: JobKey,
     place: tuple[str, range],
     rank: int,
-    world_size: int,
+    num_ranks: int,
     card: bytes,
     deadline_s: float,
 ) -> list[bytes]:
@@ -105,7 +105,7 @@ def hand_in(
 
     Raises what `exchange_cards` does.
     """
-    arrival = _Arrival(place[1][0], rank, world_size, shoal.__version__, card)
+    arrival = _Arrival(place[1][0], rank, num_ranks, shoal.__version__, card)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         return _hand_in(context, key, place, arrival, deadline_s)
@@ -270,14 +270,14 @@ class CardServer:
         key: JobKey,
         host: str,
         ports: range,
-        world_size: int,
+        num_ranks: int,
         deadline_s: float,
     ) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator = start_authenticator(self._context, key)
         self._router = make_router(self._context, key)
         self._strangers = self._router.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-        self._world_size, self._deadline_s = world_size, deadline_s
+        self._world_size, self._deadline_s = num_ranks, deadline_s
         try:
             endpoint = _bind_to_one(self._router, host, ports)
         except ShoalError:
@@ -367,9 +367,9 @@ class CardServer:
                 f"Rank {new.rank} runs version {new.version} of Shoal and rank 0"
                 f" {shoal.__version__}; install the same one everywhere."
             )
-        if new.world_size != self._world_size or not 0 <= new.rank < self._world_size:
+        if new.num_ranks != self._world_size or not 0 <= new.rank < self._world_size:
             return MismatchError(
-                f"Rank {new.rank} was told of {new.world_size} ranks and rank 0 of"
+                f"Rank {new.rank} was told of {new.num_ranks} ranks and rank 0 of"
                 f" {self._world_size}; start all with the same WORLD_SIZE."
             )
         if new.rank in arrived:

@@ -18,6 +18,7 @@ from shoal.control.handler import ControlHandler
 from shoal.control.messages import Welcome, encode
 from shoal.control.server_socket import bind, make_router, start_authenticator
 from shoal.errors import ResourceError, UsageError
+from shoal.membership import Membership
 from shoal.units import seconds_to_ns
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from shoal.control.group_run import Answer
     from shoal.control.key import JobKey
+    from shoal.membership import View
 
 STOP_COMMAND = b"stop"
 """What the owner writes to the control pipe to end the service in order."""
@@ -52,26 +54,30 @@ def usual_liveness_timeout_s(deadline_s: float) -> float:
 
 
 class ControlService:
-    """Serves the control plane of one job on `host`:`port` (0: any free port).
+    """Serves the control plane of one job, of the members of `view`, on `host`:`port` (0: any).
 
-    `liveness_timeout_s`: silence, in seconds, after which a worker counts as lost. Raises
-    `ResourceError` if the address cannot be had, `UsageError` for an impossible size or timeout.
+    `liveness_timeout_s`: silence, in seconds, after which a worker counts as lost. `min_members` is
+    how many the job can go on with; None: it needs all. Raises `ResourceError` if the address
+    cannot be had, `UsageError` for an impossible timeout.
     """
 
     def __init__(
         self,
         key: JobKey,
         *,
-        world_size: int,
+        view: View,
         liveness_timeout_s: float,
+        min_members: int | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        _check(world_size, liveness_timeout_s)
+        _check(liveness_timeout_s)
         self._tick_ms = min(_LONGEST_TICK_MS, round(liveness_timeout_s * 1000 / _TICKS_PER_TIMEOUT))
-        self._handler = ControlHandler(
-            world_size, seconds_to_ns(liveness_timeout_s), time.monotonic_ns()
+        timeout_ns = seconds_to_ns(liveness_timeout_s)
+        membership = Membership(
+            view, timeout_ns, min_members=min_members or 1, is_fixed=min_members is None
         )
+        self._handler = ControlHandler(membership, timeout_ns, time.monotonic_ns())
         self._watch_of_fd: dict[int, bytes] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator = start_authenticator(self._context, key)
@@ -156,7 +162,7 @@ class ControlService:
             if event["event"] != zmq.EVENT_DISCONNECTED:
                 self._handler.strangers += 1
             elif (identity := self._watch_of_fd.pop(event["value"], None)) is not None:
-                self._send(self._handler.disconnected(identity))
+                self._send(self._handler.disconnected(identity, time.monotonic_ns()))
 
     def _send(self, answers: Iterable[Answer]) -> None:
         """Send what the handler says; the same reply to several workers is encoded once."""
@@ -169,10 +175,7 @@ class ControlService:
             self._router.send_multipart((identity, payload), zmq.NOBLOCK)
 
 
-def _check(world_size: int, liveness_timeout_s: float) -> None:
-    if world_size < 1:
-        message = f"A job has at least one worker, not {world_size}."
-        raise UsageError(message)
+def _check(liveness_timeout_s: float) -> None:
     if not MINIMUM_TIMEOUT_S <= liveness_timeout_s < float("inf"):
         message = (
             f"The liveness timeout must be at least {MINIMUM_TIMEOUT_S:g} s, "

@@ -18,14 +18,17 @@ import zmq
 
 from shoal.control.connection import Connection
 from shoal.control.messages import (
+    Decided,
     Done,
     Goodbye,
     Heard,
     Heartbeat,
     Left,
     Lost,
+    Proposed,
     Rejected,
     Reply,
+    Reported,
     Request,
     Welcome,
 )
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shoal.control.key import JobKey
+    from shoal.control.member import Member
 
 HEARTBEATS_PER_TIMEOUT = 5
 """Heartbeats sent within one liveness timeout of the service."""
@@ -62,7 +66,8 @@ class Watcher:
     """Watches over rank `rank`: connects at once, then runs as a daemon thread until `stop`.
 
     `on_lost` is called on that thread, once for each worker lost, and `on_left` for each that
-    leaves in the middle of a training; they must neither raise nor block. The constructor raises
+    leaves in the middle of a training; they must neither raise nor block. `member` is told, and
+    asked, when the view changes. The constructor raises
     `MismatchError` for a wrong job key or rank and `DeadlineExceeded`.
     """
 
@@ -75,11 +80,12 @@ class Watcher:
         deadline_s: float,
         on_lost: Callable[[WorkerLost], None],
         on_left: Callable[[int], None],
+        member: Member | None = None,
     ) -> None:
         self._rank = rank
         self.progress = 0
         """What the next heartbeat says of how far this worker has got."""
-        self._on_lost, self._on_left = on_lost, on_left
+        self._on_lost, self._on_left, self._member = on_lost, on_left, member
         self._outbox: SimpleQueue[_Posted] = SimpleQueue()
         self._unanswered: deque[_Posted] = deque()
         self._waking = threading.Lock()
@@ -201,6 +207,11 @@ class Watcher:
                 self._on_lost(WorkerLost(reason, rank))
             case Left(rank):
                 self._on_left(rank)
+            case Proposed(proposal) if self._member is not None:
+                report = self._member.propose(proposal)
+                self._outbox.put(_Posted(Reported(self._rank, proposal.number, report)))
+            case Decided(decision) if self._member is not None:
+                self._member.decide(decision)
             case Heard():
                 pass
             case Done() | Rejected() if self._unanswered:

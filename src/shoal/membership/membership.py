@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from shoal.errors import ProtocolError
 from shoal.membership.view import View
@@ -39,8 +40,8 @@ class Change(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """What a member has done in the old view."""
 
-    next_round: int = 0
-    """The round of a schedule, or the sum, that it would make next."""
+    rounds: Mapping[str, int] = {}
+    """The round of a schedule, or the sum, that it would make next, by the name of the training."""
 
     is_ending: bool = False
     """Whether it makes no more steps of its own."""
@@ -67,6 +68,11 @@ class Decision(msgspec.Struct, frozen=True):
     reports: Mapping[int, Report]
     """What each member that has gone on in a view before has reported, by rank."""
 
+    def view_of(self, training: str) -> View:
+        """Return the new view with the first round that its members make together in a training."""
+        rounds = [each.rounds.get(training, 0) for each in self.reports.values()]
+        return replace(self.view, from_step=max(rounds, default=0))
+
 
 class Refusal(msgspec.Struct, frozen=True):
     """A newcomer is not taken in."""
@@ -75,14 +81,29 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str
 
 
-Event: TypeAlias = Proposal | Decision | Refusal
+class TooFew(msgspec.Struct, frozen=True):
+    """The job cannot go on: with this loss fewer members are left than it needs."""
+
+    change: Change
+
+
+Event: TypeAlias = Proposal | Decision | Refusal | TooFew
 
 
 class Membership:
-    """The members of one job. `report_ns` is how long they have to report, nanoseconds."""
+    """The members of one job. `report_ns` is how long they have to report, nanoseconds.
 
-    def __init__(self, view: View, report_ns: int) -> None:
+    With fewer than `min_members` there is no job. One of fixed size (`is_fixed`) needs all that it
+    begins with, and knows no other view.
+    """
+
+    def __init__(
+        self, view: View, report_ns: int, *, min_members: int = 1, is_fixed: bool = False
+    ) -> None:
         self.view = view
+        self.is_fixed = is_fixed
+        """Whether the job needs all members with which it began."""
+        self._min_members = len(view) if is_fixed else min_members
         self.proposal: Proposal | None = None
         """The proposal that is not decided yet."""
         self._report_ns = report_ns
@@ -98,12 +119,15 @@ class Membership:
 
     def leave(self, rank: int, reason: str, now_ns: int) -> list[Event]:
         """Take note that `rank` needs the others no more, and they do not need it."""
+        if self.is_fixed:  # its members stay what they are, also when some have ended
+            return []
         return self._without(Change(Kind.LEFT, rank, reason), now_ns)
 
     def join(self, rank: int, host: int, reason: str, now_ns: int) -> list[Event]:
         """Let `rank` take part from the next view on. Raises `ProtocolError` if it does already."""
-        if rank in self._hosts:
-            message = f"Rank {rank} takes part already, and asked to join."
+        if self.is_fixed or rank in self._hosts:
+            why = "takes part already" if rank in self._hosts else "is no member of a fixed job"
+            message = f"Rank {rank} {why}, and asked to join."
             raise ProtocolError(message)
         self._hosts[rank] = host
         self._changes[rank] = Change(Kind.JOINED, rank, reason)
@@ -139,6 +163,8 @@ class Membership:
             self._changes[change.rank] = change
         else:
             del self._changes[change.rank]  # it came and went between two views
+        if change.kind is Kind.LOST and len(self._hosts) < self._min_members:
+            return [TooFew(change)]
         return self._propose(now_ns)
 
     def _propose(self, now_ns: int) -> list[Event]:
@@ -165,7 +191,6 @@ class Membership:
             self.view.epoch + 1,
             members,
             tuple(self._hosts[rank] for rank in members),
-            max((each.next_round for each in old.values()), default=0),
         )
         changes, self._changes, self.proposal = tuple(self._changes.values()), {}, None
         return [Decision(self.view, changes, old)]

@@ -22,6 +22,7 @@ from shoal.wire import from_environment, stream_of
 
 if TYPE_CHECKING:
     from shoal.carriers import LossOptions
+    from shoal.membership import View
     from shoal.session.card_exchange import Exchange
     from shoal.transport import Endpoint
     from shoal.wire import Transfer, TransportStats, UdpEngine
@@ -47,7 +48,8 @@ class EngineShare:
     def __init__(self, shared: _Shared, deadline_s: float) -> None:
         self._shared = shared
         self.deadline_s = deadline_s
-        self._error: ShoalError | None = None
+        self._ended: ShoalError | None = None
+        self._interrupted: ShoalError | None = None
         self._lock = threading.RLock()
         self._left = False
 
@@ -76,6 +78,11 @@ class EngineShare:
         """The engine's."""
         return self.engine.hosts
 
+    @property
+    def error(self) -> ShoalError | None:
+        """What every operation of this user fails with just now; None while they go on."""
+        return self._ended or self._interrupted
+
     def new_stream(self, *meaning: Hashable) -> int:
         """Return a stream that has not been used on this engine; the same on all ranks.
 
@@ -91,9 +98,10 @@ class EngineShare:
         transfer.limit_s = transfer.limit_s or self.deadline_s
         transfer.owner = self
         with self._lock:
-            if self._error is None:
+            error = self.error
+            if error is None:
                 return self.engine.submit(transfer)
-        transfer.refuse(self._error)
+        transfer.refuse(error)
         return transfer
 
     def stats(self) -> TransportStats:
@@ -103,8 +111,19 @@ class EngineShare:
     def abort(self, error: ShoalError) -> None:
         """Make every running and later transfer of this user fail. The first error stands."""
         with self._lock:
-            self._error = self._error or error
-        self.engine.end_transfers(self, self._error)
+            self._ended = error = self._ended or error
+        self.engine.end_transfers(self, error)
+
+    def interrupt(self, error: ShoalError) -> None:
+        """Make every running transfer of this user fail, and later ones until `resume`."""
+        with self._lock:
+            self._interrupted = error
+        self.engine.end_transfers(self, error)
+
+    def resume(self) -> None:
+        """Let transfers begin again after `interrupt`."""
+        with self._lock:
+            self._interrupted = None
 
     def close(self) -> None:
         """Leave; the last one closes the engine. Safe to call twice."""
@@ -167,10 +186,11 @@ def communicator_over(
     share: EngineShare,
     loss: LossOptions,
     on_peer_error: Callable[[int | None, str], None] | None = None,
+    view: View | None = None,
 ) -> TransportCommunicator:
     """Return a communicator for strategies with conversations of its own; not to be closed itself.
 
-    All members make theirs in the same order.
+    All members of `view` (by default all that the engine joins) make theirs in the same order.
     """
     return TransportCommunicator(
         share,
@@ -178,6 +198,7 @@ def communicator_over(
         algorithm=from_environment().sums.algorithm,
         on_peer_error=on_peer_error,
         stream=share.new_stream("communicator"),
+        view=view,
     )
 
 

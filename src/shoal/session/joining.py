@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own omission
 
     from shoal.errors import ShoalError
+    from shoal.membership import View
 
 _NO_CONTROL: Final = "error: "
 _KEY, _DEALT, _PER_HOST, _CONTROL = "job-key", "ranks-dealt-to-hosts", "workers-per-host", "control"
@@ -108,7 +109,13 @@ def _meet(launch: Launch, job_key: str | None, deadline_s: float) -> Meeting:
 
 
 def serve_control(
-    meeting: Meeting, deadline_s: float, host: str, port: int
+    meeting: Meeting,
+    view: View,
+    *,
+    deadline_s: float,
+    host: str,
+    port: int,
+    min_workers: int | None = None,
 ) -> ControlProcess | None:
     """Start the control plane on rank 0 and tell the others where it is."""
     if meeting.launch.rank != 0:
@@ -118,7 +125,8 @@ def serve_control(
             host=host,
             port=port,
             key=meeting.key,
-            world_size=meeting.launch.world_size,
+            view=view,
+            min_members=min_workers,
             liveness_timeout_s=usual_liveness_timeout_s(deadline_s),
         )
     except ResourceError as error:
@@ -140,7 +148,7 @@ def find_control(meeting: Meeting, deadline_s: float) -> str:
 
 
 def new_card(
-    world_size: int,
+    num_ranks: int,
     *,
     strategy: str = "",
     options: dict[str, str] | None = None,
@@ -149,7 +157,7 @@ def new_card(
     """Return the card of this worker."""
     return JobCard(
         version=shoal.__version__,
-        world_size=world_size,
+        num_ranks=num_ranks,
         strategy=strategy,
         options=options or {},
         model_fingerprint=model,

@@ -94,7 +94,7 @@ class NumpyCommunicator:
     @property
     def world_size(self) -> int:
         """Number of processes in the job."""
-        return self._engine.endpoint.world_size
+        return self._engine.endpoint.num_ranks
 
     @property
     def deadline_s(self) -> float:

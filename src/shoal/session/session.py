@@ -23,8 +23,8 @@ import torch.distributed as dist
 
 from shoal.arguments import seconds, whole_number
 from shoal.carriers import DEFAULT_HOLES, LossOptions, TorchCommunicator, check_transport
-from shoal.control import ControlClient, ControlProcess, agree, wait_until_deserted
-from shoal.errors import ShoalError, UsageError, WorkerLost
+from shoal.control import ControlClient, ControlProcess, Member, agree, wait_until_deserted
+from shoal.errors import ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.launch import read_launch, read_master
 from shoal.membership import View
 from shoal.session.endings import Endings
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from shoal.carriers import TransportCommunicator
     from shoal.comm import Communicator
     from shoal.control import ControlFacts
+    from shoal.membership import Proposal
     from shoal.session.engine_share import EngineShare
     from shoal.session.joining import Meeting
 
@@ -65,16 +66,22 @@ class Session:
         meeting: Meeting,
         communicator: TorchCommunicator,
         control: ControlClient,
+        member: Member,
         deadline_s: float,
         service: ControlProcess | None = None,
         group: dist.ProcessGroup | None = None,
+        min_workers: int | None = None,
     ) -> None:
         self._real_launch = self._launch = meeting.launch
         self._key = meeting.key
         self.communicator = communicator
         self.control = control
+        self.member = member
+        """Where this worker stands among the members of the job."""
+        member.fence, member.unfence = self._fence, self._unfence
         self.deadline_s = deadline_s
         """Seconds after which any wait for other workers ends in an error."""
+        self._min_workers = min_workers
         self._service = service
         self._group = group
         self.owns_default_group = False
@@ -113,8 +120,13 @@ class Session:
 
     @property
     def view(self) -> View:
-        """The workers of the job, filled into hosts as rank 0's launcher says."""
-        return View.first(self.world_size, self.workers_per_host)
+        """The workers that take part, filled into hosts as rank 0's launcher says."""
+        return self.member.view
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the job goes on without workers that are lost."""
+        return self._min_workers is not None
 
     def pretend_hosts(self, workers_per_host: int | None) -> None:
         """Treat the workers as if so many shared a host; None for what the launcher said."""
@@ -122,6 +134,7 @@ class Session:
         if workers_per_host is not None:
             host = self.rank // workers_per_host
             self._launch = replace(self._launch, workers_per_host=workers_per_host, host=host)
+        self.member.view = View.first(self.world_size, self.workers_per_host)
 
     def agree(
         self, topic: str, *, strategy: str, options: Mapping[str, object], model: Sequence[str]
@@ -151,6 +164,11 @@ class Session:
         """
         policy = check_transport(transport, loss_bound, holes, wire)
         if transport == "gloo":
+            if self.is_elastic:
+                raise UsageError(
+                    "gloo's groups end with their first member, and this job goes on without"
+                    " workers that are lost (min_workers): use transport='shoal'."
+                )
             return self.communicator
         from shoal.session.card_exchange import over_board
         from shoal.session.engine_share import communicator_over, share_engine
@@ -163,10 +181,24 @@ class Session:
             )
             self.communicator.on_abort(self._abort_transports)
         loss = LossOptions(loss_bound, policy, wire=wire)
-        made = communicator_over(self._share, loss, self._report_peer)
+        made = communicator_over(self._share, loss, self._report_peer, self.member.view)
         made.workers_per_host = self.workers_per_host
         self._transports.add(made)
         return made
+
+    def _fence(self, proposal: Proposal) -> None:
+        """End what goes over the transport: the members change."""
+        reasons = " ".join(change.reason for change in proposal.changes)
+        if self._share is not None:
+            self._share.interrupt(ViewChanging(f"The workers that take part change. {reasons}"))
+
+    def _unfence(self, view: View) -> None:
+        """Let what goes over the transport begin among the members of `view`."""
+        for transport in list(self._transports):
+            transport.go_on_in(view)
+        if self._share is not None:
+            self._share.resume()
+        _log.info("view %d: ranks %s", view.epoch, view.members)
 
     def _report_peer(self, rank: int | None, text: str) -> None:
         if rank is not None:
@@ -233,6 +265,7 @@ def init(
     job_key: str | None = None,
     control_host: str | None = None,
     control_port: int = 0,
+    min_workers: int | None = None,
 ) -> Session:
     """Join the job that the launcher (torchrun, Slurm, Open MPI) has started.
 
@@ -242,6 +275,8 @@ def init(
     `deadline_s` bounds every wait for other workers. `job_key` (default: SHOAL_JOB_KEY, else a
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
+    With `min_workers` the job goes on without workers that are lost, as long as so many are left
+    and rank 0 is among them; without it, a loss ends the job for all.
 
     Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
     versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot
@@ -263,6 +298,7 @@ def init(
         control_host=control_host or os.environ.get("MASTER_ADDR", "127.0.0.1"),
         control_port=control_port,
         shares_group=not is_ours,
+        min_workers=min_workers,
     )
     session.owns_default_group = is_ours
     _uncaught.install()
@@ -277,6 +313,7 @@ def start_session(
     control_host: str = "127.0.0.1",
     control_port: int = 0,
     shares_group: bool = False,
+    min_workers: int | None = None,
 ) -> Session:
     """Make this process's session on an initialized torch.distributed. See `init`.
 
@@ -304,7 +341,19 @@ def start_session(
     communicator = TorchCommunicator(
         deadline_s=deadline_s, process_group=group, on_peer_error=on_peer_error
     )
-    service = serve_control(meeting, deadline_s, control_host, control_port)
+    size = meeting.launch.world_size
+    if min_workers is not None:
+        whole_number(min_workers, "min_workers", low=1, high=size)
+    view = View.first(size, meeting.launch.workers_per_host)
+    member = Member(view, deadline_s)
+    service = serve_control(
+        meeting,
+        view,
+        deadline_s=deadline_s,
+        host=control_host,
+        port=control_port,
+        min_workers=min_workers,
+    )
     try:
         control = ControlClient(
             find_control(meeting, deadline_s),
@@ -312,12 +361,15 @@ def start_session(
             meeting.launch.rank,
             deadline_s,
             communicator.abort,
+            member,
         )
     except BaseException:
         if service is not None:
             service.stop()
         raise
-    session = _current = Session(meeting, communicator, control, deadline_s, service, group)
+    session = _current = Session(
+        meeting, communicator, control, member, deadline_s, service, group, min_workers
+    )
     _log.info(
         "joined %d workers as one of host %d; the control plane is at %s",
         session.world_size,

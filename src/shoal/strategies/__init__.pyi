@@ -1,3 +1,4 @@
+from shoal.strategies.acts import CHANGED as CHANGED
 from shoal.strategies.acts import Act as Act
 from shoal.strategies.acts import Acts as Acts
 from shoal.strategies.acts import Adopt as Adopt

@@ -109,6 +109,9 @@ class Group(msgspec.Struct, frozen=True):
     reason: str = ""
     """Why these members."""
 
+    epoch: int = 0
+    """The epoch of the view in which it was formed."""
+
 
 class LeaveGroups(Act, frozen=True):
     """Ask for no more groups: none that has not started waits for this worker. Has no answer."""

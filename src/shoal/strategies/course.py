@@ -55,12 +55,13 @@ class AbstractCourse(ABC):
         When it ends, no other worker can need this one.
         """
 
-    def report(self) -> Any:
-        """Return what the other members have to know of this worker to agree on a new view.
+    def report(self) -> int:
+        """Return which round of a schedule, or which sum, comes next; 0 where none are counted.
 
-        It changes nothing; any thread may ask between acts.
+        It is what the members have to know of each other to agree on a new view. It changes
+        nothing; any thread may ask between acts.
         """
-        return None
+        return 0
 
     def on_view(self, view: View) -> None:
         """Go on in `view`. Comes before `Changed` answers what was under way."""

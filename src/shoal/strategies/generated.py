@@ -62,11 +62,8 @@ class Generated(AbstractPeriodicCourse):
 
     def begin(self) -> Acts:
         """Yield that this worker joins."""
-        yield JoinGroups(self._config)
-
-    def report(self) -> bool:
-        """Return whether this worker still takes part."""
-        return not self.has_left
+        while (yield JoinGroups(self._config)) is CHANGED:
+            pass
 
     def _average(self, *, in_background: bool) -> Acts:
         meeting = self._meet(self.position + 1)

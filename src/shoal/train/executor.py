@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from shoal.strategies import Setting
+from shoal.errors import ViewChanging
+from shoal.strategies import CHANGED, Begin, Group, LeaveGroups, Setting, TakeIn, Tell, Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shoal.membership import View
     from shoal.strategies import AbstractDefinition, Act, Acts
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
     from shoal.watch import Remark
+
+
+ALONE: Final = (Begin, LeaveGroups, TakeIn, Tell, Update)
+"""Acts that no other worker has a part in: they happen, whatever becomes of the view."""
 
 
 class AbstractExecutor(ABC):
@@ -30,11 +36,17 @@ class AbstractExecutor(ABC):
 
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
         self.replica = replica
-        self.view = replica.view
-        setting = Setting(self.view, replica.seed)
+        setting = Setting(replica.view, replica.seed)
         self.course = definition.courses(setting)(replica.communicator.rank)
         self._has_finished = False
+        self.has_ended = False
+        """Whether `finish` is over: no other worker can need this one."""
         self._update: Callable[[], None] = _nothing
+
+    @property
+    def view(self) -> View:
+        """The members that this worker trains with."""
+        return self.course.view
 
     @final
     def step(self, update: Callable[[], None], *, skipped: bool = False) -> None:
@@ -57,14 +69,45 @@ class AbstractExecutor(ABC):
     @final
     def carry_out(self, acts: Acts, do: Callable[[Act], object] | None = None) -> None:
         """Carry out `acts` one by one by `do`, or else `self.do`; send each its answer."""
-        do = do or self.do
+        do, changed = do or self.do, self.replica.member.changed
         answer: object = None
         while True:
-            try:
-                act = acts.send(answer)
-            except StopIteration:
-                return
+            with changed:
+                epoch = self.view.epoch
+                try:
+                    act = acts.send(answer)
+                except StopIteration:
+                    return
+            answer = do(act) if isinstance(act, ALONE) else self._do_with_others(act, do, epoch)
+
+    def _do_with_others(self, act: Act, do: Callable[[Act], object], epoch: int) -> object:
+        """Carry out an act that was drawn in view `epoch`; `CHANGED` if that view ends before it.
+
+        An act that is over when the view is about to change did not happen either: the others have
+        been told so. A group is of the view in which the generator formed it.
+        """
+        member = self.replica.member
+        if not member.begin(epoch):
+            return CHANGED
+        answer: object = CHANGED
+        try:
             answer = do(act)
+        except ViewChanging:
+            if not member.is_fenced:
+                raise
+        finally:
+            member.end()
+        if isinstance(answer, Group):
+            epoch = answer.epoch
+        return answer if member.settled_view().epoch == epoch else CHANGED
+
+    def report(self) -> int:
+        """Return how far the course is; see `control.Participant`."""
+        return self.course.report()
+
+    def install(self, view: View) -> None:
+        """Let the course go on in `view`; see `control.Participant`."""
+        self.course.on_view(view)
 
     @abstractmethod
     def do(self, act: Act) -> object:
@@ -99,6 +142,11 @@ class AbstractExecutor(ABC):
         """Whether `finish` has been called."""
         return self._has_finished
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether it makes no more steps of its own; see `control.Participant`."""
+        return self._has_finished
+
     @final
     def finish(self) -> None:
         """Make no more steps. Returns once no other worker can need this one for its own steps.
@@ -109,6 +157,7 @@ class AbstractExecutor(ABC):
         if not self._has_finished:
             self._has_finished = True
             self.end()
+            self.has_ended = True
 
     def end(self) -> None:
         """Carry out the end of the course, and free what this executor holds."""

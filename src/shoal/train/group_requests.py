@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 
 class GroupRequests:
-    """This worker's place at the generator. Collective: all workers join before one asks."""
+    """This worker's place at the generator. All workers join and `meet` before one asks."""
 
     def __init__(self, replica: Replica, config: GeneratorConfig) -> None:
         self._replica = replica
         self._has_left = False
         self._found: SlowWorker | None = None
         replica.groups.join(replica.session, replica.host, config, replica.seed)
-        replica.communicator.barrier()  # who asked before others have joined would go on alone
+
+    def meet(self) -> None:
+        """Wait until all have joined: who asked before would go on alone."""
+        self._replica.communicator.barrier()
 
     def ask(self, step: int, stopwatch: Stopwatch) -> Group:
         """Return this worker's group once all its members have asked."""
@@ -35,7 +38,9 @@ class GroupRequests:
             assigned = self._replica.groups.request_group(self._replica.session, step)
         end_ns = time.monotonic_ns()
         stopwatch.add(SpanKind.WAIT, start_ns, end_ns, assigned.members, assigned.reason)
-        return Group(assigned.members, assigned.group_id, assigned.more, assigned.reason)
+        return Group(
+            assigned.members, assigned.group_id, assigned.more, assigned.reason, assigned.epoch
+        )
 
     def remarks(self) -> tuple[Remark, ...]:
         """Return who asks for fewer groups than the others; what was last known after `leave`."""

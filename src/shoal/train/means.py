@@ -86,7 +86,9 @@ class MeansExecutor(AbstractExecutor):
                 if self._delayed is not None:
                     self._delayed.take_in(wait=act.wait)
             case JoinGroups():
-                self._groups = GroupRequests(self.replica, act.config)
+                if self._groups is None:
+                    self._groups = GroupRequests(self.replica, act.config)
+                self._groups.meet()
             case LeaveGroups():
                 assert self._groups is not None
                 self._groups.leave(self._definition.interval)
@@ -143,16 +145,18 @@ class MeansExecutor(AbstractExecutor):
 
     def _await(self, act: Await) -> bool:
         """Wait until somebody has told a fact, or everyone another."""
+        members = self.course.view.members
         names = [
             f"{self._fact(fact)}/{rank}"
             for fact in (act.somebody, act.everyone)
-            for rank in self.view.members
+            for rank in members
         ]
-        size = len(self.view)
+        size = len(members)
         # within a block nobody need say anything, and each of its rounds may take the deadline
         patience_s = self.replica.deadline_s * ROUNDS_PER_BLOCK * self._definition.interval
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
+            self.replica.communicator.check()
             told = self.replica.facts.are_published(names)
             if any(told[:size]):
                 return True

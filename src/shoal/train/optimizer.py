@@ -116,7 +116,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise UsageError("This is a DistributedOptimizer already; wrap the one within it.")
         check_can_be_wrapped(optimizer, model)
         session = current_session()
-        transport = transport or ("shoal" if default_group_is_shoal() else "gloo")
+        over_shoal = default_group_is_shoal() or session.is_elastic
+        transport = transport or ("shoal" if over_shoal else "gloo")
         check_strategy(strategy, len(session.view), loss_bound, wire)
         name = session.next_run_name()
         self._inner = optimizer
@@ -150,7 +151,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 facts=session.facts,
                 session=name,
                 host=session.host,
-                view=session.view,
+                member=session.member,
                 seed=seed,
                 deadline_s=session.deadline_s,
                 stopwatch=self.stopwatch,
@@ -159,6 +160,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 wire=wire,
             )
             self._synchronizer = make_executor(strategy, self.replica)
+            session.member.enter(name, self._synchronizer)
         self._training = self._endings.begin(
             name, strategy.word, replicas_differ=strategy.replicas_differ
         )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from shoal.comm import Communicator, FactStore
+    from shoal.control import Member
     from shoal.groups import GeneratorConfig
     from shoal.membership import View
     from shoal.train.flat_parameters import FlatParameters
@@ -66,7 +67,7 @@ class Stopwatch:
 
 
 class GroupSource(Protocol):
-    """Whoever forms groups at run time, as a worker sees it: `control.ControlClient`."""
+    """The source of groups formed at run time, as a worker sees it: `control.ControlClient`."""
 
     def join(self, session: str, host: int, config: GeneratorConfig, seed: int) -> None:
         """Take part in `session`."""
@@ -116,6 +117,11 @@ class Assigned(Protocol):
         ...
 
     @property
+    def epoch(self) -> int:
+        """The epoch of the view that it was formed in."""
+        ...
+
+    @property
     def more(self) -> bool:
         """Whether this worker owes another group before it goes on computing."""
         ...
@@ -139,8 +145,8 @@ class Replica:
     host: int
     """Index of the host this worker runs on."""
 
-    view: View
-    """The workers that take part."""
+    member: Member
+    """Where this worker stands among those that take part."""
 
     seed: int
     """The same on every worker; it goes to the control plane in 64 bits."""
@@ -164,6 +170,11 @@ class Replica:
 
     def __post_init__(self) -> None:
         self.seed = whole_number(self.seed, "The seed", low=-(1 << 63), high=(1 << 63) - 1)
+
+    @property
+    def view(self) -> View:
+        """The workers that take part."""
+        return self.member.view
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add `amount` to the counter `name`."""

@@ -55,10 +55,10 @@ class TransportConfig:
 
 
 class Endpoint:
-    """The state of `rank` among `world_size`, and what Python does to it."""
+    """The state of `rank` among `num_ranks`, and what Python does to it."""
 
     def __init__(
-        self, rank: int, world_size: int, config: TransportConfig, state: State | None = None
+        self, rank: int, num_ranks: int, config: TransportConfig, state: State | None = None
     ) -> None:
         if config.rate_control not in rates.ALL_RATE_CONTROLS:
             message = (
@@ -66,8 +66,8 @@ class Endpoint:
                 f" {', '.join(rates.ALL_RATE_CONTROLS)}."
             )
             raise UsageError(message)
-        self.rank, self.world_size, self.config = rank, world_size, config
-        self.state: State = state or new_state(world_size)
+        self.rank, self.num_ranks, self.config = rank, num_ranks, config
+        self.state: State = state or new_state(num_ranks)
         core = self.state.core
         core["rank"], core["segment_bytes"] = rank, config.segment_bytes
         core["spray_unit"] = core["path_left"] = config.spray_unit

@@ -50,7 +50,7 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class UdpEngine:
-    """The transport of rank `rank` among `world_size`.
+    """The transport of rank `rank` among `num_ranks`.
 
     Make one, publish its `card`, `start` it with everyone's cards, `submit` transfers, `close` it.
     `deadline_s` bounds every transfer. `bind` and `ports` say where it receives, `advertise` what
@@ -62,7 +62,7 @@ class UdpEngine:
     def __init__(
         self,
         rank: int,
-        world_size: int,
+        num_ranks: int,
         config: TransportConfig,
         *,
         deadline_s: float,
@@ -75,8 +75,9 @@ class UdpEngine:
         self._process = os.getpid()
         self._interfaces = parse_interfaces(bind, advertise)
         check_reachable(self._interfaces)
-        self._log = OperationLog(world_size)
-        self._error: ShoalError | None = None
+        self._log = OperationLog(num_ranks)
+        self.error: ShoalError | None = None
+        """What has ended it; None while it goes on."""
         self._lock = threading.Lock()
         self._links: PeerLinks | None = None
         self._began = time.monotonic()
@@ -92,7 +93,7 @@ class UdpEngine:
             for _ in range(lane_count):
                 lane = Lane(
                     rank,
-                    world_size,
+                    num_ranks,
                     config,
                     self._interfaces,
                     ports=ports,
@@ -171,7 +172,7 @@ class UdpEngine:
         transfer.submitted = time.monotonic()
         transfer.deadline = transfer.submitted + wait_s
         with self._lock:
-            error = self._error
+            error = self.error
             if error is None:
                 for part in transfer.parts:
                     self.lanes[part.lane].submit(transfer, part)
@@ -182,7 +183,7 @@ class UdpEngine:
     def abort(self, error: ShoalError) -> None:
         """Make every running and later transfer fail with `error`. The first error stands."""
         with self._lock:
-            self._error = error = self._error or error
+            self.error = error = self.error or error
         for lane in self.lanes:
             lane.abort(error)
 
@@ -274,7 +275,7 @@ class UdpEngine:
         cold = is_cold("transport")
         if cold and rank_on_host(self.endpoint.rank) == 0:
             announce("the transport", "about a minute")
-        tables = MessageTables(self.endpoint.world_size, self.endpoint.config.segment_bytes, RAW)
+        tables = MessageTables(self.endpoint.num_ranks, self.endpoint.config.segment_bytes, RAW)
         with compiling_once("transport"):
             slot = self.endpoint.post(tables, 0, 0, 0)
             self.endpoint.finished()

@@ -533,7 +533,7 @@ class TransportGroup:
         tables = tables_of(
             graph,
             self.ranks,
-            self.engine.endpoint.world_size,
+            self.engine.endpoint.num_ranks,
             self.engine.endpoint.config.segment_bytes,
             form,
             GraphOptions(

@@ -67,7 +67,7 @@ def _misfit(transfer: Transfer, rank: int) -> MismatchError:
 
 
 class Lane:
-    """One of the lanes of a rank among `world_size`.
+    """One of the lanes of a rank among `num_ranks`.
 
     `open_paths` and `load` it, then `start` it. `log` hears of what has ended, `on_failure` of what
     ends everything: an error of the receive socket.
@@ -76,7 +76,7 @@ class Lane:
     def __init__(
         self,
         rank: int,
-        world_size: int,
+        num_ranks: int,
         config: TransportConfig,
         interfaces: Sequence[Interface],
         *,
@@ -87,11 +87,11 @@ class Lane:
         self.sockets = open_sockets(interfaces, ports=ports, source_ports=config.paths)
         budget = min(config.budget_packets, self.sockets.budget_packets)
         try:
-            self.endpoint = Endpoint(rank, world_size, replace(config, budget_packets=budget))
+            self.endpoint = Endpoint(rank, num_ranks, replace(config, budget_packets=budget))
         except BaseException:
             self.sockets.close()
             raise
-        self.tags = [secrets.randbits(32) for _ in range(world_size)]
+        self.tags = [secrets.randbits(32) for _ in range(num_ranks)]
         self._interfaces = interfaces
         self._log, self._on_failure = log, on_failure
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

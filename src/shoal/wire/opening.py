@@ -18,20 +18,20 @@ FAST_BITS_PER_S: Final = 20e9
 """What links carry that one lane does not fill: it moves some 14 to 20 Gbit/s each way."""
 
 
-def new_engine(rank: int, world_size: int, settings: Settings, *, deadline_s: float) -> UdpEngine:
+def new_engine(rank: int, num_ranks: int, settings: Settings, *, deadline_s: float) -> UdpEngine:
     """Return this rank's engine, yet to be started.
 
     Raises `UsageError` for addresses that mean nothing, `ResourceError` if sockets cannot be had.
     """
     return UdpEngine(
         rank,
-        world_size,
+        num_ranks,
         settings.transport,
         deadline_s=deadline_s,
         bind=settings.bind,
         advertise=settings.advertise,
         ports=settings.ports,
-        lane_count=lane_count_of(settings, workers_on_host(world_size)),
+        lane_count=lane_count_of(settings, workers_on_host(num_ranks)),
     )
 
 

@@ -106,13 +106,13 @@ class LogEntries:
 class OperationLog:
     """Sums over all operations that have ended. Thread-safe."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, num_ranks: int) -> None:
         self._lock = threading.Lock()
         self._kinds: dict[str, OperationTally] = {}
-        self._waited_us = np.zeros(world_size, np.int64)
-        self._moved_us = np.zeros(world_size, np.int64)
-        self._sums = np.zeros((3, world_size, CLASSES), np.int64)
-        self._renewals = np.zeros((2, world_size), np.int64)
+        self._waited_us = np.zeros(num_ranks, np.int64)
+        self._moved_us = np.zeros(num_ranks, np.int64)
+        self._sums = np.zeros((3, num_ranks, CLASSES), np.int64)
+        self._renewals = np.zeros((2, num_ranks), np.int64)
 
     def note(self, kind: str, wait_s: float, *, failed: bool) -> None:
         """Note that an operation has ended, `wait_s` after it was asked for."""

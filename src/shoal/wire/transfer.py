@@ -121,6 +121,11 @@ class Carrier(Protocol):
         """An address of each rank that only ranks of the same host share."""
         ...
 
+    @property
+    def error(self) -> ShoalError | None:
+        """What every operation fails with just now; None while they go on."""
+        ...
+
     def submit(self, transfer: Transfer) -> Transfer:
         """Start a transfer."""
         ...

@@ -27,7 +27,7 @@ KEY = JobKey("the key of this test job")
 MODEL = ("trainable weight (10, 5) float32", "trainable bias (10,) float32")
 CARD = JobCard(
     version="1.0",
-    world_size=4,
+    num_ranks=4,
     strategy="ripples",
     model_fingerprint=MODEL,
     python="3.11.7",
@@ -157,7 +157,7 @@ def test_a_missing_worker_is_named_to_everyone(connect: Callable[[], CardStore])
 
 
 def test_a_difference_is_worth_more_than_a_missing_worker(connect: Callable[[], CardStore]) -> None:
-    cards = {0: CARD, 1: changed(world_size=2)}
+    cards = {0: CARD, 1: changed(num_ranks=2)}
     sentence = same_sentence(agree_all(connect, cards, deadline_s=0.3), MismatchError)
     assert sentence.startswith("Rank 1 expects 2 workers but rank 0 expects 4:")
 
@@ -218,7 +218,7 @@ def test_ranks_are_listed_but_not_endlessly(ranks: Any, words: str) -> None:
 CARDS = st.builds(
     JobCard,
     version=st.sampled_from("12"),
-    world_size=st.integers(1, 2),
+    num_ranks=st.integers(1, 2),
     strategy=st.sampled_from("ab"),
     options=st.dictionaries(st.sampled_from("pq"), st.sampled_from("12"), max_size=2),
     model_fingerprint=st.lists(st.sampled_from("xy"), max_size=2).map(tuple),

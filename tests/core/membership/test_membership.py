@@ -17,6 +17,7 @@ from shoal.membership import (
     Proposal,
     Refusal,
     Report,
+    TooFew,
     View,
 )
 from thoroughness import examples
@@ -28,17 +29,23 @@ def of_three() -> Membership:
     return Membership(View(0, (0, 1, 2), (0, 0, 1)), 5 * SECOND)
 
 
+def at(number: int, *, is_ending: bool = False) -> Report:
+    return Report({"run": number}, is_ending=is_ending)
+
+
 def test_a_loss_is_proposed_reported_and_decided() -> None:
     membership = of_three()
     (proposal,) = membership.lose(1, "Rank 1 was silent.", 0)
     assert proposal == Proposal(1, (0, 2), (Change(Kind.LOST, 1, "Rank 1 was silent."),))
     assert membership.view.epoch == 0, "nothing is decided yet"
-    assert membership.report(0, 1, Report(4), 1) == []
-    (decision,) = membership.report(2, 1, Report(6), 2)
+    assert membership.report(0, 1, at(4), 1) == []
+    (decision,) = membership.report(2, 1, at(6), 2)
     assert isinstance(decision, Decision)
-    assert decision.view == membership.view == View(1, (0, 2), (0, 1), from_step=6)
+    assert decision.view == membership.view == View(1, (0, 2), (0, 1))
+    assert decision.view_of("run").from_step == 6
+    assert decision.view_of("another").from_step == 0
     assert decision.changes == proposal.changes
-    assert decision.reports == {0: Report(4), 2: Report(6)}
+    assert decision.reports == {0: at(4), 2: at(6)}
     assert membership.proposal is None
     assert membership.lose(1, "again", 3) == [], "it takes part no more"
 
@@ -73,16 +80,16 @@ def test_newcomers_come_in_unless_the_job_is_ending() -> None:
         membership.join(7, 3, "again", 0)
     assert membership.report(7, 1, None, 0) == []
     for rank in (0, 1):
-        assert membership.report(rank, 1, Report(3), 0) == []
-    (decision,) = membership.report(2, 1, Report(2), 0)
-    assert decision.view == View(1, (0, 1, 2, 7), (0, 0, 1, 3), from_step=3)
+        assert membership.report(rank, 1, at(3), 0) == []
+    (decision,) = membership.report(2, 1, at(2), 0)
+    assert decision.view_of("run") == View(1, (0, 1, 2, 7), (0, 0, 1, 3), from_step=3)
     assert set(decision.reports) == {0, 1, 2}
 
     membership.join(8, 3, "late", 0)
     membership.report(8, 2, None, 0)
     for rank in (0, 1, 2):
-        membership.report(rank, 2, Report(9, is_ending=True), 0)
-    refusal, again = membership.report(7, 2, Report(9, is_ending=True), 0)
+        membership.report(rank, 2, at(9, is_ending=True), 0)
+    refusal, again = membership.report(7, 2, at(9, is_ending=True), 0)
     assert isinstance(refusal, Refusal)
     assert refusal.rank == 8
     assert isinstance(again, Proposal)
@@ -95,6 +102,22 @@ def test_a_newcomer_that_is_lost_before_it_came_in_is_forgotten() -> None:
     (proposal,) = membership.lose(7, "gone", 0)
     assert proposal.changes == ()
     assert proposal.members == (0, 1, 2)
+
+
+def test_below_its_least_number_of_members_there_is_no_job() -> None:
+    membership = Membership(View.first(3), SECOND, min_members=2)
+    (proposal,) = membership.lose(0, "gone", 0)
+    assert isinstance(proposal, Proposal)
+    assert membership.lose(1, "gone too", 0) == [TooFew(Change(Kind.LOST, 1, "gone too"))]
+
+
+def test_a_job_of_fixed_size_knows_one_view() -> None:
+    membership = Membership(View.first(3), SECOND, is_fixed=True)
+    assert membership.leave(2, "done", 0) == []
+    with pytest.raises(ProtocolError, match="no member of a fixed job"):
+        membership.join(3, 0, "new", 0)
+    assert membership.lose(1, "gone", 0) == [TooFew(Change(Kind.LOST, 1, "gone"))]
+    assert membership.view == View.first(3)
 
 
 def test_a_view_needs_members() -> None:
@@ -128,7 +151,7 @@ def test_in_any_order_of_events_all_that_live_get_the_same_views(seed: int) -> N
                 next_rank += 1
             case "report" if proposal is not None:
                 rank = random.choice(proposal.members)
-                report = Report(random.randrange(9), is_ending=random.random() < 0.2)
+                report = at(random.randrange(9), is_ending=random.random() < 0.2)
                 said = report if rank in membership.view.members else None
                 events += membership.report(rank, proposal.number, said, now)
         for event in events:
@@ -144,8 +167,8 @@ def test_in_any_order_of_events_all_that_live_get_the_same_views(seed: int) -> N
                     kinds = {change.rank: change.kind for change in event.changes}
                     assert {r for r, k in kinds.items() if k is not Kind.JOINED} == old - new
                     assert {r for r, k in kinds.items() if k is Kind.JOINED} == new - old
-                    rounds = [report.next_round for report in event.reports.values()]
-                    assert event.view.from_step == max(rounds, default=0)
+                    rounds = [report.rounds["run"] for report in event.reports.values()]
+                    assert event.view_of("run").from_step == max(rounds, default=0)
                     decided.append(event.view)
         if not living:
             break

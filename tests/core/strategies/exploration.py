@@ -41,6 +41,7 @@ from shoal.strategies.acts import (
 
 WITHOUT = ("", "settling", "an agreed round", "telling who waits", "the epoch of an assignment")
 COMPUTE = "compute"
+TRAINING = "training"
 MOST_EVENTS = 4000
 Event = tuple[Any, ...]
 
@@ -101,6 +102,7 @@ class History:
         """Facts on their way, in the order in which each worker told its own."""
         self.met: dict[Any, dict[int, Any]] = defaultdict(dict)
         """Who has come to what, with what it brought."""
+        self.view = view
         self.decision = Decision(view, (), {})
         self.deaths = self.views = 0
         self.reported: set[int] = set()
@@ -147,10 +149,6 @@ class History:
             name, *arguments = self.random.choice(events)
             getattr(self, name)(*arguments)
         return "no end"
-
-    @property
-    def view(self) -> View:
-        return self.membership.view
 
     def enter(self, worker: Worker, course: Any, steps: int) -> None:
         worker.course, worker.steps_left = course, steps
@@ -278,9 +276,8 @@ class History:
         self.reported.add(worker.rank)
         said = None
         if worker.epoch >= 0:
-            next_round = worker.course.report()
             said = Report(
-                next_round if type(next_round) is int else 0,
+                {TRAINING: worker.course.report()},
                 is_ending=worker.steps_left <= 0,
                 has_ended=worker.has_ended,
             )
@@ -295,7 +292,7 @@ class History:
                     self.workers[event.rank].has_left = True
                 case Decision():
                     self.views += 1
-                    self.decision = event
+                    self.decision, self.view = event, event.view_of(TRAINING)
                     self.decided()
 
     def install(self, worker: Worker) -> None:

@@ -259,9 +259,7 @@ def test_groups_are_asked_for_until_none_is_owed() -> None:
         AskGroup(2),
         Mean((0, 1, 2), (0, 9)),
     ]
-    assert it.report() is True
     assert drawn(it.finish()) == [LeaveGroups()]
-    assert it.report() is False
 
 
 def test_who_asks_while_the_view_changes_asks_again_at_the_next_point() -> None:

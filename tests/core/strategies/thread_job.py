@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from shoal.control import Member
 from shoal.errors import DeadlineExceeded
 from shoal.groups import GeneratorConfig, GroupGenerator
 from shoal.membership import View
@@ -44,6 +45,7 @@ class Assigned:
     members: tuple[int, ...]
     more: bool
     reason: str = ""
+    epoch: int = 0
 
 
 class ThreadJob:
@@ -235,7 +237,7 @@ def replica_of(job: ThreadJob, rank: int, workers_per_host: int = 2) -> Replica:
         facts=communicator,
         session="test",
         host=rank // workers_per_host,
-        view=View.first(job.size, workers_per_host),
+        member=Member(View.first(job.size, workers_per_host), DEADLINE_S),
         seed=job.seed,
         deadline_s=DEADLINE_S,
         stopwatch=Stopwatch(rank),

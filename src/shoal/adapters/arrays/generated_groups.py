@@ -24,6 +24,7 @@ from shoal.control import (
 from shoal.errors import MismatchError, ResourceError
 from shoal.groups import GeneratorConfig
 from shoal.launch import read_launch
+from shoal.membership import View
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -161,7 +162,7 @@ class GeneratedGroups:
                 self._service = ControlProcess.start(
                     host=host,
                     key=self._key,
-                    world_size=communicator.world_size,
+                    view=View.first(communicator.world_size),
                     liveness_timeout_s=usual_liveness_timeout_s(communicator.deadline_s),
                 )
                 text = self._service.endpoint

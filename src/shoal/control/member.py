@@ -1,0 +1,139 @@
+"""This worker as a member: the view it is in, and how one view gives way to the next.
+
+Owns the order of a change on one worker. A proposal *fences*: whatever needs other workers ends, or
+does not begin, and then this worker reports how far it is. A decision is *installed* as soon as
+nothing is under way any more that began in the old view: by the thread that hears of it, or by the
+last one whose act has ended. Until then whoever has something to do with others waits here.
+
+Knows neither what is done with others nor over what: whoever does it enters as a `Participant`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from shoal.errors import DeadlineExceeded
+from shoal.membership import Decision, Proposal, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.membership import View
+
+
+class Participant(Protocol):
+    """One training, as a view change sees it. Its methods are called one at a time, and briefly."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it makes no more steps of its own."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it knows that nobody trains any more."""
+        ...
+
+    def report(self) -> int:
+        """Return the round or the sum that it would make next."""
+        ...
+
+    def install(self, view: View) -> None:
+        """Go on in `view`."""
+        ...
+
+
+class Member:
+    """Where this worker stands among the members of a job, in `view` at first.
+
+    `deadline_s` bounds every wait for a view.
+    """
+
+    def __init__(self, view: View, deadline_s: float) -> None:
+        self.view = view
+        """The view that is installed."""
+        self.changed = threading.Condition(threading.RLock())
+        """Guards the view, and what participants change as they go from act to act."""
+        self.fence: Callable[[Proposal], None] = _nothing
+        """What ends the operations of the view; called when it is about to change."""
+        self.unfence: Callable[[View], None] = _nothing
+        """What lets operations begin in the next view; called before the participants go on."""
+        self._deadline_s = deadline_s
+        self._participants: dict[str, Participant] = {}
+        self._proposal: Proposal | None = None
+        self._decision: Decision | None = None
+        self._under_way = 0
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the view is about to change, so that nothing may begin or count in it."""
+        return self._proposal is not None
+
+    def enter(self, training: str, participant: Participant) -> None:
+        """Let `participant` take part in changes, under a name that is the same on all members."""
+        with self.changed:
+            self._participants[training] = participant
+
+    def propose(self, proposal: Proposal) -> Report:
+        """Stop what the view does, and return how far this worker is."""
+        with self.changed:
+            self._proposal, self._decision = proposal, None
+            self.fence(proposal)
+            there = self._participants.values()
+            return Report(
+                {name: each.report() for name, each in self._participants.items()},
+                is_ending=bool(there) and all(each.is_ending for each in there),
+                has_ended=any(each.has_ended for each in there),
+            )
+
+    def decide(self, decision: Decision) -> None:
+        """Go on in the view that is decided, once nothing of the old one is under way."""
+        with self.changed:
+            self._decision = decision
+            self._install()
+
+    def begin(self, epoch: int) -> bool:
+        """Note that something begins that needs others, drawn in view `epoch`; `end` follows.
+
+        Returns False, and nothing begins, if that view is over. Waits while the view changes, and
+        raises `DeadlineExceeded`.
+        """
+        with self.changed:
+            self.settled_view()
+            if self.view.epoch != epoch:
+                return False
+            self._under_way += 1
+            return True
+
+    def end(self) -> None:
+        """Note that what has begun is over."""
+        with self.changed:
+            self._under_way -= 1
+            self._install()
+
+    def settled_view(self) -> View:
+        """Return the view, which is not about to change; waits for the next one if it is."""
+        with self.changed:
+            if self.changed.wait_for(lambda: not self.is_fenced, self._deadline_s):
+                return self.view
+            assert self._proposal is not None
+            message = (
+                f"Ranks {self._proposal.members} did not agree within {self._deadline_s:g} s on who"
+                " takes part from now on."
+            )
+            raise DeadlineExceeded(message)
+
+    def _install(self) -> None:
+        if self._decision is None or self._under_way:
+            return
+        decision, self._decision, self._proposal = self._decision, None, None
+        self.view = decision.view
+        self.unfence(decision.view)
+        for name, participant in self._participants.items():
+            participant.install(decision.view_of(name))
+        self.changed.notify_all()
+
+
+def _nothing(_change: object) -> None:
+    pass
