@@ -155,11 +155,3 @@ class FactStore(Protocol):
     def are_published(self, facts: Sequence[str]) -> list[bool]:
         """Return which of `facts` are published, all at the same moment."""
         ...
-
-    def increment(self, counter: str) -> int:
-        """Add one to `counter` atomically and return its new value."""
-        ...
-
-    def value_of(self, counter: str) -> int:
-        """Return the value of `counter`, 0 before it is first incremented."""
-        ...

@@ -135,7 +135,7 @@ def test_a_host_name_becomes_an_address() -> None:
 
 
 def test_bad_values_are_usage_errors() -> None:
-    with pytest.raises(UsageError, match="at least 0.2 s"):
+    with pytest.raises(UsageError, match=r"at least 0\.2 s"):
         start(1, liveness_timeout_s=0.1)
 
 

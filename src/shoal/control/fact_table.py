@@ -1,6 +1,6 @@
 """Small facts that workers publish for each other, as the control plane keeps them.
 
-Owns the values, the counters and their limits. Knows neither what they mean nor who asks.
+Owns the values and their limit. Knows neither what they mean nor who asks.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from shoal.control.messages import (
-    AddFact,
-    Count,
     Done,
     FactRequest,
     Facts,
@@ -29,7 +27,6 @@ class FactTable:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._counters: dict[str, int] = {}
         self._num_bytes = 0
 
     def act(self, message: FactRequest) -> Reply:
@@ -39,13 +36,6 @@ class FactTable:
                 self._make_room(len(name) + len(value) - len(self._values.get(name, b"")))
                 self._values[name] = value
                 return Done()
-            case AddFact(name, amount):
-                if name not in self._counters:
-                    if not amount:
-                        return Count(0)
-                    self._make_room(len(name))
-                self._counters[name] = self._counters.get(name, 0) + amount
-                return Count(self._counters[name])
             case ReadFacts(names):
                 return Facts(tuple(self._values.get(name) for name in names))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import zmq
 
 from shoal.control.connection import Connection
-from shoal.control.messages import AddFact, Count, Done, Facts, ReadFacts, Reply, SetFact
+from shoal.control.messages import Done, Facts, ReadFacts, Reply, SetFact
 from shoal.control.waiting import as_error
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError
 
@@ -58,14 +58,6 @@ class ControlFacts:
     def are_published(self, facts: Sequence[str]) -> list[bool]:
         """Return which of `facts` are published, all at the same moment."""
         return [value is not None for value in self._read(facts)]
-
-    def increment(self, counter: str) -> int:
-        """Add one to `counter` atomically and return its new value."""
-        return self._ask(AddFact(counter, 1), Count).value
-
-    def value_of(self, counter: str) -> int:
-        """Return the value of `counter`, 0 before it is first incremented."""
-        return self._ask(AddFact(counter, 0), Count).value
 
     def set(self, name: str, value: bytes) -> None:
         """Publish `value` under `name`."""

@@ -14,7 +14,6 @@ from shoal.control.fact_table import FactTable
 from shoal.control.group_run import Answer, GroupRun
 from shoal.control.liveness import Liveness
 from shoal.control.messages import (
-    AddFact,
     Decided,
     Done,
     Dump,
@@ -132,7 +131,7 @@ class ControlHandler:
     def _act(self, identity: bytes, message: Request, now_ns: int) -> list[Answer]:
         if isinstance(message, DumpRequest):
             return [(identity, self.dump(now_ns))]
-        if isinstance(message, SetFact | AddFact | ReadFacts):
+        if isinstance(message, SetFact | ReadFacts):
             return [(identity, self._lost or self._facts.act(message))]
         self._check_rank(message.rank)
         match message:

@@ -103,13 +103,6 @@ class SetFact(Message, frozen=True):
     value: bytes
 
 
-class AddFact(Message, frozen=True):
-    """Someone adds `amount` to the counter `name`, which begins at 0. Answered `Count`."""
-
-    name: FactName
-    amount: Annotated[int, Meta(ge=0, lt=1 << 32)]
-
-
 class ReadFacts(Message, frozen=True):
     """Someone asks what is under `names` now. Answered `Facts`."""
 
@@ -146,12 +139,6 @@ class Done(Message, frozen=True):
 
 class Heard(Message, frozen=True):
     """The heartbeat has come: the control plane is alive, too."""
-
-
-class Count(Message, frozen=True):
-    """The value of a counter, after what was added."""
-
-    value: int
 
 
 class Facts(Message, frozen=True):
@@ -284,7 +271,7 @@ class Dump(Message, frozen=True):
     """Connections that did not complete the handshake, most likely for want of the job key."""
 
 
-FactRequest: TypeAlias = SetFact | AddFact | ReadFacts
+FactRequest: TypeAlias = SetFact | ReadFacts
 Request: TypeAlias = (
     Join
     | GroupRequest
@@ -297,18 +284,7 @@ Request: TypeAlias = (
     | FactRequest
 )
 Reply: TypeAlias = (
-    Assigned
-    | Done
-    | Welcome
-    | Heard
-    | Count
-    | Facts
-    | Left
-    | Lost
-    | Proposed
-    | Decided
-    | Rejected
-    | Dump
+    Assigned | Done | Welcome | Heard | Facts | Left | Lost | Proposed | Decided | Rejected | Dump
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -77,7 +77,7 @@ class Session:
         self.communicator = communicator
         self.control = control
         self.member = member
-        """Where this worker stands among the members of the job."""
+        """This worker as a member of the job: its view, and how one gives way to the next."""
         member.fence, member.unfence = self._fence, self._unfence
         self.deadline_s = deadline_s
         """Seconds after which any wait for other workers ends in an error."""
@@ -120,13 +120,18 @@ class Session:
 
     @property
     def view(self) -> View:
-        """The workers that take part, filled into hosts as rank 0's launcher says."""
+        """The workers that take part, with their hosts as rank 0's launcher says."""
         return self.member.view
 
     @property
     def is_elastic(self) -> bool:
         """Whether the job goes on without workers that are lost."""
         return self._min_workers is not None
+
+    @property
+    def usual_transport(self) -> str:
+        """What strategies go over unless told otherwise."""
+        return "shoal" if self.is_elastic or default_group_is_shoal() else "gloo"
 
     def pretend_hosts(self, workers_per_host: int | None) -> None:
         """Treat the workers as if so many shared a host; None for what the launcher said."""

@@ -7,20 +7,18 @@ scalers, state dicts) with a strategy. Decides nothing about who synchronizes.
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Never
 
 import torch
 
 from shoal.carriers import DEFAULT_HOLES, in_profile
-from shoal.control import name_ranks
-from shoal.errors import DeadlineExceeded, UsageError
-from shoal.session import current_session, default_group_is_shoal
+from shoal.errors import UsageError
+from shoal.session import current_session
 from shoal.strategies import Averaged, check_strategy, make_strategy, refuse_options
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.bare_steps import BareSteps
-from shoal.train.consensus import average_model
+from shoal.train.consensus import FinalAverage
 from shoal.train.executors import make_executor
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.remark_log import RemarkLog
@@ -116,8 +114,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise UsageError("This is a DistributedOptimizer already; wrap the one within it.")
         check_can_be_wrapped(optimizer, model)
         session = current_session()
-        over_shoal = default_group_is_shoal() or session.is_elastic
-        transport = transport or ("shoal" if over_shoal else "gloo")
+        transport = transport or session.usual_transport
         check_strategy(strategy, len(session.view), loss_bound, wire)
         name = session.next_run_name()
         self._inner = optimizer
@@ -160,6 +157,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 wire=wire,
             )
             self._synchronizer = make_executor(strategy, self.replica)
+            self._final_average = FinalAverage(self.replica)
             session.member.enter(name, self._synchronizer)
         self._training = self._endings.begin(
             name, strategy.word, replicas_differ=strategy.replicas_differ
@@ -168,14 +166,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._remark_log = RemarkLog(name, self.remarks)
         self._num_steps = 0
-        _log.info(
-            "%s: sync=%r over %s, options %s, %d parameters",
-            name,
-            strategy.word,
-            transport,
-            strategy.options(),
-            self.flat.num_parameters,
-        )
+        what = name, strategy.word, transport, strategy.options(), self.flat.num_parameters
+        _log.info("%s: sync=%r over %s, options %s, %d parameters", *what)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the wrapped one's, which may replace it
@@ -334,35 +326,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         one is alive but has made no step for so long.
         """
         with self._endings.noting():
-            self._meet()
             self.flat.take_back()
-            distance = average_model(self.flat, self._communicator, len(self.replica.view))
+            distance = self._final_average.take()
         self._training.is_averaged = True
         return distance
-
-    def _meet(self) -> None:
-        """Wait until every worker has come here, however long the slowest still trains."""
-        replica, facts = self.replica, self.replica.facts
-        counter, size = f"{replica.session}/averaging", len(replica.view)
-        meeting = -(-facts.increment(counter) // size)
-        look_at = time.monotonic() + replica.deadline_s
-        while facts.value_of(counter) < meeting * size:
-            self._communicator.check()
-            replica.groups.note_progress()  # whoever waits is not stuck
-            if time.monotonic() > look_at:
-                look_at += _LOOK_SECONDS
-                self._check_nobody_is_stuck()
-            time.sleep(_POLL_SECONDS)
-
-    def _check_nobody_is_stuck(self) -> None:
-        deadline_s = self.replica.deadline_s
-        stuck = self.replica.groups.stuck_workers(deadline_s)
-        if stuck:
-            message = (
-                f"{name_ranks(stuck)} did not get on for {deadline_s:g} s, while the other workers"
-                " waited to average the model: a longer deadline, or a look at what hangs there."
-            )
-            raise DeadlineExceeded(message)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state with the strategy's, schedule position included."""

@@ -146,7 +146,7 @@ class Replica:
     """Index of the host this worker runs on."""
 
     member: Member
-    """Where this worker stands among those that take part."""
+    """This worker as a member of the job: it knows the view, and how one gives way to the next."""
 
     seed: int
     """The same on every worker; it goes to the control plane in 64 bits."""
