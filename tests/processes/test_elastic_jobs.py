@@ -68,7 +68,9 @@ def train(folder: str, sync: Any, phase: str) -> tuple[list[float], tuple[int, .
 
 
 @pytest.mark.parametrize("phase", [*IN_A_STEP, *AT_THE_END])
-@pytest.mark.parametrize("sync", ["local-sgd", "ds-sync", "ripples-static", "ripples"])
+@pytest.mark.parametrize(
+    "sync", ["all-reduce", "local-sgd", "ds-sync", "ripples-static", "ripples"]
+)
 def test_the_living_go_on_without_a_worker_that_dies(
     run_workers: RunWorkers, tmp_path: Path, sync: str, phase: str
 ) -> None:

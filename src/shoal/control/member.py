@@ -17,7 +17,7 @@ from shoal.errors import DeadlineExceeded
 from shoal.membership import Decision, Proposal, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shoal.membership import View
 
@@ -39,18 +39,21 @@ class Participant(Protocol):
         """Return the round or the sum that it would make next."""
         ...
 
-    def install(self, view: View) -> None:
-        """Go on in `view`."""
+    def install(self, view: View, rounds: Mapping[int, int]) -> None:
+        """Go on in `view`; `rounds` is what each rank has reported of this training."""
         ...
 
 
 class Member:
     """Where this worker stands among the members of a job, in `view` at first.
 
-    `deadline_s` bounds every wait for a view.
+    `deadline_s` bounds every wait for a view. In a job of fixed size (`is_fixed`) there is no other
+    view.
     """
 
-    def __init__(self, view: View, deadline_s: float) -> None:
+    def __init__(self, view: View, deadline_s: float, *, is_fixed: bool = True) -> None:
+        self.is_fixed = is_fixed
+        """Whether the job ends with the first loss."""
         self.view = view
         """The view that is installed."""
         self.changed = threading.Condition(threading.RLock())
@@ -69,6 +72,10 @@ class Member:
     def is_fenced(self) -> bool:
         """Whether the view is about to change, so that nothing may begin or count in it."""
         return self._proposal is not None
+
+    def is_in(self, view: View) -> bool:
+        """Return whether `view` is the present one, and not about to change."""
+        return not self.is_fenced and self.view.epoch == view.epoch
 
     def enter(self, training: str, participant: Participant) -> None:
         """Let `participant` take part in changes, under a name that is the same on all members."""
@@ -131,7 +138,7 @@ class Member:
         self.view = decision.view
         self.unfence(decision.view)
         for name, participant in self._participants.items():
-            participant.install(decision.view_of(name))
+            participant.install(decision.view_of(name), decision.rounds_of(name))
         self.changed.notify_all()
 
 

@@ -70,8 +70,11 @@ class Decision(msgspec.Struct, frozen=True):
 
     def view_of(self, training: str) -> View:
         """Return the new view with the first round that its members make together in a training."""
-        rounds = [each.rounds.get(training, 0) for each in self.reports.values()]
-        return replace(self.view, from_step=max(rounds, default=0))
+        return replace(self.view, from_step=max(self.rounds_of(training).values(), default=0))
+
+    def rounds_of(self, training: str) -> dict[int, int]:
+        """Return the round that each rank would make next in a training, as it has reported."""
+        return {rank: each.rounds.get(training, 0) for rank, each in self.reports.items()}
 
 
 class Refusal(msgspec.Struct, frozen=True):

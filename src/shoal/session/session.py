@@ -350,7 +350,7 @@ def start_session(
     if min_workers is not None:
         whole_number(min_workers, "min_workers", low=1, high=size)
     view = View.first(size, meeting.launch.workers_per_host)
-    member = Member(view, deadline_s)
+    member = Member(view, deadline_s, is_fixed=min_workers is None)
     service = serve_control(
         meeting,
         view,

@@ -9,23 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from shoal.errors import ViewChanging
-from shoal.strategies import CHANGED, Begin, Group, LeaveGroups, Setting, TakeIn, Tell, Update
+from shoal.strategies import CHANGED, Act, Begin, Group, LeaveGroups, Setting, TakeIn, Tell, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shoal.membership import View
-    from shoal.strategies import AbstractDefinition, Act, Acts
+    from shoal.strategies import AbstractDefinition, Acts
     from shoal.train.model_use import ModelUse
     from shoal.train.replica import Replica
     from shoal.watch import Remark
-
-
-ALONE: Final = (Begin, LeaveGroups, TakeIn, Tell, Update)
-"""Acts that no other worker has a part in: they happen, whatever becomes of the view."""
 
 
 class AbstractExecutor(ABC):
@@ -33,6 +29,10 @@ class AbstractExecutor(ABC):
 
     use: ModelUse
     """The strategy's use of the model; each executor makes it."""
+
+    own_acts: ClassVar[tuple[type[Act], ...]] = (Begin, LeaveGroups, TakeIn, Tell, Update)
+    """Acts that happen whatever becomes of the view: no other worker has a part in them, or the
+    executor itself makes them again in the next one."""
 
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
         self.replica = replica
@@ -78,7 +78,9 @@ class AbstractExecutor(ABC):
                     act = acts.send(answer)
                 except StopIteration:
                     return
-            answer = do(act) if isinstance(act, ALONE) else self._do_with_others(act, do, epoch)
+            answer = (
+                do(act) if isinstance(act, self.own_acts) else self._do_with_others(act, do, epoch)
+            )
 
     def _do_with_others(self, act: Act, do: Callable[[Act], object], epoch: int) -> object:
         """Carry out an act that was drawn in view `epoch`; `CHANGED` if that view ends before it.
@@ -105,8 +107,9 @@ class AbstractExecutor(ABC):
         """Return how far the course is; see `control.Participant`."""
         return self.course.report()
 
-    def install(self, view: View) -> None:
+    def install(self, view: View, rounds: Mapping[int, int]) -> None:
         """Let the course go on in `view`; see `control.Participant`."""
+        del rounds
         self.course.on_view(view)
 
     @abstractmethod

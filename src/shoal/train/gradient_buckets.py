@@ -12,21 +12,26 @@ be used, and nothing of it may get lost.
 
 Statistics in buffers are averaged as well; those of another type than the parameters go in sums of
 their own.
+
+All sums of a backward pass are of one view. If that ends before they are whole here, they come from
+a member that has them, or are made again among the members of the next view (`kept_sums`).
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from shoal.carriers import is_in_backward, run_after_backward, unasked
 from shoal.collectives import BUCKET_BYTES, layout_buckets
-from shoal.errors import UsageError
+from shoal.errors import UsageError, ViewChanging
 from shoal.trace import SpanKind
 from shoal.train.changed_statistics import ChangedStatistics
 from shoal.train.forward_order import ForwardOrder
+from shoal.train.kept_sums import KeptSums
 from shoal.train.known_tensors import FrozenParameters
 from shoal.train.model_use import ModelUse
 from shoal.train.tensor_places import TensorPlaces
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.comm import Communicator, Work
+    from shoal.control import Member
     from shoal.membership import View
     from shoal.train.replica import Stopwatch
 
@@ -56,7 +62,7 @@ class GradientBuckets:
         self,
         model: nn.Module,
         communicator: Communicator,
-        view: View,
+        member: Member,
         stopwatch: Stopwatch,
         bucket_bytes: int = BUCKET_BYTES,
         noting: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -67,7 +73,11 @@ class GradientBuckets:
             raise UsageError("The model has no parameters that require gradients.")
         if any(p.is_complex() for p in self.parameters):
             raise UsageError("all-reduce averages real gradients only; view_as_real gives those.")
-        self._communicator, self._view = communicator, view
+        self._communicator, self._member, self._view = communicator, member, member.view
+        self.num_whole = 0
+        """The number of passes of which this worker has had all sums."""
+        self._wanted = 0
+        self._donor: int | None = None
         self._stopwatch, self._noting = stopwatch, noting
         self._frozen = FrozenParameters(model.parameters())
         self.layout = layout_buckets(
@@ -89,6 +99,8 @@ class GradientBuckets:
         self._order = ForwardOrder(model)
         self._layers = self._layers_of_buckets()
         self._allocate()
+        memory = [*self._memory, *self.statistics.apart]
+        self._kept = None if member.is_fixed else KeptSums(memory)
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._make_hook(index))
             for index, p in enumerate(self.parameters)
@@ -139,7 +151,7 @@ class GradientBuckets:
         self._landed: set[int] = set()
         self._factor = 1.0
         self._used_anywhere: list[float] = []
-        self._is_callback_queued = self._is_passing = False
+        self._is_callback_queued = self._is_passing = self._is_broken = False
 
     def _make_hook(self, index: int) -> _Hook:
         return _Hook(self, index)
@@ -156,6 +168,7 @@ class GradientBuckets:
                 self._places.take_back()
             if self._order.settle():
                 self._layers = self._layers_of_buckets()
+            self._catch_up()
             run_after_backward(self._finish_backward)
         if index in self.ready:
             raise UsageError(
@@ -174,6 +187,8 @@ class GradientBuckets:
         assert parameter.grad is not None
         gradient = parameter.grad.detach()  # that of backward(create_graph=True) has a graph
         gradient = gradient.to_dense() if gradient.is_sparse else gradient
+        if self._kept is not None:
+            self._kept.keep_own(index, gradient, view)
         torch.mul(gradient, 1.0 / len(self._view), out=view)
         parameter.grad = view
 
@@ -185,7 +200,14 @@ class GradientBuckets:
             self._start_next()
 
     def _start_next(self) -> None:
-        number = len(self._started)
+        with self._member.changed:
+            self._is_broken |= not self._member.is_in(self._view)
+            if self._is_broken:
+                self._started.append(_OVER)
+            else:
+                self._start(len(self._started))
+
+    def _start(self, number: int) -> None:
         # counts and running statistics with holes in them would be wrong, not just late or small
         exact_from = self.layout[number].num_elements if number == self.trailer else None
         self._started.append(
@@ -212,7 +234,8 @@ class GradientBuckets:
     def _finish_backward(self) -> None:
         """Reduce what is left and wait: runs when backward has gone through the whole graph."""
         self._is_passing = False
-        self._start_rest(contributes=True, trains=True)
+        self._contributes = self._trains = True
+        self._start_rest()
         self._is_averaged, self._is_local = True, False
         if self.on_started is not None:
             self.on_started()
@@ -226,13 +249,16 @@ class GradientBuckets:
         parameters then have the mean gradient of those that had some, as everywhere.
         """
         self.ready = set()
+        self._contributes, self._trains = False, trains
         with torch.no_grad():
-            self._start_rest(contributes=False, trains=trains)
+            self._catch_up()
+            self._start_rest()
             self._land_all()
         return round(self._training.item())
 
-    def _start_rest(self, *, contributes: bool, trains: bool) -> None:
+    def _start_rest(self) -> None:
         """Start all reductions that backward has not started."""
+        contributes, trains = self._contributes, self._trains
         for index, parameter in enumerate(self.parameters):
             if index in self.ready:
                 continue
@@ -254,8 +280,82 @@ class GradientBuckets:
             self._start_next()
 
     def _land_all(self) -> None:
+        if self._kept is not None:
+            with self._noting(), self._exchange():
+                self._make_whole(self._kept)
         self.land(range(len(self.layout)))
         self.reset()
+
+    def go_on(self, wanted: int, donor: int | None) -> None:
+        """Take note of a new view: some member has had the sums of `wanted` passes.
+
+        `donor` is such a member, if there are others.
+        """
+        self._wanted, self._donor = wanted, donor
+
+    def _make_whole(self, kept: KeptSums) -> None:
+        """Have all sums of this pass here, in whichever view they are made."""
+        while True:
+            with suppress(ViewChanging):
+                self._in_view(self._view, self._await_all)
+                with self._member.changed:
+                    if self._member.is_in(self._view):
+                        self.num_whole += 1
+                        kept.keep_sum()
+                        return
+            if self._catch_up():
+                kept.take_last()
+                self._started, self._apart_started = [_OVER] * len(self.layout), []
+                return
+            self._started, self._apart_started, self._is_broken = [], [], False
+            for index in self.ready:
+                torch.mul(kept.own(index), 1.0 / len(self._view), out=self.views[index])
+            self._start_rest()
+
+    def _catch_up(self) -> bool:
+        """Begin in the present view; return whether the sums of this pass came from a member.
+
+        If they did, they are of the view before, in which all members brought their part.
+        """
+        if self._kept is None:
+            return False
+        while True:
+            view = self._member.settled_view()
+            with self._member.changed:
+                donor = self._donor
+            if donor is not None:
+                try:
+                    self._in_view(view, partial(self._kept.hand_out, self._communicator, donor))
+                except ViewChanging:
+                    continue
+            with self._member.changed:
+                if not self._member.is_in(view):
+                    continue
+                self._donor = None
+                if self.num_whole < self._wanted:
+                    self.num_whole = self._wanted
+                    return True
+                self._view = view
+                return False
+
+    def _await_all(self) -> None:
+        if self._is_broken:
+            raise ViewChanging("The sums were not all begun in one view.")
+        for work in (*self._started, *self._apart_started):
+            work.wait()
+
+    def _in_view(self, view: View, act: Callable[[], None]) -> None:
+        """Do something together with the members of `view`. Raises `ViewChanging` if it is over."""
+        if not self._member.begin(view.epoch):
+            raise ViewChanging("The workers that take part have changed.")
+        try:
+            act()
+        finally:
+            self._member.end()
+
+    def _exchange(self) -> AbstractContextManager[None]:
+        members = self._view.members
+        return self._stopwatch.span(SpanKind.EXCHANGE, members, "every worker, every step")
 
     def land(self, numbers: Iterable[int], *, publish: bool = True) -> None:
         """Wait for the sums of buckets `numbers`, and for the trailer before anything.
@@ -267,10 +367,7 @@ class GradientBuckets:
             fresh.insert(0, self.trailer)
         if not fresh:
             return
-        span = self._stopwatch.span(
-            SpanKind.EXCHANGE, self._view.members, "every worker, every step"
-        )
-        with self._noting(), span:
+        with self._noting(), self._exchange():
             for number in fresh:
                 self._started[number].wait()
             if self.trailer in fresh:
@@ -340,6 +437,16 @@ class GradientBuckets:
         self._order.settle()
         for hook in self._hooks:
             hook.remove()
+
+
+class _Over:
+    """A sum that is here already, or of which nobody waits for the end."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+_OVER: Final = _Over()
 
 
 class _Hook:

@@ -16,9 +16,10 @@ from shoal.carriers import DEFAULT_HOLES, in_profile
 from shoal.errors import UsageError
 from shoal.session import current_session
 from shoal.strategies import Averaged, check_strategy, make_strategy, refuse_options
+from shoal.train.agreement import Agreement
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
 from shoal.train.bare_steps import BareSteps
-from shoal.train.consensus import FinalAverage
+from shoal.train.consensus import average_model
 from shoal.train.executors import make_executor
 from shoal.train.flat_parameters import FlatParameters
 from shoal.train.remark_log import RemarkLog
@@ -157,7 +158,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 wire=wire,
             )
             self._synchronizer = make_executor(strategy, self.replica)
-            self._final_average = FinalAverage(self.replica)
             session.member.enter(name, self._synchronizer)
         self._training = self._endings.begin(
             name, strategy.word, replicas_differ=strategy.replicas_differ
@@ -165,7 +165,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._sole = SoleSynchronizer(model)
         self._sampler = TransportSampler(self._communicator, self.stopwatch)
         self._remark_log = RemarkLog(name, self.remarks)
-        self._num_steps = 0
+        self._num_steps = self._num_averages = 0
         what = name, strategy.word, transport, strategy.options(), self.flat.num_parameters
         _log.info("%s: sync=%r over %s, options %s, %d parameters", *what)
 
@@ -326,8 +326,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         one is alive but has made no step for so long.
         """
         with self._endings.noting():
+            self._num_averages += 1
+            agreement = Agreement(self.replica, f"averaging/{self._num_averages}")
+            agreement.meet()
             self.flat.take_back()
-            distance = self._final_average.take()
+            distance = average_model(self.flat, self._communicator, agreement)
         self._training.is_averaged = True
         return distance
 

@@ -15,13 +15,17 @@ from torch.optim import SparseAdam
 from shoal.carriers import HOST
 from shoal.errors import UsageError
 from shoal.strategies import Act, Adopt, SumGradients, Summed, Update
+from shoal.train.agreement import Agreement
 from shoal.train.executor import AbstractExecutor
 from shoal.train.gradient_buckets import GradientBuckets
 from shoal.train.layerwise_updates import LayerwiseUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from torch import Tensor
+
+    from shoal.membership import View
     from shoal.strategies import AllReduce
     from shoal.train.replica import Replica
 
@@ -35,6 +39,11 @@ class SumsExecutor(AbstractExecutor):
 
     def __init__(self, definition: AllReduce, replica: Replica) -> None:
         super().__init__(definition, replica)
+        if definition.overlap == "next-forward" and not replica.member.is_fixed:
+            raise UsageError(
+                "overlap='next-forward' updates layers before all sums are there, and a job that"
+                " goes on without lost workers may have to make a sum again: leave overlap out."
+            )
         kind = type(replica.optimizer)
         if issubclass(kind, SparseAdam):
             message = (
@@ -45,7 +54,7 @@ class SumsExecutor(AbstractExecutor):
         self._buckets = GradientBuckets(
             replica.model,
             replica.communicator,
-            replica.view,
+            replica.member,
             replica.stopwatch,
             definition.bucket_bytes,
             replica.noting,
@@ -59,6 +68,19 @@ class SumsExecutor(AbstractExecutor):
             )
             replica.flat.before_access = self._layerwise.settle
         self.carry_out(self.course.begin())
+
+    own_acts = (*AbstractExecutor.own_acts, SumGradients, Adopt)
+
+    def report(self) -> int:
+        """Return the number of passes of which this worker has had all sums."""
+        return self._buckets.num_whole
+
+    def install(self, view: View, rounds: Mapping[int, int]) -> None:
+        """Go on in `view`, where all have the sums that one has."""
+        super().install(view, rounds)
+        furthest = [rank for rank in sorted(rounds) if rounds[rank] == view.from_step]
+        donor = furthest[0] if len(furthest) < len(rounds) else None
+        self._buckets.go_on(view.from_step, donor)
 
     def check(self) -> None:
         """Leave it to the end of the step's backward pass, which looks at more."""
@@ -126,10 +148,20 @@ class SumsExecutor(AbstractExecutor):
 
     def _adopt(self, own_steps: int) -> None:
         """Take over the model of whoever made most steps, if not all made as many."""
-        communicator = self.replica.communicator
-        steps = torch.zeros(len(self.view), dtype=torch.int64, device=HOST)
-        steps[communicator.rank] = own_steps
-        communicator.all_reduce(steps).wait()
-        if int(steps.min()) < int(steps.max()):
-            for flat in self.replica.flat.buffers:
-                communicator.broadcast(flat, int(steps.argmax()))
+        communicator, buffers = self.replica.communicator, self.replica.flat.buffers
+
+        def furthest(view: View) -> list[Tensor]:
+            steps = torch.zeros(len(view), dtype=torch.int64, device=HOST)
+            steps[view.place_of(communicator.rank)] = own_steps
+            communicator.all_reduce(steps).wait()
+            if int(steps.min()) == int(steps.max()):
+                return buffers
+            models = [flat.clone() for flat in buffers]
+            for model in models:
+                communicator.broadcast(model, view.members[int(steps.argmax())])
+            return models
+
+        adopted = Agreement(self.replica, "adopting").carry_out(furthest)
+        with torch.no_grad():
+            for flat, model in zip(buffers, adopted, strict=True):
+                flat.copy_(model)

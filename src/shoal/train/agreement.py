@@ -1,0 +1,111 @@
+"""Something that all members do together, and that counts for all of them or for none.
+
+A worker may be lost when some have the result and others do not, and those who have it may be gone
+before anybody asks. So each member says, over the control plane, that it has the result of a view,
+before it reports on the next one; it counts if every member of that view has said so. Else all of
+those that are left begin anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from shoal.control import name_ranks
+from shoal.errors import DeadlineExceeded, ViewChanging
+
+if TYPE_CHECKING:
+    from shoal.membership import View
+    from shoal.train.replica import Replica
+
+Result = TypeVar("Result")
+
+_POLL_S: Final = 0.01
+_LOOK_S: Final = 1.0
+
+
+class Agreement:
+    """One thing that all members of a replica's view do together, `name`d alike by all."""
+
+    def __init__(self, replica: Replica, name: str) -> None:
+        self._replica, self._name = replica, name
+
+    def carry_out(self, make: Callable[[View], Result]) -> Result:
+        """Return what `make` returned in the view in which all members have made it.
+
+        `make` may be called again in another view: it changes nothing that it would need then.
+        """
+        member = self._replica.member
+        while True:
+            view = member.settled_view()
+            fact = f"made/{view.epoch}"
+            result = None
+            with suppress(ViewChanging):
+                result = self._make(make, view)
+                with member.changed:  # said after a report, it would be no part of that
+                    self._check(view)
+                    self._tell(fact)
+                self._await_all(fact, view)
+            member.settled_view()
+            if result is not None and self._have_told(fact, view):
+                return result[0]
+
+    def meet(self) -> None:
+        """Wait until every member has come here, however long the slowest still trains."""
+        self._tell("come")
+        look_at = time.monotonic() + self._replica.deadline_s
+        while not self._have_told("come", self._replica.member.settled_view()):
+            with suppress(ViewChanging):
+                self._replica.communicator.check()
+            self._replica.groups.note_progress()  # a worker that waits is not stuck
+            if time.monotonic() > look_at:
+                look_at += _LOOK_S
+                self._check_nobody_is_stuck()
+            time.sleep(_POLL_S)
+
+    def _make(self, make: Callable[[View], Result], view: View) -> tuple[Result]:
+        member = self._replica.member
+        if not member.begin(view.epoch):
+            raise ViewChanging("The workers that take part have changed.")
+        try:
+            return (make(view),)
+        finally:
+            member.end()
+
+    def _await_all(self, fact: str, view: View) -> None:
+        """Wait until every member of `view` has told `fact`, within the deadline."""
+        deadline_s = self._replica.deadline_s
+        end = time.monotonic() + deadline_s
+        while not self._have_told(fact, view):
+            self._check(view)
+            if time.monotonic() > end:
+                message = f"Not all workers had the same result within {deadline_s:g} s."
+                raise DeadlineExceeded(message)
+            time.sleep(_POLL_S)
+
+    def _check(self, view: View) -> None:
+        self._replica.communicator.check()
+        if not self._replica.member.is_in(view):
+            raise ViewChanging("The workers that take part have changed.")
+
+    def _tell(self, fact: str) -> None:
+        self._replica.facts.publish(self._named(fact, self._replica.communicator.rank))
+
+    def _have_told(self, fact: str, view: View) -> bool:
+        names = [self._named(fact, rank) for rank in view.members]
+        return all(self._replica.facts.are_published(names))
+
+    def _named(self, fact: str, rank: int) -> str:
+        return f"{self._replica.session}/{self._name}/{fact}/{rank}"
+
+    def _check_nobody_is_stuck(self) -> None:
+        deadline_s = self._replica.deadline_s
+        stuck = self._replica.groups.stuck_workers(deadline_s)
+        if stuck:
+            message = (
+                f"{name_ranks(stuck)} did not get on for {deadline_s:g} s, while the other workers"
+                " waited to average the model: a longer deadline, or a look at what hangs there."
+            )
+            raise DeadlineExceeded(message)

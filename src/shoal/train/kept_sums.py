@@ -1,0 +1,51 @@
+"""What is kept of gradients so that a sum can be made again among the workers that are left.
+
+A sum is made in place: without these copies a worker whose sum was interrupted has neither its own
+gradients nor the sum. It counts for all or for none: if some member has it whole, the others get it
+from there, and else all make it again from their own gradients, without those that are gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from shoal.comm import Communicator
+
+
+class KeptSums:
+    """One worker's gradients of the sum under way, and `memory` as it was after the last sum."""
+
+    def __init__(self, memory: Sequence[Tensor]) -> None:
+        self._memory = memory
+        self._last = [each.clone() for each in memory]
+        self._own: dict[int, Tensor] = {}
+
+    def keep_own(self, index: int, gradient: Tensor, place: Tensor) -> None:
+        """Keep the gradient of parameter `index`, which is about to be summed in `place`."""
+        is_there = gradient.data_ptr() == place.data_ptr()  # it was accumulated in the last sum
+        self._own[index] = gradient.clone() if is_there else gradient
+
+    def own(self, index: int) -> Tensor:
+        """Return the gradient of parameter `index` as it was here."""
+        return self._own[index]
+
+    def keep_sum(self) -> None:
+        """Keep the sum that is in the memory now; own gradients of it are needed no more."""
+        for last, memory in zip(self._last, self._memory, strict=True):
+            last.copy_(memory)
+        self._own.clear()
+
+    def hand_out(self, communicator: Communicator, donor: int) -> None:
+        """Let every member have the last sum of rank `donor`; collective."""
+        for last in self._last:
+            communicator.broadcast(last, donor)
+
+    def take_last(self) -> None:
+        """Put the last sum into the memory."""
+        for last, memory in zip(self._last, self._memory, strict=True):
+            memory.copy_(last)
