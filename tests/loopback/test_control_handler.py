@@ -15,6 +15,7 @@ from control_handlers import handler_of
 from shoal.control.handler import MAX_SESSIONS, ControlHandler
 from shoal.control.messages import (
     Assigned,
+    Decided,
     Done,
     Dump,
     DumpRequest,
@@ -26,14 +27,17 @@ from shoal.control.messages import (
     Join,
     Leave,
     Lost,
+    Proposed,
     RefusalKind,
     Rejected,
+    Reported,
     Request,
     Welcome,
     WorkerState,
     encode,
 )
 from shoal.groups import GeneratorConfig
+from shoal.membership import Report
 from thoroughness import examples
 
 if TYPE_CHECKING:
@@ -53,9 +57,9 @@ def watch(rank: int) -> bytes:
     return b"watch%d" % rank
 
 
-def started(world_size: int, *sessions: str) -> ControlHandler:
+def started(world_size: int, *sessions: str, min_members: int | None = None) -> ControlHandler:
     """Return a handler with all workers watched and in `sessions`."""
-    handler = handler_of(world_size, TIMEOUT_NS)
+    handler = handler_of(world_size, TIMEOUT_NS, min_members=min_members)
     for rank in range(world_size):
         assert handler.handle(watch(rank), Heartbeat(rank), 0) == [(watch(rank), Welcome(0))]
         for name in sessions:
@@ -341,6 +345,62 @@ MESSAGES: st.SearchStrategy[Request] = st.one_of(
     st.builds(Goodbye, RANKS),
     st.builds(DumpRequest),
 )
+
+
+def test_an_elastic_job_goes_on_without_a_lost_worker() -> None:
+    handler = started(4, "run", min_members=2)
+    for rank in (0, 3):
+        assert handler.handle(ask(rank), GroupRequest("run", rank, 0), 0) == []
+    proposed = handler.disconnected(watch(2), 0)
+    assert {identity for identity, _ in proposed} == {watch(0), watch(1), watch(3)}
+    (proposal,) = {reply.proposal for _, reply in proposed}  # type: ignore[union-attr]
+    assert proposal.members == (0, 1, 3)
+    answers: list[Answer] = []
+    for rank in proposal.members:
+        said = Reported(rank, proposal.number, Report({"run": rank}))
+        done, *more = handler.handle(watch(rank), said, 1)
+        assert done == (watch(rank), Done())
+        answers += more
+    decided = [(identity, reply) for identity, reply in answers if isinstance(reply, Decided)]
+    assert {identity for identity, _ in decided} == {watch(0), watch(1), watch(3)}
+    view = decided[0][1].decision.view
+    assert (view.epoch, view.members) == (1, (0, 1, 3))
+
+    answers += handler.handle(ask(1), GroupRequest("run", 1, 0), 2)
+    groups = [reply for _, reply in answers if isinstance(reply, Assigned)]
+    assert groups, "the generator goes on"
+    assert all(2 not in group.members and group.epoch == 1 for group in groups)
+    assert handler.dump(2).lost is None
+    ((_, told),) = handler.handle(watch(2), Heartbeat(2), 3)
+    assert isinstance(told, Lost), "it is out, should it live"
+
+
+def test_a_worker_that_was_silent_for_too_long_learns_that_it_is_out() -> None:
+    handler = started(3, min_members=1)
+    for rank in (0, 1):
+        handler.handle(watch(rank), Heartbeat(rank), TIMEOUT_NS)
+    (first, second) = handler.tick(TIMEOUT_NS + 1)
+    assert {first[0], second[0]} == {watch(0), watch(1)}
+    ((identity, lost),) = handler.handle(watch(2), Heartbeat(2), TIMEOUT_NS + 2)
+    assert identity == watch(2)
+    assert isinstance(lost, Lost)
+    assert lost.rank == 2
+    assert refusal(handler.handle(watch(7), Heartbeat(7), 0))[0] is RefusalKind.NO_SUCH_WORKER
+
+
+def test_below_its_least_number_of_workers_an_elastic_job_ends_for_all() -> None:
+    handler = started(3, min_members=2)
+    assert all(isinstance(reply, Proposed) for _, reply in handler.disconnected(watch(2), 0))
+    ended = handler.disconnected(watch(1), 1)
+    assert [(identity, type(reply)) for identity, reply in ended] == [(watch(0), Lost)]
+    assert handler.dump(1).lost is not None
+
+
+def test_whoever_has_finished_leaves_the_view() -> None:
+    handler = started(3, min_members=1)
+    done, *proposed = handler.handle(watch(0), Goodbye(0), 0)
+    assert done == (watch(0), Done())
+    assert {identity for identity, _ in proposed} == {watch(1), watch(2)}
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,75 @@ import torch
 from torch import nn
 
 import shoal
+from shoal.errors import ViewChanging
+from shoal.train.gradient_buckets import GradientBuckets
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
+    from shoal.control import Member
+
 DEADLINE_S = 20.0
 STEPS = 24
 VICTIM, DIES_AT = 2, 7
+SYNCS = ("all-reduce", "local-sgd", "ds-sync", "ripples-static", "ripples")
 IN_A_STEP = ("before backward", "before step")
 AT_THE_END = ("before finish", "after finish", "in average_model", "after average_model")
+
+
+def hold_back_a_sum(rank: int, member: Member, times: int) -> None:
+    """Let ranks 1 and 3 see the view change after a sum that rank 0 has whole."""
+    await_all = GradientBuckets._await_all
+    passes = 0
+
+    def interrupted(buckets: GradientBuckets) -> None:
+        nonlocal passes
+        await_all(buckets)
+        passes += 1
+        if rank in (1, 3) and passes == times:
+            end = time.monotonic() + DEADLINE_S
+            while not member.is_fenced and time.monotonic() < end:
+                time.sleep(0.001)
+            raise ViewChanging("The sum was there, and counts no more.")
+
+    GradientBuckets._await_all = interrupted  # type: ignore[method-assign]
+
+
+def catch_up(_rank: int) -> tuple[list[float], list[float], int]:
+    """Train by sums of which two workers lack one that the third has; return the models after it.
+
+    The victim dies with that sum in hand.
+    """
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+    optimizer = shoal.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model
+    )
+    hold_back_a_sum(session.rank, session.member, times=DIES_AT)
+    generator = torch.Generator().manual_seed(session.rank)
+    seen: list[list[float]] = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(16, 8, generator=generator)).square().mean().backward()
+        if session.rank == VICTIM and step == DIES_AT - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+        seen.append([float(value) for p in model.state_dict().values() for value in p.flatten()])
+    optimizer.finish()
+    epoch = session.view.epoch
+    shoal.shutdown()
+    return seen[DIES_AT - 1], seen[-1], epoch
+
+
+def test_a_sum_that_one_worker_has_counts_for_all(run_workers: RunWorkers) -> None:
+    results = run_workers(catch_up, 4, 0, may_die=(VICTIM,), initialize=False)
+    assert results[VICTIM] is None, "the fault has fired"
+    living = [results[rank] for rank in (0, 1, 3)]
+    assert all(epoch >= 1 for _, _, epoch in living)
+    for after_it, at_the_end, _ in living:
+        assert after_it == living[0][0], "the sum was of four workers, for all of them"
+        assert at_the_end == living[0][1]
 
 
 def train(folder: str, sync: Any, phase: str) -> tuple[list[float], tuple[int, ...]]:
@@ -68,9 +129,7 @@ def train(folder: str, sync: Any, phase: str) -> tuple[list[float], tuple[int, .
 
 
 @pytest.mark.parametrize("phase", [*IN_A_STEP, *AT_THE_END])
-@pytest.mark.parametrize(
-    "sync", ["all-reduce", "local-sgd", "ds-sync", "ripples-static", "ripples"]
-)
+@pytest.mark.parametrize("sync", SYNCS)
 def test_the_living_go_on_without_a_worker_that_dies(
     run_workers: RunWorkers, tmp_path: Path, sync: str, phase: str
 ) -> None:

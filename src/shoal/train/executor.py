@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from shoal.errors import ViewChanging
+from shoal.errors import UsageError, ViewChanging
 from shoal.strategies import CHANGED, Act, Begin, Group, LeaveGroups, Setting, TakeIn, Tell, Update
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class AbstractExecutor(ABC):
-    """Carries out one worker's course. The replica's parameters are the same on every worker."""
+    """Carries out one worker's course. The replica's parameters are the same on every worker.
+
+    Raises `UsageError` where the job goes on without lost workers and it cannot.
+    """
 
     use: ModelUse
     """The strategy's use of the model; each executor makes it."""
@@ -34,7 +37,17 @@ class AbstractExecutor(ABC):
     """Acts that happen whatever becomes of the view: no other worker has a part in them, or the
     executor itself makes them again in the next one."""
 
+    goes_on: ClassVar[bool] = True
+    """Whether it goes on in another view."""
+
     def __init__(self, definition: AbstractDefinition, replica: Replica) -> None:
+        if not (self.goes_on or replica.member.is_fixed):
+            message = (
+                f"sync={definition.word!r} needs all workers to the end, and this job goes on"
+                " without those that are lost: leave out min_workers, or choose all-reduce or a"
+                " strategy that averages parameters."
+            )
+            raise UsageError(message)
         self.replica = replica
         setting = Setting(replica.view, replica.seed)
         self.course = definition.courses(setting)(replica.communicator.rank)

@@ -1,0 +1,131 @@
+"""A worker as a member: what a proposal stops, when a decision counts, who waits for whom."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shoal.control import Member
+from shoal.errors import DeadlineExceeded
+from shoal.membership import Change, Decision, Kind, Proposal, Report, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LOST = Change(Kind.LOST, 2, "Rank 2 is gone.")
+OLD, NEW = View(0, (0, 1, 2), (0, 0, 1)), View(1, (0, 1), (0, 0))
+PROPOSAL = Proposal(1, NEW.members, (LOST,))
+DECISION = Decision(NEW, (LOST,), {0: Report({"run": 4}), 1: Report({"run": 5})})
+
+
+class Training:
+    """A participant that writes down what it is told."""
+
+    def __init__(self, log: list[object], number: int = 4) -> None:
+        self.log, self.number = log, number
+        self.is_ending = self.has_ended = False
+
+    def report(self) -> int:
+        self.log.append("report")
+        return self.number
+
+    def install(self, view: View, rounds: Mapping[int, int]) -> None:
+        self.log.append((view.epoch, view.from_step, dict(rounds)))
+
+
+def member_of(log: list[object], deadline_s: float = 20.0) -> Member:
+    member = Member(OLD, deadline_s, is_fixed=False)
+    member.fence = lambda proposal: log.append(("fence", proposal.number))
+    member.unfence = lambda view: log.append(("unfence", view.epoch))
+    member.enter("run", Training(log))
+    return member
+
+
+def in_thread(act: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Start `act`; return its thread, and a list that gets what it returns."""
+    returned: list[object] = []
+    thread = threading.Thread(target=lambda: returned.append(act()), daemon=True)
+    thread.start()
+    return thread, returned
+
+
+def test_a_change_fences_reports_and_installs_in_this_order() -> None:
+    log: list[object] = []
+    member = member_of(log)
+    assert member.propose(PROPOSAL) == Report({"run": 4})
+    assert log == [("fence", 1), "report"]
+    assert member.is_fenced
+    assert not member.is_in(OLD)
+    member.decide(DECISION)
+    assert log[2:] == [("unfence", 1), (1, 5, {0: 4, 1: 5})]
+    assert member.view == NEW
+    assert member.is_in(NEW)
+
+
+def test_a_decision_waits_for_what_began_in_the_old_view() -> None:
+    log: list[object] = []
+    member = member_of(log)
+    assert member.begin(epoch=0)
+    assert member.begin(epoch=0), "two threads may have something under way"
+    member.propose(PROPOSAL)
+    member.decide(DECISION)
+    member.end()
+    assert member.view == OLD
+    member.end()
+    assert member.view == NEW
+
+
+def test_what_was_drawn_in_an_old_view_does_not_begin() -> None:
+    member = member_of([])
+    member.propose(PROPOSAL)
+    thread, returned = in_thread(lambda: member.begin(epoch=0))
+    thread.join(0.05)
+    assert thread.is_alive(), "the view is about to change: it waits"
+    member.decide(DECISION)
+    thread.join(10)
+    assert returned == [False]
+    assert member.begin(epoch=1)
+
+
+def test_a_new_proposal_takes_the_place_of_a_decision_that_is_not_installed() -> None:
+    log: list[object] = []
+    member = member_of(log)
+    assert member.begin(epoch=0)
+    member.propose(PROPOSAL)
+    member.decide(DECISION)
+    again = Proposal(2, (0,), (LOST, Change(Kind.LOST, 1, "Rank 1 is gone.")))
+    assert member.propose(again) == Report({"run": 4}), "it reports where it still is"
+    member.end()
+    assert member.view == OLD
+    assert member.is_fenced
+    member.decide(Decision(View(2, (0,), (0,)), again.changes, {0: Report({"run": 4})}))
+    assert member.view.epoch == 2
+    assert [entry for entry in log if entry[0] == "unfence"] == [("unfence", 2)]  # type: ignore[index]
+
+
+def test_a_view_that_is_never_agreed_on_ends_the_wait() -> None:
+    member = member_of([], deadline_s=0.05)
+    member.propose(PROPOSAL)
+    with pytest.raises(DeadlineExceeded, match=r"Ranks \(0, 1\) did not agree within 0.05 s"):
+        member.settled_view()
+
+
+@pytest.mark.parametrize(
+    ("ending", "ended", "report"),
+    [
+        ((True, False), (False, False), Report({"run": 4, "other": 7})),
+        ((True, True), (False, False), Report({"run": 4, "other": 7}, is_ending=True)),
+        ((True, True), (True, False), Report({"run": 4, "other": 7}, True, True)),
+    ],
+)
+def test_a_report_is_of_all_trainings(
+    ending: tuple[bool, bool], ended: tuple[bool, bool], report: Report
+) -> None:
+    member = Member(OLD, 20.0, is_fixed=False)
+    for name, number, each, over in zip(("run", "other"), (4, 7), ending, ended, strict=True):
+        training = Training([], number)
+        training.is_ending, training.has_ended = each, over
+        member.enter(name, training)
+    assert member.propose(PROPOSAL) == report
