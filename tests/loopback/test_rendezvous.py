@@ -96,7 +96,7 @@ def test_under_torchrun_a_taken_port_is_passed_over_and_so_is_another_jobs_rank(
         ranks = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
         ranks[0].start()
         with caller(port + 1) as stranger:
-            arrival = {"meeting": port - 1, "rank": 1, "world_size": 2, "version": "", "card": b""}
+            arrival = {"meeting": port - 1, "rank": 1, "num_ranks": 2, "version": "", "card": b""}
             stranger.send(msgspec.msgpack.encode(arrival))
             stranger.send(b"")  # answered, so the server has seen what was sent before
             assert stranger.poll(round(1000 * DEADLINE_S))

@@ -154,7 +154,7 @@ def test_nobody_outside_the_group_takes_part(run_workers: RunWorkers) -> None:
 def die_while_averaging(length: int) -> Any:
     reported: list[int | None] = []
     communicator = connect(15.0, grace_s=0.2, on_peer_error=lambda rank, _: reported.append(rank))
-    members = tuple(range(communicator.world_size))
+    members = tuple(range(len(communicator.view)))
     victim = members[-1]
     buffer = torch.ones(length)
     communicator.group_average(buffer, members, sequence=0)
@@ -360,7 +360,7 @@ def test_misuse_is_refused(run_workers: RunWorkers) -> None:
 
 def use_everything() -> Any:
     communicator = connect()
-    rank, world_size = communicator.rank, communicator.world_size
+    rank, world_size = communicator.rank, len(communicator.view)
     first, second = torch.full((5,), rank + 1.0), torch.full((2, 3), float(rank))
     works = [communicator.all_reduce(first), communicator.all_reduce(second)]
     for work in works:

@@ -43,7 +43,7 @@ def lossy_sums(algorithm: str) -> dict[str, Any]:
         communicator._work(
             communicator._world.all_reduce(Summand.of(buffer).memory, options)
         ).wait()
-        deficits.append(4 * int((communicator.world_size - buffer.double()).sum()))
+        deficits.append(4 * int((len(communicator.view) - buffer.double()).sum()))
     communicator.barrier()
     step = communicator.stats() - before
     dist.barrier()

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
+from shoal.control import Member  # noqa: E402
 from shoal.errors import UsageError, WorkerLost  # noqa: E402
 from shoal.membership import View  # noqa: E402
 from shoal.strategies import AllReduce, make_strategy  # noqa: E402
@@ -105,7 +106,7 @@ def bind(
             facts=None,  # type: ignore[arg-type]
             session="test",
             host=0,
-            view=View.first(2),
+            member=Member(View.first(2), 20.0),
             seed=0,
             deadline_s=1.0,
             stopwatch=Stopwatch(0),
@@ -233,6 +234,7 @@ def test_a_tensor_of_a_class_of_its_own_is_refused() -> None:
     replica.stopwatch, replica.flat = Stopwatch(0), FlatParameters(nn.Linear(1, 1))
     replica.noting = replica.stepping = nullcontext
     replica.view, replica.seed = View.first(2), 0
+    replica.member = Member(replica.view, 20.0)
     with pytest.raises(UsageError, match=r"weight is a Strange"):
         SumsExecutor(AllReduce(overlap="next-forward"), replica)
 
