@@ -71,7 +71,7 @@ CONTENDS: Final = 1.25
 """A mode that comes so close to the best in their first runs has to have `RUNS`."""
 RUNS: Final = 3
 MOST_STEPS: Final = 600
-"""Of the stand-in, as the planner allows it."""
+"""The most steps of the stand-in that the planner allows."""
 
 
 def main() -> None:

@@ -155,7 +155,7 @@ def run_window(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
 
 
 def run_heap(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
-    """Return the same of the heap kernel, which is given its packets in order."""
+    """Return the time and counts of the heap kernel, which is given its packets in order."""
     state = make_state(
         scenario.topology,
         seed=1,
@@ -170,7 +170,7 @@ def run_heap(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
 
 
 def run_plain(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
-    """Return the same of plain Python."""
+    """Return the time and counts of plain Python."""
     state = make_state(scenario.topology, seed=1, packets=1, spray=True)
     plain, sends = PlainNetwork(state), _sends(scenario)
     began = process_time()

@@ -1,4 +1,4 @@
-"""`shoal reproduce combined`: the wording, the table and the figures of what no paper measured."""
+"""`shoal reproduce combined`: its wording, table and figures; no paper measured this."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def combined(
 
 def _table(by_what: Mapping[Combination, Sequence[Found]]) -> Table:
     return table_across(
-        "Virtual ms per step (share of what may get lost that was lost)",
+        "Virtual ms per step (share lost of the bytes that may get lost)",
         ("workers", "synchronised by", "carried by"),
         (
             ((what.scale, what.strategy, what.carrier.name), what.condition.name, _cell(of_seeds))

@@ -82,7 +82,7 @@ class Part:
 
     @property
     def key(self) -> Key:
-        """Its name in the result file."""
+        """The name of the job in the result file."""
         names = {"scenario": self.scenario.name, "contender": self.contender.name}
         return Key(**names, repeat=self.repeat, task=self.task)
 
@@ -102,7 +102,7 @@ class Part:
 
 
 class Shows(Protocol):
-    """Whoever shows progress: `shoal.cli.parts_progress.PartsProgress`."""
+    """A display of progress, such as `shoal.cli.parts_progress.PartsProgress`."""
 
     def begin(self, section: Any) -> None:
         """Show that a job, or a trial, begins."""

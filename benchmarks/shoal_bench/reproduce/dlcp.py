@@ -292,7 +292,7 @@ def tolerance_runs(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which trials make up the comparison."""
+    """The trials that make up the comparison."""
 
     flows: tuple[Trial, ...]
     """Flow times, by scale."""

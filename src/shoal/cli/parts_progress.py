@@ -16,16 +16,16 @@ _LOG_SECONDS = 5.0
 
 
 class Part(Protocol):
-    """A part of what is measured, with about how long it takes."""
+    """A part of a measurement, with about how long it takes."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the part."""
         ...
 
     @property
     def summary(self) -> str:
-        """What it measures, in a few words."""
+        """A few words on what the part measures."""
         ...
 
     def seconds(self, *, quick: bool) -> float:

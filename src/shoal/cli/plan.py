@@ -37,7 +37,7 @@ TransportsOption = Annotated[
 
 ModelOption = Annotated[
     str | None,
-    typer.Option(help="Plan for this architecture, whatever the file's [training] says of it."),
+    typer.Option(help="Plan for this architecture, not for the one of the file's [training]."),
 ]
 ComputeOption = Annotated[
     str | None,
@@ -69,7 +69,7 @@ _LEGEND: Final = {
     "exchange": "share of it spent sending and receiving, beyond what computing hides",
     "behind": "steps that the slowest worker was behind the fastest, at most",
     "apart": "distance of the workers' models from their mean",
-    "lost": "share lost of what may get lost",
+    "lost": "share lost of the bytes that may get lost",
 }
 """The columns of the table, and what each of them says."""
 

@@ -59,7 +59,7 @@ EvaluateOption = Annotated[
     int | None, typer.Option(help="Steps between evaluations; default: 60 in a run.")
 ]
 JsonOption = Annotated[
-    Path | None, typer.Option(help="Keep the runs here; those that it has are not made again.")
+    Path | None, typer.Option(help="Keep the runs here; those already here are not repeated.")
 ]
 
 

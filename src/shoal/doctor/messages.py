@@ -78,7 +78,7 @@ class Send(Message, frozen=True):
 
 
 class Sent(Message, frozen=True):
-    """They are sent; the kernel refused those named, with an errno."""
+    """The probes are sent; the kernel refused those named, with an errno."""
 
     refused: dict[int, int]
 
@@ -103,7 +103,7 @@ class SendStream(Message, frozen=True):
 
 
 class StreamSent(Message, frozen=True):
-    """It is sent."""
+    """The stream is sent."""
 
     streamed: Streamed
 

@@ -101,7 +101,7 @@ class _Watch:
         return None if self._spec.target is None else self.curve.time_to(self._spec.target)
 
     def time_to_target_by(self, end: float, final: float | None) -> float | None:
-        """Return the same for a run that took `end` seconds and ended as good as `final`.
+        """Return when a run that took `end` seconds and ended as good as `final` met the target.
 
         It may have met the target since the last snapshot.
         """

@@ -66,7 +66,7 @@ class Stopwatch:
 
 
 class GroupSource(Protocol):
-    """Whoever forms groups at run time, as a worker sees it: `control.ControlClient`."""
+    """The part that forms groups at run time, as a worker sees it: `control.ControlClient`."""
 
     def join(self, session: str, host: int, config: GeneratorConfig, seed: int) -> None:
         """Take part in `session`."""

@@ -137,7 +137,7 @@ def first_marked_range(
 def order_of_service(
     port: Port, arrivals: Sequence[Arrival], shared_buffer: int | None
 ) -> list[int]:
-    """Return the places in a burst of what is kept, in the order in which the link takes it."""
+    """Return the places of a burst's kept packets, in the order in which the link takes them."""
     found = fates(port, arrivals, shared_buffer, unlucky=False)
     kept = [place for place, fate in enumerate(found) if fate is not Fate.DROPPED]
     return kept[:1] + sorted(kept[1:], key=lambda place: arrivals[place].queue)

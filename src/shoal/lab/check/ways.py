@@ -173,7 +173,7 @@ def delay_s(topology: Topology, cables: Iterable[int], frame_bytes: int) -> tupl
 def delay_over_any_path_s(
     topology: Topology, source: int, target: int, frame_bytes: int
 ) -> tuple[float, float]:
-    """Return the same between two hosts, by whichever of the shortest paths."""
+    """Return the least and the most seconds that a lone frame takes by any shortest path."""
     distance = _distances_to(topology, target)
 
     def from_node(node: int) -> tuple[float, float]:
@@ -246,7 +246,7 @@ def binomial_interval(trials: int, share: float, tail: float = TAIL) -> tuple[in
 
 
 def _quantile(log_probability: Callable[[int], float], below: float) -> int:
-    """Return the first number at which what is not above it has more than the share `below`."""
+    """Return the least number whose cumulative probability is more than `below`."""
     total, number = math.exp(log_probability(0)), 0
     while total <= below:
         number += 1
@@ -263,7 +263,7 @@ def _log_probability(trials: int, share: float, successes: int) -> float:
 def packets_asked(topology: Topology) -> float:
     """Return the full packets per second with every host at the full rate of its link.
 
-    What hosts send or what they are sent, whichever is less.
+    It is the lesser of the packets that hosts send and those that they can receive.
     """
     sent = sum(c.port.rate for c in topology.cables if c.source >= 0)
     heard = sum(c.port.rate for c in topology.cables if c.target >= 0)

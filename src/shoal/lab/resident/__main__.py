@@ -1,7 +1,7 @@
 """The process of a lab that stays up: `python -m shoal.lab.resident NAME SPEC REPORT LISTENER`.
 
-Tells whoever started it on the descriptor REPORT that the lab is up, or why not, and then serves
-those that visit at the socket LISTENER, until one asks it to end.
+Tells the process that started it, on the descriptor REPORT, that the lab is up, or why not; then
+serves visitors at the socket LISTENER until one asks it to end.
 """
 
 from __future__ import annotations

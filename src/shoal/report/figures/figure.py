@@ -49,7 +49,7 @@ class Panel:
     """Returns one figure per scenario."""
 
     legend: tuple[tuple[str, str], ...] = ()
-    """(name, color) of what is colored by something else than the strategy."""
+    """(name, color) of every item that has a color of its own, not its strategy's."""
 
 
 def axis(title: str, **more: Json) -> dict[str, Json]:

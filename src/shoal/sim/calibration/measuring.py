@@ -78,7 +78,7 @@ class Cell:
     ratios: tuple[float, ...]
     """Quantiles of the time taken over `Way.ideal_s`, at the levels of `effort`."""
     lost_share: float
-    """The share that was lost of what may get lost."""
+    """The share that was lost of the bytes that may get lost."""
 
 
 def effort(carrier: Carrier) -> Effort:

@@ -176,8 +176,7 @@ class CalibratedSums(CalibratedNetwork):
         super().__init__(topology, table, local_rate=local_rate, spray=spray, seed=seed)
         self._contributions = contributions
         self.lossy_bytes = self.lost_bytes = 0
-        """The bytes of payload that might have got lost, and those that did, of transfers that have
-        begun."""
+        """Bytes of payload that might have got lost, and that did, of transfers that have begun."""
 
     def start(
         self,

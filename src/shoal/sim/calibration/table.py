@@ -43,7 +43,7 @@ class TableFile(msgspec.Struct, frozen=True):
     log_ratio: list[list[list[list[list[int]]]]]
     """Thousandths of the natural logarithm of time taken over ideal time; by level, last."""
     lost: list[list[list[list[int]]]]
-    """The share that was lost of what may get lost, in parts of ten thousand."""
+    """The share that was lost of the bytes that may get lost, in parts of ten thousand."""
 
 
 def log_units(ratio: float) -> int:

@@ -75,8 +75,8 @@ def run(places: NDArray[np.void], until: int) -> tuple[int, int]:
     """Let everything happen that is due up to `until`, or up to when a transfer is over.
 
     Returns the time and how many transfers are over now: the first ones of `finished`, whose
-    numbers may be used again. If none is, the time is that of what happens next, `NEVER` if nothing
-    does.
+    numbers may be used again. If no transfer is over, the time is that of the next event,
+    `NEVER` if there is none.
     """
     state = state_at(places)
     core = state.core[0]

@@ -1,7 +1,7 @@
 """A network of flows as Python sees it: transfers between hosts, and when they are over.
 
 Owns the tables and lays the ways through a topology; knows nothing of packets, loss or training.
-Bytes are those that links carry, headers included: whoever starts a transfer adds them.
+Bytes are those that links carry, headers included: the caller who starts a transfer adds them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FLOWS: Final = ""
 """No transport: what is sent shares the links fairly and loses nothing."""
 TRANSPORTS: Final = (SHOAL, *ALL_CONTROLS)
-"""Those that can be simulated packet by packet."""
+"""Transports that can be simulated packet by packet."""
 _PFABRIC_BUFFER: Final = 36_000
 """Bytes that a port holds where nothing else is said: it rests on ports that drop, and short queues
 (Alizadeh et al., SIGCOMM 2013, section 5)."""
