@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from shoal_bench.cluster.cluster_file import ClusterFile
     from shoal_bench.cluster.outcome import Outcome
-    from shoal_bench.cluster.suite import Part, Plan
+    from shoal_bench.cluster.suite import SuitePart, SuitePlan
     from shoal_bench.cluster.trials.figures import Trial
     from shoal_bench.cluster.trials.studies import TrialPart
 
-P = TypeVar("P", "Part", "TrialPart")
+P = TypeVar("P", "SuitePart", "TrialPart")
 
 
-def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None:
+def run_plan(plan: SuitePlan, path: Path | None, *, quick: bool, again: bool) -> None:
     """Run what `plan` has left to do, keep the file up to date and print which was faster.
 
     Raises `ResourceError` where there can be no emulated network.
@@ -35,7 +35,7 @@ def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None
     file = _open_file(path)
     jobs = plan.jobs() if again else left_to_do(plan, file)
 
-    def run(job: Part, progress: PartsProgress) -> Outcome:
+    def run(job: SuitePart, progress: PartsProgress) -> Outcome:
         def on_tick(elapsed_s: float) -> None:
             progress.note(job.summary, elapsed_s / job.seconds(quick=quick))
 

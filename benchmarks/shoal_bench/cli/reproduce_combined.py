@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from shoal_bench.reproduce.combined import Carrier, Combination, Condition, Found
+    from shoal_bench.reproduce.combined import Combination, Condition, Found, NamedCarrier
 
 _SEEDS = "1"
 _SLOTS = (3, 4, 0)
@@ -98,7 +98,9 @@ def _figures(by_what: Mapping[Combination, Sequence[Found]], made_of: str) -> st
     """Lines over the loss where more than one was simulated, bars for everything else."""
     from shoal_bench.reproduce.combined import CARRIERS, Combination
 
-    def step_ms(strategy: str, carrier: Carrier, scale: str, condition: Condition) -> float | None:
+    def step_ms(
+        strategy: str, carrier: NamedCarrier, scale: str, condition: Condition
+    ) -> float | None:
         return _mean_ms(by_what.get(Combination(strategy, carrier, scale, condition), ()))
 
     def lines(strategy: str, scale: str, losses: Sequence[Condition]) -> LinePanel:

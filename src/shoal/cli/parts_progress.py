@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LOG_SECONDS = 5.0
 
 
-class Part(Protocol):
+class MeasuredPart(Protocol):
     """A part of a measurement, with about how long it takes."""
 
     @property
@@ -62,7 +62,7 @@ class PartsProgress:
     A context manager.
     """
 
-    def __init__(self, sections: Sequence[Part], *, quick: bool) -> None:
+    def __init__(self, sections: Sequence[MeasuredPart], *, quick: bool) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._sections = sections
         self._estimate = Estimate([section.seconds(quick=quick) for section in sections])
@@ -96,7 +96,7 @@ class PartsProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, section: Part) -> None:
+    def begin(self, section: MeasuredPart) -> None:
         """Show that `section` begins."""
         self._index += 1
         self._logged = -_LOG_SECONDS

@@ -23,7 +23,7 @@ from shoal.report import output_console
 from shoal.scenario import read_scenario
 
 if TYPE_CHECKING:
-    from shoal.plan import Plan
+    from shoal.plan import Ranking
     from shoal.scenario import Scenario
 
 TransportsOption = Annotated[
@@ -175,7 +175,7 @@ def _with_job(
     return replace(read, training=job)
 
 
-def _table(found: Plan) -> Table:
+def _table(found: Ranking) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
     is_carried = bool(found.screened)

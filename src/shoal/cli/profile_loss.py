@@ -17,7 +17,7 @@ from shoal.errors import UsageError
 from shoal.report import output_console
 
 if TYPE_CHECKING:
-    from shoal.jobs import Progress, RunSpec
+    from shoal.jobs import RunProgress, RunSpec
     from shoal.plan import Arm, LossFile, LossJob, LossProfile
     from shoal.workloads import Dataset
 
@@ -230,7 +230,7 @@ def _measure(
         for part, (arm, seed) in zip(parts, runs, strict=True):
             progress.begin(part)
 
-            def show(state: Progress, part: _Part = part) -> None:
+            def show(state: RunProgress, part: _Part = part) -> None:
                 step = min(state.steps)
                 progress.note(f"{part.summary}, step {step}", step / job.max_steps)
 

@@ -20,7 +20,7 @@ from shoal.transport import HEADER_BYTES, IP_UDP_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.doctor.probes import Arrival
+    from shoal.doctor.probes import ProbeArrival
     from shoal.wire import Settings
 
 BATCH: Final = 8
@@ -65,7 +65,7 @@ def packet_bytes(settings: Settings) -> int:
     return settings.transport.segment_bytes + HEADER_BYTES + IP_UDP_BYTES + more
 
 
-def tos_facts(probes: Sequence[Probe], arrivals: Sequence[Arrival]) -> list[TosFact]:
+def tos_facts(probes: Sequence[Probe], arrivals: Sequence[ProbeArrival]) -> list[TosFact]:
     """Return what became of the TOS bytes of `probes`."""
     sent = {probe.number: probe.tos for probe in probes}
     arrived: dict[int, int] = {}

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from shoal.doctor.facts import Dialled
 from shoal.doctor.findings import Finding
-from shoal.doctor.probes import MAX_PORTS, TOKEN_BYTES, Arrival, Port, Probe
+from shoal.doctor.probes import MAX_PORTS, TOKEN_BYTES, Port, Probe, ProbeArrival
 from shoal.doctor.streams import Stream, Streamed, Tally
 
 MAX_PROBES: Final = 1024
@@ -70,7 +70,7 @@ class Outcomes(Message, frozen=True):
     dialled: dict[int, Dialled]
 
 
-class Send(Message, frozen=True):
+class SendProbes(Message, frozen=True):
     """Send these probes to the caller. Answered `Sent`."""
 
     probes: Annotated[list[Probe], Meta(max_length=MAX_PROBES)]
@@ -93,7 +93,7 @@ class Collect(Message, frozen=True):
 class Collected(Message, frozen=True):
     """What has arrived since the last time."""
 
-    arrivals: list[Arrival]
+    arrivals: list[ProbeArrival]
 
 
 class SendStream(Message, frozen=True):
@@ -108,7 +108,7 @@ class StreamSent(Message, frozen=True):
     streamed: Streamed
 
 
-class Count(Message, frozen=True):
+class CountStream(Message, frozen=True):
     """Say what arrived of stream `number`; see `ProbeSockets.tally`. Answered `Counted`."""
 
     number: int
@@ -133,7 +133,7 @@ class Refused(Message, frozen=True):
     reason: Annotated[str, Meta(max_length=2000)]
 
 
-Question: TypeAlias = Hello | Dial | Send | Collect | SendStream | Count | Bye
+Question: TypeAlias = Hello | Dial | SendProbes | Collect | SendStream | CountStream | Bye
 Answer: TypeAlias = Welcome | Outcomes | Sent | Collected | StreamSent | Counted | Refused
 
 encode = msgspec.msgpack.Encoder().encode

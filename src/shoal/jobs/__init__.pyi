@@ -1,6 +1,6 @@
 from shoal.jobs import fork_server as fork_server
 from shoal.jobs.comparison import DEMO_SCENARIOS as DEMO_SCENARIOS
-from shoal.jobs.comparison import Scenario as Scenario
+from shoal.jobs.comparison import DemoScenario as DemoScenario
 from shoal.jobs.comparison import comparison_specs as comparison_specs
 from shoal.jobs.environment import describe_environment as describe_environment
 from shoal.jobs.evaluation import consensus_distance as consensus_distance
@@ -14,8 +14,8 @@ from shoal.jobs.result import ResultFile as ResultFile
 from shoal.jobs.result import RunResult as RunResult
 from shoal.jobs.result import read_results as read_results
 from shoal.jobs.result import write_results as write_results
-from shoal.jobs.run import Progress as Progress
 from shoal.jobs.run import RunOutcome as RunOutcome
+from shoal.jobs.run import RunProgress as RunProgress
 from shoal.jobs.run import run_spec as run_spec
 from shoal.jobs.spec import RunSpec as RunSpec
 from shoal.jobs.trace_file import write_trace as write_trace

@@ -22,6 +22,6 @@ from shoal.plan.loss.verdict import judge as judge
 from shoal.plan.loss.verdict import target_of as target_of
 from shoal.plan.packets import predict_over as predict_over
 from shoal.plan.ranking import TARGET as TARGET
-from shoal.plan.ranking import Plan as Plan
 from shoal.plan.ranking import Prediction as Prediction
+from shoal.plan.ranking import Ranking as Ranking
 from shoal.plan.ranking import predict as predict

@@ -24,7 +24,7 @@ distribution lies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CablePath:
     """The cables from one host to another, and the others to `avoid` so that it is the only one."""
 
     source: int
@@ -42,7 +42,7 @@ class Fork:
     cables: tuple[int, ...]
 
 
-def ways_over_all(topology: Topology) -> tuple[list[Way], list[int]]:
+def ways_over_all(topology: Topology) -> tuple[list[CablePath], list[int]]:
     """Return ways that use every cable, as few as a greedy search finds, and the cables without.
 
     A cable is without one if no packet between hosts can pass it and no node twice.
@@ -60,7 +60,9 @@ def ways_over_all(topology: Topology) -> tuple[list[Way], list[int]]:
     return ways, unused
 
 
-def way_through(topology: Topology, cable: int, preferred: Collection[int] = ()) -> Way | None:
+def way_through(
+    topology: Topology, cable: int, preferred: Collection[int] = ()
+) -> CablePath | None:
     """Return a short way through `cable`; None if no way leads through it.
 
     Of ways of the same length one whose hosts' own cables are among the `preferred`.
@@ -72,7 +74,7 @@ def way_through(topology: Topology, cable: int, preferred: Collection[int] = ())
         for tail in _to_hosts(topology, target, passed, backwards=False, preferred=preferred):
             way = (*reversed(head), cable, *tail)
             avoid = tuple(trunk for trunk in _trunks(topology) if trunk not in way)
-            return Way(cables[way[0]].source, cables[way[-1]].target, way, avoid)
+            return CablePath(cables[way[0]].source, cables[way[-1]].target, way, avoid)
     return None
 
 

@@ -24,8 +24,8 @@ from shoal.lab.report import cable_counts
 from shoal.lab.resident.messages import (
     STREAMS,
     Answer,
+    AskCounts,
     Connection,
-    Count,
     Counts,
     Describe,
     Description,
@@ -99,7 +99,7 @@ class Resident:
                     seconds=time.monotonic() - self._began,
                     doubts=self._lab.doubts(),
                 )
-            case Count():
+            case AskCounts():
                 counts = self._lab.counts()
                 return Counts(cable_counts(self._lab.spec.topology, counts))
             case Execute():

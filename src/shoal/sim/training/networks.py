@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import UsageError
 from shoal.scenario import SHOAL, topologies, with_finite_ports
-from shoal.sim.calibration.carriers import MTU, Carrier
+from shoal.sim.calibration.carriers import MTU, CalibratedCarrier
 from shoal.sim.calibration.limits import check_reach
 from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
 from shoal.sim.calibration.table import table_of
@@ -54,7 +54,7 @@ def check_transport(cluster: ClusterSpec, training: TrainingSpec, strategy: Stra
         )
         raise UsageError(message)
     bound = strategy.loss_bound if transport == SHOAL else 0.0
-    check_reach(topologies(cluster), table_of(Carrier(transport, bound)))
+    check_reach(topologies(cluster), table_of(CalibratedCarrier(transport, bound)))
 
 
 def check_name(transport: str) -> None:
@@ -104,10 +104,10 @@ def make_network(
     if transport == FLOWS:
         return FlowNetwork(cluster.topology, **_of_flows(cluster, training))
     if level_of(training, strategy) == "flows":
-        table = table_of(Carrier(transport))
+        table = table_of(CalibratedCarrier(transport))
         if transport != SHOAL:
             return CalibratedNetwork(cluster.topology, table, **_of_flows(cluster, training))
-        contributions = table_of(Carrier(transport, strategy.loss_bound))
+        contributions = table_of(CalibratedCarrier(transport, strategy.loss_bound))
         return CalibratedSums(
             cluster.topology, table, contributions, **_of_flows(cluster, training)
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shoal.sim.network import RingNetwork, SummingNetwork
 from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
-from shoal.sim.training.progress import Progress
+from shoal.sim.training.progress import StepProgress
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
@@ -88,7 +88,7 @@ class World:
     """What of an element is sent where it may be rounded: one of `transport.forms.IN_FLOAT32`."""
     counters: dict[str, float] = field(default_factory=dict)
     times: list[Times] = field(init=False)
-    progress: Progress = field(init=False)
+    progress: StepProgress = field(init=False)
     summing: SummingNetwork | None = field(init=False)
     """The network, if its transport makes sums itself."""
     ringing: RingNetwork | None = field(init=False)
@@ -99,7 +99,7 @@ class World:
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
         self.times = [Times() for _ in self.host_of]
-        self.progress = Progress(
+        self.progress = StepProgress(
             lambda: min(each.steps for each in self.times), len(self.times), self.steps
         )
         network = self.time.network
