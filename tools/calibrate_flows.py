@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 
 import shoal.sim.calibration
+from shoal.sim.calibration.calibration_table import TableFile, log_units, share_units
 from shoal.sim.calibration.carriers import CARRIERS, CalibratedCarrier
 from shoal.sim.calibration.measuring import MeasuredWay, effort, measure
-from shoal.sim.calibration.table import TableFile, log_units, share_units
 
 FOLDER = Path(shoal.sim.calibration.__file__).parent
 LOSS = [0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1]

@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 from shoal.errors import UsageError
 from shoal.jobs.pool import RunFailed, WorkerPool
-from shoal.jobs.run import RunProgress, run_spec
 from shoal.jobs.spec import RunSpec
+from shoal.jobs.training_run import RunProgress, run_spec
 from shoal.trace import SpanKind
 from shoal.workloads import Dataset, load_dataset
 

@@ -28,9 +28,9 @@ def run_plan(plan: SuitePlan, path: Path | None, *, quick: bool, again: bool) ->
     """
     from shoal.workloads import default_cache_dir
     from shoal_bench.cluster.job import run_job
+    from shoal_bench.cluster.outcome_rows import is_headline
     from shoal_bench.cluster.suite import left_to_do, with_rows
-    from shoal_bench.cluster.verdict import is_headline
-    from shoal_bench.table import print_rows
+    from shoal_bench.row_table import print_rows
 
     file = _open_file(path)
     jobs = plan.jobs() if again else left_to_do(plan, file)
@@ -56,8 +56,8 @@ def run_studies(
     from shoal.workloads import default_cache_dir
     from shoal_bench.cluster.trials.studies import left_to_try, make_trials
     from shoal_bench.cluster.trials.trial import run_trial
-    from shoal_bench.cluster.trials.verdict import rows_of_trials
-    from shoal_bench.table import print_rows
+    from shoal_bench.cluster.trials.trial_rows import rows_of_trials
+    from shoal_bench.row_table import print_rows
 
     file = _open_file(path)
     parts = make_trials(studies, quick=quick, repeats=repeats)

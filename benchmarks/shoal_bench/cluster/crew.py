@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from shoal.errors import DeadlineExceeded, ResourceError
 from shoal.jobs import fork_server
-from shoal_bench.cluster.worker import Assignment, Body, WorkerFailure, train, worker_main
+from shoal_bench.cluster.job_worker import Assignment, Body, WorkerFailure, train, worker_main
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

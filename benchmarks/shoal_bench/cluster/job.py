@@ -16,10 +16,10 @@ from shoal.lab import Lab
 from shoal.switching import Count
 from shoal.workloads import load_dataset
 from shoal_bench.cluster.crew import Crew
+from shoal_bench.cluster.job_worker import TrainingAssignment
 from shoal_bench.cluster.outcome import Figures, Outcome, Seen, figures_of
 from shoal_bench.cluster.records import read_record
 from shoal_bench.cluster.task import Judge
-from shoal_bench.cluster.worker import TrainingAssignment
 from shoal_bench.shaped import busy_share, processor_ticks
 
 if TYPE_CHECKING:

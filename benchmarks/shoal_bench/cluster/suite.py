@@ -16,11 +16,11 @@ from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal_bench.cluster.contenders import CONTENDERS, Contender
 from shoal_bench.cluster.outcome import Key
+from shoal_bench.cluster.outcome_rows import BENCH, entries_of, rows_of
 from shoal_bench.cluster.scenarios import SCENARIOS, ClusterScenario
 from shoal_bench.cluster.task import Task
 from shoal_bench.cluster.trials.ripples import rows_of_ripples
-from shoal_bench.cluster.trials.verdict import rows_of_trials
-from shoal_bench.cluster.verdict import BENCH, entries_of, rows_of
+from shoal_bench.cluster.trials.trial_rows import rows_of_trials
 from shoal_bench.rows import Row, of_section
 
 if TYPE_CHECKING:

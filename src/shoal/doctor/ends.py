@@ -17,9 +17,9 @@ import shoal
 from shoal.control import MAX_FRAME_BYTES
 from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
-from shoal.doctor.interfaces import interface_of
+from shoal.doctor.kernel_interfaces import interface_of
 from shoal.doctor.machine import packet_bytes
-from shoal.doctor.messages import (
+from shoal.doctor.pair_messages import (
     Answer,
     Bye,
     Collect,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.control import JobKey
-    from shoal.doctor.facts import Dialled
+    from shoal.doctor.probe_facts import Dialled
     from shoal.doctor.probes import Probe, ProbeArrival, ProbeSockets
     from shoal.doctor.streams import Stream, Streamed, Tally
     from shoal.wire import Settings

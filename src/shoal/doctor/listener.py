@@ -19,7 +19,7 @@ from shoal.control import Advice, bind, make_router, start_authenticator
 from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
 from shoal.doctor.ends import describe_end
-from shoal.doctor.messages import (
+from shoal.doctor.pair_messages import (
     Answer,
     Bye,
     Collect,

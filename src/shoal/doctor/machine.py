@@ -11,8 +11,8 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import is_cold
-from shoal.doctor.facts import BatchFact, MachineFacts, SocketFacts, TosFact
-from shoal.doctor.interfaces import interface_of, kernel_limit
+from shoal.doctor.kernel_interfaces import interface_of, kernel_limit
+from shoal.doctor.probe_facts import BatchFact, MachineFacts, SocketFacts, TosFact
 from shoal.doctor.probes import PORT_COPIES, Probe, ProbeSockets, explained
 from shoal.errors import ResourceError
 from shoal.transport import HEADER_BYTES, IP_UDP_BYTES

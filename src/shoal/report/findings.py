@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shoal.report.wording import number
 
 if TYPE_CHECKING:
-    from shoal.report.scenario import NamedRun, ReportedScenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
 
 BASELINE = "all-reduce"
 """What the winner is compared with, where it was run."""

@@ -15,15 +15,15 @@ import msgspec
 from shoal.errors import UsageError
 from shoal.extras import install
 from shoal.jobs import write_whole
+from shoal.report.comparison_table import BEST_NOTE, environment_lines
 from shoal.report.figures import PANELS, Figure, Panel, draw_timeline
 from shoal.report.findings import finding
 from shoal.report.legend import legend, swatch
 from shoal.report.markup_table import html_table
 from shoal.report.palette import Styles, assign_styles, css_variables
-from shoal.report.scenario import NamedRun, ReportedScenario, Results, group_scenarios
+from shoal.report.reported_scenario import NamedRun, ReportedScenario, Results, group_scenarios
 from shoal.report.script import SCRIPT
 from shoal.report.style import CSS
-from shoal.report.table import BEST_NOTE, environment_lines
 from shoal.report.waiting_section import Choice, timeline_choices, waiting_section
 from shoal.report.wording import padding_sentence
 

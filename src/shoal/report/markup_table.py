@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from shoal.report.scenario import ReportedScenario, Results, group_scenarios
-from shoal.report.table import footer, make_block
+from shoal.report.comparison_table import footer, make_block
+from shoal.report.reported_scenario import ReportedScenario, Results, group_scenarios
 
 if TYPE_CHECKING:
-    from shoal.report.table import Block, Cell, Row
+    from shoal.report.comparison_table import Block, Cell, Row
 
 
 def markdown_table(results: Results) -> str:

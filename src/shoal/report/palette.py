@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from shoal.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from shoal.report.scenario import ReportedScenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 STRATEGY_COLORS = (
     ("#727B8A", "#6D7888"),

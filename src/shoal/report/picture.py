@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from shoal.jobs import write_whole
 from shoal.report.figures.figure import thinned
 from shoal.report.palette import STRATEGY_COLORS, Styles, assign_styles
-from shoal.report.scenario import Results, group_scenarios
+from shoal.report.reported_scenario import Results, group_scenarios
 from shoal.report.svg import drawing
 from shoal.report.ticks import ticks
 from shoal.report.wording import NOT_REACHED, number, padding_sentence
 
 if TYPE_CHECKING:
-    from shoal.report.scenario import NamedRun, ReportedScenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
 
 PANEL_WIDTH, MIN_PANEL_HEIGHT = 490, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 176, 64, 40

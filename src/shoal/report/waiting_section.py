@@ -18,7 +18,7 @@ from shoal.report.waiting_tables import waiting_matrix, worker_table
 
 if TYPE_CHECKING:
     from shoal.jobs import RunResult
-    from shoal.report.scenario import ReportedScenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 EXPLANATION = (
     "One row per worker. Point at a bar for its group and the reason why the group was formed. "

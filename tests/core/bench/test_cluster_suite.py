@@ -18,6 +18,7 @@ from shoal_bench.bench_file import read_bench_file, write_bench_file
 from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
 from shoal_bench.cluster.contenders import CONTENDERS, Side
 from shoal_bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
+from shoal_bench.cluster.outcome_rows import RATIO, entries_of, share_that_names, verdict
 from shoal_bench.cluster.records import Recorder, read_record
 from shoal_bench.cluster.scenarios import SCENARIOS, ClusterScenario
 from shoal_bench.cluster.suite import (
@@ -29,7 +30,6 @@ from shoal_bench.cluster.suite import (
     with_rows,
 )
 from shoal_bench.cluster.task import Task
-from shoal_bench.cluster.verdict import RATIO, entries_of, share_that_names, verdict
 
 if TYPE_CHECKING:
     from pathlib import Path

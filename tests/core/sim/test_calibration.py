@@ -11,10 +11,10 @@ import pytest
 from shoal.errors import UsageError
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import StrategySpec
+from shoal.sim.calibration.calibrated_network import CalibratedNetwork, CalibratedSums
+from shoal.sim.calibration.calibration_table import log_units, share_units, table_of
 from shoal.sim.calibration.carriers import CARRIERS, FRAME_BYTES, CalibratedCarrier
 from shoal.sim.calibration.measuring import MeasuredWay, measure
-from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
-from shoal.sim.calibration.table import log_units, share_units, table_of
 from shoal.sim.training.simulation import check, simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.tables import NEVER, PICOSECONDS

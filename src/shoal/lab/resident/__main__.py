@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import ResourceError, ShoalError, UsageError
+from shoal.lab.count_rows import cable_counts
 from shoal.lab.lab import Lab
 from shoal.lab.open_files import refused_as
-from shoal.lab.report import cable_counts
-from shoal.lab.resident.messages import (
+from shoal.lab.resident.visitor_messages import (
     STREAMS,
     Answer,
     AskCounts,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, UsageError, of_code
-from shoal.lab.resident.messages import (
+from shoal.lab.resident.visitor_messages import (
     Answer,
     AskCounts,
     Connection,

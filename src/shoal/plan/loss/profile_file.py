@@ -1,6 +1,6 @@
 """A loss profile's file: the jobs and their runs, grown run by run, so that it can be resumed.
 
-Owns the structures, reading, merging and writing. What runs mean is in `verdict`.
+Owns the structures, reading, merging and writing. What runs mean is in `loss_verdict`.
 """
 
 from __future__ import annotations

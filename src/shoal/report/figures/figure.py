@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from shoal.report.palette import Styles
-    from shoal.report.scenario import ReportedScenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 Json: TypeAlias = "dict[str, Json] | Sequence[Json] | str | float | bool | None"
 """Anything JSON can hold."""

@@ -9,7 +9,7 @@ from shoal.report.figures.figure import Figure, Panel, Trace, axis, rounded, row
 
 if TYPE_CHECKING:
     from shoal.report.palette import Style, Styles
-    from shoal.report.scenario import NamedRun, ReportedScenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
 
 MIN_LABELED_SHARE = 0.05
 """Parts smaller than this have no room for their size."""

@@ -12,7 +12,7 @@ from shoal.report.wording import number
 
 if TYPE_CHECKING:
     from shoal.report.palette import Style, Styles
-    from shoal.report.scenario import NamedRun, ReportedScenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
 
 LOG_SCALE_FROM_RATIO = 8.0
 """Ratio of the longest to the shortest time drawn above which the axis is logarithmic."""

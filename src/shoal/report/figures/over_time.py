@@ -21,7 +21,7 @@ from shoal.report.figures.figure import (
 if TYPE_CHECKING:
     from shoal.jobs import CurvePoint
     from shoal.report.palette import Style, Styles
-    from shoal.report.scenario import NamedRun, ReportedScenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
     from shoal.report.wording import Metric
 
 MAX_POINTS = 240

@@ -10,7 +10,7 @@ from shoal.report.figures.figure import Figure, Panel, Trace, axis, rounded, row
 if TYPE_CHECKING:
     from shoal.jobs import RunResult
     from shoal.report.palette import Styles
-    from shoal.report.scenario import ReportedScenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 KIND_LEGEND = (
     ("computing", "var(--compute)"),

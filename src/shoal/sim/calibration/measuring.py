@@ -16,7 +16,7 @@ from shoal.scenario import SHOAL
 from shoal.sim.calibration.carriers import FRAME_BYTES, SEGMENT_BYTES, CalibratedCarrier
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork
-from shoal.sim.transports.settings import Transport
+from shoal.sim.transports.transport_settings import Transport
 from shoal.switching import NEVER, PICOSECONDS, Link, Materials, Port, Topology, host_names, star
 from shoal.transport import UNIMPORTANT_SHARE, TransportConfig
 

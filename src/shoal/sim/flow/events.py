@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.compiled import compiled, inlined
+from shoal.sim.flow.flow_tables import COMING, FLOWING, FREE, state_at, ways_at
 from shoal.sim.flow.sharing import share_out
-from shoal.sim.flow.tables import COMING, FLOWING, FREE, state_at, ways_at
 from shoal.switching import NEVER, PICOSECONDS, mixed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.sim.flow.tables import FlowState, Ways
+    from shoal.sim.flow.flow_tables import FlowState, Ways
 
 FULL = -1
 """The result in place of a transfer if there were more flows at once than there is room for."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shoal.compiled import inlined
 
 if TYPE_CHECKING:
-    from shoal.sim.flow.tables import FlowState
+    from shoal.sim.flow.flow_tables import FlowState
 
 _EQUAL = 1.0 + 1e-12
 """Shares nearer to each other than this are equal: they are sums in different order."""

@@ -15,8 +15,8 @@ from numpy import uint64
 from shoal.errors import UsageError
 from shoal.sim.packet.changes import changed_window
 from shoal.sim.packet.sources import arm, new_flows, run
-from shoal.sim.packet.tables import LEAST_BYTES, Problem, Window, new_window
 from shoal.sim.packet.window import inject
+from shoal.sim.packet.window_tables import LEAST_BYTES, Problem, Window, new_window
 from shoal.switching import NEVER, QUEUES, USUAL_PACKETS, Count, free_row, make_state, take_row
 
 if TYPE_CHECKING:

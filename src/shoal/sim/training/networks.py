@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import UsageError
 from shoal.scenario import SHOAL, topologies, with_finite_ports
+from shoal.sim.calibration.calibrated_network import CalibratedNetwork, CalibratedSums
+from shoal.sim.calibration.calibration_table import table_of
 from shoal.sim.calibration.carriers import MTU, CalibratedCarrier
 from shoal.sim.calibration.limits import check_reach
-from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
-from shoal.sim.calibration.table import table_of
-from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork
 from shoal.sim.happenings import datagrams
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES, FRAME_BYTES
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork
-from shoal.sim.transports.settings import Transport
+from shoal.sim.transports.transport_settings import Transport
 from shoal.switching import PICOSECONDS
 from shoal.transport import HEADER_BYTES, UNIMPORTANT_SHARE, TransportConfig, segment_bytes_for
 

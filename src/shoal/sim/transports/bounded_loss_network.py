@@ -21,7 +21,7 @@ from shoal.errors import UsageError
 from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.simulation import check_flow, check_packets, flow_rows
 from shoal.sim.packet.sources import new_flows
-from shoal.sim.packet.tables import Problem, new_window
+from shoal.sim.packet.window_tables import Problem, new_window
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
 from shoal.sim.transports.contributions import Contribution, Missing
 from shoal.sim.transports.endpoints import check_endpoints, new_endpoint_state, new_hosts

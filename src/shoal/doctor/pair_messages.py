@@ -11,8 +11,8 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from shoal.doctor.facts import Dialled
 from shoal.doctor.findings import Finding
+from shoal.doctor.probe_facts import Dialled
 from shoal.doctor.probes import MAX_PORTS, TOKEN_BYTES, Port, Probe, ProbeArrival
 from shoal.doctor.streams import Stream, Streamed, Tally
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.memory import check_room
 from shoal.sim.flow.events import FULL, reroute, run, set_capacity, start
-from shoal.sim.flow.tables import (
+from shoal.sim.flow.flow_tables import (
     ACCESS,
     FREE,
     PAIR,

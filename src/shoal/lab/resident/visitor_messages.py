@@ -15,7 +15,7 @@ import msgspec
 
 from shoal.decoding import decoded
 from shoal.errors import ProtocolError, UsageError
-from shoal.lab.report import CableCounts
+from shoal.lab.count_rows import CableCounts
 
 _PREFIX: Final = "shoal-lab"
 _CHUNK_BYTES: Final = 1 << 16

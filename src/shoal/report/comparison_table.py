@@ -21,7 +21,7 @@ from shoal.report.wording import (
 
 if TYPE_CHECKING:
     from shoal.jobs import RunResult
-    from shoal.report.scenario import ReportedScenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 Heading: TypeAlias = tuple[str, str, str]
 """What, which of it, and the unit: three lines, so that columns stay narrow."""

@@ -15,7 +15,7 @@ from shoal.collectives import graphs
 from shoal.errors import UsageError
 from shoal.sim.calibration.carriers import FRAME_BYTES
 from shoal.sim.calibration.ways import WayTable
-from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork
 from shoal.switching import PICOSECONDS, down_cables
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.sim.calibration.table import Table
+    from shoal.sim.calibration.calibration_table import Table
     from shoal.sim.calibration.ways import Ways
     from shoal.switching import Cable, Topology
 
