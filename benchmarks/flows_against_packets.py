@@ -21,7 +21,7 @@ from shoal.sim import CARRIERS, simulate
 
 HOSTS = (8, 16)
 LOSSES = (0.001, 0.01)
-"""Of a way."""
+"""Shares of packets that are lost on the way from one host to another."""
 STRATEGIES = {
     "all-reduce": {},
     "ds-sync": {},

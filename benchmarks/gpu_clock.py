@@ -26,10 +26,10 @@ from shoal.sim import FORWARD, architecture
 from shoal.workloads import Dataset, DeepFM, InputKind, Task, make_model
 
 ASSUMED_SHARE = 0.5
-"""Of the card's float32 rate."""
+"""The share of the card's float32 rate that simulations assume."""
 WARM_UP, STEPS = 5, 15
 LOOKS = (0.25, 0.5, 0.9)
-"""Of the bytes of all gradients."""
+"""Shares of the bytes of all gradients."""
 
 
 Loss = Callable[[nn.Module], Tensor]
@@ -135,7 +135,7 @@ class Step:
     forwarded: torch.cuda.Event
     done: torch.cuda.Event
     ready: list[tuple[torch.cuda.Event, int]]
-    """When each gradient was complete, and its bytes."""
+    """The moment at which each gradient was complete, and its bytes."""
 
 
 def event() -> torch.cuda.Event:
@@ -179,7 +179,7 @@ def measured_readiness(step: Step) -> list[float]:
 
 
 def assumed_readiness(name: str) -> list[float]:
-    """Return the same of the simulator's model."""
+    """Return what the simulator's model assumes, at the same shares of the bytes."""
     size = architecture(name).size()
     total = sum(layer.parameters for layer in size.layers)
     got, spent, found = 0, 0.0, []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shoal_bench.cluster.verdict import RATIO, TIME
-from shoal_bench.table import number
+from shoal_bench.cluster.outcome_rows import RATIO, TIME
+from shoal_bench.row_table import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -36,7 +36,7 @@ from shoal_bench.cluster.scenarios import SCENARIOS
 if TYPE_CHECKING:
     from shoal.plan import Prediction
     from shoal_bench.cluster.cluster_file import ClusterFile
-    from shoal_bench.cluster.scenarios import Scenario
+    from shoal_bench.cluster.scenarios import ClusterScenario
     from shoal_bench.cluster.task import Task
 
 REFERENCE: Final = Path(__file__).parent / "results" / "cluster.json"
@@ -71,7 +71,7 @@ CONTENDS: Final = 1.25
 """A mode that comes so close to the best in their first runs has to have `RUNS`."""
 RUNS: Final = 3
 MOST_STEPS: Final = 600
-"""Of the stand-in, as the planner allows it."""
+"""The most steps of the stand-in that the planner allows."""
 
 
 def main() -> None:
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def _measured(
-    reference: ClusterFile, scenario: Scenario, task: Task, repeat: int = 0
+    reference: ClusterFile, scenario: ClusterScenario, task: Task, repeat: int = 0
 ) -> dict[str, float]:
     """Return the lab's seconds to the target by contender; a whole run's where it was not met."""
     return {
@@ -126,7 +126,9 @@ def _measured(
     }
 
 
-def _contending(reference: ClusterFile, scenario: Scenario, task: Task) -> dict[str, list[float]]:
+def _contending(
+    reference: ClusterFile, scenario: ClusterScenario, task: Task
+) -> dict[str, list[float]]:
     """Return the runs of each mode that contends for being the best.
 
     Raises `SystemExit` if one of them lacks a run.
@@ -140,7 +142,9 @@ def _contending(reference: ClusterFile, scenario: Scenario, task: Task) -> dict[
     return {name: [each[name] for each in runs] for name in contending}
 
 
-def _measured_step_ms(reference: ClusterFile, scenario: Scenario, task: Task) -> dict[str, float]:
+def _measured_step_ms(
+    reference: ClusterFile, scenario: ClusterScenario, task: Task
+) -> dict[str, float]:
     """Return the lab's mean step over workers by contender: its time over a worker's steps."""
     return {
         each.key.contender: fmean(1e3 * task.seconds / steps for steps in each.figures.steps)
@@ -159,7 +163,7 @@ def _is_close(measured: dict[str, float], name: str) -> bool:
 
 
 def _row(
-    scenario: Scenario,
+    scenario: ClusterScenario,
     task: Task,
     measured: dict[str, float],
     runs: dict[str, list[float]],
@@ -194,7 +198,7 @@ def _row(
     }
 
 
-def _predict(scenario: Scenario, task: Task, mode: Candidate) -> Prediction:
+def _predict(scenario: ClusterScenario, task: Task, mode: Candidate) -> Prediction:
     """Return what the planner makes of a mode: learning with flows, then packets."""
     model = make_model(task.model, load_dataset(task.dataset), 0)
     training = TrainingSpec(

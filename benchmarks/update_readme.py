@@ -26,8 +26,8 @@ from shoal.plan import (
 from shoal_bench.bench_file import BenchFile, read_bench_file
 from shoal_bench.cluster.cluster_file import read_cluster_file
 from shoal_bench.cluster.contenders import CONTENDERS
-from shoal_bench.cluster.verdict import RATIO, TIME
-from shoal_bench.table import number
+from shoal_bench.cluster.outcome_rows import RATIO, TIME
+from shoal_bench.row_table import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -46,7 +46,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
         compiles.append(load_transport)
     if any(NAMESPACES in item.path.parents for item in session.items):
-        from shoal.lab.network.warm_up import load_switch
+        from shoal.lab.network.load_switch import load_switch
 
         compiles.append(load_switch)
     if any(SIMULATOR in item.path.parents for item in session.items):

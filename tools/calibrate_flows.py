@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 
 import shoal.sim.calibration
-from shoal.sim.calibration.carriers import CARRIERS, Carrier
-from shoal.sim.calibration.measuring import Way, effort, measure
-from shoal.sim.calibration.table import TableFile, log_units, share_units
+from shoal.sim.calibration.calibration_table import TableFile, log_units, share_units
+from shoal.sim.calibration.carriers import CARRIERS, CalibratedCarrier
+from shoal.sim.calibration.measuring import MeasuredWay, effort, measure
 
 FOLDER = Path(shoal.sim.calibration.__file__).parent
 LOSS = [0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1]
@@ -29,7 +29,7 @@ RATE = [1e8, 1e9, 1e10]
 PACKETS = [1, 10, 100, 300, 1_000, 3_000, 10_000, 50_000]
 
 
-def cell(work: tuple[Carrier, Way]) -> tuple[list[int], int]:
+def cell(work: tuple[CalibratedCarrier, MeasuredWay]) -> tuple[list[int], int]:
     found = measure(*work)
     return [log_units(each) for each in found.ratios], share_units(found.lost_share)
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("transports", nargs="*", help="names of files without .json; default: all")
     options = parser.parse_args()
     shape = len(LOSS), len(ROUND_TRIP_S), len(RATE), len(PACKETS)
-    ways = [Way(*each) for each in itertools.product(LOSS, ROUND_TRIP_S, RATE, PACKETS)]
+    ways = [MeasuredWay(*each) for each in itertools.product(LOSS, ROUND_TRIP_S, RATE, PACKETS)]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for carrier in CARRIERS:
             if options.transports and Path(carrier.file_name).stem not in options.transports:

@@ -50,7 +50,7 @@ def measure(stand: Stand) -> list[Row]:
         num_bytes = megabytes * 1_000_000
         unasked = choose_sum(ranks, num_bytes, ranks, keeps_apart=False)
         ways = sorted(usual_ways(ranks), key=lambda way: way.algorithm != unasked)
-        ways += [Way(unasked, lanes) for lanes in _other_lanes(ranks, ways[0].lanes)]
+        ways += [SumMethod(unasked, lanes) for lanes in _other_lanes(ranks, ways[0].lanes)]
         by_rank = stand.pool(ranks).call(compare, num_bytes, repeats, ways)
         usual, others = ways[:1], ways[1:]
         rows += rows_of(case, megabytes, by_rank, usual, TIME_TARGET, PROCESSOR_TARGET)
@@ -58,7 +58,7 @@ def measure(stand: Stand) -> list[Row]:
     return rows
 
 
-class Way(NamedTuple):
+class SumMethod(NamedTuple):
     """How Shoal makes a sum: by which algorithm, over how many lanes."""
 
     algorithm: str
@@ -70,10 +70,10 @@ class Way(NamedTuple):
         return self.algorithm if self.lanes == 1 else f"{self.algorithm}, {self.lanes} lanes"
 
 
-def usual_ways(ranks: int) -> list[Way]:
+def usual_ways(ranks: int) -> list[SumMethod]:
     """Return a way for each algorithm, with as many lanes as that many ranks have here."""
     lanes = lane_count_of(from_environment(), ranks)
-    return [Way(algorithm, lanes) for algorithm in ALGORITHMS]
+    return [SumMethod(algorithm, lanes) for algorithm in ALGORITHMS]
 
 
 def _other_lanes(ranks: int, usual: int) -> list[int]:
@@ -97,7 +97,7 @@ def rows_of(
     case: str,
     megabytes: int,
     by_rank: Sequence[Samples],
-    ways: Sequence[Way],
+    ways: Sequence[SumMethod],
     time_target: Target | None = None,
     processor_target: Target | None = None,
     *,
@@ -140,7 +140,11 @@ def rows_of(
 
 
 def compare(
-    context: WorkerContext, num_bytes: int, repeats: int, ways: Sequence[Way], device: str = "cpu"
+    context: WorkerContext,
+    num_bytes: int,
+    repeats: int,
+    ways: Sequence[SumMethod],
+    device: str = "cpu",
 ) -> Samples:
     """Return this rank's samples of sums of a tensor on `device`. A task for the pool."""
     session = context.session

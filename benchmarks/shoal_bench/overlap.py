@@ -41,7 +41,7 @@ _BUCKET_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class OverlapCase:
     """What a step goes over and how long its forward pass takes."""
 
     transport: str
@@ -60,11 +60,11 @@ class Case:
 
 
 CASES = (
-    Case("gloo"),
-    Case("gloo", 0.004),
-    Case("shoal"),
-    Case("shoal", 0.004),
-    Case("shoal", 0.004, is_paced=True),
+    OverlapCase("gloo"),
+    OverlapCase("gloo", 0.004),
+    OverlapCase("shoal"),
+    OverlapCase("shoal", 0.004),
+    OverlapCase("shoal", 0.004, is_paced=True),
 )
 
 
@@ -89,7 +89,7 @@ def measure(stand: Stand) -> list[Row]:
     return rows
 
 
-def alternate(context: WorkerContext, case: Case, repeats: int) -> Pairs:
+def alternate(context: WorkerContext, case: OverlapCase, repeats: int) -> Pairs:
     """Return (next-forward's, backward's) milliseconds per step of blocks. A task for the pool."""
     if case.is_paced:
         os.environ["SHOAL_RATE_CONTROL"] = "fixed"
@@ -112,7 +112,7 @@ def alternate(context: WorkerContext, case: Case, repeats: int) -> Pairs:
     return pairs[_WARM_UP:]
 
 
-def _side(case: Case, overlap: GradientOverlap) -> tuple[nn.Module, DistributedOptimizer]:
+def _side(case: OverlapCase, overlap: GradientOverlap) -> tuple[nn.Module, DistributedOptimizer]:
     model = perceptron(WIDTH_1M)
     strategy = AllReduce(bucket_bytes=_BUCKET_BYTES, overlap=overlap)
     optimizer = DistributedOptimizer(

@@ -25,7 +25,7 @@ _ARRIVAL = 1 << 32
 _WORD = (1 << 64) - 1
 
 
-class Send(NamedTuple):
+class PacketSend(NamedTuple):
     """A packet that leaves a host by its `port` at a time in picoseconds."""
 
     at: int
@@ -51,7 +51,7 @@ class _Port:
     def __init__(self, rate: int, limit: int, delay: int, leads_to: int) -> None:
         self.rate, self.limit, self.delay, self.leads_to = rate, limit, delay, leads_to
         self.free_at = self.waiting = 0
-        self.queues: list[deque[tuple[int, int, Send]]] = [deque() for _ in range(QUEUES)]
+        self.queues: list[deque[tuple[int, int, PacketSend]]] = [deque() for _ in range(QUEUES)]
         self.counts = [[0] * 5 for _ in range(QUEUES)]
 
 
@@ -72,10 +72,10 @@ class PlainNetwork:
         ]
         seed = int(state.network[0]["seed"])
         self._salts = [_mixed(seed + node) for node in range(len(self._routes))]
-        self._events: list[tuple[int, int, int, int, Send | None]] = []
+        self._events: list[tuple[int, int, int, int, PacketSend | None]] = []
         self.delivered = 0
 
-    def run(self, sends: Sequence[Send]) -> None:
+    def run(self, sends: Sequence[PacketSend]) -> None:
         """Let packets leave, in the order in which they are given, until all have gone."""
         events, ports = self._events, self._ports
         for number, send in enumerate(sends):

@@ -47,7 +47,7 @@ _RATE_TOLERANCE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ShapedCase:
     """A number of hosts, the rate of their ports and the buffer that they sum."""
 
     hosts: int
@@ -73,11 +73,11 @@ class Case:
         return f"{self.hosts} x {self.megabits} Mbit/s, {self.megabytes:g} MB"
 
 
-SMALL: Final = (Case(4, 100, 2.0), Case(8, 50, 1.0))
+SMALL: Final = (ShapedCase(4, 100, 2.0), ShapedCase(8, 50, 1.0))
 """A quarter of a second each: what a sum takes beside its bytes shows, the getting ready of eight
 processes on two cores and the last repairs among it."""
 
-LARGE: Final = (Case(4, 100, 8.0), Case(8, 50, 4.0))
+LARGE: Final = (ShapedCase(4, 100, 8.0), ShapedCase(8, 50, 4.0))
 """A second each: what the bytes take shows."""
 
 
@@ -123,11 +123,11 @@ def measure_loss(stand: Stand) -> list[Row]:
     return rows
 
 
-def _cases(stand: Stand) -> tuple[Case, ...]:
+def _cases(stand: Stand) -> tuple[ShapedCase, ...]:
     return SMALL if stand.quick else SMALL + LARGE
 
 
-def _lossy_rows(stand: Stand, case: Case, network: EmulatedNetwork, loss: float) -> list[Row]:
+def _lossy_rows(stand: Stand, case: ShapedCase, network: EmulatedNetwork, loss: float) -> list[Row]:
     rounds = stand.choose(full=100, quick=10)
     contenders = [
         Contender(f"{algorithm}, p = {bound:.0%}", rounds, bound, algorithm)

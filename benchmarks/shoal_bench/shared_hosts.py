@@ -14,7 +14,7 @@ from shoal_bench.emulated_network import EmulatedNetwork
 from shoal_bench.rows import Row, at_most, figure
 from shoal_bench.shaped import (
     CLEAN_TARGET,
-    Case,
+    ShapedCase,
     is_possible,
     processor_row,
     processor_ticks,
@@ -30,7 +30,7 @@ NAME: Final = "shared-hosts"
 UNASKED: Final = "unasked"
 """Name of the sum that suits itself to its hosts."""
 
-CASE: Final = Case(4, 50, 4.0)
+CASE: Final = ShapedCase(4, 50, 4.0)
 RANKS: Final = 2
 """The ranks on each host."""
 

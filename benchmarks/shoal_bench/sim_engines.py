@@ -102,13 +102,13 @@ def _against(
 
 
 def _memory_mb(hosts: int, duration_s: float) -> float:
-    """Return the most memory that a process of its own takes for this."""
+    """Return the megabytes that a process of its own takes for a mixed scenario, at most."""
     sim_packets.run_window(sim_packets.mixed_scenario(hosts, duration_s))
     return peak_bytes() / 1e6
 
 
 def _memory_of_shoal_mb(hosts: int) -> float:
-    """Return the same of training in groups over Shoal's transport.
+    """Return the megabytes that training in groups takes over Shoal's transport.
 
     Both rounds of the grid: in the second one a host meets others than in the first, and every host
     keeps a row for each that it has met.

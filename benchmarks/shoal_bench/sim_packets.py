@@ -36,7 +36,7 @@ from shoal.switching import (
     make_state,
     take_row,
 )
-from shoal_bench.plain_network import PlainNetwork, Send
+from shoal_bench.plain_network import PacketSend, PlainNetwork
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,7 +70,7 @@ _SEND: Final = np.dtype(
     ],
     align=True,
 )
-"""The compiled engines' `Send`."""
+"""A `PacketSend` as a row that the compiled engines read."""
 _SLOT: Final = SIZE * 8 * PICOSECONDS // RATE
 
 
@@ -88,7 +88,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class PacketScenario:
     """The network, and the flows between its hosts."""
 
     topology: Topology
@@ -111,7 +111,7 @@ def topology_of(hosts: int, port: Port = BARE_PORT, link: Link = BARE_LINK) -> T
 
 def mixed_scenario(
     hosts: int, duration_s: float, *, is_full: bool = False, seed: int = 1
-) -> Scenario:
+) -> PacketScenario:
     """Return ring flows to the next leaf and many-to-one flows, all at their own pace.
 
     `is_full`: eight priorities, shared buffers with dynamic thresholds, packets marked or dropped
@@ -136,10 +136,10 @@ def mixed_scenario(
         if host >= groups:
             add(host, host % groups, INCAST_LOAD / (GROUP - 1))
     buffers = (BUFFER_BYTES,) * (leaves + spines) if is_full else ()
-    return Scenario(topology, tuple(flows), buffers)
+    return PacketScenario(topology, tuple(flows), buffers)
 
 
-def run_window(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
+def run_window(scenario: PacketScenario) -> tuple[float, NDArray[np.int64]]:
     """Return the processor seconds that the window kernel takes, and what it counts."""
     simulation = Simulation(
         scenario.topology,
@@ -154,8 +154,8 @@ def run_window(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
     return process_time() - began, simulation.counts
 
 
-def run_heap(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
-    """Return the same of the heap kernel, which is given its packets in order."""
+def run_heap(scenario: PacketScenario) -> tuple[float, NDArray[np.int64]]:
+    """Return the time and counts of the heap kernel, which is given its packets in order."""
     state = make_state(
         scenario.topology,
         seed=1,
@@ -169,8 +169,8 @@ def run_heap(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
     return process_time() - began, state.counts
 
 
-def run_plain(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
-    """Return the same of plain Python."""
+def run_plain(scenario: PacketScenario) -> tuple[float, NDArray[np.int64]]:
+    """Return the time and counts of plain Python."""
     state = make_state(scenario.topology, seed=1, packets=1, spray=True)
     plain, sends = PlainNetwork(state), _sends(scenario)
     began = process_time()
@@ -178,7 +178,7 @@ def run_plain(scenario: Scenario) -> tuple[float, NDArray[np.int64]]:
     return process_time() - began, plain.counts()
 
 
-ENGINES: Final[dict[str, Callable[[Scenario], tuple[float, NDArray[np.int64]]]]] = {
+ENGINES: Final[dict[str, Callable[[PacketScenario], tuple[float, NDArray[np.int64]]]]] = {
     "window": run_window,
     "heap": run_heap,
     "plain Python": run_plain,
@@ -211,7 +211,7 @@ def measure(
     ]
 
 
-def _sends(scenario: Scenario) -> list[Send]:
+def _sends(scenario: PacketScenario) -> list[PacketSend]:
     """Return every packet of the flows, in the order in which they leave."""
     ports = [scenario.topology.access_port(k) for k in range(scenario.topology.hosts)]
     flows = scenario.flows
@@ -221,7 +221,7 @@ def _sends(scenario: Scenario) -> list[Send]:
         for k in range(flow.packets)
     )
     return [
-        Send(at, port, flows[k].destination, SIZE, flows[k].key, flows[k].queue, flows[k].ecn)
+        PacketSend(at, port, flows[k].destination, SIZE, flows[k].key, flows[k].queue, flows[k].ecn)
         for at, port, k in order
     ]
 

@@ -54,7 +54,7 @@ class Section:
     """What `--only` takes, and `Row.bench` of its rows."""
 
     summary: str
-    """What it measures, in a few words."""
+    """A few words on what the section measures."""
 
     measure: Callable[[Stand], list[Row]]
     quick_s: float

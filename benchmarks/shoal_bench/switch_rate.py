@@ -68,7 +68,7 @@ def measure(stand: Stand) -> list[Row]:
 def held_again(test: LoadTest, ladder: Ladder, step_s: float) -> Step:
     """Return what happens at the largest load that is held twice; at the smallest if none is.
 
-    What is held by chance, at the edge of what the machine carries, is not held again.
+    A rate that is held by chance, at the edge of what the machine carries, is not held again.
     """
     loads = {step.offered for step in ladder.steps}
     held = ladder.holds_up_to(0.5)

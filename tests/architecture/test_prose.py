@@ -1,4 +1,4 @@
-"""What a machine can say of prose: the docstring of a field is read without the field's name."""
+"""What a machine can say of prose: a docstring is read without the name that it belongs to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from trees import FILES, ROOT, names
+from trees import FILES, ROOT, SCRIPTS, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,8 @@ PREPOSITIONS = """
     out outside over past per since than through throughout to toward towards under until up upon
     via with within without
 """
-RELATIVE_WORDS = "that when where which whichever who whoever whom whose"
+RELATIVE_WORDS = "that those when where which whichever who whoever whom whose"
+WITH_DOCSTRINGS = [*FILES, *SCRIPTS]
 OPENINGS = {*PREPOSITIONS.split(), *RELATIVE_WORDS.split()}
 
 
@@ -36,18 +37,31 @@ def docstrings_of_fields(tree: ast.AST) -> Iterator[tuple[int, str]]:
                         yield line, text
 
 
+def docstrings_of_definitions(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every docstring of a function, property or class."""
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.FunctionDef(body=[ast.Expr(ast.Constant(str(text)), lineno=line), *_])
+                | ast.AsyncFunctionDef(body=[ast.Expr(ast.Constant(str(text)), lineno=line), *_])
+                | ast.ClassDef(body=[ast.Expr(ast.Constant(str(text)), lineno=line), *_])
+            ):
+                yield line, text
+
+
 def found_in(text: str) -> list[tuple[int, str]]:
-    """Return the lines and docstrings of fields whose first word leans on what is above it."""
-    fields = docstrings_of_fields(ast.parse(text))
-    return [(line, each) for line, each in fields if first_word(each) in OPENINGS]
+    """Return the lines and docstrings whose first word leans on the name above them."""
+    tree = ast.parse(text)
+    found = [*docstrings_of_fields(tree), *docstrings_of_definitions(tree)]
+    return [(line, each) for line, each in sorted(found) if first_word(each) in OPENINGS]
 
 
 def first_word(docstring: str) -> str:
     return next(iter(docstring.split()), "").strip(",.:;").lower()
 
 
-@pytest.mark.parametrize("path", FILES, ids=names(FILES))
-def test_docstrings_of_fields_can_be_read_alone(path: Path) -> None:
+@pytest.mark.parametrize("path", WITH_DOCSTRINGS, ids=names(WITH_DOCSTRINGS))
+def test_docstrings_can_be_read_alone(path: Path) -> None:
     found = found_in(path.read_text())
     lines = [f"{path.relative_to(ROOT)}:{line}: {docstring}" for line, docstring in found]
     if lines:
@@ -56,13 +70,23 @@ def test_docstrings_of_fields_can_be_read_alone(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "docstring",
-    ["Of the model.", "By rank, seconds.", "That each makes.", "Where\nit is.", "per step"],
+    [
+        "Of the model.",
+        "By rank, seconds.",
+        "That each makes.",
+        "Those of a worker.",
+        "Where\nit is.",
+        "per step",
+    ],
 )
 def test_a_docstring_that_leans_on_the_name_is_found(docstring: str) -> None:
     assert found_in(f'class A:\n    steps: int\n    """{docstring}"""\n') == [(3, docstring)]
     assert found_in(f'class A:\n    def f(self):\n        self.a = 0\n        """{docstring}"""\n')
     assert found_in(f'if True:\n    pass\nelse:\n    LIMIT = 3\n    """{docstring}"""\n')
     assert found_in(f'LIMIT = 3\n"""{docstring}"""\n')
+    assert found_in(f'class A:\n    @property\n    def a(self):\n        """{docstring}"""\n')
+    assert found_in(f'async def f():\n    """{docstring}"""\n    return 0\n')
+    assert found_in(f'class A:\n    """{docstring}"""\n')
 
 
 @pytest.mark.parametrize(
@@ -70,3 +94,8 @@ def test_a_docstring_that_leans_on_the_name_is_found(docstring: str) -> None:
 )
 def test_a_noun_or_a_sentence_is_left_alone(docstring: str) -> None:
     assert not found_in(f'LIMIT = 3\n"""{docstring}"""\n')
+    assert not found_in(f'def f():\n    """{docstring}"""\n')
+
+
+def test_a_module_may_begin_with_a_question_that_it_answers() -> None:
+    assert not found_in('"""Who is alive: heartbeats in, losses out."""\n')

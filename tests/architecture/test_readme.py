@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shoal.jobs.result import read_results
 from shoal.report.picture import make_picture
-from shoal.report.scenario import group_scenarios
+from shoal.report.reported_scenario import group_scenarios
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,4 +1,4 @@
-"""The two packages whose files are looked at: the product, and what measures it."""
+"""The files that are looked at: the product, the package that measures it, its scripts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SHOAL = ROOT / "src" / "shoal"
 SHOAL_BENCH = ROOT / "benchmarks" / "shoal_bench"
+SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
 FILES = sorted([*SHOAL.rglob("*.py"), *SHOAL_BENCH.rglob("*.py")])
 
 

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from shoal.doctor.findings import Verdict, is_anything_wrong
-from shoal.doctor.interfaces import interface_of, kernel_limit
+from shoal.doctor.kernel_interfaces import interface_of, kernel_limit
 from shoal.doctor.machine import look_at_machine
 from shoal.doctor.machine_verdict import judge_machine
 from shoal.doctor.probes import MAX_PORTS, Probe, ProbeSockets, sample

@@ -14,8 +14,8 @@ import pytest
 from shoal.cli.options import require_writable
 from shoal.errors import ResourceError, UsageError
 from shoal.lab.resident.__main__ import Resident
-from shoal.lab.resident.messages import Connection, Refused, Request, Signal, address_of
 from shoal.lab.resident.visit import count, describe, execute, take_down
+from shoal.lab.resident.visitor_messages import Connection, Refused, Request, Signal, address_of
 
 NAME = f"test-of-visits-{os.getpid()}"
 DEADLINE_S = 20.0

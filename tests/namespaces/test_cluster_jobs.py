@@ -19,7 +19,7 @@ from shoal.session.warm_up import load_transport
 from shoal_bench.cluster.contenders import Contender
 from shoal_bench.cluster.job import run_job
 from shoal_bench.cluster.scenarios import SCENARIOS
-from shoal_bench.cluster.suite import Part
+from shoal_bench.cluster.suite import SuitePart
 from shoal_bench.cluster.task import Task
 from shoal_bench.peers.ddp import DDP
 from shoal_bench.peers.ours import Shoal
@@ -54,8 +54,8 @@ def _compiled() -> None:
     load_transport()
 
 
-def part(scenario: str, contender: Contender) -> Part:
-    return Part(next(each for each in SCENARIOS if each.name == scenario), contender, 0, TASK)
+def part(scenario: str, contender: Contender) -> SuitePart:
+    return SuitePart(next(each for each in SCENARIOS if each.name == scenario), contender, 0, TASK)
 
 
 class Broken(PooledLibrary):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.doctor.report import read_report
+from shoal.doctor.doctor_report import read_report
 from shoal.lab.lab import Lab
-from shoal.lab.network.interfaces import address_of
+from shoal.lab.network.host_interfaces import address_of
 from shoal.scenario.spec_file import parse_spec, read_scenario
 
 DOCTOR = (sys.executable, "-m", "shoal.cli", "doctor")

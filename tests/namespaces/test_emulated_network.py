@@ -16,7 +16,7 @@ from leftovers import references
 
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.errors import ResourceError, UsageError
-from shoal.lab.network.interfaces import SEGMENTATION, offloads
+from shoal.lab.network.host_interfaces import SEGMENTATION, offloads
 from shoal.lab.network.namespaces import Namespace, inside, obstacle, socket_inside
 from shoal.wire.interfaces import link_bits_per_s
 from shoal_bench.emulated_network import (
@@ -187,7 +187,7 @@ def test_a_missing_command_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 def test_root_of_a_user_namespace_is_enough() -> None:
     code = (
         "from shoal_bench.emulated_network import *\n"
-        "from shoal.lab.network.interfaces import SEGMENTATION, offloads\n"
+        "from shoal.lab.network.host_interfaces import SEGMENTATION, offloads\n"
         "from shoal.lab.network.namespaces import obstacle\n"
         "assert obstacle(COMMANDS) is None\n"
         "with EmulatedNetwork(Ports(2, 10**8, 10**5)) as network:\n"

@@ -20,7 +20,7 @@ from leftovers import references
 from shoal.compiled.libc import UDP_GRO, UDP_SEGMENT
 from shoal.lab.check.probes import Stream
 from shoal.lab.network.fabric import Fabric
-from shoal.lab.network.interfaces import (
+from shoal.lab.network.host_interfaces import (
     CHECKSUM,
     INTERFACE,
     SEGMENTATION,

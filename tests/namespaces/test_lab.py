@@ -17,7 +17,7 @@ from lab_commands import DEADLINE_S, SHOAL_LAB, STAR, shoal_lab
 from process_table import marked_environment, processes_of, wait_for_end
 from shoal.errors import ResourceError, UsageError
 from shoal.lab.lab import Lab
-from shoal.lab.network.interfaces import address_of
+from shoal.lab.network.host_interfaces import address_of
 from shoal.lab.network.namespaces import socket_inside
 from shoal.scenario.cluster_spec import LinkEvent
 from shoal.scenario.spec_file import parse_spec

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from shoal.lab.lab import Lab
-from shoal.lab.network.interfaces import address_of
+from shoal.lab.network.host_interfaces import address_of
 from shoal.scenario.spec_file import parse_spec
 from shoal.transport.own_queue import PACKET_BYTES
 

@@ -14,7 +14,7 @@ import pytest
 from shoal.lab.network.namespaces import Namespace, inside, obstacle
 from shoal.lab.switch_config import switch_config
 from shoal.lab.switch_config.linux_tc import average_weight
-from shoal.lab.switch_config.settings import SwitchSettings
+from shoal.lab.switch_config.switch_settings import SwitchSettings
 from shoal.switching.settings import DSCPS, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 

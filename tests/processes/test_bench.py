@@ -137,7 +137,7 @@ def test_steps_of_two_libraries_come_in_pairs(stand: Stand) -> None:
     assert len(POOLED[0].step_pairs(stand, StepJob(WORKERS, WIDTH, repeats=4, cycle=1))) == 4
 
 
-def both_sides(context: WorkerContext, case: overlap.Case) -> list[tuple[str, Tensor]]:
+def both_sides(context: WorkerContext, case: overlap.OverlapCase) -> list[tuple[str, Tensor]]:
     """Return what the section's two sides are called and come to. A task for the pool."""
     ends = []
     for word in ("next-forward", "backward"):
@@ -152,7 +152,7 @@ def both_sides(context: WorkerContext, case: overlap.Case) -> list[tuple[str, Te
 
 
 def test_the_sides_of_overlap_differ_in_when_they_wait_alone(stand: Stand) -> None:
-    for case in (overlap.CASES[0], overlap.Case("gloo", 0.001)):
+    for case in (overlap.CASES[0], overlap.OverlapCase("gloo", 0.001)):
         for ends in stand.pool(WORKERS).call(both_sides, case):
             assert [name for name, _ in ends] == ["next-forward", "backward"]
             assert torch.equal(ends[0][1], ends[1][1])

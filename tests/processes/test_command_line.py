@@ -28,8 +28,8 @@ from shoal.cli.app import main
 from shoal.errors import UsageError, WorkerLost
 from shoal.jobs.board import Board, Column
 from shoal.jobs.pool import RunFailed, WorkerPool
-from shoal.jobs.run import run_spec
 from shoal.jobs.spec import RunSpec
+from shoal.jobs.training_run import run_spec
 from shoal.workloads import load_dataset
 
 WORKERS = 2

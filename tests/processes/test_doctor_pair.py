@@ -22,11 +22,11 @@ from forked_process import ForkedProcess, run_command
 import shoal
 from shoal.control.key import JobKey
 from shoal.control.rendezvous import job_key
+from shoal.doctor.doctor_report import read_report
 from shoal.doctor.ends import OtherEnd, describe_end
-from shoal.doctor.messages import Hello, decode_answer, encode
+from shoal.doctor.pair_messages import Hello, decode_answer, encode
 from shoal.doctor.probes import ProbeSockets
 from shoal.doctor.rate_search import MOST_BYTES
-from shoal.doctor.report import read_report
 from shoal.errors import MismatchError
 from shoal.scenario.spec_file import read_scenario
 from shoal.wire.settings import Settings

@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 from shoal.errors import UsageError
 from shoal.jobs.pool import RunFailed, WorkerPool
-from shoal.jobs.run import Progress, run_spec
 from shoal.jobs.spec import RunSpec
+from shoal.jobs.training_run import RunProgress, run_spec
 from shoal.trace import SpanKind
 from shoal.workloads import Dataset, load_dataset
 
@@ -52,7 +52,7 @@ def spec_of(**changes: object) -> RunSpec:
 
 
 def test_a_run_reports_what_every_worker_did(pool: WorkerPool, dataset: Dataset) -> None:
-    seen: list[Progress] = []
+    seen: list[RunProgress] = []
     outcome = run_spec(pool, spec_of(compute_ms=20.0, slow={1: 3.0}), dataset, seen.append)
     result = outcome.result
     assert [worker.steps for worker in result.worker_results] == [40] * WORKERS

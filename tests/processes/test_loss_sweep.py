@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 from shoal.cli.profile_loss import profile_loss
 from shoal.jobs.pool import WorkerPool
-from shoal.jobs.run import run_spec
 from shoal.jobs.training import BYTES_DUE, BYTES_LOST
+from shoal.jobs.training_run import run_spec
 from shoal.plan.loss.arms import LOSSLESS, Arm
 from shoal.plan.loss.profile_file import LossJob, read_loss_file
 from shoal.plan.loss.sweep import DROPPING, make_run, spec_of

@@ -12,8 +12,8 @@ from thoroughness import seldom
 pytest.importorskip("torch")
 
 from shoal.jobs.pool import WorkerPool
-from shoal.jobs.run import run_spec
 from shoal.jobs.spec import RunSpec
+from shoal.jobs.training_run import run_spec
 from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.training.replicas import Replicas

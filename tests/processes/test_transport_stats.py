@@ -16,9 +16,9 @@ from free_ports import free_ports_in_a_row
 from shoal.carriers.tensor_memory import Summand
 from shoal.errors import UsageError
 from shoal.jobs.pool import WorkerPool
-from shoal.jobs.run import RunOutcome, run_spec
 from shoal.jobs.spec import RunSpec
 from shoal.jobs.trace_file import write_trace
+from shoal.jobs.training_run import RunOutcome, run_spec
 from shoal.wire.group import SumOptions
 from shoal.workloads import load_dataset
 

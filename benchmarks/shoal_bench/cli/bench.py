@@ -148,8 +148,8 @@ def _run(
 ) -> None:
     """Measure the chosen sections, keep the file up to date and print the rows."""
     from shoal_bench.bench_file import BenchFile, open_file, read_bench_file
+    from shoal_bench.row_table import print_rows
     from shoal_bench.suite import choose_sections
-    from shoal_bench.table import print_rows
 
     if resume and json is None:
         raise UsageError("--resume continues a file: give it with --json.")

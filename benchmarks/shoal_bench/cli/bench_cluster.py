@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
     from shoal_bench.cluster.cluster_file import ClusterFile
     from shoal_bench.cluster.outcome import Outcome
-    from shoal_bench.cluster.suite import Part, Plan
+    from shoal_bench.cluster.suite import SuitePart, SuitePlan
     from shoal_bench.cluster.trials.figures import Trial
     from shoal_bench.cluster.trials.studies import TrialPart
 
-P = TypeVar("P", "Part", "TrialPart")
+P = TypeVar("P", "SuitePart", "TrialPart")
 
 
-def run_plan(plan: Plan, path: Path | None, *, quick: bool, again: bool) -> None:
+def run_plan(plan: SuitePlan, path: Path | None, *, quick: bool, again: bool) -> None:
     """Run what `plan` has left to do, keep the file up to date and print which was faster.
 
     Raises `ResourceError` where there can be no emulated network.
     """
     from shoal.workloads import default_cache_dir
     from shoal_bench.cluster.job import run_job
+    from shoal_bench.cluster.outcome_rows import is_headline
     from shoal_bench.cluster.suite import left_to_do, with_rows
-    from shoal_bench.cluster.verdict import is_headline
-    from shoal_bench.table import print_rows
+    from shoal_bench.row_table import print_rows
 
     file = _open_file(path)
     jobs = plan.jobs() if again else left_to_do(plan, file)
 
-    def run(job: Part, progress: PartsProgress) -> Outcome:
+    def run(job: SuitePart, progress: PartsProgress) -> Outcome:
         def on_tick(elapsed_s: float) -> None:
             progress.note(job.summary, elapsed_s / job.seconds(quick=quick))
 
@@ -56,8 +56,8 @@ def run_studies(
     from shoal.workloads import default_cache_dir
     from shoal_bench.cluster.trials.studies import left_to_try, make_trials
     from shoal_bench.cluster.trials.trial import run_trial
-    from shoal_bench.cluster.trials.verdict import rows_of_trials
-    from shoal_bench.table import print_rows
+    from shoal_bench.cluster.trials.trial_rows import rows_of_trials
+    from shoal_bench.row_table import print_rows
 
     file = _open_file(path)
     parts = make_trials(studies, quick=quick, repeats=repeats)

@@ -1,4 +1,4 @@
-"""`shoal reproduce`: a paper's table beside ours, and what none has. Owns the list."""
+"""`shoal reproduce`: a paper's table beside ours, and tables that no paper has. Owns the list."""
 
 from __future__ import annotations
 

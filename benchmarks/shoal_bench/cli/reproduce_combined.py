@@ -1,4 +1,4 @@
-"""`shoal reproduce combined`: the wording, the table and the figures of what no paper measured."""
+"""`shoal reproduce combined`: its wording, table and figures; no paper measured this."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from shoal_bench.reproduce.combined import Carrier, Combination, Condition, Found
+    from shoal_bench.reproduce.combined import Combination, Condition, Found, NamedCarrier
 
 _SEEDS = "1"
 _SLOTS = (3, 4, 0)
@@ -74,7 +74,7 @@ def combined(
 
 def _table(by_what: Mapping[Combination, Sequence[Found]]) -> Table:
     return table_across(
-        "Virtual ms per step (share of what may get lost that was lost)",
+        "Virtual ms per step (share lost of the bytes that may get lost)",
         ("workers", "synchronised by", "carried by"),
         (
             ((what.scale, what.strategy, what.carrier.name), what.condition.name, _cell(of_seeds))
@@ -98,7 +98,9 @@ def _figures(by_what: Mapping[Combination, Sequence[Found]], made_of: str) -> st
     """Lines over the loss where more than one was simulated, bars for everything else."""
     from shoal_bench.reproduce.combined import CARRIERS, Combination
 
-    def step_ms(strategy: str, carrier: Carrier, scale: str, condition: Condition) -> float | None:
+    def step_ms(
+        strategy: str, carrier: NamedCarrier, scale: str, condition: Condition
+    ) -> float | None:
         return _mean_ms(by_what.get(Combination(strategy, carrier, scale, condition), ()))
 
     def lines(strategy: str, scale: str, losses: Sequence[Condition]) -> LinePanel:

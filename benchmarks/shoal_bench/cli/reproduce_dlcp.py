@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from shoal.sweeps import Spread
     from shoal_bench.reproduce.claim import Claim
-    from shoal_bench.reproduce.dlcp import Measured, Plan, Tolerance, Trial
+    from shoal_bench.reproduce.dlcp import DlcpComparison, Measured, Tolerance, Trial
 
 _SEEDS, _QUICK_SEEDS = "1-3", "1"
 _CAVEAT = (
@@ -166,7 +166,9 @@ def _step_table(title: str, trials: Sequence[Trial], measured: Mapping[Trial, Me
     return table
 
 
-def _tolerance_table(plan: Plan, learned: Mapping[tuple[Tolerance, float], Spread]) -> Table:
+def _tolerance_table(
+    plan: DlcpComparison, learned: Mapping[tuple[Tolerance, float], Spread]
+) -> Table:
     columns = ("model", "data", *(f"{loss:.0%} lost" for loss in plan.losses))
     table = table_of("Metric after as many steps, mean (deviation)", columns, words=2)
     for each in plan.tolerances:
@@ -176,7 +178,7 @@ def _tolerance_table(plan: Plan, learned: Mapping[tuple[Tolerance, float], Sprea
 
 
 def _figures(
-    plan: Plan, measured: Mapping[Trial, Measured], claims: Sequence[Claim], made_of: str
+    plan: DlcpComparison, measured: Mapping[Trial, Measured], claims: Sequence[Claim], made_of: str
 ) -> str:
     clusters = list(dict.fromkeys(each.cluster for each in plan.flows))
     flows = [

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from shoal.sweeps import Spread
     from shoal_bench.reproduce.claim import Claim
-    from shoal_bench.reproduce.ripples import Case, Result, Timed
+    from shoal_bench.reproduce.ripples import Result, RipplesCase, Timed
 
 _SEEDS = "1-3"
 _SECONDS, _STEPS = "virtual seconds to the target", "steps of a worker to the target"
@@ -122,7 +122,7 @@ def _results_table(results: Sequence[Result], title: str) -> Table:
     return table
 
 
-def _words(case: Case) -> str:
+def _words(case: RipplesCase) -> str:
     options = dict(case.options)
     if "overlap" in options:
         return f"{case.strategy}, {options['overlap']}"
@@ -188,7 +188,7 @@ def _figures(
     return draw_charts(rows, description, notes)
 
 
-def _bar(case: Case, met: Spread | None) -> Bar:
+def _bar(case: RipplesCase, met: Spread | None) -> Bar:
     return Bar(
         _words(case),
         HOME_SLOTS[case.strategy],

@@ -80,7 +80,7 @@ def hand_over(
     plot: Path | None,
     drawing: Callable[[], str],
 ) -> None:
-    """Write what files are named for, and then print: whoever reads may stop in the middle.
+    """Write the files that have names, and then print: the reader may stop in the middle.
 
     Tables without a row are left out.
     """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from shoal.errors import DeadlineExceeded, ResourceError
 from shoal.jobs import fork_server
-from shoal_bench.cluster.worker import Assignment, Body, Failure, train, worker_main
+from shoal_bench.cluster.job_worker import Assignment, Body, WorkerFailure, train, worker_main
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -158,7 +158,7 @@ class Crew:
             self._processes[rank].join(_JOIN_S)
             message = f"Worker {rank} died (exit code {self._processes[rank].exitcode})."
             raise ResourceError(message) from None
-        if isinstance(answer, Failure):
+        if isinstance(answer, WorkerFailure):
             error = ResourceError(f"Worker {answer.rank}: {answer.message}")
             error.add_note(answer.details)
             raise error

@@ -16,20 +16,20 @@ from shoal.lab import Lab
 from shoal.switching import Count
 from shoal.workloads import load_dataset
 from shoal_bench.cluster.crew import Crew
+from shoal_bench.cluster.job_worker import TrainingAssignment
 from shoal_bench.cluster.outcome import Figures, Outcome, Seen, figures_of
 from shoal_bench.cluster.records import read_record
 from shoal_bench.cluster.task import Judge
-from shoal_bench.cluster.worker import Job
 from shoal_bench.shaped import busy_share, processor_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal_bench.cluster.suite import Part
+    from shoal_bench.cluster.suite import SuitePart
 
 
 def run_job(
-    part: Part,
+    part: SuitePart,
     data_directory: Path | None = None,
     on_tick: Callable[[float], None] = lambda _elapsed_s: None,
 ) -> Outcome:
@@ -48,12 +48,14 @@ def run_job(
     return Outcome(key=part.key, version=used, figures=figures)
 
 
-def _figures(part: Part, data_directory: Path | None, on_tick: Callable[[float], None]) -> Figures:
+def _figures(
+    part: SuitePart, data_directory: Path | None, on_tick: Callable[[float], None]
+) -> Figures:
     task = part.task
     dataset = load_dataset(task.dataset, data_directory)
     spec = replace(part.scenario.build(task), seed=part.repeat + 1)
     with tempfile.TemporaryDirectory(prefix="shoal-") as directory:
-        job = Job(
+        job = TrainingAssignment(
             library=part.contender.library,
             task=task,
             seed=part.repeat,

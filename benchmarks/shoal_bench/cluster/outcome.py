@@ -86,7 +86,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the library."""
 
     processor: str = ""
-    """What it ran on."""
+    """The processor that the job ran on."""
 
     figures: Figures | None = None
     skipped: str = ""

@@ -16,7 +16,7 @@ os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when it is importe
 
 for _name in (
     COMPILER,
-    "shoal_bench.cluster.worker",
+    "shoal_bench.cluster.job_worker",
     "shoal_bench.cluster.contenders",
     "shoal.session.engine_share",
     "torchft",

@@ -47,7 +47,7 @@ Build = Callable[["Task"], ClusterSpec]
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ClusterScenario:
     """A cluster with something wrong."""
 
     name: str
@@ -154,8 +154,8 @@ def _delay(task: Task) -> ClusterSpec:
 
 
 SCENARIOS: Final = (
-    Scenario("clean", "a clean network, equal workers", _clean),
-    Scenario(
+    ClusterScenario("clean", "a clean network, equal workers", _clean),
+    ClusterScenario(
         "slow-worker-2x",
         "one worker computes twice as long",
         _clean,
@@ -164,7 +164,7 @@ SCENARIOS: Final = (
         MUCH_FASTER,
         in_quick=False,
     ),
-    Scenario(
+    ClusterScenario(
         "slow-worker-5x",
         "one worker computes five times as long",
         _clean,
@@ -172,32 +172,32 @@ SCENARIOS: Final = (
         SLOW,
         MUCH_FASTER,
     ),
-    Scenario("slow-link", "one link has a tenth of the rate", _slow_link, culprit=SLOW),
-    Scenario(
+    ClusterScenario("slow-link", "one link has a tenth of the rate", _slow_link, culprit=SLOW),
+    ClusterScenario(
         "loss-0.1",
         "0.1 % random loss",
         partial(_random_loss, 0.001),
         target=MUCH_FASTER,
         in_quick=False,
     ),
-    Scenario("loss-1", "1 % random loss", partial(_random_loss, 0.01), target=MUCH_FASTER),
-    Scenario(
+    ClusterScenario("loss-1", "1 % random loss", partial(_random_loss, 0.01), target=MUCH_FASTER),
+    ClusterScenario(
         "loss-3", "3 % random loss", partial(_random_loss, 0.03), target=MUCH_FASTER, in_quick=False
     ),
-    Scenario(
+    ClusterScenario(
         "bursts", "1 % loss in bursts, and bursts of others' traffic", _bursts, target=MUCH_FASTER
     ),
-    Scenario(
+    ClusterScenario(
         "oversubscribed", "two leaves behind trunks of a quarter of their rate", oversubscribed
     ),
-    Scenario("incast", "ports that hold ten packets", _incast, target=MUCH_FASTER),
-    Scenario(
+    ClusterScenario("incast", "ports that hold ten packets", _incast, target=MUCH_FASTER),
+    ClusterScenario(
         "gray-failure",
         "one link that loses more and more, up to 1 %",
         _gray,
         culprit=SLOW,
         in_quick=False,
     ),
-    Scenario("delay", "10 ms from host to host", _delay),
+    ClusterScenario("delay", "10 ms from host to host", _delay),
 )
 """All scenarios, in the order in which they are measured."""

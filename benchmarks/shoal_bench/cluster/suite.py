@@ -16,11 +16,11 @@ from shoal.arguments import unknown
 from shoal.errors import UsageError
 from shoal_bench.cluster.contenders import CONTENDERS, Contender
 from shoal_bench.cluster.outcome import Key
-from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
+from shoal_bench.cluster.outcome_rows import BENCH, entries_of, rows_of
+from shoal_bench.cluster.scenarios import SCENARIOS, ClusterScenario
 from shoal_bench.cluster.task import Task
 from shoal_bench.cluster.trials.ripples import rows_of_ripples
-from shoal_bench.cluster.trials.verdict import rows_of_trials
-from shoal_bench.cluster.verdict import BENCH, entries_of, rows_of
+from shoal_bench.cluster.trials.trial_rows import rows_of_trials
 from shoal_bench.rows import Row, of_section
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from shoal_bench.cluster.trials.figures import Trial
     from shoal_bench.cluster.trials.studies import TrialPart
 
-C = TypeVar("C", Scenario, Contender)
-P = TypeVar("P", "Part", "TrialPart")
+C = TypeVar("C", ClusterScenario, Contender)
+P = TypeVar("P", "SuitePart", "TrialPart")
 
 _OVERHEAD_S: Final = 3.0
 """What a job takes beside its training: hosts, processes, meeting, judging."""
@@ -53,18 +53,18 @@ _QUICK: Final = msgspec.structs.replace(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SuitePlan:
     """What is to be measured."""
 
     task: Task
     repeats: int
-    scenarios: tuple[Scenario, ...]
+    scenarios: tuple[ClusterScenario, ...]
     contenders: tuple[Contender, ...]
 
-    def jobs(self) -> list[Part]:
+    def jobs(self) -> list[SuitePart]:
         """Return all jobs in their order."""
         return [
-            Part(scenario, contender, repeat, self.task)
+            SuitePart(scenario, contender, repeat, self.task)
             for repeat in range(self.repeats)
             for scenario in self.scenarios
             for contender in self.contenders
@@ -72,17 +72,17 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SuitePart:
     """A job, as what shows progress sees it."""
 
-    scenario: Scenario
+    scenario: ClusterScenario
     contender: Contender
     repeat: int
     task: Task
 
     @property
     def key(self) -> Key:
-        """Its name in the result file."""
+        """The name of the job in the result file."""
         names = {"scenario": self.scenario.name, "contender": self.contender.name}
         return Key(**names, repeat=self.repeat, task=self.task)
 
@@ -102,7 +102,7 @@ class Part:
 
 
 class Shows(Protocol):
-    """Whoever shows progress: `shoal.cli.parts_progress.PartsProgress`."""
+    """A display of progress, such as `shoal.cli.parts_progress.PartsProgress`."""
 
     def begin(self, section: Any) -> None:
         """Show that a job, or a trial, begins."""
@@ -119,7 +119,7 @@ def make_plan(
     only: Sequence[str] = (),
     repeats: int | None = None,
     studies: Sequence[str] = (),
-) -> Plan:
+) -> SuitePlan:
     """Return the whole suite, a part of it if `quick`, or what `only` names.
 
     Those are scenarios and contenders; names of one kind leave the other kind whole. `repeats` is
@@ -134,7 +134,7 @@ def make_plan(
         if name not in known:
             fault = "No scenario, contender or study is called"
             raise UsageError(unknown(fault, name, known))
-    return Plan(
+    return SuitePlan(
         _QUICK if quick else _FULL,
         repeats or (1 if quick else _FULL_REPEATS),
         _chosen(SCENARIOS, only, quick=quick),
@@ -148,7 +148,7 @@ def _chosen(every: Sequence[C], only: Sequence[str], *, quick: bool) -> tuple[C,
     return named or tuple(each for each in every if each.in_quick or not quick)
 
 
-def left_to_do(plan: Plan, file: ClusterFile) -> list[Part]:
+def left_to_do(plan: SuitePlan, file: ClusterFile) -> list[SuitePart]:
     """Return the jobs of `plan` that have no outcome in `file`, or could not be tried then."""
     found = [(job, file.find(job.key)) for job in plan.jobs()]
     return [job for job, outcome in found if outcome is None or outcome.skipped]

@@ -40,7 +40,7 @@ class DDP(PooledLibrary):
 
     package = "torch"
     counterpart = Shoal("all-reduce")
-    """The same algorithm."""
+    """Shoal with the same algorithm."""
 
     def __init__(self, hook: str = "", backend: Literal["gloo", "shoal"] = "gloo") -> None:
         self._hook, self._backend = hook, backend

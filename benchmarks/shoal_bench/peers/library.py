@@ -51,7 +51,7 @@ class AbstractLibrary(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """What it is called in the table, the way of using it included."""
+        """The library's name in the table, the way of using it included."""
 
     @property
     def name(self) -> str:

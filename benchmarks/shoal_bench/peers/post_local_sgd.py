@@ -37,7 +37,7 @@ class PostLocalSGD(PooledLibrary):
 
     @property
     def counterpart(self) -> PooledLibrary:
-        """The same algorithm, averaging as often."""
+        """Shoal with the same algorithm, averaging as often."""
         return Shoal("local-sgd", interval=self._period)
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:

@@ -87,7 +87,7 @@ class TorchFT(AbstractTorchFT):
 
     title = "torchft DDP"
     counterpart = Shoal("all-reduce")
-    """The same algorithm, without the fault tolerance."""
+    """Shoal with the same algorithm, without the fault tolerance."""
 
     def loop(self, seat: Seat, model: nn.Module) -> Loop:
         """Return the loop of its DDP example."""

@@ -27,7 +27,7 @@ SCALES: Final = ("64", "256", "1024")
 
 
 @dataclass(frozen=True, slots=True)
-class Carrier:
+class NamedCarrier:
     """A transport, and how much of a contribution it may lose."""
 
     name: str
@@ -47,9 +47,9 @@ class Condition:
 
 
 CARRIERS: Final = (
-    Carrier("Shoal's, 10 % may get lost", "shoal", 0.1),
-    Carrier("Shoal's, exact", "shoal"),
-    Carrier("TCP (CUBIC)", "cubic"),
+    NamedCarrier("Shoal's, 10 % may get lost", "shoal", 0.1),
+    NamedCarrier("Shoal's, exact", "shoal"),
+    NamedCarrier("TCP (CUBIC)", "cubic"),
 )
 LOSSY: Final = Condition("0.1 % loss", 0.001)
 CONDITIONS: Final = (
@@ -65,7 +65,7 @@ class Combination:
     """A strategy over a carrier, on a cluster in some condition."""
 
     strategy: str
-    carrier: Carrier
+    carrier: NamedCarrier
     scale: str
     condition: Condition
 

@@ -291,8 +291,8 @@ def tolerance_runs(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Which trials make up the comparison."""
+class DlcpComparison:
+    """The trials that make up the comparison."""
 
     flows: tuple[Trial, ...]
     """Flow times, by scale."""
@@ -323,7 +323,7 @@ _STEPS: Final = 3
 PARTS: Final = ("flows", "ablation", "end-to-end", "clock", "gray", "loss")
 
 
-def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
+def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> DlcpComparison:
     """Return these parts of the comparison; `quick`: of one that takes minutes.
 
     Raises `UsageError` for a part that there is not.
@@ -362,7 +362,7 @@ def plan(*, quick: bool, parts: Sequence[str] = PARTS) -> Plan:
     )
     steps = [Trial(scales[-1], "resnet50", rival) for rival in ABLATION]
     tolerances = TOLERANCES[:1] if quick else TOLERANCES
-    return Plan(
+    return DlcpComparison(
         flows=tuple(flows) if "flows" in parts else (),
         ablation=tuple(steps) if "ablation" in parts else (),
         end_to_end=(*ring, *served) if "end-to-end" in parts else (),

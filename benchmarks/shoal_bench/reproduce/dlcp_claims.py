@@ -25,7 +25,7 @@ from shoal_bench.reproduce.dlcp import (
 
 if TYPE_CHECKING:
     from shoal.sweeps import Spread
-    from shoal_bench.reproduce.dlcp import Measured, Plan, Rival, Tolerance
+    from shoal_bench.reproduce.dlcp import DlcpComparison, Measured, Rival, Tolerance
 
 _FABRIC: Final = (
     "fabric, job and thresholds are assumed; ours is one synchronous job, theirs is not known"
@@ -41,7 +41,7 @@ EQUAL: Final = 0.01
 
 
 def claims(
-    plan: Plan,
+    plan: DlcpComparison,
     measured: Mapping[Trial, Measured],
     learned: Mapping[tuple[Tolerance, float], Spread],
 ) -> list[Claim]:
@@ -62,7 +62,7 @@ def claims(
 
 
 def _flow_claim(
-    plan: Plan,
+    plan: DlcpComparison,
     measured: Mapping[Trial, Measured],
     cluster: str,
     rival: Rival,

@@ -22,7 +22,7 @@ from shoal_bench.reproduce.scenarios import job_of, read_parts, seeded
 if TYPE_CHECKING:
     from shoal.scenario import Scenario, StrategySpec
     from shoal.sweeps import Spread
-    from shoal_bench.reproduce.ds_sync_jobs import Job
+    from shoal_bench.reproduce.ds_sync_jobs import PaperJob
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def scenario_of(job: str, network: str) -> Scenario:
 
 
 def reproduce(
-    jobs: Sequence[Job],
+    jobs: Sequence[PaperJob],
     networks: Sequence[str],
     scales: Sequence[str],
     seeds: Sequence[int],
@@ -142,7 +142,7 @@ def reproduce(
     return accuracies, timings
 
 
-def lessons(job: Job, networks: Sequence[str], *, longer: bool) -> list[Lesson]:
+def lessons(job: PaperJob, networks: Sequence[str], *, longer: bool) -> list[Lesson]:
     """Return what has to be learnt: with 4 workers, also for `longer`, with 16 on `networks`."""
     found = [Lesson(job.name, "4", each) for each in (RING, GRID, STATEFUL, SSP, ASP)]
     if longer:
@@ -154,7 +154,7 @@ def lessons(job: Job, networks: Sequence[str], *, longer: bool) -> list[Lesson]:
     return found
 
 
-def learning_runs(job: Job, lesson: Lesson, seeds: Sequence[int]) -> list[Run]:
+def learning_runs(job: PaperJob, lesson: Lesson, seeds: Sequence[int]) -> list[Run]:
     """Return a lesson with every seed; each run comes to a `Learned`."""
     whole = scenario_of(lesson.job, lesson.network)
     strategy = next(each for each in job_of(whole).strategies if each.name == lesson.strategy)
@@ -256,7 +256,7 @@ def steps_learnt(
     return None if found is None or found.steps_to_target is None else found.steps_to_target.mean
 
 
-def files(jobs: Sequence[Job], networks: Sequence[str], scales: Sequence[str]) -> list[str]:
+def files(jobs: Sequence[PaperJob], networks: Sequence[str], scales: Sequence[str]) -> list[str]:
     """Return the names of all files whose parts the scenarios are."""
     clusters = [f"ds-sync-{each}.toml" for each in ("4", *networks, *scales)]
     return [*clusters, *(job.file for job in jobs), STRATEGIES]

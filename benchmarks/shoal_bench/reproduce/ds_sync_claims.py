@@ -21,7 +21,7 @@ from shoal_bench.reproduce.ds_sync import (
 )
 
 if TYPE_CHECKING:
-    from shoal_bench.reproduce.ds_sync_jobs import Job
+    from shoal_bench.reproduce.ds_sync_jobs import PaperJob
 
 BASELINES: Final = (RING, HIERARCHICAL, SSP, ASP)
 LAID_OUT: Final = (RING, HIERARCHICAL)
@@ -33,7 +33,7 @@ LEAST_FACTOR: Final = 1.94
 
 
 def claims(
-    jobs: Sequence[Job], accuracies: Mapping[Lesson, Accuracy], timings: Sequence[Timing]
+    jobs: Sequence[PaperJob], accuracies: Mapping[Lesson, Accuracy], timings: Sequence[Timing]
 ) -> list[Claim]:
     """Return the paper's claims beside what was found."""
     learnt = {lesson.times for lesson in accuracies}
@@ -52,7 +52,7 @@ def knows_no_more(timing: Timing) -> bool:
     return not (timing.network == BLIND and timing.strategy == TOPOLOGY)
 
 
-def _same_accuracy(job: Job, accuracies: Mapping[Lesson, Accuracy], times: int) -> Claim:
+def _same_accuracy(job: PaperJob, accuracies: Mapping[Lesson, Accuracy], times: int) -> Claim:
     everyone = accuracies[Lesson(job.name, "4", RING, times)].final
     ours = accuracies[Lesson(job.name, "4", GRID, times)].final
     noise = max(everyone.deviation or 0.0, ours.deviation or 0.0)

@@ -9,7 +9,7 @@ from shoal_bench.reproduce.learning import CIFAR10, Learnt, choose_data, data_wo
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PaperJob:
     """One of the paper's jobs, and the model that learns in its place."""
 
     name: str
@@ -31,14 +31,14 @@ class Job:
 _WRN: Final = "WRN-10-1 on {} for WRN-26-10 on CIFAR-10; 32 samples per worker for 256"
 
 JOBS: Final = (
-    Job(
+    PaperJob(
         "wrn",
         "90.00 % (1.69) / 91.63 % (0.76)",
         _WRN.format("digits"),
         Learnt("digits", "wrn:10-1", 0.97, 100, 0.5, 359, until_target=False),
         50,
     ),
-    Job(
+    PaperJob(
         "bert",
         "F1 93.06 (0.22) / 93.01 (0.26)",
         "a character transformer from nothing, nats per byte, for BERT-Large fine-tuned on SQuAD",
@@ -46,7 +46,7 @@ JOBS: Final = (
         90,
         lower_is_better=True,
     ),
-    Job(
+    PaperJob(
         "deepfm",
         "AUC 80.51 (0.03) / 80.50 (0.02)",
         "DeepFM of 92 thousand parameters on flights for 11 million on Criteo",
@@ -68,7 +68,7 @@ _WRN_ON: Final = {
 """What WRN learns on other data than digits, and the steps of each of 16 workers."""
 
 
-def jobs_on(asked: str | None, *, quick: bool) -> tuple[Job, ...]:
+def jobs_on(asked: str | None, *, quick: bool) -> tuple[PaperJob, ...]:
     """Return the jobs; WRN learns on the data set `asked` for, or on the paper's if it is here.
 
     `quick`: on digits. Raises `UsageError` for a data set that there is no model for.

@@ -51,7 +51,7 @@ def choose_data(asked: str | None, usual: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Which real model stands in for the paper's, and when a run is over."""
+    """The real model that stands in for the paper's, and when a run is over."""
 
     dataset: str
     model: str
@@ -80,7 +80,7 @@ class Learned:
     final: Figure
     """Metric of the mean of all models at the end, on all test samples."""
     final_rank0: Figure
-    """The same of rank 0's model."""
+    """Metric of rank 0's model at the end, on all test samples."""
     consensus_distance: Figure
     """The root mean square distance of the models from their mean at the end."""
     wait_share: float

@@ -40,7 +40,7 @@ SWEPT_SLOWDOWNS: Final = (1.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RipplesCase:
     """A strategy with its options and one slow worker, or none (a slowdown of 1)."""
 
     strategy: str
@@ -63,7 +63,7 @@ class Case:
 class Result:
     """A case over its seeds."""
 
-    case: Case
+    case: RipplesCase
     seconds_to_target: Spread | None
     """None: some seed's run did not meet the target within its steps."""
     steps_to_target: Spread | None
@@ -101,21 +101,21 @@ def learnt_on(asked: str | None, *, quick: bool) -> Learnt:
     return QUICK if dataset == "digits" else FULL
 
 
-def main_cases() -> list[Case]:
+def main_cases() -> list[RipplesCase]:
     """Return the paper's comparison: every strategy of the scenario at every slowdown.
 
     And Ripples with exchanges that hide behind the next steps, which the papers do not have.
     """
-    strategies = [Case(each.strategy, (), 1.0) for each in job_of(scenario()).strategies]
-    cases = [*strategies, Case("ripples", OVERLAPPED, 1.0)]
+    strategies = [RipplesCase(each.strategy, (), 1.0) for each in job_of(scenario()).strategies]
+    cases = [*strategies, RipplesCase("ripples", OVERLAPPED, 1.0)]
     return [replace(each, slowdown=slow) for slow in SLOWDOWNS for each in cases]
 
 
-def swept_cases() -> list[Case]:
+def swept_cases() -> list[RipplesCase]:
     """Return the sweeps of the group size, each step, and of the interval, in groups of four."""
     sizes, intervals = [(each, 1) for each in GROUP_SIZES], [(USUAL_SIZE, i) for i in INTERVALS]
     cases = [
-        Case(strategy, (("group_size", size), ("interval", interval)), slow)
+        RipplesCase(strategy, (("group_size", size), ("interval", interval)), slow)
         for swept in (sizes, intervals)
         for slow in SWEPT_SLOWDOWNS
         for strategy in ("ripples", "ripples-random")
@@ -124,7 +124,7 @@ def swept_cases() -> list[Case]:
     return list(dict.fromkeys(cases))
 
 
-def runs_of(cases: Sequence[Case], seeds: Sequence[int], learnt: Learnt) -> list[Run]:
+def runs_of(cases: Sequence[RipplesCase], seeds: Sequence[int], learnt: Learnt) -> list[Run]:
     """Return every case's run with every seed; each comes to a `Learned`."""
     whole = scenario()
     return [
@@ -139,7 +139,7 @@ def runs_of(cases: Sequence[Case], seeds: Sequence[int], learnt: Learnt) -> list
     ]
 
 
-def results_of(cases: Sequence[Case], finished: Sequence[Finished[Learned]]) -> list[Result]:
+def results_of(cases: Sequence[RipplesCase], finished: Sequence[Finished[Learned]]) -> list[Result]:
     """Return each case with its seeds' runs, which follow each other in `finished`."""
     seeds = len(finished) // len(cases)
     found = []
@@ -234,12 +234,12 @@ class Timed:
     """How long a step of a strategy takes on a machine; nothing is learnt."""
 
     machine: Machine
-    case: Case
+    case: RipplesCase
     step_ms: float
     digest: str
 
 
-def timed_cases() -> list[tuple[Machine, Case]]:
+def timed_cases() -> list[tuple[Machine, RipplesCase]]:
     """Return what is timed: on every machine the strategies of workers that are alike."""
     alike = [each for each in main_cases() if each.slowdown == 1]
     return [(machine, case) for machine in MACHINES for case in alike]

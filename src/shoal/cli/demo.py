@@ -29,7 +29,7 @@ from shoal.strategies import STRATEGIES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.jobs import ResultFile, RunResult, RunSpec, Scenario
+    from shoal.jobs import DemoScenario, ResultFile, RunResult, RunSpec
     from shoal.workloads import Dataset
 
 COMPUTE_MS = 40.0
@@ -58,7 +58,7 @@ def demo(
 
     Trains with 8 worker processes, first equally fast ones, then with one five times slower.
     """
-    from shoal.jobs import DEMO_SCENARIOS, ResultFile, Scenario, describe_environment
+    from shoal.jobs import DEMO_SCENARIOS, DemoScenario, ResultFile, describe_environment
     from shoal.report import require_plotly, write_report
 
     require_positive(seconds_ratio=seconds_ratio)
@@ -69,7 +69,7 @@ def demo(
     for name in strategies:
         choose_strategy(name, {}).check_size(workers)
     dataset, base = _choose_job(console, workers)
-    scenarios = [Scenario(s.title, s.slow, s.seconds * seconds_ratio) for s in DEMO_SCENARIOS]
+    scenarios = [DemoScenario(s.title, s.slow, s.seconds * seconds_ratio) for s in DEMO_SCENARIOS]
     console.print(
         f"{workers} workers train {base.model} on {base.dataset}. Each step's compute is padded to"
         f" {COMPUTE_MS:g} ms by sleeping, so that {workers} workers on few cores stand for"
@@ -141,7 +141,7 @@ def _run_all(
     base: RunSpec,
     dataset: Dataset,
     strategies: list[str],
-    scenarios: list[Scenario],
+    scenarios: list[DemoScenario],
     add: Callable[[RunResult], None],
 ) -> None:
     """Run everything in one pool, with a progress bar, and hand over each result as it comes."""

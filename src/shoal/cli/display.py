@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from shoal.jobs import Progress
+    from shoal.jobs import RunProgress
 
 _LOG_SECONDS = 5.0
 
@@ -50,7 +50,7 @@ class RunDisplay:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         """Show `progress`."""
         if self._live is not None:
             self._live.update(self._render(progress))
@@ -60,7 +60,7 @@ class RunDisplay:
             self._logged = now
             self._console.print(self._summary(progress), highlight=False)
 
-    def _summary(self, progress: Progress) -> str:
+    def _summary(self, progress: RunProgress) -> str:
         steps = progress.steps
         metric = "" if progress.averaged is None else f", {self._metric} {progress.averaged:.3f}"
         waiting = 100 * sum(progress.wait_shares) / len(progress.wait_shares)
@@ -69,7 +69,7 @@ class RunDisplay:
             f" waiting {waiting:.0f} %{metric}{self._left(progress)}"
         )
 
-    def _left(self, progress: Progress) -> str:
+    def _left(self, progress: RunProgress) -> str:
         """Return the estimated time left, once there is something to estimate from."""
         done = sum(progress.steps) / len(progress.steps)
         if not self._max_steps or done < 1:
@@ -77,7 +77,7 @@ class RunDisplay:
         elapsed = time.monotonic() - self._started
         return f", about {elapsed / done * max(0.0, self._max_steps - done):.0f} s left"
 
-    def _render(self, progress: Progress) -> RenderableType:
+    def _render(self, progress: RunProgress) -> RenderableType:
         table = Table(box=None, pad_edge=False, header_style="dim")
         for column in ("worker", "step", "loss", "waiting"):
             table.add_column(column, justify="right", min_width=8)

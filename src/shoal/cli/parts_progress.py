@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 _LOG_SECONDS = 5.0
 
 
-class Part(Protocol):
-    """A part of what is measured, with about how long it takes."""
+class MeasuredPart(Protocol):
+    """A part of a measurement, with about how long it takes."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the part."""
         ...
 
     @property
     def summary(self) -> str:
-        """What it measures, in a few words."""
+        """A few words on what the part measures."""
         ...
 
     def seconds(self, *, quick: bool) -> float:
@@ -62,7 +62,7 @@ class PartsProgress:
     A context manager.
     """
 
-    def __init__(self, sections: Sequence[Part], *, quick: bool) -> None:
+    def __init__(self, sections: Sequence[MeasuredPart], *, quick: bool) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._sections = sections
         self._estimate = Estimate([section.seconds(quick=quick) for section in sections])
@@ -96,7 +96,7 @@ class PartsProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, section: Part) -> None:
+    def begin(self, section: MeasuredPart) -> None:
         """Show that `section` begins."""
         self._index += 1
         self._logged = -_LOG_SECONDS

@@ -23,7 +23,7 @@ from shoal.report import output_console
 from shoal.scenario import read_scenario
 
 if TYPE_CHECKING:
-    from shoal.plan import Plan
+    from shoal.plan import Ranking
     from shoal.scenario import Scenario
 
 TransportsOption = Annotated[
@@ -37,7 +37,7 @@ TransportsOption = Annotated[
 
 ModelOption = Annotated[
     str | None,
-    typer.Option(help="Plan for this architecture, whatever the file's [training] says of it."),
+    typer.Option(help="Plan for this architecture, not for the one of the file's [training]."),
 ]
 ComputeOption = Annotated[
     str | None,
@@ -69,7 +69,7 @@ _LEGEND: Final = {
     "exchange": "share of it spent sending and receiving, beyond what computing hides",
     "behind": "steps that the slowest worker was behind the fastest, at most",
     "apart": "distance of the workers' models from their mean",
-    "lost": "share lost of what may get lost",
+    "lost": "share lost of the bytes that may get lost",
 }
 """The columns of the table, and what each of them says."""
 
@@ -175,7 +175,7 @@ def _with_job(
     return replace(read, training=job)
 
 
-def _table(found: Plan) -> Table:
+def _table(found: Ranking) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
     is_carried = bool(found.screened)

@@ -17,7 +17,7 @@ from shoal.errors import UsageError
 from shoal.report import output_console
 
 if TYPE_CHECKING:
-    from shoal.jobs import Progress, RunSpec
+    from shoal.jobs import RunProgress, RunSpec
     from shoal.plan import Arm, LossFile, LossJob, LossProfile
     from shoal.workloads import Dataset
 
@@ -59,7 +59,7 @@ EvaluateOption = Annotated[
     int | None, typer.Option(help="Steps between evaluations; default: 60 in a run.")
 ]
 JsonOption = Annotated[
-    Path | None, typer.Option(help="Keep the runs here; those that it has are not made again.")
+    Path | None, typer.Option(help="Keep the runs here; those already here are not repeated.")
 ]
 
 
@@ -230,7 +230,7 @@ def _measure(
         for part, (arm, seed) in zip(parts, runs, strict=True):
             progress.begin(part)
 
-            def show(state: Progress, part: _Part = part) -> None:
+            def show(state: RunProgress, part: _Part = part) -> None:
                 step = min(state.steps)
                 progress.note(f"{part.summary}, step {step}", step / job.max_steps)
 

@@ -160,7 +160,7 @@ def _columns(every: Sequence[Outcome]) -> list[_Column]:
         )
     if any(each.lost_share for each in every):
         columns.append(
-            _Column("lost", lambda each: each.lost_share, ".1%", "share lost of what may get lost")
+            _Column("lost", lambda each: each.lost_share, ".1%", "share lost of what can be lost")
         )
     if all(each.curve for each in every):
         columns += [

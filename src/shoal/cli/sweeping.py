@@ -29,7 +29,7 @@ RayOption = Annotated[
 RunsOption = Annotated[
     Path | None,
     typer.Option(
-        help="Keep every finished run here; those that it has are not made again."
+        help="Keep every finished run here; those already here are not repeated."
         " Default: a file in the cache folder."
     ),
 ]

@@ -29,10 +29,10 @@ ALL_ALGORITHMS: Final = MappingProxyType[Algorithm, Planner](
 """Every way to average a group, by name. `pair` is for groups of two only."""
 
 WINDOW: Final = 2
-"""Pieces that are received at a time where one is not all: one arrives while another is added."""
+"""Pieces that are received at a time, of several: one arrives while another is added."""
 
 RING_WINDOW: Final = 3
-"""The same in a ring, where the next hop's piece may arrive early."""
+"""Pieces that are received at a time in a ring, where the next hop's piece may arrive early."""
 
 SCRATCH_BYTES: Final = 12 << 20
 """Most that a plan may ask for in scratch slots: three pieces of 4 MB in a ring."""

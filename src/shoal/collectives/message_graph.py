@@ -205,7 +205,7 @@ def _only(graph: MessageGraph, way: int, way_of: Callable[[range], int]) -> Mess
 
 
 def _parts(piece: range, at: int) -> list[range]:
-    """Return what of a piece lies before `at` and what behind; all of it if that is one."""
+    """Return the parts of a piece before `at` and behind it; the piece if `at` does not cut it."""
     if not piece.start < at < piece.stop:
         return [piece]
     return [range(piece.start, at), range(at, piece.stop)]

@@ -1,5 +1,8 @@
 from shoal.doctor.cluster_file import cluster_text as cluster_text
 from shoal.doctor.cluster_file import doubts as doubts
+from shoal.doctor.doctor_report import PairFigures as PairFigures
+from shoal.doctor.doctor_report import Report as Report
+from shoal.doctor.doctor_report import read_report as read_report
 from shoal.doctor.findings import Finding as Finding
 from shoal.doctor.findings import Verdict as Verdict
 from shoal.doctor.findings import is_anything_wrong as is_anything_wrong
@@ -9,7 +12,4 @@ from shoal.doctor.machine_verdict import judge_interface as judge_interface
 from shoal.doctor.machine_verdict import judge_machine as judge_machine
 from shoal.doctor.machine_verdict import may_examine_pairs as may_examine_pairs
 from shoal.doctor.pair import examine_pair as examine_pair
-from shoal.doctor.report import PairFigures as PairFigures
-from shoal.doctor.report import Report as Report
-from shoal.doctor.report import read_report as read_report
 from shoal.doctor.star import links_of as links_of

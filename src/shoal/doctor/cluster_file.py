@@ -14,7 +14,7 @@ from shoal.quantities import duration_text, rate_text, share_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shoal.doctor.report import PairFigures, WayFigures
+    from shoal.doctor.doctor_report import PairFigures, WayFigures
     from shoal.doctor.star import HostLinks, LinkFigures
 
 _HEAD: Final = """\

@@ -10,7 +10,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-from shoal.doctor.facts import Dialled
+from shoal.doctor.probe_facts import Dialled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

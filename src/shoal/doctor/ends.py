@@ -17,22 +17,22 @@ import shoal
 from shoal.control import MAX_FRAME_BYTES
 from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
-from shoal.doctor.interfaces import interface_of
+from shoal.doctor.kernel_interfaces import interface_of
 from shoal.doctor.machine import packet_bytes
-from shoal.doctor.messages import (
+from shoal.doctor.pair_messages import (
     Answer,
     Bye,
     Collect,
     Collected,
-    Count,
     Counted,
+    CountStream,
     Dial,
     EndFacts,
     Hello,
     Outcomes,
     Question,
     Refused,
-    Send,
+    SendProbes,
     SendStream,
     Sent,
     StreamSent,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.control import JobKey
-    from shoal.doctor.facts import Dialled
-    from shoal.doctor.probes import Arrival, Probe, ProbeSockets
+    from shoal.doctor.probe_facts import Dialled
+    from shoal.doctor.probes import Probe, ProbeArrival, ProbeSockets
     from shoal.doctor.streams import Stream, Streamed, Tally
     from shoal.wire import Settings
 
@@ -91,7 +91,7 @@ class AbstractEnd(abc.ABC):
         """Send probes to the other end; return number -> errno of the refused ones."""
 
     @abc.abstractmethod
-    def collect(self, count: int, wait_s: float) -> list[Arrival]:
+    def collect(self, count: int, wait_s: float) -> list[ProbeArrival]:
         """Return what has arrived since the last time, after `count` probes or `wait_s`."""
 
     @abc.abstractmethod
@@ -118,7 +118,7 @@ class ThisEnd(AbstractEnd):
         """See `AbstractEnd`."""
         return self._sockets.send_all(probes, other.address, gap_s)
 
-    def collect(self, count: int, wait_s: float) -> list[Arrival]:
+    def collect(self, count: int, wait_s: float) -> list[ProbeArrival]:
         """See `AbstractEnd`."""
         return self._sockets.arrived(count, wait_s)
 
@@ -170,9 +170,9 @@ class OtherEnd(AbstractEnd):
 
     def send(self, probes: Sequence[Probe], other: EndFacts, gap_s: float = 0.0) -> dict[int, int]:
         """See `AbstractEnd`."""
-        return self._ask(Send(list(probes), gap_s), Sent).refused
+        return self._ask(SendProbes(list(probes), gap_s), Sent).refused
 
-    def collect(self, count: int, wait_s: float) -> list[Arrival]:
+    def collect(self, count: int, wait_s: float) -> list[ProbeArrival]:
         """See `AbstractEnd`."""
         return self._ask(Collect(count, wait_s), Collected).arrivals
 
@@ -182,7 +182,7 @@ class OtherEnd(AbstractEnd):
 
     def tally(self, number: int, packets: int, quiet_s: float, deadline_s: float) -> Tally:
         """See `AbstractEnd`."""
-        return self._ask(Count(number, packets, quiet_s, deadline_s), Counted).tally
+        return self._ask(CountStream(number, packets, quiet_s, deadline_s), Counted).tally
 
     def close(self) -> None:
         """Take leave, if the other end is there to hear it, and close the connection."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from shoal.doctor.facts import Dialled
 from shoal.doctor.findings import Finding, Verdict
 from shoal.doctor.judge_tags import judge_tags
+from shoal.doctor.probe_facts import Dialled
 from shoal.quantities import rate_text
 
 if TYPE_CHECKING:
-    from shoal.doctor.facts import BatchFact, BurstFacts, PairFacts, RateFacts, WayFacts
+    from shoal.doctor.probe_facts import BatchFact, BurstFacts, PairFacts, RateFacts, WayFacts
 
 _MICROSECONDS_PER_MILLISECOND: Final = 1000
 

@@ -9,7 +9,7 @@ from shoal.doctor.findings import Finding, Verdict
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shoal.doctor.facts import TosFact
+    from shoal.doctor.probe_facts import TosFact
 
 Value = TypeVar("Value", int, str)
 _ECN_BITS: Final = 3

@@ -19,20 +19,20 @@ from shoal.control import Advice, bind, make_router, start_authenticator
 from shoal.decoding import decoded
 from shoal.doctor.dialling import dial
 from shoal.doctor.ends import describe_end
-from shoal.doctor.messages import (
+from shoal.doctor.pair_messages import (
     Answer,
     Bye,
     Collect,
     Collected,
-    Count,
     Counted,
+    CountStream,
     Dial,
     EndFacts,
     Hello,
     Outcomes,
     Question,
     Refused,
-    Send,
+    SendProbes,
     SendStream,
     Sent,
     StreamSent,
@@ -136,13 +136,13 @@ class Listener:
         caller = self._caller[1]
         if isinstance(question, Dial):
             return Outcomes(dial(caller.address, question.ports))
-        if isinstance(question, Send):
+        if isinstance(question, SendProbes):
             return Sent(self._sockets.send_all(question.probes, caller.address, question.gap_s))
         if isinstance(question, Collect):
             return Collected(self._sockets.arrived(question.count, question.wait_s))
         if isinstance(question, SendStream):
             return StreamSent(self._sockets.stream(question.stream, caller.address))
-        if isinstance(question, Count):
+        if isinstance(question, CountStream):
             return Counted(
                 self._sockets.tally(
                     question.number, question.packets, question.quiet_s, question.deadline_s

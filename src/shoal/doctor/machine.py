@@ -11,8 +11,8 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import is_cold
-from shoal.doctor.facts import BatchFact, MachineFacts, SocketFacts, TosFact
-from shoal.doctor.interfaces import interface_of, kernel_limit
+from shoal.doctor.kernel_interfaces import interface_of, kernel_limit
+from shoal.doctor.probe_facts import BatchFact, MachineFacts, SocketFacts, TosFact
 from shoal.doctor.probes import PORT_COPIES, Probe, ProbeSockets, explained
 from shoal.errors import ResourceError
 from shoal.transport import HEADER_BYTES, IP_UDP_BYTES
@@ -20,7 +20,7 @@ from shoal.transport import HEADER_BYTES, IP_UDP_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.doctor.probes import Arrival
+    from shoal.doctor.probes import ProbeArrival
     from shoal.wire import Settings
 
 BATCH: Final = 8
@@ -65,7 +65,7 @@ def packet_bytes(settings: Settings) -> int:
     return settings.transport.segment_bytes + HEADER_BYTES + IP_UDP_BYTES + more
 
 
-def tos_facts(probes: Sequence[Probe], arrivals: Sequence[Arrival]) -> list[TosFact]:
+def tos_facts(probes: Sequence[Probe], arrivals: Sequence[ProbeArrival]) -> list[TosFact]:
     """Return what became of the TOS bytes of `probes`."""
     sent = {probe.number: probe.tos for probe in probes}
     arrived: dict[int, int] = {}

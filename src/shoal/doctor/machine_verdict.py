@@ -11,7 +11,7 @@ from shoal.doctor.judge_tags import judge_tags
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.doctor.facts import InterfaceFacts, MachineFacts, SocketFacts
+    from shoal.doctor.probe_facts import InterfaceFacts, MachineFacts, SocketFacts
 
 _MEBIBYTE: Final = 1 << 20
 _NEEDED: Final = ("address", "sockets")

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from shoal.doctor.dialling import dial, explain
+from shoal.doctor.doctor_report import figures_of
 from shoal.doctor.ends import AbstractEnd, OtherEnd, ThisEnd
-from shoal.doctor.facts import (
+from shoal.doctor.judge_pair import judge_pair, unreachable
+from shoal.doctor.machine import BATCH, SMALL_BYTES, tos_facts
+from shoal.doctor.probe_facts import (
     BatchFact,
     BurstFacts,
     Dialled,
@@ -27,17 +30,14 @@ from shoal.doctor.facts import (
     TosFact,
     WayFacts,
 )
-from shoal.doctor.judge_pair import judge_pair, unreachable
-from shoal.doctor.machine import BATCH, SMALL_BYTES, tos_facts
 from shoal.doctor.probes import PORT_COPIES, Probe, ProbeSockets, explained
 from shoal.doctor.rate_search import StreamFacts, burst_pace, next_stream, rate_of
-from shoal.doctor.report import figures_of
 from shoal.doctor.streams import Stream
 
 if TYPE_CHECKING:
     from shoal.control import JobKey
+    from shoal.doctor.doctor_report import PairFigures
     from shoal.doctor.findings import Finding
-    from shoal.doctor.report import PairFigures
     from shoal.wire import Settings
 
 _SETTLE_S: Final = 0.3

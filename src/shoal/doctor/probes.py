@@ -71,7 +71,7 @@ class Probe(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Whether the probe is not to be fragmented, neither here nor on the way."""
 
 
-class Arrival(msgspec.Struct, frozen=True, array_like=True):
+class ProbeArrival(msgspec.Struct, frozen=True, array_like=True):
     """One probe that arrived."""
 
     number: int
@@ -93,7 +93,7 @@ class ProbeSockets:
         self.family = self.transport.family
         self.token = secrets.token_bytes(TOKEN_BYTES)
         self.strangers = 0
-        self._arrived: list[Arrival] = []
+        self._arrived: list[ProbeArrival] = []
         self._counter = Counter()
         self._echo_to: tuple[str, int] | None = None
         self._opened = contextlib.ExitStack()
@@ -179,7 +179,7 @@ class ProbeSockets:
                 self.absorb_until(time.monotonic() + gap_s)
         return refused
 
-    def arrived(self, count: int, wait_s: float) -> list[Arrival]:
+    def arrived(self, count: int, wait_s: float) -> list[ProbeArrival]:
         """Return what has arrived since the last call, after `count` probes or `wait_s`."""
         deadline = time.monotonic() + wait_s
         while len(self._arrived) < count and (left := deadline - time.monotonic()) > 0:
@@ -252,7 +252,7 @@ class ProbeSockets:
                 self.strangers += 1
                 continue
             size = len(part) + self.header_bytes
-            self._arrived.append(Arrival(number, port, size, tos, now_us, is_stamped))
+            self._arrived.append(ProbeArrival(number, port, size, tos, now_us, is_stamped))
             if flags & _ECHO and self._echo_to is not None:
                 host, echo_port = self._echo_to
                 self.send(Probe(number, echo_port, size), host)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shoal.doctor.facts import RateFacts
+from shoal.doctor.probe_facts import RateFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

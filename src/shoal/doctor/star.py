@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.doctor.report import PairFigures, WayFigures
+    from shoal.doctor.doctor_report import PairFigures, WayFigures
 
 _Sum: TypeAlias = tuple[int, int, float]
 """Two unknowns, by place, and what they are together."""

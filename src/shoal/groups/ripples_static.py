@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class RipplesStatic(AbstractTableSchedule):
-    """Across hosts, inside hosts, across hosts by another worker, inside hosts; period 4.
+    """Workers meet across hosts, inside, across by another worker, inside; the period is 4.
 
     With k workers per host and local index l = rank mod k:
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class TopologyDivision(AbstractTableSchedule):
-    """Inside hosts, then across hosts of a rack, then across racks, a few groups at a time.
+    """Workers meet inside hosts, then across hosts of a rack, then across racks, few at a time.
 
     1. One phase in which every host averages inside; no link is used.
     2. Phases across the hosts of a rack. A crossing group has one worker of each host of the rack.
@@ -36,10 +36,10 @@ class TopologyDivision(AbstractTableSchedule):
     3. Phases across racks. A crossing group has one worker of each rack. A phase has as many
        crossing groups as the slowest uplink carries at a network card's full speed (at least one).
 
-    Whoever does not cross averages inside its host, those that have crossed in this stage and those
-    that have not apart: they hold equal values, so this costs no exactness. One period is exact
-    consensus, and doubly stochastic phase by phase where all hosts hold equally many workers and
-    all racks equally many hosts; elsewhere the crossing groups are weighted as in `Grid`.
+    A worker that does not cross averages inside its host, with those that have crossed in this
+    stage if it has, else with the others: they hold equal values, so it stays exact. One period is
+    exact consensus, and doubly stochastic phase by phase where all hosts hold equally many workers
+    and all racks equally many hosts; elsewhere the crossing groups are weighted as in `Grid`.
 
     The period grows with the workers per host and per rack: 1 + 4 phases for 4 workers on each host
     of one rack, against 2 for the grid. That is the price of a quarter of the grid's load.

@@ -1,6 +1,6 @@
 from shoal.jobs import fork_server as fork_server
 from shoal.jobs.comparison import DEMO_SCENARIOS as DEMO_SCENARIOS
-from shoal.jobs.comparison import Scenario as Scenario
+from shoal.jobs.comparison import DemoScenario as DemoScenario
 from shoal.jobs.comparison import comparison_specs as comparison_specs
 from shoal.jobs.environment import describe_environment as describe_environment
 from shoal.jobs.evaluation import consensus_distance as consensus_distance
@@ -14,13 +14,13 @@ from shoal.jobs.result import ResultFile as ResultFile
 from shoal.jobs.result import RunResult as RunResult
 from shoal.jobs.result import read_results as read_results
 from shoal.jobs.result import write_results as write_results
-from shoal.jobs.run import Progress as Progress
-from shoal.jobs.run import RunOutcome as RunOutcome
-from shoal.jobs.run import run_spec as run_spec
 from shoal.jobs.spec import RunSpec as RunSpec
 from shoal.jobs.trace_file import write_trace as write_trace
 from shoal.jobs.training import BYTES_DUE as BYTES_DUE
 from shoal.jobs.training import BYTES_LOST as BYTES_LOST
+from shoal.jobs.training_run import RunOutcome as RunOutcome
+from shoal.jobs.training_run import RunProgress as RunProgress
+from shoal.jobs.training_run import run_spec as run_spec
 from shoal.jobs.waiting import find_awaited as find_awaited
 from shoal.jobs.waiting import find_synchronizations as find_synchronizations
 from shoal.jobs.waiting import split_waiting as split_waiting

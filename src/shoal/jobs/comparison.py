@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class DemoScenario:
     """What happens to the workers, and how long each strategy is given."""
 
     title: str
@@ -26,14 +26,14 @@ class Scenario:
 
 
 DEMO_SCENARIOS = (
-    Scenario("equal workers", {}, 8.0),
-    Scenario("one worker 5x slower", {3: 5.0}, 12.0),
+    DemoScenario("equal workers", {}, 8.0),
+    DemoScenario("one worker 5x slower", {3: 5.0}, 12.0),
 )
 
 
 def comparison_specs(
-    base: RunSpec, strategies: Sequence[str], scenarios: Sequence[Scenario]
-) -> Iterator[tuple[Scenario, RunSpec]]:
+    base: RunSpec, strategies: Sequence[str], scenarios: Sequence[DemoScenario]
+) -> Iterator[tuple[DemoScenario, RunSpec]]:
     """Yield a run of `base` for every scenario and strategy, scenario by scenario."""
     for scenario in scenarios:
         for strategy in strategies:

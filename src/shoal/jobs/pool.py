@@ -20,7 +20,7 @@ from shoal.errors import DeadlineExceeded, ShoalError, WorkerLost
 from shoal.jobs import fork_server
 from shoal.jobs.board import Board
 from shoal.jobs.spec import PoolSettings
-from shoal.jobs.worker import Failure, worker_main
+from shoal.jobs.worker import TaskFailure, worker_main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ _TICK_SECONDS = 0.1
 class RunFailed(ShoalError):
     """A task ended because of `failure`; `exit_code` is that of its cause."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: TaskFailure) -> None:
         where = f"Rank {failure.rank}"
         super().__init__(f"{where}: {failure.message}")
         if failure.details:  # no deliberate error: whoever mends it needs to see where it came from
@@ -176,11 +176,11 @@ class WorkerPool:
         except (EOFError, ConnectionResetError):
             self._processes[rank].join(_STOP_SECONDS)
             raise WorkerLost(_describe_death(rank, self._processes[rank].exitcode), rank) from None
-        if isinstance(answer, Failure):
+        if isinstance(answer, TaskFailure):
             raise RunFailed(self._first_cause(answer))
         return answer
 
-    def _first_cause(self, failure: Failure) -> Failure:
+    def _first_cause(self, failure: TaskFailure) -> TaskFailure:
         """Prefer the failure that caused the others: that of the rank they blame."""
         if failure.culprit is None or failure.culprit == failure.rank:
             return failure
@@ -190,7 +190,7 @@ class WorkerPool:
                 answer = culprit.recv()
             except (EOFError, ConnectionResetError):
                 return failure
-            if isinstance(answer, Failure):
+            if isinstance(answer, TaskFailure):
                 return answer
         return failure
 

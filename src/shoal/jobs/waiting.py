@@ -97,7 +97,7 @@ def time_by_kind(spans: Iterable[Span]) -> dict[int, dict[SpanKind, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingByRank:
     """Waiting of every worker, divided among those it waited for."""
 
     for_worker_ns: tuple[tuple[int, ...], ...]
@@ -145,7 +145,7 @@ def find_awaited(spans: Iterable[Span]) -> list[Awaited]:
     return found
 
 
-def who_waited_for_whom(spans: Iterable[Span], world_size: int) -> Waiting:
+def who_waited_for_whom(spans: Iterable[Span], world_size: int) -> WaitingByRank:
     """Add up the waiting in `spans`, as recorded, by who waited and for whom.
 
     What is left of a WAIT after the last member's arrival, and a WAIT without members, is
@@ -162,7 +162,7 @@ def who_waited_for_whom(spans: Iterable[Span], world_size: int) -> Waiting:
         matrix[rank][awaited.worker] += awaited.duration_ns
         if awaited.span.kind is SpanKind.WAIT:
             unattributed[rank] -= awaited.duration_ns
-    return Waiting(tuple(tuple(row) for row in matrix), tuple(unattributed))
+    return WaitingByRank(tuple(tuple(row) for row in matrix), tuple(unattributed))
 
 
 def _end_ns(span: Span) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _TIDY_SECONDS = 1.0
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a worker could not finish a task."""
 
     rank: int
@@ -98,7 +98,7 @@ def _work(rank: int, settings: PoolSettings, connection: Connection) -> None:
         while (task := _next_task(connection)) is not None:
             outcome = _attempt(task, context)
             connection.send(outcome)
-            if isinstance(outcome, Failure):
+            if isinstance(outcome, TaskFailure):
                 break
     finally:
         session.close()
@@ -132,9 +132,9 @@ def _attempt(task: Task, context: WorkerContext) -> object:
         return _failure(context.session.rank, error)
 
 
-def _failure(rank: int, error: Exception) -> Failure:
+def _failure(rank: int, error: Exception) -> TaskFailure:
     is_deliberate = isinstance(error, ShoalError)
-    return Failure(
+    return TaskFailure(
         rank=rank,
         message=str(error),
         kind=type(error).__name__,

@@ -22,7 +22,7 @@ from shoal.lab.hosts.background import BackgroundFlow
 from shoal.lab.hosts.processes import HostProcess, Stream
 from shoal.lab.hosts.variables import launcher_variables
 from shoal.lab.network.fabric import Fabric
-from shoal.lab.network.interfaces import INTERFACE, address_of
+from shoal.lab.network.host_interfaces import INTERFACE, address_of
 from shoal.lab.network.switch_loop import SLOT_BYTES
 from shoal.lab.open_files import raise_limit, refused_as
 from shoal.memory import check_room

@@ -126,9 +126,9 @@ def _tried(where: Topology, *, thorough: bool = False) -> list[Candidate]:
 def carried(candidate: Candidate) -> list[Candidate]:
     """Return `candidate` over every transport, with every bound that allows it something.
 
-    Copies of parameters that are averaged behind computing may be sent in half of the bytes, over
-    what can round. All-reduce may also go on behind the next forward pass where front layers are
-    brought first: over what keeps the order of what it is given there is nothing to gain.
+    Copies of parameters that are averaged behind computing may be sent in half of the bytes, over a
+    transport that can round. All-reduce may also go on behind the next forward pass over a
+    transport that brings front layers first; over one that keeps their order nothing is gained.
     """
     found = [
         replace(candidate, transport=transport, loss_bound=bound)

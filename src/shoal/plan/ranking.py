@@ -88,7 +88,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Ranking:
     """All candidates by time, and why the first is the one to take.
 
     Of those that are as soon at the target as any, within 5 %, it is the one that risks least.
@@ -135,12 +135,12 @@ def runs_of(scenario: Scenario, *, has_time: bool = False) -> list[Run]:
     ]
 
 
-def make_plan(predictions: Sequence[Prediction], screened: Sequence[Prediction] = ()) -> Plan:
+def make_plan(predictions: Sequence[Prediction], screened: Sequence[Prediction] = ()) -> Ranking:
     """Rank what the candidates have come to, in one run or several each."""
     ranked = _by_time(predictions)
     best = min(_as_good_as(ranked[0], ranked), key=_risk)
     ranked = [best, *(each for each in ranked if each is not best)]
-    return Plan(tuple(ranked), _reason(ranked), tuple(_by_time(screened)))
+    return Ranking(tuple(ranked), _reason(ranked), tuple(_by_time(screened)))
 
 
 def _by_time(predictions: Sequence[Prediction]) -> list[Prediction]:

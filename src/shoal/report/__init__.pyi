@@ -10,7 +10,7 @@ from shoal.report.html import write_report as write_report
 from shoal.report.markup_table import markdown_table as markdown_table
 from shoal.report.palette import HOME_SLOTS as HOME_SLOTS
 from shoal.report.picture import write_picture as write_picture
-from shoal.report.scenario import Results as Results
+from shoal.report.reported_scenario import Results as Results
 from shoal.report.terminal_table import MAX_LABEL_WIDTH as MAX_LABEL_WIDTH
 from shoal.report.terminal_table import TERMINAL_WIDTH as TERMINAL_WIDTH
 from shoal.report.terminal_table import print_table as print_table

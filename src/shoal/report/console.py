@@ -15,7 +15,7 @@ FILE_WIDTH = 400
 
 
 class _Output(Console):
-    """Standard output, of which whoever prints hears that its reader has gone, as of any file."""
+    """Standard output that, as any file does, raises an error once its reader has gone."""
 
     def on_broken_pipe(self) -> None:
         """Raise what the system has said; by default the process would end with code 1."""

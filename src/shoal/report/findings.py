@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from shoal.report.wording import number
 
 if TYPE_CHECKING:
-    from shoal.report.scenario import Entry, Scenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
 
 BASELINE = "all-reduce"
 """What the winner is compared with, where it was run."""
 
 
-def finding(scenario: Scenario) -> str:
+def finding(scenario: ReportedScenario) -> str:
     """Say which strategy met the target first, and how the baseline, or else the last one, did."""
     target = scenario.first.target
     if target is None or len(scenario.entries) < 2:
@@ -32,7 +32,7 @@ def finding(scenario: Scenario) -> str:
     return f"{first}; {_compared(rival, reached[0][0])}." if rival else f"{first}."
 
 
-def _rival(scenario: Scenario, winner: Entry) -> Entry | None:
+def _rival(scenario: ReportedScenario, winner: NamedRun) -> NamedRun | None:
     """Return the baseline's run, or else the one that took longest, unless that is the winner."""
     others = [entry for entry in scenario.entries if entry is not winner]
     baseline = [entry for entry in scenario.entries if entry.run.strategy == BASELINE]
@@ -41,7 +41,7 @@ def _rival(scenario: Scenario, winner: Entry) -> Entry | None:
     return max(others, key=lambda entry: entry.run.time_to_target_seconds or float("inf"))
 
 
-def _compared(rival: Entry, first_seconds: float) -> str:
+def _compared(rival: NamedRun, first_seconds: float) -> str:
     seconds = rival.run.time_to_target_seconds
     if seconds is None:
         return f"{rival.label} had not within {number(rival.run.duration_seconds)} s"

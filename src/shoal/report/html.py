@@ -15,15 +15,15 @@ import msgspec
 from shoal.errors import UsageError
 from shoal.extras import install
 from shoal.jobs import write_whole
+from shoal.report.comparison_table import BEST_NOTE, environment_lines
 from shoal.report.figures import PANELS, Figure, Panel, draw_timeline
 from shoal.report.findings import finding
 from shoal.report.legend import legend, swatch
 from shoal.report.markup_table import html_table
 from shoal.report.palette import Styles, assign_styles, css_variables
-from shoal.report.scenario import Entry, Results, Scenario, group_scenarios
+from shoal.report.reported_scenario import NamedRun, ReportedScenario, Results, group_scenarios
 from shoal.report.script import SCRIPT
 from shoal.report.style import CSS
-from shoal.report.table import BEST_NOTE, environment_lines
 from shoal.report.waiting_section import Choice, timeline_choices, waiting_section
 from shoal.report.wording import padding_sentence
 
@@ -43,7 +43,7 @@ def write_report(results: Results, path: Path) -> None:
     write_whole(path, page.encode(), "the report")
 
 
-def make_page(scenarios: Sequence[Scenario], plotly_script: str) -> str:
+def make_page(scenarios: Sequence[ReportedScenario], plotly_script: str) -> str:
     """Return the page for `scenarios`; `plotly_script` is plotly.js."""
     styles = assign_styles(scenarios)
     choices = timeline_choices(scenarios)
@@ -90,7 +90,7 @@ def _json(figures: dict[str, Figure]) -> str:
 
 
 def _figures(
-    scenarios: Sequence[Scenario], styles: Styles, choices: Sequence[Choice]
+    scenarios: Sequence[ReportedScenario], styles: Styles, choices: Sequence[Choice]
 ) -> Iterator[tuple[str, Figure]]:
     for panel in PANELS:
         for index, figure in enumerate(panel.draw(scenarios, styles)):
@@ -107,7 +107,7 @@ def _head() -> str:
     )
 
 
-def _top(scenarios: Sequence[Scenario]) -> str:
+def _top(scenarios: Sequence[ReportedScenario]) -> str:
     subtitles = dict.fromkeys(scenario.subtitle for scenario in scenarios)
     padding = dict.fromkeys(padding_sentence(s.first, s.environment) for s in scenarios)
     machines = environment_lines(scenarios)
@@ -118,7 +118,7 @@ def _top(scenarios: Sequence[Scenario]) -> str:
     )
 
 
-def _controls(scenarios: Sequence[Scenario], styles: Styles) -> str:
+def _controls(scenarios: Sequence[ReportedScenario], styles: Styles) -> str:
     labels = dict.fromkeys(entry.label for scenario in scenarios for entry in scenario.entries)
     boxes = "".join(
         f'<label><input type="checkbox" checked data-label="{escape(label)}">'
@@ -128,7 +128,7 @@ def _controls(scenarios: Sequence[Scenario], styles: Styles) -> str:
     return f'<nav class="controls" aria-label="Strategies shown"><div>{boxes}</div></nav>'
 
 
-def _summary(scenarios: Sequence[Scenario], styles: Styles) -> str:
+def _summary(scenarios: Sequence[ReportedScenario], styles: Styles) -> str:
     blocks = "".join(
         f'<div class="block"><h3>{_titled(scenario, scenarios)}</h3>'
         f'<p class="finding">{escape(finding(scenario))}</p>'
@@ -139,14 +139,14 @@ def _summary(scenarios: Sequence[Scenario], styles: Styles) -> str:
     return f'<section><h2>Comparison</h2><p class="how">{note}</p>{blocks}</section>'
 
 
-def _titled(scenario: Scenario, scenarios: Sequence[Scenario]) -> str:
+def _titled(scenario: ReportedScenario, scenarios: Sequence[ReportedScenario]) -> str:
     """Return the scenario's title, with what it trained on where that is not the same for all."""
     if len({other.subtitle for other in scenarios}) == 1:
         return escape(scenario.title)
     return escape(f"{scenario.title} · {scenario.subtitle}")
 
 
-def _section(panel: Panel, scenarios: Sequence[Scenario]) -> str:
+def _section(panel: Panel, scenarios: Sequence[ReportedScenario]) -> str:
     figures = "".join(
         f"<div><h3>{_titled(scenario, scenarios)}</h3>"
         f'<div class="figure" data-figure="{panel.key}-{index}"></div></div>'
@@ -164,7 +164,7 @@ def _section(panel: Panel, scenarios: Sequence[Scenario]) -> str:
     )
 
 
-def _details(scenarios: Sequence[Scenario]) -> str:
+def _details(scenarios: Sequence[ReportedScenario]) -> str:
     """Return what each run was made with and what it counted, folded away."""
     rows = "".join(
         f'<tr><th scope="row">{escape(entry.label)}<br>{escape(scenario.title)}</th>'
@@ -180,7 +180,7 @@ def _details(scenarios: Sequence[Scenario]) -> str:
     )
 
 
-def _settings(entry: Entry) -> str:
+def _settings(entry: NamedRun) -> str:
     run = entry.run
     settings = {
         "batch size": run.batch_size,
@@ -191,5 +191,5 @@ def _settings(entry: Entry) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
-def _counters(entry: Entry) -> str:
+def _counters(entry: NamedRun) -> str:
     return ", ".join(f"{name} {value:,g}" for name, value in sorted(entry.run.counters.items()))

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from shoal.report.scenario import Results, Scenario, group_scenarios
-from shoal.report.table import footer, make_block
+from shoal.report.comparison_table import footer, make_block
+from shoal.report.reported_scenario import ReportedScenario, Results, group_scenarios
 
 if TYPE_CHECKING:
-    from shoal.report.table import Block, Cell, Row
+    from shoal.report.comparison_table import Block, Cell, Row
 
 
 def markdown_table(results: Results) -> str:
@@ -20,7 +20,7 @@ def markdown_table(results: Results) -> str:
     return "\n\n".join([*blocks, *footer(scenarios, mark="bold")]) + "\n"
 
 
-def html_table(scenario: Scenario, swatch: Callable[[str], str]) -> str:
+def html_table(scenario: ReportedScenario, swatch: Callable[[str], str]) -> str:
     """Return the table of `scenario`; `swatch` makes the colored mark before a label."""
     block = make_block(scenario)
     headings = "".join(

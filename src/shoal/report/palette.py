@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from shoal.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from shoal.report.scenario import Scenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 STRATEGY_COLORS = (
     ("#727B8A", "#6D7888"),
@@ -86,7 +86,7 @@ Styles: TypeAlias = Mapping[str, Style]
 """Label of a run -> how it looks."""
 
 
-def assign_styles(scenarios: Iterable[Scenario]) -> Styles:
+def assign_styles(scenarios: Iterable[ReportedScenario]) -> Styles:
     """Give every label in `scenarios` a style: known strategies their own, others what is left."""
     strategies = {
         entry.label: entry.run.strategy for scenario in scenarios for entry in scenario.entries

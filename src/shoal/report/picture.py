@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from shoal.jobs import write_whole
 from shoal.report.figures.figure import thinned
 from shoal.report.palette import STRATEGY_COLORS, Styles, assign_styles
-from shoal.report.scenario import Results, group_scenarios
+from shoal.report.reported_scenario import Results, group_scenarios
 from shoal.report.svg import drawing
 from shoal.report.ticks import ticks
 from shoal.report.wording import NOT_REACHED, number, padding_sentence
 
 if TYPE_CHECKING:
-    from shoal.report.scenario import Entry, Scenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
 
 PANEL_WIDTH, MIN_PANEL_HEIGHT = 490, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 176, 64, 40
@@ -39,7 +39,7 @@ def write_picture(results: Results, path: Path) -> None:
     write_whole(path, make_picture(group_scenarios(results)).encode(), "the picture")
 
 
-def make_picture(scenarios: Sequence[Scenario]) -> str:
+def make_picture(scenarios: Sequence[ReportedScenario]) -> str:
     """Return the SVG with one panel per scenario, side by side."""
     styles = assign_styles(scenarios)
     bottom = _panel_height(scenarios)
@@ -58,12 +58,12 @@ def make_picture(scenarios: Sequence[Scenario]) -> str:
     return drawing(width, height, _description(scenarios), f"{panels}{texts}")
 
 
-def _panel_height(scenarios: Sequence[Scenario]) -> int:
+def _panel_height(scenarios: Sequence[ReportedScenario]) -> int:
     most = max(len(scenario.entries) for scenario in scenarios)
     return max(MIN_PANEL_HEIGHT, TOP + ROW_HEIGHT * (most + 1))
 
 
-def _notes(scenarios: Sequence[Scenario]) -> list[str]:
+def _notes(scenarios: Sequence[ReportedScenario]) -> list[str]:
     """Return what must be said below the panels, each thing once."""
     tasks = [scenario.subtitle + "." for scenario in scenarios]
     padding = [padding_sentence(scenario.first, scenario.environment) for scenario in scenarios]
@@ -92,7 +92,7 @@ class _Scale:
         return self.bottom - share * (self.bottom - TOP)
 
 
-def _panel(scenario: Scenario, scale: _Scale, styles: Styles) -> str:
+def _panel(scenario: ReportedScenario, scale: _Scale, styles: Styles) -> str:
     metric = scenario.metric
     unit = f" ({metric.unit})" if metric.unit else ""
     heading = (
@@ -105,7 +105,9 @@ def _panel(scenario: Scenario, scale: _Scale, styles: Styles) -> str:
     return f"{heading}{''.join(_grid(scenario, scale))}{lines}{ranking}"
 
 
-def _make_scale(scenario: Scenario, scenarios: Sequence[Scenario], panel_height: int) -> _Scale:
+def _make_scale(
+    scenario: ReportedScenario, scenarios: Sequence[ReportedScenario], panel_height: int
+) -> _Scale:
     """Return the scale: metric alike in all panels of that metric, time each panel's own."""
     alike = [other for other in scenarios if other.metric == scenario.metric]
     values = [value for other in alike for value in _values(other)] or [0.0]
@@ -116,7 +118,7 @@ def _make_scale(scenario: Scenario, scenarios: Sequence[Scenario], panel_height:
     return _Scale(longest, low - room, high + room, panel_height - BOTTOM)
 
 
-def _values(scenario: Scenario) -> Iterator[float]:
+def _values(scenario: ReportedScenario) -> Iterator[float]:
     """Yield every value a panel must have room for."""
     scaled = scenario.metric.scaled
     if scenario.first.target is not None:
@@ -125,7 +127,7 @@ def _values(scenario: Scenario) -> Iterator[float]:
         yield from (scaled(p.averaged) for p in entry.run.curve if p.averaged is not None)
 
 
-def _grid(scenario: Scenario, scale: _Scale) -> Iterator[str]:
+def _grid(scenario: ReportedScenario, scale: _Scale) -> Iterator[str]:
     right = PANEL_WIDTH - RIGHT
     for value in ticks(scale.low, scale.high, 5):
         y = scale.y(value)
@@ -140,7 +142,7 @@ def _grid(scenario: Scenario, scale: _Scale) -> Iterator[str]:
         yield f'<path class="target" d="M{LEFT} {y:.1f}H{right}"/>'
 
 
-def _line(entry: Entry, scenario: Scenario, scale: _Scale, styles: Styles) -> str:
+def _line(entry: NamedRun, scenario: ReportedScenario, scale: _Scale, styles: Styles) -> str:
     points = " ".join(
         f"{scale.x(point.seconds):.1f},{scale.y(scenario.metric.scaled(point.averaged)):.1f}"
         for point in thinned(entry.run.curve, MAX_POINTS)
@@ -149,7 +151,7 @@ def _line(entry: Entry, scenario: Scenario, scale: _Scale, styles: Styles) -> st
     return f'<polyline class="line s{_slot(styles, entry)}" points="{points}"/>'
 
 
-def _ranking(scenario: Scenario, styles: Styles) -> Iterator[str]:
+def _ranking(scenario: ReportedScenario, styles: Styles) -> Iterator[str]:
     """Yield the names of the lines, the first to reach the target on top, with their times."""
     left, right = PANEL_WIDTH - RIGHT + 16, PANEL_WIDTH - 16
     target = scenario.first.target
@@ -167,7 +169,7 @@ def _ranking(scenario: Scenario, styles: Styles) -> Iterator[str]:
             yield f'<text class="after end" x="{right}" y="{y}">{after}</text>'
 
 
-def _time(entry: Entry) -> float:
+def _time(entry: NamedRun) -> float:
     seconds = entry.run.time_to_target_seconds
     return float("inf") if seconds is None else seconds
 
@@ -176,11 +178,11 @@ def _short(label: str) -> str:
     return label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
 
 
-def _slot(styles: Styles, entry: Entry) -> int:
+def _slot(styles: Styles, entry: NamedRun) -> int:
     return styles[entry.label].slot % len(STRATEGY_COLORS)
 
 
-def _description(scenarios: Sequence[Scenario]) -> str:
+def _description(scenarios: Sequence[ReportedScenario]) -> str:
     """Say in words what the picture shows."""
     parts = []
     for scenario in scenarios:

@@ -10,9 +10,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from shoal.report.comparison_table import Block, Cell, footer, make_block
 from shoal.report.console import output_console
-from shoal.report.scenario import Results, group_scenarios
-from shoal.report.table import Block, Cell, footer, make_block
+from shoal.report.reported_scenario import Results, group_scenarios
 from shoal.report.wording import listed
 
 if TYPE_CHECKING:

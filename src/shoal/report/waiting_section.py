@@ -18,7 +18,7 @@ from shoal.report.waiting_tables import waiting_matrix, worker_table
 
 if TYPE_CHECKING:
     from shoal.jobs import RunResult
-    from shoal.report.scenario import Scenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 EXPLANATION = (
     "One row per worker. Point at a bar for its group and the reason why the group was formed. "
@@ -38,7 +38,7 @@ class Choice:
     run: RunResult
 
 
-def timeline_choices(scenarios: Sequence[Scenario]) -> list[Choice]:
+def timeline_choices(scenarios: Sequence[ReportedScenario]) -> list[Choice]:
     """Return every run that carries a trace."""
     return [
         Choice(f"{place}-{number}", scenario.title, entry.label, entry.run)

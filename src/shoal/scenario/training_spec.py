@@ -76,11 +76,11 @@ class StrategySpec:
     holes: str = parsed(one_of(tuple(POLICIES)), "zero")
     """What a lost part of a gradient counts as where gradients are summed: `transport.holes`."""
     wire: str = parsed(one_of(WIRE_TYPES), "float32")
-    """What is sent of every element: one of `transport.forms.WIRE_TYPES`."""
+    """The number type that elements are sent as: one of `transport.forms.WIRE_TYPES`."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The strategy's label, or its name if it has none."""
         return self.label or self.strategy
 
 

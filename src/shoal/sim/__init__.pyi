@@ -1,5 +1,5 @@
 from shoal.sim.calibration.carriers import CARRIERS as CARRIERS
-from shoal.sim.flow.network import FlowNetwork as FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork as FlowNetwork
 from shoal.sim.happenings import check_ways as check_ways
 from shoal.sim.happenings import left_out_of_packets as left_out_of_packets
 from shoal.sim.happenings import loses as loses
@@ -10,6 +10,11 @@ from shoal.sim.packet.simulation import GONE as GONE
 from shoal.sim.packet.simulation import Flow as Flow
 from shoal.sim.packet.simulation import Simulation as Simulation
 from shoal.sim.training.architectures import architecture as architecture
+from shoal.sim.training.load_simulator import DURATIONS as DURATIONS
+from shoal.sim.training.load_simulator import kind_of as kind_of
+from shoal.sim.training.load_simulator import kind_over as kind_over
+from shoal.sim.training.load_simulator import load_simulator as load_simulator
+from shoal.sim.training.load_simulator import name_of as name_of
 from shoal.sim.training.model import FORWARD as FORWARD
 from shoal.sim.training.networks import TRANSPORTS as TRANSPORTS
 from shoal.sim.training.networks import level_of as level_of
@@ -27,12 +32,7 @@ from shoal.sim.training.simulation import model_of as model_of
 from shoal.sim.training.simulation import said_of as said_of
 from shoal.sim.training.simulation import simulate as simulate
 from shoal.sim.training.software import measured_cost as measured_cost
-from shoal.sim.training.warm_up import DURATIONS as DURATIONS
-from shoal.sim.training.warm_up import kind_of as kind_of
-from shoal.sim.training.warm_up import kind_over as kind_over
-from shoal.sim.training.warm_up import load_simulator as load_simulator
-from shoal.sim.training.warm_up import name_of as name_of
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork as BoundedLossNetwork
 from shoal.sim.transports.controls import ALL_CONTROLS as ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork as PacketNetwork
-from shoal.sim.transports.settings import Transport as Transport
+from shoal.sim.transports.transport_settings import Transport as Transport

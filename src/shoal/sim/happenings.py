@@ -198,7 +198,7 @@ def not_modelled(cluster: ClusterSpec, *, over_transports: bool = False) -> list
 
 
 def left_out_of_packets(cluster: ClusterSpec) -> list[str]:
-    """Return the same of what the packets of transports that are like TCP know nothing of."""
+    """Return sentences for what is left out where a transport like TCP is simulated by packets."""
     usual = cluster.queues[0]
     if any(each.protocol == "tcp" and cluster.queues[each.dscp] != usual for each in cluster.flows):
         return ["Background flows of TCP are in the queue of DSCP 0: theirs is left out."]

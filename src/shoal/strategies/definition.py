@@ -29,7 +29,7 @@ class Averaged(StrEnum):
 
 
 class Family(StrEnum):
-    """Which machinery carries the acts of a strategy out."""
+    """The machinery that carries the acts of a strategy out."""
 
     MEANS = "means"
     """Means of parameters among groups of workers."""

@@ -87,7 +87,7 @@ class ParameterServer(AbstractDefinition, frozen=True):
 
     @property
     def bound_of_pulls(self) -> float:
-        """As asked for."""
+        """The share of a pull that may get lost, as the options say."""
         return self.pull_bound
 
     def courses(self, setting: Setting) -> CourseOf:

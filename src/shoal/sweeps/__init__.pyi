@@ -4,8 +4,8 @@ from shoal.sweeps.interval import spread_of_all as spread_of_all
 from shoal.sweeps.interval import with_deviation as with_deviation
 from shoal.sweeps.interval import with_interval as with_interval
 from shoal.sweeps.journal import Journal as Journal
-from shoal.sweeps.run import Run as Run
-from shoal.sweeps.run import code_version as code_version
+from shoal.sweeps.keyed_run import Run as Run
+from shoal.sweeps.keyed_run import code_version as code_version
 from shoal.sweeps.sweep import Finished as Finished
 from shoal.sweeps.sweep import make_runs as make_runs
 from shoal.sweeps.sweep import usable_cores as usable_cores

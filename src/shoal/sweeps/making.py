@@ -12,7 +12,7 @@ import msgspec
 from shoal.errors import ResourceError, ShoalError
 
 if TYPE_CHECKING:
-    from shoal.sweeps.run import Run
+    from shoal.sweeps.keyed_run import Run
 
 _OF_TORCH: Final = "can't allocate memory"
 """What its allocator says in a `RuntimeError`, among much else."""

@@ -15,7 +15,7 @@ from shoal.sweeps.making import Made, make
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from shoal.sweeps.run import Run
+    from shoal.sweeps.keyed_run import Run
 
 
 def on_ray(runs: Sequence[tuple[int, Run]]) -> Generator[tuple[int, Made], None, None]:

@@ -23,7 +23,7 @@ from shoal.sweeps.making import Made, make
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from shoal.sweeps.run import Run
+    from shoal.sweeps.keyed_run import Run
 
 
 _LOOK_S: Final = 0.2

@@ -15,8 +15,8 @@ from shoal.sweeps.processes import in_processes, in_this_process
 
 if TYPE_CHECKING:
     from shoal.sweeps.journal import Journal
+    from shoal.sweeps.keyed_run import Run
     from shoal.sweeps.making import Made
-    from shoal.sweeps.run import Run
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the state `key` of `parameter` lies in a flat tensor."""
+    """The place of the state `key` of `parameter` in a flat tensor."""
 
     parameter: Tensor
     key: str

@@ -1,3 +1,6 @@
+from shoal.workloads.averaged_tensors import averaged_state as averaged_state
+from shoal.workloads.averaged_tensors import has_mean as has_mean
+from shoal.workloads.averaged_tensors import is_wide_float as is_wide_float
 from shoal.workloads.cache import default_cache_dir as default_cache_dir
 from shoal.workloads.dataset import DATASETS as DATASETS
 from shoal.workloads.dataset import Dataset as Dataset
@@ -5,9 +8,6 @@ from shoal.workloads.dataset import InputKind as InputKind
 from shoal.workloads.dataset import Task as Task
 from shoal.workloads.dataset import is_here as is_here
 from shoal.workloads.dataset import load_dataset as load_dataset
-from shoal.workloads.means import averaged_state as averaged_state
-from shoal.workloads.means import has_mean as has_mean
-from shoal.workloads.means import is_wide_float as is_wide_float
 from shoal.workloads.metrics import better as better
 from shoal.workloads.metrics import evaluate as evaluate
 from shoal.workloads.metrics import loss_of as loss_of
@@ -22,5 +22,5 @@ from shoal.workloads.recipes import default_model as default_model
 from shoal.workloads.recipes import default_recipe as default_recipe
 from shoal.workloads.recipes import make_optimizer as make_optimizer
 from shoal.workloads.recipes import make_optimizer_of as make_optimizer_of
-from shoal.workloads.shard import batches as batches
-from shoal.workloads.shard import epoch_batches as epoch_batches
+from shoal.workloads.sample_shard import batches as batches
+from shoal.workloads.sample_shard import epoch_batches as epoch_batches

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shoal.workloads.fetch import Progress
+    from shoal.workloads.fetch import FetchProgress
 
 
 class Task(Enum):
@@ -163,7 +163,7 @@ DATASETS: dict[str, Loader] = {
 def load_dataset(
     name: str,
     cache_dir: Path | None = None,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     *,
     source: Path | None = None,
     offline: bool = False,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    Progress: TypeAlias = Callable[[str, int, int], None]
+    FetchProgress: TypeAlias = Callable[[str, int, int], None]
     # called with what is being done, units done and units in all (0 while unknown)
 
 
@@ -50,7 +50,9 @@ class Source(Protocol):
         """Whether asking it uses the network."""
         ...
 
-    def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> Mapping[str, Path]:
+    def fetch(
+        self, names: Sequence[str], room: Path, progress: FetchProgress
+    ) -> Mapping[str, Path]:
         """Return a path for every name, in place or put into `room`. Raises `SourceError`."""
         ...
 
@@ -67,7 +69,9 @@ class Folder:
         """The folder's path."""
         return f"folder {self.path}"
 
-    def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> Mapping[str, Path]:
+    def fetch(
+        self, names: Sequence[str], room: Path, progress: FetchProgress
+    ) -> Mapping[str, Path]:
         """Return the files where they lie."""
         paths = {name: self.path / name for name in names}
         missing = [name for name, path in paths.items() if not path.is_file()]
@@ -84,7 +88,7 @@ class Fetcher:
     downloads: Path
     """Folder of fetched files, one folder per data set in it. A user may put files there."""
 
-    progress: Progress
+    progress: FetchProgress
     offline: bool = False
     """Ask no source that uses the network."""
 

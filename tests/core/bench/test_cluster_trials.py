@@ -35,9 +35,9 @@ from shoal_bench.cluster.trials.studies import (
 )
 from shoal_bench.cluster.trials.traffic import Passed, Sent, passed, together
 from shoal_bench.cluster.trials.trial import figures_of
-from shoal_bench.cluster.trials.verdict import rows_of_trials
+from shoal_bench.cluster.trials.trial_rows import rows_of_trials
+from shoal_bench.cluster.trials.trial_worker import StepRecord
 from shoal_bench.cluster.trials.work import Work
-from shoal_bench.cluster.trials.worker import StepRecord
 
 if TYPE_CHECKING:
     from pathlib import Path

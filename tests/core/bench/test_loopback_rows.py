@@ -6,7 +6,7 @@ from shoal_bench.loopback import (
     PROCESSOR_TARGET,
     TIME_TARGET,
     Sample,
-    Way,
+    SumMethod,
     rows_of,
 )
 
@@ -16,7 +16,7 @@ def test_a_sum_takes_as_long_as_its_slowest_rank_and_the_processors_of_all() -> 
     first = [(Sample(20.0, 10.0), Sample(40.0, 20.0), gloo)] * 3
     second = [(Sample(30.0, 50.0), Sample(50.0, 60.0), gloo)] * 3
 
-    ways = [Way("direct", 1), Way("ring", 4)]
+    ways = [SumMethod("direct", 1), SumMethod("ring", 4)]
     rows = rows_of("2 ranks, 25 MB", 25, [first, second], ways, TIME_TARGET, PROCESSOR_TARGET)
 
     cases = [f"2 ranks, 25 MB, {each}" for each in ("direct", "ring, 4 lanes") for _ in range(2)]

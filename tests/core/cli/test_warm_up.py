@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from shoal.cli import sweeping, warm_up
 from shoal.compiled import announcing, cache, is_cold
 from shoal.errors import ResourceError
-from shoal.lab.network.warm_up import load_switch
-from shoal.sim.training.warm_up import DURATIONS, kind_of, load_simulator
+from shoal.lab.network.load_switch import load_switch
+from shoal.sim.training.load_simulator import DURATIONS, kind_of, load_simulator
 
 pytestmark = pytest.mark.timeout(300)
 """The first run of a kernel compiles it."""

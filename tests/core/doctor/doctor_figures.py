@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from shoal.doctor.facts import RateFacts
-from shoal.doctor.report import PairFigures, WayFigures
+from shoal.doctor.doctor_report import PairFigures, WayFigures
+from shoal.doctor.probe_facts import RateFacts
 from shoal.doctor.star import (
     HostLinks,
     LinkFigures,

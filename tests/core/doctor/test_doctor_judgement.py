@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shoal.doctor.facts import (
+from shoal.doctor.findings import Finding, Verdict, is_anything_wrong
+from shoal.doctor.judge_pair import judge_pair, unreachable
+from shoal.doctor.judge_tags import judge_tags
+from shoal.doctor.machine_verdict import judge_machine
+from shoal.doctor.probe_facts import (
     BatchFact,
     BurstFacts,
     Dialled,
@@ -21,10 +25,6 @@ from shoal.doctor.facts import (
     TosFact,
     WayFacts,
 )
-from shoal.doctor.findings import Finding, Verdict, is_anything_wrong
-from shoal.doctor.judge_pair import judge_pair, unreachable
-from shoal.doctor.judge_tags import judge_tags
-from shoal.doctor.machine_verdict import judge_machine
 
 OK, BETTER, WRONG = Verdict.OK, Verdict.BETTER, Verdict.WRONG
 TOS = [TosFact(dscp << 5 | ecn, dscp << 5 | ecn) for dscp in range(8) for ecn in (0, 1)]

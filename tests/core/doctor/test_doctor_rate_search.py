@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.doctor.facts import RateFacts
+from shoal.doctor.probe_facts import RateFacts
 from shoal.doctor.rate_search import (
     BURST,
     MOST_BYTES,

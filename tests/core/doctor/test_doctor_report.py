@@ -11,8 +11,8 @@ from typer import Typer
 from typer.testing import CliRunner, Result
 
 from shoal.cli.doctor import doctor
+from shoal.doctor.doctor_report import REPORT_FORMAT, Report, read_report
 from shoal.doctor.findings import Finding
-from shoal.doctor.report import REPORT_FORMAT, Report, read_report
 from shoal.errors import DataError, UsageError
 from shoal.jobs.files import indented_json
 from shoal.scenario.spec_file import read_scenario

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from shoal.doctor.cluster_file import cluster_text, doubts
-from shoal.doctor.report import PairFigures
+from shoal.doctor.doctor_report import PairFigures
 from shoal.doctor.star import (
     HostLinks,
     LinkFigures,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.lab.check.burst import (
-    Arrival,
+    BurstArrival,
     Fate,
     fates,
     first_marked_range,
@@ -19,8 +19,8 @@ from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import MARKED_ECN, QUEUES
 from shoal.switching.topology import Materials, host_names, make_state, star
 
-PACKET = Arrival(7, False, 1000)
-CAPABLE = Arrival(7, True, 1000)
+PACKET = BurstArrival(7, False, 1000)
+CAPABLE = BurstArrival(7, True, 1000)
 
 
 def port(queue: Queue, **limits: int) -> Port:
@@ -54,7 +54,7 @@ def test_chance_widens_what_is_kept() -> None:
 
 
 def test_the_urgent_come_first_but_for_the_one_on_its_way() -> None:
-    burst = [Arrival(queue, True, 100) for queue in (7, 7, 3, 0, 7, 0)]
+    burst = [BurstArrival(queue, True, 100) for queue in (7, 7, 3, 0, 7, 0)]
     assert order_of_service(port(Queue()), burst, None) == [0, 3, 5, 2, 1, 4]
     assert order_of_service(port(Queue(limit_packets=1)), burst, None) == [0, 3, 2, 1]
 
@@ -68,7 +68,7 @@ queues = st.builds(
     plain=st.none() | st.integers(0, 9_000).map(lambda level: Profile(level, level)),
     capable=st.none() | st.integers(0, 9_000).map(lambda level: Profile(level, level)),
 )
-arrivals = st.builds(Arrival, st.integers(0, 7), st.booleans(), st.integers(64, 1514))
+arrivals = st.builds(BurstArrival, st.integers(0, 7), st.booleans(), st.integers(64, 1514))
 
 
 @given(
@@ -78,7 +78,7 @@ arrivals = st.builds(Arrival, st.integers(0, 7), st.booleans(), st.integers(64, 
     st.lists(arrivals, min_size=1, max_size=40),
 )
 def test_the_closed_form_and_the_switch_agree(
-    queue: Queue, limit: int | None, shared: int | None, burst: list[Arrival]
+    queue: Queue, limit: int | None, shared: int | None, burst: list[BurstArrival]
 ) -> None:
     """Every packet's fate and the order in which they leave, where chance decides nothing."""
     fast, slow = Port(10**12), Port(1_000, (queue,) * QUEUES, limit_bytes=limit)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import UsageError
-from shoal.lab.run import check_command
+from shoal.lab.run_on_hosts import check_command
 
 
 def test_a_command_that_cannot_be_run_is_refused_with_the_reason(tmp_path: Path) -> None:

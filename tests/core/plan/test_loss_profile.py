@@ -16,6 +16,7 @@ from shoal.errors import DataError, UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.plan.loss.arms import LOSSLESS, Arm, arms_of
 from shoal.plan.loss.curves import Curve, part_of_the_way, rounds_to, smoothed
+from shoal.plan.loss.loss_verdict import Criterion, judge, largest_bound, target_of
 from shoal.plan.loss.profile_file import (
     LossFile,
     LossJob,
@@ -24,8 +25,7 @@ from shoal.plan.loss.profile_file import (
     read_loss_file,
     write_loss_file,
 )
-from shoal.plan.loss.table import HEADINGS, answers, cells
-from shoal.plan.loss.verdict import Criterion, judge, largest_bound, target_of
+from shoal.plan.loss.profile_table import HEADINGS, answers, cells
 
 EVERY = 10
 STEPS = 400

@@ -40,7 +40,7 @@ def command(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def plan_of(scenario: Scenario) -> ranking.Plan:
+def plan_of(scenario: Scenario) -> ranking.Ranking:
     runs = ranking.runs_of(scenario)
     return ranking.make_plan(
         [each.result for each in make_runs(runs, ranking.Prediction, lambda _, __: None)]

@@ -16,7 +16,7 @@ from shoal.report.figures.iteration_time import percentiles
 from shoal.report.figures.over_time import MAX_POINTS, METRIC
 from shoal.report.figures.timeline import MAX_SPANS, find_window
 from shoal.report.palette import assign_styles
-from shoal.report.scenario import group_scenarios
+from shoal.report.reported_scenario import group_scenarios
 from shoal.report.ticks import log_ticks, ticks
 from shoal.trace import Span, SpanKind
 

@@ -16,7 +16,7 @@ from shoal.errors import ResourceError, UsageError
 from shoal.jobs.result import ResultFile
 from shoal.report.figures import PANELS
 from shoal.report.html import make_page, write_report
-from shoal.report.scenario import group_scenarios
+from shoal.report.reported_scenario import group_scenarios
 from shoal.report.waiting_tables import waiting_matrix, worker_table
 from shoal.trace import Span, SpanKind
 

@@ -16,7 +16,7 @@ from shoal.report.palette import (
     assign_styles,
     css_variables,
 )
-from shoal.report.scenario import group_scenarios
+from shoal.report.reported_scenario import group_scenarios
 
 Vector = tuple[float, float, float]
 

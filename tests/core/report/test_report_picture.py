@@ -12,7 +12,7 @@ from report_samples import ENVIRONMENT, STRATEGIES, make_results
 from shoal.errors import ResourceError
 from shoal.jobs.result import CurvePoint, ResultFile
 from shoal.report.picture import make_picture, write_picture
-from shoal.report.scenario import group_scenarios
+from shoal.report.reported_scenario import group_scenarios
 
 SAMPLES = make_results(duration_ms=800)
 SVG = "{http://www.w3.org/2000/svg}"

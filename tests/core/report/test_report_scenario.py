@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.jobs.result import ResultFile, RunResult
 from shoal.report.figures.timeline import worker_name
 from shoal.report.findings import finding
-from shoal.report.scenario import group_scenarios
+from shoal.report.reported_scenario import group_scenarios
 from shoal.report.wording import padding_sentence
 
 SHORT_MS = 300.0

@@ -10,9 +10,9 @@ from report_samples import ENVIRONMENT, make_results, make_run
 from rich.console import Console
 
 from shoal.jobs.result import ResultFile, RunResult
+from shoal.report.comparison_table import Block, make_block
 from shoal.report.markup_table import html_table, markdown_table
-from shoal.report.scenario import group_scenarios
-from shoal.report.table import Block, make_block
+from shoal.report.reported_scenario import group_scenarios
 from shoal.report.terminal_table import TERMINAL_WIDTH, print_table
 from shoal.report.wording import Metric, number, padding_sentence
 

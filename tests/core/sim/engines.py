@@ -8,7 +8,7 @@ import numpy as np
 from one_port import check_conservation, take_delivered
 
 from shoal.sim.packet import window
-from shoal.sim.packet.tables import LEAST_BYTES, new_window
+from shoal.sim.packet.window_tables import LEAST_BYTES, new_window
 from shoal.switching import network
 from shoal.switching.tables import NEVER
 from shoal.switching.topology import make_state

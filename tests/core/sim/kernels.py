@@ -7,7 +7,7 @@ from flows import star_of
 from tcp_networks import finish, network_of, send, star_with
 from tcp_networks import port as transfer_port
 
-from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork
 from shoal.sim.packet.simulation import Flow, Simulation
 from shoal.switching.tables import NEVER
 

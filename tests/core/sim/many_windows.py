@@ -17,7 +17,7 @@ from shoal.switching.settings import Port
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.sim.packet.tables import Window
+    from shoal.sim.packet.window_tables import Window
     from shoal.switching.tables import State
 
 FAST = 1_000_000_000_000

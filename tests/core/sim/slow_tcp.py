@@ -21,7 +21,7 @@ from shoal.switching.tables import NEVER
 
 if TYPE_CHECKING:
     from shoal.sim.transports.packet_network import PacketNetwork
-    from shoal.sim.transports.settings import Transport
+    from shoal.sim.transports.transport_settings import Transport
     from shoal.switching.topology import Topology
 
 

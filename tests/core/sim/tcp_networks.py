@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shoal.sim.transports.packet_network import PacketNetwork
-from shoal.sim.transports.settings import Transport
+from shoal.sim.transports.transport_settings import Transport
 from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import NEVER, QUEUES
 from shoal.switching.topology import Materials, Topology, dumbbell, host_names, leaf_spine, star

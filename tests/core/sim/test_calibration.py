@@ -11,10 +11,10 @@ import pytest
 from shoal.errors import UsageError
 from shoal.scenario.spec_file import parse_scenario
 from shoal.scenario.training_spec import StrategySpec
-from shoal.sim.calibration.carriers import CARRIERS, FRAME_BYTES, Carrier
-from shoal.sim.calibration.measuring import Way, measure
-from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
-from shoal.sim.calibration.table import log_units, share_units, table_of
+from shoal.sim.calibration.calibrated_network import CalibratedNetwork, CalibratedSums
+from shoal.sim.calibration.calibration_table import log_units, share_units, table_of
+from shoal.sim.calibration.carriers import CARRIERS, FRAME_BYTES, CalibratedCarrier
+from shoal.sim.calibration.measuring import MeasuredWay, measure
 from shoal.sim.training.simulation import check, simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.tables import NEVER, PICOSECONDS
@@ -23,7 +23,11 @@ from shoal.switching.topology import Materials, Topology, host_names, star
 if TYPE_CHECKING:
     from shoal.sim.training.outcome import Outcome
 
-EXACT, BOUNDED, CUBIC = Carrier("shoal"), Carrier("shoal", 0.1), Carrier("cubic")
+EXACT, BOUNDED, CUBIC = (
+    CalibratedCarrier("shoal"),
+    CalibratedCarrier("shoal", 0.1),
+    CalibratedCarrier("cubic"),
+)
 
 TEXT = """
 seed = 1
@@ -44,13 +48,15 @@ transport = "cubic"
 """
 
 
-def pair(way: Way) -> Topology:
+def pair(way: MeasuredWay) -> Topology:
     link = Link(delay_s=way.round_trip_s / 4, loss=1 - (1 - way.loss) ** 0.5)
     port = Port(round(way.rate))
     return star(host_names(2), Materials(port, port, link))
 
 
-def looked_up(carrier: Carrier, way: Way, draws: list[float]) -> tuple[list[float], float]:
+def looked_up(
+    carrier: CalibratedCarrier, way: MeasuredWay, draws: list[float]
+) -> tuple[list[float], float]:
     n = np.ones(len(draws))
     ratios, lost = table_of(carrier).ratios(
         way.loss * n, way.round_trip_s * n, way.rate * n, way.packets * n, np.array(draws)
@@ -59,8 +65,10 @@ def looked_up(carrier: Carrier, way: Way, draws: list[float]) -> tuple[list[floa
 
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=str)
-@pytest.mark.parametrize("way", [Way(1e-2, 4e-4, 1e9, 10), Way(1e-3, 4e-3, 1e8, 100)])
-def test_entries_are_what_packets_take_today(carrier: Carrier, way: Way) -> None:
+@pytest.mark.parametrize(
+    "way", [MeasuredWay(1e-2, 4e-4, 1e9, 10), MeasuredWay(1e-3, 4e-3, 1e8, 100)]
+)
+def test_entries_are_what_packets_take_today(carrier: CalibratedCarrier, way: MeasuredWay) -> None:
     cell = measure(carrier, way)
     table = table_of(carrier)
     ratios, lost = looked_up(carrier, way, table.levels)
@@ -69,9 +77,9 @@ def test_entries_are_what_packets_take_today(carrier: Carrier, way: Way) -> None
 
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=str)
-def test_between_entries_is_between_them(carrier: Carrier) -> None:
+def test_between_entries_is_between_them(carrier: CalibratedCarrier) -> None:
     draws = [0.0, 0.2, 0.5, 0.8, 1.0]
-    low = Way(1e-3, 4e-4, 1e9, 1_000)
+    low = MeasuredWay(1e-3, 4e-4, 1e9, 1_000)
     ways = low, replace(low, loss=3e-3**0.5 * 1e-3**0.5), replace(low, loss=3e-3)
     below, middle, above = (looked_up(carrier, each, draws)[0] for each in ways)
     assert middle == pytest.approx([(a * b) ** 0.5 for a, b in zip(below, above, strict=True)])
@@ -84,7 +92,7 @@ def test_between_entries_is_between_them(carrier: Carrier) -> None:
 
 
 def test_a_flow_alone_takes_what_the_table_says() -> None:
-    way = Way(1e-2, 4e-4, 1e9, 300)
+    way = MeasuredWay(1e-2, 4e-4, 1e9, 300)
     least, most = (looked_up(CUBIC, way, [draw])[0][0] * way.ideal_s for draw in (0.0, 1.0))
     took = []
     for seed in range(40):
@@ -100,7 +108,7 @@ def test_a_flow_alone_takes_what_the_table_says() -> None:
 
 
 def test_what_is_lost_for_good_is_counted() -> None:
-    way = Way(1e-2, 4e-4, 1e9, 1_000)
+    way = MeasuredWay(1e-2, 4e-4, 1e9, 1_000)
     network = CalibratedSums(
         pair(way), table_of(EXACT), table_of(BOUNDED), local_rate=8e10, spray=False
     )
@@ -111,7 +119,7 @@ def test_what_is_lost_for_good_is_counted() -> None:
 
 
 def test_others_traffic_and_what_stays_on_a_host_lose_nothing() -> None:
-    way = Way(1e-1, 4e-4, 1e9, 1_000)
+    way = MeasuredWay(1e-1, 4e-4, 1e9, 1_000)
     network = CalibratedNetwork(pair(way), table_of(CUBIC), local_rate=1e9, spray=False)
     network.start(0, [0], [0], [1.25e6])
     network.run(NEVER)
@@ -144,7 +152,7 @@ def both(text: str, seeds: int, **strategy: Any) -> tuple[float, float, float, f
     ("sync", "options"), [("all-reduce", {}), ("ds-sync", {}), ("ripples", {"group_size": 3})]
 )
 def test_jobs_take_about_what_packets_take(
-    sync: str, options: dict[str, Any], carrier: Carrier, loss: str
+    sync: str, options: dict[str, Any], carrier: CalibratedCarrier, loss: str
 ) -> None:
     """Losses are those of one link: a way has two. docs/simulator.md has the ratios.
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slow_flows import SlowFlow, run
 
 from shoal.errors import ResourceError, UsageError
-from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import (
     Materials,

@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.lab.hosts.background import due_bytes
 from shoal.scenario.cluster_spec import ClusterSpec, Flow, HostEvent, LinkEvent
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
-from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork
 from shoal.sim.happenings import datagrams, left_out_of_packets, not_modelled, processes
 from shoal.sim.network import TCP_HEADERS, first_key
 from shoal.sim.packet.simulation import Flow as Source

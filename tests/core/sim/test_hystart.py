@@ -7,7 +7,7 @@ import pytest
 from tcp_networks import GIGABIT, MS, US, finish, long_way, network_of, port, send
 
 from shoal.sim.transports.controls import hystart
-from shoal.sim.transports.tables import FLOW
+from shoal.sim.transports.transport_tables import FLOW
 from shoal.switching.tables import NEVER
 
 TRIP = 20 * MS

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.scenario.spec_file import parse_scenario
-from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork
 from shoal.sim.training.networks import make_network
 from shoal.sim.training.simulation import simulate
 from shoal.sim.training.world import World

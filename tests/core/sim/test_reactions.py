@@ -9,7 +9,7 @@ from flows import GIGABIT, MICROSECOND
 
 from shoal.sim.packet import window
 from shoal.sim.packet.calendar import push
-from shoal.sim.packet.tables import TIMER
+from shoal.sim.packet.window_tables import TIMER
 from shoal.switching import network
 from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import NEVER, QUEUES

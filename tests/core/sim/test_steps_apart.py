@@ -6,7 +6,7 @@ import pytest
 
 from shoal.scenario.cluster_spec import ClusterSpec
 from shoal.scenario.training_spec import StrategySpec, TrainingSpec
-from shoal.sim.training.progress import Progress
+from shoal.sim.training.progress import StepProgress
 from shoal.sim.training.simulation import simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
@@ -18,10 +18,10 @@ SLOW = TrainingSpec(
 )
 
 
-def told(*happened: tuple[int, int]) -> Progress:
+def told(*happened: tuple[int, int]) -> StepProgress:
     """Return the progress of three workers, of which each of these makes a step at a time."""
     steps = [0, 0, 0]
-    progress = Progress(lambda: min(steps), workers=3, steps=10)
+    progress = StepProgress(lambda: min(steps), workers=3, steps=10)
     for worker, now in happened:
         if progress.leads_since < now:
             progress.settle()

@@ -26,8 +26,8 @@ from tcp_networks import (
 
 from shoal.sim.transports import controls
 from shoal.sim.transports.controls import cubic, dctcp, pfabric
-from shoal.sim.transports.settings import Transport, write_rules
-from shoal.sim.transports.tables import FLOW, RULES, Mode
+from shoal.sim.transports.transport_settings import Transport, write_rules
+from shoal.sim.transports.transport_tables import FLOW, RULES, Mode
 from shoal.switching.settings import Link
 from shoal.switching.tables import NEVER, QUEUES
 

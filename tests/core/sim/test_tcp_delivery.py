@@ -31,7 +31,7 @@ from tcp_networks import (
 from shoal.errors import UsageError
 from shoal.sim.packet.simulation import Flow
 from shoal.sim.transports.controls import ALL_CONTROLS
-from shoal.sim.transports.settings import Transport
+from shoal.sim.transports.transport_settings import Transport
 from shoal.switching.settings import Link, set_link
 from shoal.switching.tables import NEVER
 from thoroughness import examples

@@ -13,7 +13,7 @@ from shoal.scenario.training_spec import StrategySpec, TrainingSpec
 from shoal.sim.training.simulation import simulate
 from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork
-from shoal.sim.transports.settings import Transport
+from shoal.sim.transports.transport_settings import Transport
 from shoal.strategies import STRATEGIES
 from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES

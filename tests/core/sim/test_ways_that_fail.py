@@ -11,7 +11,7 @@ import pytest
 from shoal.errors import UsageError
 from shoal.scenario.cluster_spec import ClusterSpec, LinkEvent
 from shoal.sim.closed_form.exchange_times import ExchangeTimes
-from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork
 from shoal.sim.happenings import check_ways
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork

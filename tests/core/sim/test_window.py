@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_network import SlowNetwork
 
-from shoal.sim.packet.tables import new_window
+from shoal.sim.packet.window_tables import new_window
 from shoal.switching.settings import Link, Port, Profile, Queue, set_link
 from shoal.switching.tables import QUEUES, Count
 from shoal.switching.topology import (

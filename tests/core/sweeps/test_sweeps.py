@@ -13,7 +13,7 @@ import pytest
 
 from shoal.errors import DataError, ProtocolError, ResourceError, ShoalError, UsageError
 from shoal.sweeps import Journal, Run, make_runs, spread_of
-from shoal.sweeps.run import code_version
+from shoal.sweeps.keyed_run import code_version
 
 made: list[int] = []
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shoal.workloads.fetch import Progress
+    from shoal.workloads.fetch import FetchProgress
 
 CONTENT = {"a.bin": b"first file", "b.bin": b"second file"}
 WANTED = [WantedFile(name, hashlib.sha256(data).hexdigest()) for name, data in CONTENT.items()]
@@ -31,7 +31,7 @@ class FakeSource:
     remote: bool = True
     asked: list[list[str]] = field(default_factory=list)
 
-    def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> dict[str, Path]:
+    def fetch(self, names: Sequence[str], room: Path, progress: FetchProgress) -> dict[str, Path]:
         self.asked.append(list(names))
         if not set(names) <= set(self.content):
             raise SourceError("it is down")
@@ -126,7 +126,7 @@ def test_folder_is_read_in_place_and_never_cleaned(tmp_path: Path):
 
 
 class FullDisk(FakeSource):
-    def fetch(self, names: Sequence[str], room: Path, progress: Progress) -> dict[str, Path]:
+    def fetch(self, names: Sequence[str], room: Path, progress: FetchProgress) -> dict[str, Path]:
         raise OSError(28, "No space left on device")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.workloads.shard import batches, epoch_batches, shard_indices
+from shoal.workloads.sample_shard import batches, epoch_batches, shard_indices
 from thoroughness import examples
 
 WORLDS = st.integers(1, 9).flatmap(lambda world: st.tuples(st.just(world), st.integers(world, 60)))

@@ -22,7 +22,7 @@ from shoal.workloads.recipes import (
     default_recipe,
     make_optimizer,
 )
-from shoal.workloads.shard import batches
+from shoal.workloads.sample_shard import batches
 
 FASHION = (1, 28, 28)
 CIFAR = (3, 32, 32)

@@ -74,7 +74,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     key: TrialKey
     processor: str = ""
-    """What it ran on."""
+    """The processor that the trial ran on."""
 
     figures: TrialFigures | None = None
     failed: str = ""

@@ -46,7 +46,7 @@ class Variants(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StudyCase:
     """Variants that are held against each other."""
 
     study: str
@@ -76,18 +76,18 @@ _LEARNT: Final = 100
 """Steps after which the model's accuracy changes by one image in 359 at most, in 200 more."""
 
 CASES: Final = (
-    Case(DLCP, "dlcp-incast", f"direct all-reduce, {_STAR}", dlcp.INCAST.variants, 30, 8, 2),
-    Case(DLCP, "dlcp-push", f"parameter servers, {_STAR}", dlcp.PUSH.variants, 30, 8, 1),
-    Case(DLCP, "dlcp-bursts", f"direct all-reduce, {_BURSTS}", dlcp.BURSTS.variants, 24, 8, 1),
+    StudyCase(DLCP, "dlcp-incast", f"direct all-reduce, {_STAR}", dlcp.INCAST.variants, 30, 8, 2),
+    StudyCase(DLCP, "dlcp-push", f"parameter servers, {_STAR}", dlcp.PUSH.variants, 30, 8, 1),
+    StudyCase(DLCP, "dlcp-bursts", f"direct all-reduce, {_BURSTS}", dlcp.BURSTS.variants, 24, 8, 1),
     *(
-        Case(DLCP, name + dlcp.TRAINED, _ENDS, ends, _LEARNT, None, 6)
+        StudyCase(DLCP, name + dlcp.TRAINED, _ENDS, ends, _LEARNT, None, 6)
         for name, ends in (
             ("dlcp-incast", dlcp.INCAST.ends),
             ("dlcp-push", dlcp.PUSH.ends),
             ("dlcp-bursts", dlcp.BURSTS.ends),
         )
     ),
-    Case(DS_SYNC, "ds-sync-oversubscribed", _NARROW, ds_sync.variants, 23, 8, 1),
+    StudyCase(DS_SYNC, "ds-sync-oversubscribed", _NARROW, ds_sync.variants, 23, 8, 1),
 )
 """The cases in the order in which they are measured."""
 
@@ -96,7 +96,7 @@ CASES: Final = (
 class TrialPart:
     """A trial, as what shows progress sees it."""
 
-    case: Case
+    case: StudyCase
     variant: Variant
     key: TrialKey
 

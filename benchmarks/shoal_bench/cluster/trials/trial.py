@@ -18,7 +18,7 @@ from shoal.workloads import evaluate, load_dataset
 from shoal_bench.cluster.crew import Crew
 from shoal_bench.cluster.trials.figures import Trial, TrialFigures, TrialKey
 from shoal_bench.cluster.trials.traffic import passed, together
-from shoal_bench.cluster.trials.worker import StepRecord, TrialJob, run_steps
+from shoal_bench.cluster.trials.trial_worker import StepRecord, TrialJob, run_steps
 from shoal_bench.shaped import busy_share, processor_ticks
 
 if TYPE_CHECKING:

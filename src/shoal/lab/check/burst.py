@@ -30,7 +30,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class BurstArrival:
     """A packet of a burst."""
 
     queue: int
@@ -40,7 +40,7 @@ class Arrival:
 
 
 def fates(
-    port: Port, arrivals: Sequence[Arrival], shared_buffer: int | None, *, unlucky: bool
+    port: Port, arrivals: Sequence[BurstArrival], shared_buffer: int | None, *, unlucky: bool
 ) -> list[Fate]:
     """Return what becomes of each, in order; drops that chance decides happen if `unlucky`."""
     waiting = [_Waiting() for _ in port.queues]
@@ -112,7 +112,7 @@ def _marked(profile: Profile | None, seen: int) -> Fate:
 
 
 def kept_range(
-    port: Port, arrivals: Sequence[Arrival], shared_buffer: int | None
+    port: Port, arrivals: Sequence[BurstArrival], shared_buffer: int | None
 ) -> tuple[int, int]:
     """Return how many of a burst are kept, at least and at most as far as chance decides."""
     kept = [
@@ -123,7 +123,7 @@ def kept_range(
 
 
 def first_marked_range(
-    port: Port, arrivals: Sequence[Arrival], shared_buffer: int | None
+    port: Port, arrivals: Sequence[BurstArrival], shared_buffer: int | None
 ) -> tuple[int, int] | None:
     """Return at which places of a burst the first mark can be; None if nothing needs be marked."""
     found = fates(port, arrivals, shared_buffer, unlucky=False)
@@ -135,9 +135,9 @@ def first_marked_range(
 
 
 def order_of_service(
-    port: Port, arrivals: Sequence[Arrival], shared_buffer: int | None
+    port: Port, arrivals: Sequence[BurstArrival], shared_buffer: int | None
 ) -> list[int]:
-    """Return the places in a burst of what is kept, in the order in which the link takes it."""
+    """Return the places of a burst's kept packets, in the order in which the link takes them."""
     found = fates(port, arrivals, shared_buffer, unlucky=False)
     kept = [place for place, fate in enumerate(found) if fate is not Fate.DROPPED]
     return kept[:1] + sorted(kept[1:], key=lambda place: arrivals[place].queue)

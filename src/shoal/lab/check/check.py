@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import DeadlineExceeded
-from shoal.lab.check.burst import Arrival, first_marked_range, kept_range, order_of_service
+from shoal.lab.check.burst import BurstArrival, first_marked_range, kept_range, order_of_service
 from shoal.lab.check.fidelity import (
     COUNT_TOLERANCE,
     Check,
@@ -38,8 +38,8 @@ from shoal.lab.check.probes import (
 )
 from shoal.lab.check.set_aside import set_aside, without_loss
 from shoal.lab.check.ways import (
+    CablePath,
     Fork,
-    Way,
     binomial_interval,
     delay_s,
     first_fork,
@@ -145,12 +145,12 @@ class Checker:
         self._spec, self._fabric, self._effort = spec, fabric, effort
         self._topology = spec.topology
 
-    def name_of(self, way: Way) -> str:
+    def name_of(self, way: CablePath) -> str:
         """Return the nodes of a way."""
         targets = [self._topology.cables[k].target for k in way.cables]
         return " > ".join(self._topology.name_of(node) for node in (way.source, *targets))
 
-    def check_way(self, way: Way) -> Iterator[Check]:
+    def check_way(self, way: CablePath) -> Iterator[Check]:
         """Yield rate, delay and loss of a way."""
         where, links = self.name_of(way), [self._topology.cables[k].link for k in way.cables]
         with self._steered(way):
@@ -162,14 +162,14 @@ class Checker:
             yield self._loss(way, where)
 
     @contextlib.contextmanager
-    def _steered(self, way: Way) -> Iterator[None]:
+    def _steered(self, way: CablePath) -> Iterator[None]:
         self._fabric.avoid(way.avoid)
         try:
             yield
         finally:
             self._fabric.avoid(down_cables(self._topology))  # as the lab does by itself
 
-    def _rate(self, way: Way, where: str) -> Check:
+    def _rate(self, way: CablePath, where: str) -> Check:
         """Offer a little more than the way takes, and count what comes out meanwhile.
 
         In windows, of which the median counts: a sender that other programs keep from sending for a
@@ -202,10 +202,10 @@ class Checker:
             looks.append((time.monotonic(), received))
         return looks
 
-    def _delay_of(self, way: Way, size: int) -> float:
+    def _delay_of(self, way: CablePath, size: int) -> float:
         return delay_s(self._topology, way.cables, size)[1]
 
-    def _delay(self, way: Way, where: str) -> Iterator[Check]:
+    def _delay(self, way: CablePath, where: str) -> Iterator[Check]:
         """Send one packet at a time; half of them and all but one in a hundred."""
         right = slowest_rate(self._topology, way.cables)
         size = max(SMALLEST_BYTES, min(FULL_BYTES, round(right * 0.001 / 8)))
@@ -225,7 +225,7 @@ class Checker:
             )
             yield judge_delay(name, where, interval, percentile(delays, share), note)
 
-    def _loss(self, way: Way, where: str) -> Check:
+    def _loss(self, way: CablePath, where: str) -> Check:
         """Send packets apart from each other, so that no queue is full, and count."""
         links = [self._topology.cables[k].link for k in way.cables]
         gap_s = max(0.0001, 3 * SMALLEST_BYTES * 8 / slowest_rate(self._topology, way.cables))
@@ -256,12 +256,12 @@ class Checker:
         yield self._order(way, cable, name)
 
     def _limit(
-        self, way: Way, cable: int, where: str, queue: int, *, capable: bool
+        self, way: CablePath, cable: int, where: str, queue: int, *, capable: bool
     ) -> Iterator[Check]:
         """Send a burst at a port whose link is busy, and see what is kept and marked."""
         port, shared = self._topology.cables[cable].port, self._spec.shared_buffer
         what = "packets kept of a burst, " + ("ECN" if capable else "plain")
-        packet = Arrival(queue, capable, FULL_BYTES)
+        packet = BurstArrival(queue, capable, FULL_BYTES)
         most = kept_range(port, [packet] * _MOST_IN_BURST, shared)[1]
         is_limited = most < _MOST_IN_BURST
         burst = [packet] * (most + max(10, most // 4) if is_limited else most)
@@ -285,14 +285,16 @@ class Checker:
             first = min(places, default=len(burst))
             yield judge_count("place of the first mark", where, marks, first, note=note)
 
-    def _order(self, way: Way, cable: int, where: str) -> Check:
+    def _order(self, way: CablePath, cable: int, where: str) -> Check:
         """Send the least urgent packets first, and see the most urgent come first."""
         used = sorted(set(self._spec.queues), reverse=True)
         if len(used) == 1:
             return unknown("order of priorities", where, "the spec uses a single queue")
         port, shared = self._topology.cables[cable].port, self._spec.shared_buffer
-        plug = Arrival(used[0], True, FULL_BYTES)
-        burst = [plug] + [Arrival(queue, True, _SMALL_BYTES) for queue in used for _ in range(5)]
+        plug = BurstArrival(used[0], True, FULL_BYTES)
+        burst = [plug] + [
+            BurstArrival(queue, True, _SMALL_BYTES) for queue in used for _ in range(5)
+        ]
         right = order_of_service(port, burst, shared)
         heard = [each.number for each in self._burst(way, cable, burst)]
         in_place = sum(number == place for number, place in zip(heard, right, strict=False))
@@ -300,7 +302,7 @@ class Checker:
         both = (len(right), len(right))
         return judge_count("order of priorities", where, both, in_place, note=note)
 
-    def _burst(self, way: Way, cable: int, burst: list[Arrival]) -> list[Heard]:
+    def _burst(self, way: CablePath, cable: int, burst: list[BurstArrival]) -> list[Heard]:
         """Send a burst to a port that is busy all the while; return what comes out, in order."""
         fabric = self._fabric
         wait_until_empty(fabric, _PATIENCE_S)
@@ -322,11 +324,11 @@ class Checker:
             time.sleep(_SETTLE_S)
         return probe.heard
 
-    def _seconds_to_send(self, way: Way, packets: int) -> float:
+    def _seconds_to_send(self, way: CablePath, packets: int) -> float:
         rate = min(_BURST_RATE, self._topology.cables[way.cables[0]].port.rate)
         return packets * FULL_BYTES * 8 / rate
 
-    def _slowed(self, way: Way, cable: int, rate: int) -> AbstractContextManager[None]:
+    def _slowed(self, way: CablePath, cable: int, rate: int) -> AbstractContextManager[None]:
         """Let nothing on a way hold packets back or lose them but the port of `cable`."""
         others = [number for number in way.cables if number != cable]
         return self._changed(lambda state: set_aside(state, cable, rate, others, _BURST_RATE))
@@ -414,7 +416,7 @@ class Checker:
         return judge_count(what, where, (0, 0), lost, note=note)
 
 
-def _runs(burst: list[Arrival]) -> list[tuple[int, int]]:
+def _runs(burst: list[BurstArrival]) -> list[tuple[int, int]]:
     """Return where runs of equal packets begin, and how many they are."""
     runs: list[tuple[int, int]] = []
     for place, packet in enumerate(burst):

@@ -61,12 +61,12 @@ def is_anything_outside(checks: Sequence[Check]) -> bool:
 
 
 def unknown(what: str, where: str, why: str) -> Check:
-    """Return the row of what could not be measured."""
+    """Return the row of a property that could not be measured."""
     return Check(what=what, where=where, verdict=Verdict.UNKNOWN, note=why)
 
 
 def stated(what: str, where: str, measured: float, unit: str, note: str = "") -> Check:
-    """Return the row of what the spec says nothing of."""
+    """Return the row of a property that the spec does not mention."""
     return Check(
         what=what, where=where, measured=measured, unit=unit, verdict=Verdict.STATED, note=note
     )

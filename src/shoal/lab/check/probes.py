@@ -20,7 +20,7 @@ from shoal.errors import DeadlineExceeded
 from shoal.lab.closing import Closing
 from shoal.lab.hosts.background import CANNOT_CUT, UDP_HEADERS_BYTES
 from shoal.lab.network.frames import ETHERNET_BYTES
-from shoal.lab.network.interfaces import address_of, received_here
+from shoal.lab.network.host_interfaces import address_of, received_here
 from shoal.lab.network.namespaces import inside, socket_inside
 from shoal.lab.network.promptness import be_prompt
 from shoal.lab.network.shaper import FRAME_BYTES

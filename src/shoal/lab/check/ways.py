@@ -24,7 +24,7 @@ distribution lies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CablePath:
     """The cables from one host to another, and the others to `avoid` so that it is the only one."""
 
     source: int
@@ -42,7 +42,7 @@ class Fork:
     cables: tuple[int, ...]
 
 
-def ways_over_all(topology: Topology) -> tuple[list[Way], list[int]]:
+def ways_over_all(topology: Topology) -> tuple[list[CablePath], list[int]]:
     """Return ways that use every cable, as few as a greedy search finds, and the cables without.
 
     A cable is without one if no packet between hosts can pass it and no node twice.
@@ -60,7 +60,9 @@ def ways_over_all(topology: Topology) -> tuple[list[Way], list[int]]:
     return ways, unused
 
 
-def way_through(topology: Topology, cable: int, preferred: Collection[int] = ()) -> Way | None:
+def way_through(
+    topology: Topology, cable: int, preferred: Collection[int] = ()
+) -> CablePath | None:
     """Return a short way through `cable`; None if no way leads through it.
 
     Of ways of the same length one whose hosts' own cables are among the `preferred`.
@@ -72,7 +74,7 @@ def way_through(topology: Topology, cable: int, preferred: Collection[int] = ())
         for tail in _to_hosts(topology, target, passed, backwards=False, preferred=preferred):
             way = (*reversed(head), cable, *tail)
             avoid = tuple(trunk for trunk in _trunks(topology) if trunk not in way)
-            return Way(cables[way[0]].source, cables[way[-1]].target, way, avoid)
+            return CablePath(cables[way[0]].source, cables[way[-1]].target, way, avoid)
     return None
 
 
@@ -173,7 +175,7 @@ def delay_s(topology: Topology, cables: Iterable[int], frame_bytes: int) -> tupl
 def delay_over_any_path_s(
     topology: Topology, source: int, target: int, frame_bytes: int
 ) -> tuple[float, float]:
-    """Return the same between two hosts, by whichever of the shortest paths."""
+    """Return the least and the most seconds that a lone frame takes by any shortest path."""
     distance = _distances_to(topology, target)
 
     def from_node(node: int) -> tuple[float, float]:
@@ -246,7 +248,7 @@ def binomial_interval(trials: int, share: float, tail: float = TAIL) -> tuple[in
 
 
 def _quantile(log_probability: Callable[[int], float], below: float) -> int:
-    """Return the first number at which what is not above it has more than the share `below`."""
+    """Return the least number whose cumulative probability is more than `below`."""
     total, number = math.exp(log_probability(0)), 0
     while total <= below:
         number += 1
@@ -263,7 +265,7 @@ def _log_probability(trials: int, share: float, successes: int) -> float:
 def packets_asked(topology: Topology) -> float:
     """Return the full packets per second with every host at the full rate of its link.
 
-    What hosts send or what they are sent, whichever is less.
+    It is the lesser of the packets that hosts send and those that they can receive.
     """
     sent = sum(c.port.rate for c in topology.cables if c.source >= 0)
     heard = sum(c.port.rate for c in topology.cables if c.target >= 0)

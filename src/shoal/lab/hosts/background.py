@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.compiled.libc import UDP_SEGMENT
 from shoal.lab.closing import Closing
-from shoal.lab.network.interfaces import address_of
+from shoal.lab.network.host_interfaces import address_of
 from shoal.lab.network.namespaces import socket_inside
 
 if TYPE_CHECKING:

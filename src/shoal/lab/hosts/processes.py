@@ -70,19 +70,19 @@ class HostProcess(Closing):
 
     @property
     def stdin(self) -> IO[bytes]:
-        """What it reads, if that was asked for as a pipe."""
+        """The command's input, if that was asked for as a pipe."""
         assert self._process.stdin is not None
         return self._process.stdin
 
     @property
     def stdout(self) -> IO[bytes]:
-        """What it writes, if that was asked for as a pipe."""
+        """The command's output, if that was asked for as a pipe."""
         assert self._process.stdout is not None
         return self._process.stdout
 
     @property
     def stderr(self) -> IO[bytes]:
-        """What it writes as errors, if that was asked for as a pipe."""
+        """The command's error output, if that was asked for as a pipe."""
         assert self._process.stderr is not None
         return self._process.stderr
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shoal.lab.network.interfaces import address_of
+from shoal.lab.network.host_interfaces import address_of
 
 MASTER_PORT: Final = 29_500
 """The port at which workers meet, on the first host, whose ports are its own."""

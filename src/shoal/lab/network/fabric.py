@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from shoal.compiled import announce, compiling_once, is_cold
 from shoal.errors import DeadlineExceeded, ResourceError
 from shoal.lab.closing import Closing
-from shoal.lab.network.interfaces import (
+from shoal.lab.network.host_interfaces import (
     CHECKSUM,
     INTERFACE,
     SEGMENTATION,

@@ -1,7 +1,7 @@
 """The process of a lab that stays up: `python -m shoal.lab.resident NAME SPEC REPORT LISTENER`.
 
-Tells whoever started it on the descriptor REPORT that the lab is up, or why not, and then serves
-those that visit at the socket LISTENER, until one asks it to end.
+Tells the process that started it, on the descriptor REPORT, that the lab is up, or why not; then
+serves visitors at the socket LISTENER until one asks it to end.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import ResourceError, ShoalError, UsageError
+from shoal.lab.count_rows import cable_counts
 from shoal.lab.lab import Lab
 from shoal.lab.open_files import refused_as
-from shoal.lab.report import cable_counts
-from shoal.lab.resident.messages import (
+from shoal.lab.resident.visitor_messages import (
     STREAMS,
     Answer,
+    AskCounts,
     Connection,
-    Count,
     Counts,
     Describe,
     Description,
@@ -99,7 +99,7 @@ class Resident:
                     seconds=time.monotonic() - self._began,
                     doubts=self._lab.doubts(),
                 )
-            case Count():
+            case AskCounts():
                 counts = self._lab.counts()
                 return Counts(cable_counts(self._lab.spec.topology, counts))
             case Execute():

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from shoal.errors import DeadlineExceeded, ResourceError, ShoalError, UsageError, of_code
-from shoal.lab.resident.messages import (
+from shoal.lab.resident.visitor_messages import (
     Answer,
+    AskCounts,
     Connection,
-    Count,
     Counts,
     Describe,
     Description,
@@ -112,7 +112,7 @@ def describe(name: str) -> Description:
 
 def count(name: str) -> Counts:
     """Return what the switches of the lab `name` have counted."""
-    return _ask(name, Count(), Counts)
+    return _ask(name, AskCounts(), Counts)
 
 
 def take_down(name: str) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
 from shoal.lab.switch_config import eos, linux_tc, nvue, sonic
-from shoal.lab.switch_config.settings import SwitchSettings
+from shoal.lab.switch_config.switch_settings import SwitchSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.lab.switch_config.settings import Configuration
+    from shoal.lab.switch_config.switch_settings import Configuration
     from shoal.scenario import ClusterSpec
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.switch_config.settings import Configuration, Notes, by_queue, traffic_class
+from shoal.lab.switch_config.switch_settings import Configuration, Notes, by_queue, traffic_class
 from shoal.lab.switch_config.thresholds import (
     in_units,
     note_bytes,
@@ -24,7 +24,7 @@ from shoal.switching import QUEUES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shoal.lab.switch_config.settings import SwitchSettings
+    from shoal.lab.switch_config.switch_settings import SwitchSettings
     from shoal.lab.switch_config.thresholds import Threshold
     from shoal.switching import Port
 

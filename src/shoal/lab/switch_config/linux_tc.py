@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
-from shoal.lab.switch_config.settings import Configuration, Notes
+from shoal.lab.switch_config.switch_settings import Configuration, Notes
 from shoal.lab.switch_config.thresholds import (
     LARGEST_LIMIT,
     bytes_limit_of,
@@ -24,7 +24,7 @@ from shoal.switching import QUEUES, SLOWEST_RATE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shoal.lab.switch_config.settings import SwitchSettings
+    from shoal.lab.switch_config.switch_settings import SwitchSettings
     from shoal.switching import Port
 
 _LONGEST_NAME: Final = 15

@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.switch_config.settings import Configuration, Notes, traffic_class
+from shoal.lab.switch_config.switch_settings import Configuration, Notes, traffic_class
 from shoal.lab.switch_config.thresholds import (
     alpha_exponent,
     bytes_limit_of,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TypeAlias
 
-    from shoal.lab.switch_config.settings import SwitchSettings
+    from shoal.lab.switch_config.switch_settings import SwitchSettings
     from shoal.switching import Port
 
     Tree: TypeAlias = "dict[str, Tree | str | int]"

@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
-from shoal.lab.switch_config.settings import Configuration, Notes, traffic_class
+from shoal.lab.switch_config.switch_settings import Configuration, Notes, traffic_class
 from shoal.lab.switch_config.thresholds import (
     alpha_exponent,
     in_units,
@@ -26,7 +26,7 @@ from shoal.switching import QUEUES
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from shoal.lab.switch_config.settings import SwitchSettings
+    from shoal.lab.switch_config.switch_settings import SwitchSettings
     from shoal.lab.switch_config.thresholds import Threshold
     from shoal.switching import Port
 

@@ -16,7 +16,7 @@ from shoal.switching import QUEUES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shoal.lab.switch_config.settings import Notes, SwitchSettings
+    from shoal.lab.switch_config.switch_settings import Notes, SwitchSettings
     from shoal.switching import Port, Profile, Queue
 
 

@@ -1,6 +1,6 @@
 """A loss profile's file: the jobs and their runs, grown run by run, so that it can be resumed.
 
-Owns the structures, reading, merging and writing. What runs mean is in `verdict`.
+Owns the structures, reading, merging and writing. What runs mean is in `loss_verdict`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LossFile(msgspec.Struct, frozen=True, kw_only=True):
         return next((profile for profile in self.profiles if profile.job == job), None)
 
     def with_profile(self, profile: LossProfile) -> LossFile:
-        """Return this file with `profile` in place of what it had of its data set and model."""
+        """Return this file with `profile` in place of its data set and model's former one."""
         others = [each for each in self.profiles if _subject(each.job) != _subject(profile.job)]
         return LossFile(profiles=[*others, profile])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from shoal.carriers import ALL_LAYERS
-from shoal.jobs import BYTES_DUE, BYTES_LOST, Progress, RunSpec, run_spec
+from shoal.jobs import BYTES_DUE, BYTES_LOST, RunProgress, RunSpec, run_spec
 from shoal.plan.loss.profile_file import LossProfile, LossRun
 
 _DIGITS = 6
@@ -67,7 +67,7 @@ def make_run(
     job: LossJob,
     arm: Arm,
     seed: int,
-    show: Callable[[Progress], None] = lambda _progress: None,
+    show: Callable[[RunProgress], None] = lambda _progress: None,
 ) -> LossRun:
     """Train once; return what was measured. Raises what the pool raises."""
     result = run_spec(pool, spec_of(job, arm, seed), dataset, show).result

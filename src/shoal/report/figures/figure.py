@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from shoal.report.palette import Styles
-    from shoal.report.scenario import Scenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 Json: TypeAlias = "dict[str, Json] | Sequence[Json] | str | float | bool | None"
 """Anything JSON can hold."""
@@ -45,11 +45,11 @@ class Panel:
     explanation: str
     """How to read it, in a sentence or two."""
 
-    draw: Callable[[Sequence[Scenario], Styles], list[Figure]]
+    draw: Callable[[Sequence[ReportedScenario], Styles], list[Figure]]
     """Returns one figure per scenario."""
 
     legend: tuple[tuple[str, str], ...] = ()
-    """(name, color) of what is colored by something else than the strategy."""
+    """(name, color) of every item that has a color of its own, not its strategy's."""
 
 
 def axis(title: str, **more: Json) -> dict[str, Json]:

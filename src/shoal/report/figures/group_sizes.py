@@ -9,25 +9,25 @@ from shoal.report.figures.figure import Figure, Panel, Trace, axis, rounded, row
 
 if TYPE_CHECKING:
     from shoal.report.palette import Style, Styles
-    from shoal.report.scenario import Entry, Scenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
 
 MIN_LABELED_SHARE = 0.05
 """Parts smaller than this have no room for their size."""
 
 
-def draw(scenarios: Sequence[Scenario], styles: Styles) -> list[Figure]:
+def draw(scenarios: Sequence[ReportedScenario], styles: Styles) -> list[Figure]:
     """Draw the share of every group size among a run's synchronizations, in percent."""
     return [_figure(scenario, styles) for scenario in scenarios]
 
 
-def _figure(scenario: Scenario, styles: Styles) -> Figure:
+def _figure(scenario: ReportedScenario, styles: Styles) -> Figure:
     entries = [entry for entry in scenario.entries if sum(entry.run.group_sizes.values())]
     traces = [_bar(entry, styles[entry.label]) for entry in entries]
     x_axis = axis("share of synchronizations (%), by group size", range=[0, 100], showgrid=False)
     return {"data": traces, "layout": row_layout([entry.label for entry in entries], x_axis)}
 
 
-def _bar(entry: Entry, style: Style) -> Trace:
+def _bar(entry: NamedRun, style: Style) -> Trace:
     """Return one row; the larger the group, the fuller its color."""
     counts = sorted((int(size), count) for size, count in entry.run.group_sizes.items() if count)
     total = sum(count for _, count in counts)

@@ -12,13 +12,13 @@ from shoal.report.wording import number
 
 if TYPE_CHECKING:
     from shoal.report.palette import Style, Styles
-    from shoal.report.scenario import Entry, Scenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
 
 LOG_SCALE_FROM_RATIO = 8.0
 """Ratio of the longest to the shortest time drawn above which the axis is logarithmic."""
 
 
-def draw(scenarios: Sequence[Scenario], styles: Styles) -> list[Figure]:
+def draw(scenarios: Sequence[ReportedScenario], styles: Styles) -> list[Figure]:
     """Draw one box per run for its ordinary workers, and a diamond for each slow one."""
     return [_figure(scenario, styles) for scenario in scenarios]
 
@@ -31,7 +31,7 @@ def percentiles(values: Sequence[float]) -> tuple[float, float, float, float, fl
     return (cuts[0], cuts[24], cuts[49], cuts[74], cuts[98])
 
 
-def _figure(scenario: Scenario, styles: Styles) -> Figure:
+def _figure(scenario: ReportedScenario, styles: Styles) -> Figure:
     traces: list[Trace] = []
     drawn: list[float] = []
     for entry in scenario.entries:
@@ -47,13 +47,13 @@ def _figure(scenario: Scenario, styles: Styles) -> Figure:
     return {"data": traces, "layout": row_layout(rows, _time_axis(drawn))}
 
 
-def _ordinary_step_ms(scenario: Scenario, entry: Entry) -> list[float]:
+def _ordinary_step_ms(scenario: ReportedScenario, entry: NamedRun) -> list[float]:
     workers = entry.run.worker_results
     ordinary = [worker for worker in workers if not scenario.is_slow(worker.rank)] or workers
     return [ms for worker in ordinary for ms in worker.step_ms]
 
 
-def _slow_medians(scenario: Scenario, entry: Entry) -> list[tuple[int, float]]:
+def _slow_medians(scenario: ReportedScenario, entry: NamedRun) -> list[tuple[int, float]]:
     return [
         (worker.rank, median(worker.step_ms))
         for worker in entry.run.worker_results

@@ -21,7 +21,7 @@ from shoal.report.figures.figure import (
 if TYPE_CHECKING:
     from shoal.jobs import CurvePoint
     from shoal.report.palette import Style, Styles
-    from shoal.report.scenario import Entry, Scenario
+    from shoal.report.reported_scenario import NamedRun, ReportedScenario
     from shoal.report.wording import Metric
 
 MAX_POINTS = 240
@@ -30,19 +30,19 @@ MAX_POINTS = 240
 TIME_TITLE = "time since training began (s)"
 
 
-def draw_metric(scenarios: Sequence[Scenario], styles: Styles) -> list[Figure]:
+def draw_metric(scenarios: Sequence[ReportedScenario], styles: Styles) -> list[Figure]:
     """Draw the metric of the averaged model (solid) and of rank 0's (dotted) over time."""
     ranges = _metric_ranges(scenarios)
     return [_metric_figure(scenario, styles, ranges) for scenario in scenarios]
 
 
-def draw_consensus_distance(scenarios: Sequence[Scenario], styles: Styles) -> list[Figure]:
+def draw_consensus_distance(scenarios: Sequence[ReportedScenario], styles: Styles) -> list[Figure]:
     """Draw how far the workers' models are from their mean over time."""
     return [_consensus_figure(scenario, styles) for scenario in scenarios]
 
 
 def _metric_figure(
-    scenario: Scenario, styles: Styles, ranges: dict[str, tuple[float, float]]
+    scenario: ReportedScenario, styles: Styles, ranges: dict[str, tuple[float, float]]
 ) -> Figure:
     metric = scenario.metric
     unit = f" ({metric.unit})" if metric.unit else ""
@@ -62,7 +62,7 @@ def _metric_figure(
 
 
 def _metric_trace(
-    entry: Entry,
+    entry: NamedRun,
     style: Style,
     points: Sequence[tuple[float, float | None]],
     metric: Metric,
@@ -101,7 +101,7 @@ def _line(label: str, style: Style, x: Sequence[float], y: Sequence[float], hove
     }
 
 
-def _metric_ranges(scenarios: Sequence[Scenario]) -> dict[str, tuple[float, float]]:
+def _metric_ranges(scenarios: Sequence[ReportedScenario]) -> dict[str, tuple[float, float]]:
     """Return one range per metric, so that the panels of all scenarios can be compared."""
     ranges: dict[str, tuple[float, float]] = {}
     for scenario in scenarios:
@@ -120,7 +120,7 @@ def _with_room(low: float, high: float) -> tuple[float, float]:
     return (rounded(low - room), rounded(high + room))
 
 
-def _target_line(scenario: Scenario) -> Json:
+def _target_line(scenario: ReportedScenario) -> Json:
     target = scenario.metric.scaled(scenario.first.target or 0.0)
     return {
         "type": "line",
@@ -147,7 +147,7 @@ def _target_note(metric: Metric, target: float) -> Json:
     }
 
 
-def _consensus_figure(scenario: Scenario, styles: Styles) -> Figure:
+def _consensus_figure(scenario: ReportedScenario, styles: Styles) -> Figure:
     traces = []
     for entry in scenario.entries:
         points = thinned(entry.run.curve, MAX_POINTS)

@@ -10,7 +10,7 @@ from shoal.report.figures.figure import Figure, Panel, Trace, axis, rounded, row
 if TYPE_CHECKING:
     from shoal.jobs import RunResult
     from shoal.report.palette import Styles
-    from shoal.report.scenario import Scenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 KIND_LEGEND = (
     ("computing", "var(--compute)"),
@@ -19,12 +19,12 @@ KIND_LEGEND = (
 )
 
 
-def draw(scenarios: Sequence[Scenario], _styles: Styles) -> list[Figure]:
+def draw(scenarios: Sequence[ReportedScenario], _styles: Styles) -> list[Figure]:
     """Draw one stacked bar per run: shares of its ordinary workers' time, in percent."""
     return [_figure(scenario) for scenario in scenarios]
 
 
-def _figure(scenario: Scenario) -> Figure:
+def _figure(scenario: ReportedScenario) -> Figure:
     traces = [
         trace for entry in scenario.entries for trace in _bars(entry.label, _shares(entry.run))
     ]

@@ -19,7 +19,7 @@ SEGMENT_BYTES: Final = segment_bytes_for(MTU)
 
 
 @dataclass(frozen=True, slots=True)
-class Carrier:
+class CalibratedCarrier:
     """A transport, and the share of a contribution to a sum that it may lose."""
 
     transport: str
@@ -42,9 +42,9 @@ class Carrier:
 
 
 CARRIERS: Final = (
-    Carrier(SHOAL),
-    Carrier(SHOAL, 0.1),
-    Carrier("newreno"),
-    Carrier("cubic"),
-    Carrier("dctcp"),
+    CalibratedCarrier(SHOAL),
+    CalibratedCarrier(SHOAL, 0.1),
+    CalibratedCarrier("newreno"),
+    CalibratedCarrier("cubic"),
+    CalibratedCarrier("dctcp"),
 )

@@ -12,7 +12,7 @@ from shoal.sim.calibration.ways import WayTable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shoal.sim.calibration.table import Table
+    from shoal.sim.calibration.calibration_table import Table
     from shoal.switching import Topology
 
 _ADVICE: Final = 'take level = "packets".'

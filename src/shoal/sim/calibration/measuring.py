@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from shoal.scenario import SHOAL
-from shoal.sim.calibration.carriers import FRAME_BYTES, SEGMENT_BYTES, Carrier
+from shoal.sim.calibration.carriers import FRAME_BYTES, SEGMENT_BYTES, CalibratedCarrier
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.packet_network import PacketNetwork
-from shoal.sim.transports.settings import Transport
+from shoal.sim.transports.transport_settings import Transport
 from shoal.switching import NEVER, PICOSECONDS, Link, Materials, Port, Topology, host_names, star
 from shoal.transport import UNIMPORTANT_SHARE, TransportConfig
 
@@ -53,7 +53,7 @@ LOCAL_RATE: Final = 80e9
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class MeasuredWay:
     """A way from host to host, and the message that takes it."""
 
     loss: float
@@ -76,17 +76,17 @@ class Cell:
     """What flows took over a way."""
 
     ratios: tuple[float, ...]
-    """Quantiles of the time taken over `Way.ideal_s`, at the levels of `effort`."""
+    """Quantiles of the time taken over `MeasuredWay.ideal_s`, at the levels of `effort`."""
     lost_share: float
-    """The share that was lost of what may get lost."""
+    """The share that was lost of the bytes that may get lost."""
 
 
-def effort(carrier: Carrier) -> Effort:
+def effort(carrier: CalibratedCarrier) -> Effort:
     """Return how a transport is measured."""
     return OVER_SHOAL if carrier.transport == SHOAL else OVER_TCP
 
 
-def measure(carrier: Carrier, way: Way, *, seed: int = 1) -> Cell:
+def measure(carrier: CalibratedCarrier, way: MeasuredWay, *, seed: int = 1) -> Cell:
     """Return what a transport makes of a way; the same seed gives the same cell."""
     effort_ = effort(carrier)
     flows = min(max(effort_.packets // way.packets, FEWEST_FLOWS), effort_.most_flows)
@@ -106,14 +106,16 @@ def measure(carrier: Carrier, way: Way, *, seed: int = 1) -> Cell:
     return Cell(tuple(quantiles.tolist()), lost / lossy if lossy else 0.0)
 
 
-def _pairs(way: Way, hosts: int) -> Topology:
+def _pairs(way: MeasuredWay, hosts: int) -> Topology:
     """Return a star whose links together make up the way."""
     link = Link(delay_s=way.round_trip_s / 4, loss=1 - (1 - way.loss) ** 0.5)
     port = Port(round(way.rate))
     return star(host_names(hosts), Materials(port, port, link))
 
 
-def _over_tcp(carrier: Carrier, way: Way, hosts: int, seed: int) -> NDArray[np.float64]:
+def _over_tcp(
+    carrier: CalibratedCarrier, way: MeasuredWay, hosts: int, seed: int
+) -> NDArray[np.float64]:
     network = PacketNetwork(
         _pairs(way, hosts),
         Transport(carrier.transport, frame_bytes=FRAME_BYTES),
@@ -129,7 +131,7 @@ def _over_tcp(carrier: Carrier, way: Way, hosts: int, seed: int) -> NDArray[np.f
 
 
 def _over_shoal(
-    carrier: Carrier, way: Way, hosts: int, seed: int
+    carrier: CalibratedCarrier, way: MeasuredWay, hosts: int, seed: int
 ) -> tuple[NDArray[np.float64], int, int]:
     """Return seconds, and the bytes that might have got lost and that did."""
     network = BoundedLossNetwork(

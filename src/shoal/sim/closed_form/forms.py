@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.sim.closed_form.job import Exchange, Job
+    from shoal.sim.closed_form.job import ExchangeCost, FormulaInput
 
 _INSTEAD: Final = 'take level = "flows".'
 _DIGITS: Final = 9
@@ -54,7 +54,7 @@ class Spent:
         return self.compute + self.wait + self.exchange
 
 
-def _all_reduce(job: Job, *, algorithm: str | None = None, per_host: int = 0) -> Spent:
+def _all_reduce(job: FormulaInput, *, algorithm: str | None = None, per_host: int = 0) -> Spent:
     """Return what buckets take: each when the slowest worker has it and the last is through.
 
     As sums follow each other the front layers' is the last, and the next forward pass begins there.
@@ -67,7 +67,7 @@ def _all_reduce(job: Job, *, algorithm: str | None = None, per_host: int = 0) ->
     return _in_step(job, through - slowest)
 
 
-def _sum(job: Job, algorithm: str | None, per_host: int, size: float) -> float:
+def _sum(job: FormulaInput, algorithm: str | None, per_host: int, size: float) -> float:
     if job.size < 2:
         return 0.0
     if algorithm in ("direct", "hierarchical"):
@@ -76,14 +76,14 @@ def _sum(job: Job, algorithm: str | None, per_host: int, size: float) -> float:
     return job.rings([range(job.size)], size)[0].seconds
 
 
-def _in_step(job: Job, exchange: float) -> Spent:
+def _in_step(job: FormulaInput, exchange: float) -> Spent:
     """Return what workers spend if they wait for the slowest, then exchange, in every step."""
     compute = job.steps * job.compute
     wait = job.steps * job.compute.max() - compute
     return Spent(compute, wait, np.full(job.size, job.steps * exchange))
 
 
-def _servers(job: Job) -> Spent:
+def _servers(job: FormulaInput) -> Spent:
     """Return what a push to all shards and a pull from them take, all workers at once.
 
     So nobody is ahead, and how far one may be does not matter.
@@ -110,7 +110,7 @@ class _Span:
         return not apart and bool((self.links & other.links).any())
 
 
-def _scheduled(job: Job, options: ScheduledAveraging) -> Spent:
+def _scheduled(job: FormulaInput, options: ScheduledAveraging) -> Spent:
     """Return what a round of groups every `interval` steps takes; each waits for its own only.
 
     A delayed round is waited for when the next one is due, the last one never.
@@ -121,7 +121,7 @@ def _scheduled(job: Job, options: ScheduledAveraging) -> Spent:
     interval = options.interval
     view = View(0, tuple(range(job.size)), tuple(int(host) for host in job.host_of))
     rounds = options.schedule(Setting(view, job.seed, racks_of(job.topology, job.host_of)))
-    known: dict[tuple[tuple[int, ...], ...], list[Exchange]] = {}
+    known: dict[tuple[tuple[int, ...], ...], list[ExchangeCost]] = {}
     before: list[_Span] = []
     ended, taken_in, wait, exchange = np.zeros((4, job.size))
     for number in range(job.steps // interval):
@@ -154,7 +154,7 @@ def _scheduled(job: Job, options: ScheduledAveraging) -> Spent:
     return Spent(job.steps * job.compute, wait, exchange)
 
 
-def _pairs(job: Job, options: ADPSGD) -> Spent:
+def _pairs(job: FormulaInput, options: ADPSGD) -> Spent:
     """Return computing alone, if exchanges of pairs that never meet others hide behind it."""
     if options.peers != "exponential" and job.size > 1:
         message = f"There is no closed form of random pairs, which queue: {_INSTEAD}"
@@ -176,7 +176,7 @@ def _pairs(job: Job, options: ADPSGD) -> Spent:
     return spent
 
 
-def spend(job: Job, strategy: str, options: Mapping[str, Any]) -> Spent:
+def spend(job: FormulaInput, strategy: str, options: Mapping[str, Any]) -> Spent:
     """Return what the workers spend. Raises `UsageError` where there is no formula."""
     if strategy in BASELINES:
         raise _without_form(strategy, "what arrives first decides what computes next")

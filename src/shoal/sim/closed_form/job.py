@@ -26,7 +26,7 @@ _MORE: Final = 1 + 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeCost:
     """What a group's exchange takes, whether others of its round share links, and which it uses."""
 
     seconds: float
@@ -35,7 +35,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Job:
+class FormulaInput:
     """What a formula is given; times are seconds."""
 
     topology: Topology
@@ -56,7 +56,7 @@ class Job:
         """How many workers there are."""
         return len(self.host_of)
 
-    def rings(self, groups: Sequence[Sequence[int]], size: float) -> list[Exchange]:
+    def rings(self, groups: Sequence[Sequence[int]], size: float) -> list[ExchangeCost]:
         """Return what each group takes for the mean of `size` bytes, all beginning at once.
 
         2(S-1)/S of it over every hop, and the delays and the software of 2(S-1) rounds
@@ -78,7 +78,7 @@ class Job:
             rounds = 2 * (len(members) - 1)
             shares = bool(np.any((mine > 0) & (total > mine * _MORE)))
             seconds = busiest + rounds * (delay + self.message_cost)
-            found.append(Exchange(seconds, shares, mine > 0))
+            found.append(ExchangeCost(seconds, shares, mine > 0))
         return found
 
     def hierarchical(self, per_host: int, size: float) -> float:

@@ -11,7 +11,7 @@ from shoal.errors import UsageError
 from shoal.scenario import HostEvent
 from shoal.sim.closed_form.exchange_times import ExchangeTimes
 from shoal.sim.closed_form.forms import spend
-from shoal.sim.closed_form.job import Job
+from shoal.sim.closed_form.job import FormulaInput
 from shoal.sim.training.outcome import Outcome
 from shoal.sim.training.software import software_cost
 
@@ -53,7 +53,7 @@ def predict(
     compute = np.full(workers, training.compute_s)
     for rank, factor in training.slow.items():
         compute[rank] *= factor
-    job = Job(
+    job = FormulaInput(
         topology=cluster.topology,
         exchanges=ExchangeTimes(
             cluster.topology, local_rate=training.local_rate, spray=cluster.spray

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.compiled import compiled, inlined
+from shoal.sim.flow.flow_tables import COMING, FLOWING, FREE, state_at, ways_at
 from shoal.sim.flow.sharing import share_out
-from shoal.sim.flow.tables import COMING, FLOWING, FREE, state_at, ways_at
 from shoal.switching import NEVER, PICOSECONDS, mixed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.sim.flow.tables import State, Ways
+    from shoal.sim.flow.flow_tables import FlowState, Ways
 
 FULL = -1
 """The result in place of a transfer if there were more flows at once than there is room for."""
@@ -75,8 +75,8 @@ def run(places: NDArray[np.void], until: int) -> tuple[int, int]:
     """Let everything happen that is due up to `until`, or up to when a transfer is over.
 
     Returns the time and how many transfers are over now: the first ones of `finished`, whose
-    numbers may be used again. If none is, the time is that of what happens next, `NEVER` if nothing
-    does.
+    numbers may be used again. If no transfer is over, the time is that of the next event,
+    `NEVER` if there is none.
     """
     state = state_at(places)
     core = state.core[0]
@@ -145,7 +145,7 @@ def reroute(
 
 
 @inlined
-def _find_way(state: State, ways: Ways, row: int, source: int, target: int, key: int) -> int:
+def _find_way(state: FlowState, ways: Ways, row: int, source: int, target: int, key: int) -> int:
     """Write the links between two hosts into a flow's hops; return what they delay, picoseconds."""
     flow, hops = state.flows[row], state.hops[row]
     here, there = ways.access[source], ways.access[target]
@@ -171,14 +171,14 @@ def _find_way(state: State, ways: Ways, row: int, source: int, target: int, key:
 
 
 @inlined
-def _begin(state: State, row: int) -> None:
+def _begin(state: FlowState, row: int) -> None:
     flow = state.flows[row]
     flow.state, flow.since, flow.rate = FLOWING, state.core[0].now, 0.0
     _attach(state, row)
 
 
 @inlined
-def _attach(state: State, row: int) -> None:
+def _attach(state: FlowState, row: int) -> None:
     """Put a flow on its links."""
     flow, width = state.flows[row], state.hops.shape[1]
     for each in range(flow.hops):
@@ -194,7 +194,7 @@ def _attach(state: State, row: int) -> None:
 
 
 @inlined
-def _end(state: State, row: int) -> None:
+def _end(state: FlowState, row: int) -> None:
     """Take a flow off its links; its transfer is over if it was the last."""
     core, flow = state.core[0], state.flows[row]
     _detach(state, row, flow.size)
@@ -210,7 +210,7 @@ def _end(state: State, row: int) -> None:
 
 
 @inlined
-def _detach(state: State, row: int, carried: float) -> None:
+def _detach(state: FlowState, row: int, carried: float) -> None:
     """Take a flow off its links, which have `carried` bytes of it."""
     flow, width = state.flows[row], state.hops.shape[1]
     for each in range(flow.hops):
@@ -229,7 +229,7 @@ def _detach(state: State, row: int, carried: float) -> None:
 
 
 @inlined
-def _touch(state: State, number: int) -> None:
+def _touch(state: FlowState, number: int) -> None:
     core, link = state.core[0], state.links[number]
     if not link.is_dirty:
         link.is_dirty = 1
@@ -238,7 +238,7 @@ def _touch(state: State, number: int) -> None:
 
 
 @inlined
-def _settle_changes(state: State) -> None:
+def _settle_changes(state: FlowState) -> None:
     """Work out the rates of every component that has changed, and when its first flow ends."""
     core = state.core[0]
     core.visits += 1
@@ -260,7 +260,7 @@ def _settle_changes(state: State) -> None:
 
 
 @inlined
-def _gather(state: State, first: int) -> tuple[int, int]:
+def _gather(state: FlowState, first: int) -> tuple[int, int]:
     """Find the flows and links that depend on link `first`, and bring what is left up to date.
 
     A link that one flow has to itself is not among them: it bounds that flow, and nobody else.
@@ -298,14 +298,14 @@ def _gather(state: State, first: int) -> tuple[int, int]:
 
 
 @inlined
-def _bring_up_to_date(state: State, row: int) -> None:
+def _bring_up_to_date(state: FlowState, row: int) -> None:
     core, flow = state.core[0], state.flows[row]
     flow.left -= flow.rate * float(core.now - flow.since)
     flow.since = core.now
 
 
 @inlined
-def _end_those_done(state: State, flows: int) -> bool:
+def _end_those_done(state: FlowState, flows: int) -> bool:
     """End the flows of a component that have less to go than comes in a picosecond."""
     ended = False
     for each in range(flows):
@@ -317,7 +317,7 @@ def _end_those_done(state: State, flows: int) -> bool:
 
 
 @inlined
-def _expect(state: State, flows: int) -> None:
+def _expect(state: FlowState, flows: int) -> None:
     """Let an event say when the first flow of a component ends."""
     core = state.core[0]
     soonest, first = _LATEST, -1
@@ -335,7 +335,7 @@ def _expect(state: State, flows: int) -> None:
 
 
 @inlined
-def _push(state: State, at: int, flow: int, begins: int) -> None:
+def _push(state: FlowState, at: int, flow: int, begins: int) -> None:
     core, heap = state.core[0], state.heap
     if core.events == len(heap):
         _forget_stale(state)
@@ -353,14 +353,14 @@ def _push(state: State, at: int, flow: int, begins: int) -> None:
 
 
 @inlined
-def _pop(state: State) -> None:
+def _pop(state: FlowState) -> None:
     core = state.core[0]
     core.events -= 1
     _sink(state, 0, int(core.events), int(core.events))
 
 
 @inlined
-def _sink(state: State, index: int, source: int, count: int) -> None:
+def _sink(state: FlowState, index: int, source: int, count: int) -> None:
     """Put the event at `source` into place `index` of a heap of `count`, or as far below it."""
     heap = state.heap
     at, number = heap[source].at, heap[source].number
@@ -382,7 +382,7 @@ def _sink(state: State, index: int, source: int, count: int) -> None:
 
 
 @inlined
-def _forget_stale(state: State) -> None:
+def _forget_stale(state: FlowState) -> None:
     """Remove the ends that rates have changed since; what is left is at most half of the heap."""
     core, heap = state.core[0], state.heap
     kept = 0

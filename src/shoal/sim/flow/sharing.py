@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from shoal.compiled import inlined
 
 if TYPE_CHECKING:
-    from shoal.sim.flow.tables import State
+    from shoal.sim.flow.flow_tables import FlowState
 
 _EQUAL = 1.0 + 1e-12
 """Shares nearer to each other than this are equal: they are sums in different order."""
 
 
 @inlined
-def share_out(state: State, flows: int, links: int) -> None:
+def share_out(state: FlowState, flows: int, links: int) -> None:
     """Give the first `flows` of `near_flows` their rates; they cross the first `links` links."""
     for each in range(links):
         link = state.links[state.near_links[each]]
@@ -38,7 +38,7 @@ def share_out(state: State, flows: int, links: int) -> None:
 
 
 @inlined
-def _settle_alike(state: State, flows: int, links: int) -> bool:
+def _settle_alike(state: FlowState, flows: int, links: int) -> bool:
     """Give all flows the same rate if they cross the link that offers least, and may have that.
 
     A flow that is alone gets what it may have.
@@ -63,7 +63,7 @@ def _settle_alike(state: State, flows: int, links: int) -> bool:
 
 
 @inlined
-def _offer(state: State, links: int) -> None:
+def _offer(state: FlowState, links: int) -> None:
     """Work out what every flow without a rate would get at each link."""
     for each in range(links):
         link = state.links[state.near_links[each]]
@@ -73,7 +73,7 @@ def _offer(state: State, links: int) -> None:
 
 
 @inlined
-def _find_tight(state: State, flows: int) -> None:
+def _find_tight(state: FlowState, flows: int) -> None:
     """Find the links at which no flow is bounded more elsewhere."""
     for each in range(flows):
         number = state.near_flows[each]
@@ -86,7 +86,7 @@ def _find_tight(state: State, flows: int) -> None:
 
 
 @inlined
-def _bound(state: State, number: int) -> float:
+def _bound(state: FlowState, number: int) -> float:
     """Return the least that a flow is offered, or the most that it may have."""
     flow = state.flows[number]
     bound = flow.bound
@@ -96,7 +96,7 @@ def _bound(state: State, number: int) -> float:
 
 
 @inlined
-def _settle(state: State, flows: int) -> int:
+def _settle(state: FlowState, flows: int) -> int:
     """Give the flows that a tight link or their own limit bounds their rates; return how many."""
     settled = 0
     for each in range(flows):

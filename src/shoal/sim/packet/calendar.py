@@ -16,7 +16,7 @@ from shoal.compiled import compiled, inlined, lowest_bit, prefetch
 from shoal.switching import COLORS, NEVER, QUEUES, Count
 
 if TYPE_CHECKING:
-    from shoal.sim.packet.tables import Window
+    from shoal.sim.packet.window_tables import Window
     from shoal.switching import Row, State
 
 _COUNTS: Final = COLORS * len(Count)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shoal.sim.packet.tables import new_window
 from shoal.sim.packet.window import take_over
+from shoal.sim.packet.window_tables import new_window
 from shoal.switching import set_link, set_port, set_routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from shoal.sim.packet.tables import Window
+    from shoal.sim.packet.window_tables import Window
     from shoal.switching import Cable, State, Topology
 
 

@@ -15,8 +15,8 @@ from numpy import uint64
 from shoal.errors import UsageError
 from shoal.sim.packet.changes import changed_window
 from shoal.sim.packet.sources import arm, new_flows, run
-from shoal.sim.packet.tables import LEAST_BYTES, Problem, Window, new_window
 from shoal.sim.packet.window import inject
+from shoal.sim.packet.window_tables import LEAST_BYTES, Problem, Window, new_window
 from shoal.switching import NEVER, QUEUES, USUAL_PACKETS, Count, free_row, make_state, take_row
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class PacketArrival:
     """A packet that was put in by hand and has reached its host."""
 
     number: int
@@ -167,7 +167,7 @@ class Simulation:
         """Let time pass until nothing is under way and no flow has anything to send."""
         self.advance(NEVER)
 
-    def delivered(self) -> list[Arrival]:
+    def delivered(self) -> list[PacketArrival]:
         """Return what was put in by hand and has arrived since this was called last, in order."""
         core = self.state.network[0]
         arrivals = []
@@ -175,7 +175,7 @@ class Simulation:
             packet, at = self.state.packets[row], int(self.state.packets[row]["at"])
             names = ("destination", "size", "queue", "ecn", "flow")
             rest = [int(packet[name]) for name in names]
-            arrivals.append(Arrival(int(packet["number"]), at, *rest))
+            arrivals.append(PacketArrival(int(packet["number"]), at, *rest))
             free_row(self.state, row)
         core["waiting"] = 0
         return arrivals

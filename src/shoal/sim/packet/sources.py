@@ -15,8 +15,8 @@ from numpy import uint64
 
 from shoal.compiled import compiled, inlined
 from shoal.sim.packet.calendar import push
-from shoal.sim.packet.tables import TIMER
 from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
+from shoal.sim.packet.window_tables import TIMER
 from shoal.switching import NEVER, free_row, take_row
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.sim.packet.tables import Window
+    from shoal.sim.packet.window_tables import Window
     from shoal.switching import Row, State
 
 FLOW: Final = np.dtype(

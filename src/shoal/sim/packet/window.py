@@ -15,7 +15,7 @@ from numpy import uint64
 
 from shoal.compiled import compiled, inlined
 from shoal.sim.packet.calendar import gather, move, next_bucket, push
-from shoal.sim.packet.tables import Problem
+from shoal.sim.packet.window_tables import Problem
 from shoal.switching import (
     NEVER,
     QUEUES,
@@ -31,7 +31,7 @@ from shoal.switching import (
 )
 
 if TYPE_CHECKING:
-    from shoal.sim.packet.tables import Window
+    from shoal.sim.packet.window_tables import Window
     from shoal.switching import State
 
 NONE, FULL, SMALL, PAST = (int(each) for each in Problem)

@@ -34,7 +34,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """Of all layers."""
+        """The parameters of all layers."""
         return sum(layer.parameters for layer in self.layers)
 
     @property

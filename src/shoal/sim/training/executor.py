@@ -33,12 +33,12 @@ class AbstractExecutor(AbstractSimulatedStrategy):
 
     @property
     def contributes(self) -> bool:
-        """As the strategy does."""
+        """Whether the strategy sends contributions, of which a bounded share may get lost."""
         return self._definition.takes_loss_bound
 
     @property
     def pull_bound(self) -> float:
-        """As the strategy's options say."""
+        """The share of a pull that may get lost, as the strategy's options say."""
         return self._definition.bound_of_pulls
 
     def prepare(self, world: World) -> None:

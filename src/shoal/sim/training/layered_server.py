@@ -59,7 +59,7 @@ class _Line:
 
 
 class _Step:
-    """Which layers of a step are where, and the gradients if they travel."""
+    """A step's layers: which are computed, sent and there, and the gradients if they travel."""
 
     def __init__(self, layers: int, parts: list[int]) -> None:
         self.computed = [0] * layers

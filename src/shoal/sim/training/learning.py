@@ -177,7 +177,7 @@ class AbstractLearner(ABC):
 
 @final
 class NothingLearned(AbstractLearner):
-    """Where only time counts."""
+    """A learner that learns nothing, for runs of which only the time counts."""
 
     def update(self, rank: int) -> None:
         """Do nothing, as all of this does."""

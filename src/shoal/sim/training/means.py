@@ -45,12 +45,12 @@ class MeansExecutor(AbstractExecutor):
 
     @property
     def averages_state(self) -> bool:
-        """As asked for."""
+        """Whether the optimizers' state is averaged too, as the strategy's options say."""
         return self._definition.average_state
 
     @property
     def can_round(self) -> bool:
-        """Copies may be, which are averaged while computing goes on."""
+        """Whether elements may be sent rounded: those of copies, averaged beside computing, may."""
         return self._definition.can_round
 
     @property

@@ -37,13 +37,13 @@ class ModelSize:
 
     @cached_property
     def bytes(self) -> int:
-        """Of all parameters."""
+        """The bytes of all parameters."""
         return ELEMENT_BYTES * sum(layer.parameters for layer in self.layers)
 
     def buckets(self) -> list[tuple[float, float]]:
         """Return what is reduced together: (share of the step until it is there, bytes).
 
-        In the order in which backward makes them; shares count from the bucket before.
+        They are in the order in which backward makes them; shares count from the bucket before.
         """
         made = []
         for bucket in self._layout:

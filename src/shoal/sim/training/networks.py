@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import UsageError
 from shoal.scenario import SHOAL, topologies, with_finite_ports
-from shoal.sim.calibration.carriers import MTU, Carrier
+from shoal.sim.calibration.calibrated_network import CalibratedNetwork, CalibratedSums
+from shoal.sim.calibration.calibration_table import table_of
+from shoal.sim.calibration.carriers import MTU, CalibratedCarrier
 from shoal.sim.calibration.limits import check_reach
-from shoal.sim.calibration.network import CalibratedNetwork, CalibratedSums
-from shoal.sim.calibration.table import table_of
-from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork
 from shoal.sim.happenings import datagrams
 from shoal.sim.transports.bounded_loss import ETHERNET_BYTES, FRAME_BYTES
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.transports.controls import ALL_CONTROLS
 from shoal.sim.transports.packet_network import PacketNetwork
-from shoal.sim.transports.settings import Transport
+from shoal.sim.transports.transport_settings import Transport
 from shoal.switching import PICOSECONDS
 from shoal.transport import HEADER_BYTES, UNIMPORTANT_SHARE, TransportConfig, segment_bytes_for
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FLOWS: Final = ""
 """No transport: what is sent shares the links fairly and loses nothing."""
 TRANSPORTS: Final = (SHOAL, *ALL_CONTROLS)
-"""Those that can be simulated packet by packet."""
+"""Transports that can be simulated packet by packet."""
 _PFABRIC_BUFFER: Final = 36_000
 """Bytes that a port holds where nothing else is said: it rests on ports that drop, and short queues
 (Alizadeh et al., SIGCOMM 2013, section 5)."""
@@ -54,7 +54,7 @@ def check_transport(cluster: ClusterSpec, training: TrainingSpec, strategy: Stra
         )
         raise UsageError(message)
     bound = strategy.loss_bound if transport == SHOAL else 0.0
-    check_reach(topologies(cluster), table_of(Carrier(transport, bound)))
+    check_reach(topologies(cluster), table_of(CalibratedCarrier(transport, bound)))
 
 
 def check_name(transport: str) -> None:
@@ -104,10 +104,10 @@ def make_network(
     if transport == FLOWS:
         return FlowNetwork(cluster.topology, **_of_flows(cluster, training))
     if level_of(training, strategy) == "flows":
-        table = table_of(Carrier(transport))
+        table = table_of(CalibratedCarrier(transport))
         if transport != SHOAL:
             return CalibratedNetwork(cluster.topology, table, **_of_flows(cluster, training))
-        contributions = table_of(Carrier(transport, strategy.loss_bound))
+        contributions = table_of(CalibratedCarrier(transport, strategy.loss_bound))
         return CalibratedSums(
             cluster.topology, table, contributions, **_of_flows(cluster, training)
         )

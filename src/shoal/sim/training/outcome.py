@@ -51,6 +51,6 @@ class Outcome:
 
     @property
     def lost_share(self) -> float:
-        """Of the contributions to sums that may get lost, what did."""
+        """The share that was lost of the contributions to sums that may get lost."""
         may = self.counters.get("lossy_bytes", 0.0)
         return self.counters["lost_bytes"] / may if may else 0.0

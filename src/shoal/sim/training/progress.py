@@ -12,7 +12,7 @@ from shoal.switching import NEVER
 
 
 @final
-class Progress:
+class StepProgress:
     """How many steps workers have made, and how far ahead the fastest has been, as time goes on.
 
     `slowest` says how many steps the slowest one has made by now. It is asked only when somebody

@@ -84,7 +84,7 @@ class Replicas(AbstractLearner):
         self._copies: Tensor | None = None
         """Holds for each worker what is averaged while it learns on."""
         self._copied: Tensor
-        """The same as it was when it was taken."""
+        """The copies as they were when they were taken."""
         self._served: Tensor | None = None
         """Holds for each worker what it pulls."""
         self._optimizers: list[Optimizer] = [make_optimizer(m, recipe) for m in self._models]
@@ -99,15 +99,15 @@ class Replicas(AbstractLearner):
         """Counts for each worker how many gradients of its own have changed a model or the
         server's."""
         self._shared = [0] * workers
-        """Those of them that were in the latest exchange with others that is over."""
+        """Counts for each worker how many of these `_updates` its latest finished exchange held."""
         self._copied_at = [0] * workers
-        """Those that are in its copy."""
+        """Counts for each worker how many of its `_updates` its copy of the model holds."""
         self._look_every, self._next_look = max(1, round(look_s * _PICOSECONDS)), 0
         self._curve: list[CurvePoint] = []
         self.met_at: float | None = None
         """Virtual seconds at which the mean of all models met `stop_at`."""
         self.met_alone_at: float | None = None
-        """The same, when too little had been exchanged for that to count."""
+        """Virtual seconds at which the mean met `stop_at`, before enough was exchanged to count."""
         self.last_loss = [0.0] * workers
         """The loss of each worker's latest batch, before the step."""
         self._look(0)
@@ -130,12 +130,12 @@ class Replicas(AbstractLearner):
 
     @property
     def gradient_elements(self) -> int:
-        """Of the model's trained parameters."""
+        """Elements of the model's gradient: those of its trained parameters."""
         return self._trained
 
     @property
     def curve(self) -> Sequence[CurvePoint]:
-        """From the beginning to the latest look."""
+        """What was seen of learning, from the beginning to the latest look."""
         return self._curve
 
     @property
@@ -176,7 +176,7 @@ class Replicas(AbstractLearner):
 
     @property
     def state_per_parameter(self) -> float:
-        """Of whoever has made a step; all keep as much."""
+        """Elements that an optimizer keeps for each trained one, after a step."""
         most = max(map(self._state_elements, range(self._workers)))
         return most / self._trained
 

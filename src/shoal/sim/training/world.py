@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shoal.sim.network import RingNetwork, SummingNetwork
 from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
-from shoal.sim.training.progress import Progress
+from shoal.sim.training.progress import StepProgress
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.sim.virtual_time import Signal
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Times:
-    """Where one worker's time has gone, picoseconds."""
+    """A worker's time, divided by what it went into, picoseconds."""
 
     compute: int = 0
     wait: int = 0
@@ -88,7 +88,7 @@ class World:
     """What of an element is sent where it may be rounded: one of `transport.forms.IN_FLOAT32`."""
     counters: dict[str, float] = field(default_factory=dict)
     times: list[Times] = field(init=False)
-    progress: Progress = field(init=False)
+    progress: StepProgress = field(init=False)
     summing: SummingNetwork | None = field(init=False)
     """The network, if its transport makes sums itself."""
     ringing: RingNetwork | None = field(init=False)
@@ -99,7 +99,7 @@ class World:
     def __post_init__(self) -> None:
         """Begin with nothing spent."""
         self.times = [Times() for _ in self.host_of]
-        self.progress = Progress(
+        self.progress = StepProgress(
             lambda: min(each.steps for each in self.times), len(self.times), self.steps
         )
         network = self.time.network
@@ -123,7 +123,7 @@ class World:
 
     @property
     def wire_share(self) -> float:
-        """Of the bytes of elements, what is sent of them where they may be rounded."""
+        """The bytes of elements that are sent rounded, over their bytes in memory."""
         return 1 / widening(self.wire)
 
     @property
@@ -250,7 +250,7 @@ class World:
         return self.sends([source] * len(sizes), targets, sizes)
 
     def push(self, source: int, targets: Sequence[int], sizes: Sequence[float]) -> Signal:
-        """As `send`, of contributions to sums: a bounded share of them may get lost."""
+        """Send contributions to sums as `send` does; a bounded share of them may get lost."""
         return self.pushes([source] * len(sizes), targets, sizes)
 
     def push_values(
@@ -261,7 +261,7 @@ class World:
         *,
         layer_class: int = 0,
     ) -> Signal:
-        """As `pushes`, of values that travel, where the world carries any."""
+        """Send contributions and their values as `pushes` does, in a world that carries values."""
         network = self.time.network
         assert isinstance(network, BoundedLossNetwork)  # the only one in which values travel
         between = [self.host_of[each] for each in sources], [self.host_of[each] for each in targets]
@@ -287,7 +287,7 @@ class World:
         *,
         layer_class: int = 0,
     ) -> Signal:
-        """As `sends`, of contributions to sums: a bounded share of them may get lost."""
+        """Send contributions to sums as `sends` does; a bounded share of them may get lost."""
         return self._start(sources, targets, sizes, layer_class, contributes=True)
 
     def _start(
@@ -320,9 +320,9 @@ class World:
     def renew(
         self, target: int, sources: Sequence[int], sizes: Sequence[float], bound: float
     ) -> Signal:
-        """As `gather`, of newer versions of what the target has.
+        """Send newer versions of what the target has, as `gather` does.
 
-        Of their packets, where these are simulated, the share `bound` may get lost.
+        The share `bound` of their packets may get lost, if packets are simulated.
         """
         network = self.time.network
         if not bound or not isinstance(network, BoundedLossNetwork):
@@ -333,7 +333,7 @@ class World:
     def renew_values(
         self, target: int, sources: Sequence[int], version: Contribution, bound: float
     ) -> Signal:
-        """As `renew`, of values that travel, where the world carries any."""
+        """Send newer versions and their values as `renew` does, in a world that carries values."""
         network = self.time.network
         assert isinstance(network, BoundedLossNetwork)  # the only one in which values travel
         between = [self.host_of[each] for each in sources], [self.host_of[target]] * len(sources)

@@ -16,8 +16,8 @@ from numpy import uint64
 from shoal.compiled import U1, compiled, copy_bytes, inlined, prefetch, rows_at
 from shoal.sim.packet.calendar import first_of, push
 from shoal.sim.packet.sources import receive, send
-from shoal.sim.packet.tables import TIMER, Problem
 from shoal.sim.packet.window import NOBODY, NONE, backlog, inject, next_due
+from shoal.sim.packet.window_tables import TIMER, Problem
 from shoal.sim.transports.endpoints import endpoint_of
 from shoal.switching import NEVER, QUEUES, free_row, take_row
 from shoal.transport import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shoal.sim.packet.tables import Window
+    from shoal.sim.packet.window_tables import Window
     from shoal.sim.transports.endpoints import Hosts
     from shoal.switching import Row, State
     from shoal.transport import State as Endpoint

@@ -21,7 +21,7 @@ from shoal.errors import UsageError
 from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.simulation import check_flow, check_packets, flow_rows
 from shoal.sim.packet.sources import new_flows
-from shoal.sim.packet.tables import Problem, new_window
+from shoal.sim.packet.window_tables import Problem, new_window
 from shoal.sim.transports.bounded_loss import FRAME_BYTES, QUIET, begin_other, run, take_turn
 from shoal.sim.transports.contributions import Contribution, Missing
 from shoal.sim.transports.endpoints import check_endpoints, new_endpoint_state, new_hosts
@@ -80,7 +80,7 @@ class _Transfer:
     tables: dict[int, MessageTables] = field(default_factory=dict)
     """The messages of each host that takes part."""
     renews: bool = False
-    """Whether it brings newer versions of what receivers have."""
+    """Whether the transfer brings newer versions of values that its receivers have."""
 
 
 class BoundedLossNetwork:
@@ -238,9 +238,9 @@ class BoundedLossNetwork:
     ) -> int:
         """Let flows of `sizes` bytes leave their sources at `at`; return the transfer's number.
 
-        What `contributes` to a sum may lose a share of it, and what is a newer version of what its
-        target has the share `renew_bound`. No payload is carried. The transport keeps to no rate:
-        `most` is of no account.
+        A transfer that `contributes` to a sum may lose the network's share of it, and one of newer
+        versions of its targets' values the share `renew_bound`. No payload is carried. The
+        transport keeps to no rate, so `most` is ignored.
         """
         number = self._new_number()
         senders, receivers = np.asarray(sources, np.int64), np.asarray(targets, np.int64)
@@ -289,7 +289,7 @@ class BoundedLossNetwork:
         version: Contribution,
         bound: float,
     ) -> int:
-        """Push a newer version of what is there, untagged, with this `bound`."""
+        """Push a newer version of the targets' values, untagged, with this `bound`."""
         return self._move_values(at, sources, targets, version, bound, renews=True)
 
     def _move_values(

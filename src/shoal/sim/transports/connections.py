@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import inlined
 from shoal.sim.transports import round_trips
-from shoal.sim.transports.tables import Mode
+from shoal.sim.transports.transport_tables import Mode
 
 if TYPE_CHECKING:
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 
 RECOVERY: Final = int(Mode.RECOVERY)

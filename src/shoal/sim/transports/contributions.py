@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Bytes `start` to `stop` of what `source` sent to `target` never arrived; they may not."""
+    """Bytes `start` to `stop` from `source` to `target` never arrived, as is allowed."""
 
     source: int
     target: int

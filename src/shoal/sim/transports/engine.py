@@ -16,14 +16,14 @@ from shoal.sim.packet import sources
 from shoal.sim.packet.calendar import push
 from shoal.sim.packet.window import FULL, NOBODY, NONE, inject, next_due
 from shoal.sim.transports import connections, controls, probing, receiving, round_trips, senders
-from shoal.sim.transports.tables import Mode
+from shoal.sim.transports.transport_tables import Mode
 from shoal.switching import NEVER, PICOSECONDS, free_row, mixed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.sim.packet.tables import Window
-    from shoal.sim.transports.tables import Ends, Row
+    from shoal.sim.packet.window_tables import Window
+    from shoal.sim.transports.transport_tables import Ends, Row
     from shoal.switching import State
 
 FREE, COMING = int(Mode.FREE), int(Mode.COMING)

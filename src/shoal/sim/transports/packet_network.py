@@ -1,7 +1,7 @@
 """A network of packets as training sees it: transfers between hosts, and when they are over.
 
 Owns the tables, how large they are, and how messages become flows of packets; the compiled rooms
-decide. The counterpart of `flow.network`, with loss, queues, marks and reordering in it.
+decide. The counterpart of `flow.flow_network`, with loss, queues, marks and reordering in it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from shoal.sim.network import FEWER, first_key, tcp_headers
 from shoal.sim.packet.changes import avoiding, changed_window, like
 from shoal.sim.packet.simulation import DROPPED, check_flow, check_packets, flow_rows
 from shoal.sim.packet.sources import arm, new_flows
-from shoal.sim.packet.tables import LEAST_BYTES, Problem, new_window
+from shoal.sim.packet.window_tables import LEAST_BYTES, Problem, new_window
 from shoal.sim.transports.engine import run, start, take_finished
-from shoal.sim.transports.settings import Transport, write_rules
 from shoal.sim.transports.standstill import SLICE, Standstill
-from shoal.sim.transports.tables import CONNECTION, SEGMENT, new_ends, with_room
+from shoal.sim.transports.transport_settings import Transport, write_rules
+from shoal.sim.transports.transport_tables import CONNECTION, SEGMENT, new_ends, with_room
 from shoal.sim.way_lengths import WayLengths, delay_of
 from shoal.switching import (
     PICOSECONDS,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import inlined
 from shoal.sim.transports import scoreboard
-from shoal.sim.transports.tables import Mode
+from shoal.sim.transports.transport_tables import Mode
 from shoal.switching import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 MARGIN: Final = 2 * PICOSECONDS // 1000
 """The picoseconds beyond two round trips until a probe is sent (Linux's TCP_TIMEOUT_MIN)."""

@@ -15,7 +15,7 @@ from shoal.switching import MARKED_ECN
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 MARK: Final = 1
 COPY: Final = 2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shoal.compiled import inlined
 
 if TYPE_CHECKING:
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 
 @inlined

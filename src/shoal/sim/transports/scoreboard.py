@@ -18,7 +18,7 @@ from shoal.compiled import inlined
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 
 @inlined

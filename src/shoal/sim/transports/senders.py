@@ -13,18 +13,18 @@ from numpy import uint64
 
 from shoal.compiled import inlined
 from shoal.sim.packet.calendar import push
-from shoal.sim.packet.tables import TIMER
 from shoal.sim.packet.window import FULL, NONE, inject
+from shoal.sim.packet.window_tables import TIMER
 from shoal.sim.transports import controls, probing, reduction, round_trips, scoreboard
 from shoal.sim.transports.receiving import COPY, MARK
-from shoal.sim.transports.tables import Mode
+from shoal.sim.transports.transport_tables import Mode
 from shoal.switching import NEVER, PICOSECONDS, take_row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shoal.sim.packet.tables import Window
-    from shoal.sim.transports.tables import Ends, Row
+    from shoal.sim.packet.window_tables import Window
+    from shoal.sim.transports.transport_tables import Ends, Row
     from shoal.switching import State
 
 LOCAL = int(Mode.LOCAL)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainedSpan:
-    """Where one trained parameter lies among the model's flat tensors."""
+    """The place of one trained parameter among the model's flat tensors."""
 
     flat: int
     """The number of the flat tensor."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from shoal.lab.switch_config import FORMATS, switch_config
-from shoal.lab.switch_config.settings import SwitchSettings
+from shoal.lab.switch_config.switch_settings import SwitchSettings
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 

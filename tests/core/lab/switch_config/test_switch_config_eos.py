@@ -12,7 +12,7 @@ from switch_readers import Read, ours, read
 from switch_samples import sharing, typical
 
 from shoal.lab.switch_config import switch_config
-from shoal.lab.switch_config.settings import SwitchSettings
+from shoal.lab.switch_config.switch_settings import SwitchSettings
 from shoal.switching.settings import CLASS_SELECTORS, DSCPS, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from switch_samples import any_settings, sharing, typical
 
 from shoal.lab.switch_config import switch_config
-from shoal.lab.switch_config.settings import SwitchSettings
+from shoal.lab.switch_config.switch_settings import SwitchSettings
 from shoal.switching.settings import CLASS_SELECTORS, Port, Queue
 from thoroughness import examples
 

@@ -7,7 +7,7 @@ from switch_samples import FORMATS, typical
 
 from shoal.errors import UsageError
 from shoal.lab.switch_config import switch_config
-from shoal.lab.switch_config.settings import Notes, SwitchSettings
+from shoal.lab.switch_config.switch_settings import Notes, SwitchSettings
 from shoal.switching.settings import CLASS_SELECTORS, Port
 
 PORT = Port(1_000_000)

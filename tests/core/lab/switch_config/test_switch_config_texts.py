@@ -15,7 +15,7 @@ from switch_samples import any_settings, golden_path, sharing, typical
 from shoal.lab.switch_config import FORMATS, switch_config
 from shoal.lab.switch_config.eos import PLATFORMS
 from shoal.lab.switch_config.linux_tc import average_weight, averaging
-from shoal.lab.switch_config.settings import SwitchSettings
+from shoal.lab.switch_config.switch_settings import SwitchSettings
 from shoal.lab.switch_config.thresholds import LARGEST_LIMIT
 from shoal.switching.tables import QUEUES
 from thoroughness import examples

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import inlined
 from shoal.sim.transports.controls import cubic, dctcp, hystart, lossless, newreno, pfabric
-from shoal.sim.transports.tables import Mode
+from shoal.sim.transports.transport_tables import Mode
 
 if TYPE_CHECKING:
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 NEWRENO: Final = 0
 CUBIC: Final = 1

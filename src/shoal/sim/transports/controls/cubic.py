@@ -16,7 +16,7 @@ from shoal.sim.transports.controls.newreno import SMALLEST_THRESHOLD, slow_start
 from shoal.switching import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 SCALE: Final = 0.4
 """CUBIC's constant C, in packets per cubic second."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import inlined
 from shoal.sim.transports.controls.newreno import SMALLEST_THRESHOLD
-from shoal.sim.transports.tables import Mode
+from shoal.sim.transports.transport_tables import Mode
 from shoal.transport import next_fraction, reduced
 
 if TYPE_CHECKING:
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 OPEN: Final = int(Mode.OPEN)
 

@@ -14,7 +14,7 @@ from shoal.compiled import inlined
 from shoal.switching import NEVER, PICOSECONDS
 
 if TYPE_CHECKING:
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 LEAST_WINDOW: Final = 16.0
 """The smallest window, in packets, in which HyStart looks for a queue."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.compiled import inlined
 
 if TYPE_CHECKING:
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 SMALLEST_THRESHOLD: Final = 2.0
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from shoal.decoding import decode_json
 from shoal.errors import UsageError
-from shoal.sim.calibration.carriers import CARRIERS, Carrier
+from shoal.sim.calibration.carriers import CARRIERS, CalibratedCarrier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class TableFile(msgspec.Struct, frozen=True):
     log_ratio: list[list[list[list[list[int]]]]]
     """Thousandths of the natural logarithm of time taken over ideal time; by level, last."""
     lost: list[list[list[list[int]]]]
-    """The share that was lost of what may get lost, in parts of ten thousand."""
+    """The share that was lost of the bytes that may get lost, in parts of ten thousand."""
 
 
 def log_units(ratio: float) -> int:
@@ -69,7 +69,7 @@ class Table:
     """A calibration to look things up in; arguments are arrays of one length."""
 
     def __init__(self, file: TableFile) -> None:
-        self.carrier = Carrier(file.transport, file.loss_bound)
+        self.carrier = CalibratedCarrier(file.transport, file.loss_bound)
         self._loss = np.array(file.loss)
         self._others = [np.log(np.array(a, float)) for a in (file.round_trip_s, file.rate)]
         self._packets = np.log(np.array(file.packets, float))
@@ -138,7 +138,7 @@ def _place(
 
 
 @lru_cache(maxsize=len(CARRIERS))
-def table_of(carrier: Carrier) -> Table:
+def table_of(carrier: CalibratedCarrier) -> Table:
     """Return the calibration of a transport. Raises `UsageError` if there is none."""
     if carrier not in CARRIERS:
         known = ", ".join(str(each) for each in CARRIERS)

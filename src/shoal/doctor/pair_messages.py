@@ -11,9 +11,9 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from shoal.doctor.facts import Dialled
 from shoal.doctor.findings import Finding
-from shoal.doctor.probes import MAX_PORTS, TOKEN_BYTES, Arrival, Port, Probe
+from shoal.doctor.probe_facts import Dialled
+from shoal.doctor.probes import MAX_PORTS, TOKEN_BYTES, Port, Probe, ProbeArrival
 from shoal.doctor.streams import Stream, Streamed, Tally
 
 MAX_PROBES: Final = 1024
@@ -70,7 +70,7 @@ class Outcomes(Message, frozen=True):
     dialled: dict[int, Dialled]
 
 
-class Send(Message, frozen=True):
+class SendProbes(Message, frozen=True):
     """Send these probes to the caller. Answered `Sent`."""
 
     probes: Annotated[list[Probe], Meta(max_length=MAX_PROBES)]
@@ -78,7 +78,7 @@ class Send(Message, frozen=True):
 
 
 class Sent(Message, frozen=True):
-    """They are sent; the kernel refused those named, with an errno."""
+    """The probes are sent; the kernel refused those named, with an errno."""
 
     refused: dict[int, int]
 
@@ -93,7 +93,7 @@ class Collect(Message, frozen=True):
 class Collected(Message, frozen=True):
     """What has arrived since the last time."""
 
-    arrivals: list[Arrival]
+    arrivals: list[ProbeArrival]
 
 
 class SendStream(Message, frozen=True):
@@ -103,12 +103,12 @@ class SendStream(Message, frozen=True):
 
 
 class StreamSent(Message, frozen=True):
-    """It is sent."""
+    """The stream is sent."""
 
     streamed: Streamed
 
 
-class Count(Message, frozen=True):
+class CountStream(Message, frozen=True):
     """Say what arrived of stream `number`; see `ProbeSockets.tally`. Answered `Counted`."""
 
     number: int
@@ -133,7 +133,7 @@ class Refused(Message, frozen=True):
     reason: Annotated[str, Meta(max_length=2000)]
 
 
-Question: TypeAlias = Hello | Dial | Send | Collect | SendStream | Count | Bye
+Question: TypeAlias = Hello | Dial | SendProbes | Collect | SendStream | CountStream | Bye
 Answer: TypeAlias = Welcome | Outcomes | Sent | Collected | StreamSent | Counted | Refused
 
 encode = msgspec.msgpack.Encoder().encode

@@ -118,7 +118,7 @@ CORE: Final = np.dtype(
 Row: TypeAlias = Any
 
 
-class State(NamedTuple):
+class FlowState(NamedTuple):
     """What changes in a network of flows. Inlined functions take it whole."""
 
     core: NDArray[np.void]
@@ -149,7 +149,7 @@ class Ways(NamedTuple):
 
 _TABLE: Final = np.dtype([("address", "<i8"), ("rows", "<i8"), ("columns", "<i8")])
 
-PLACES: Final = np.dtype([(name, _TABLE) for name in (*State._fields, *Ways._fields)])
+PLACES: Final = np.dtype([(name, _TABLE) for name in (*FlowState._fields, *Ways._fields)])
 """The layout of where the tables of a network lie in memory, and how large they are.
 
 A row of it is what compiled functions that Python calls are given: handing over every table took
@@ -159,12 +159,12 @@ longer than what they do with them.
 _BY_FLOW: Final = ("flows", "hops", "transfers", "heap", "finished", "near_flows")
 
 
-def new_state(flows: int, links: int, hops: int) -> State:
+def new_state(flows: int, links: int, hops: int) -> FlowState:
     """Return the tables of a network where nothing flows yet.
 
     `flows` is how many there may be at once, `hops` how many links one may cross.
     """
-    state = State(
+    state = FlowState(
         core=np.zeros(1, CORE),
         flows=np.zeros(flows, FLOW),
         hops=np.zeros((flows, hops), HOP),
@@ -183,7 +183,7 @@ def new_state(flows: int, links: int, hops: int) -> State:
     return state
 
 
-def with_room(state: State, flows: int) -> State:
+def with_room(state: FlowState, flows: int) -> FlowState:
     """Return `state` with room for `flows` flows at once, more than it has."""
     had, core = len(state.flows), state.core[0]
     grown = new_state(flows, len(state.links), state.hops.shape[1])
@@ -197,7 +197,7 @@ def with_room(state: State, flows: int) -> State:
     return state._replace(**tables)
 
 
-def with_hops(state: State, hops: int) -> State:
+def with_hops(state: FlowState, hops: int) -> FlowState:
     """Return `state` with room for `hops` links that a flow may cross, if it has less."""
     flows, had = state.hops.shape
     if hops <= had:
@@ -210,12 +210,12 @@ def with_hops(state: State, hops: int) -> State:
     return state._replace(hops=table)
 
 
-def flow_bytes(state: State) -> int:
+def flow_bytes(state: FlowState) -> int:
     """Return how much memory a flow's rows take."""
     return sum(getattr(state, name).nbytes for name in _BY_FLOW) // len(state.flows)
 
 
-def places_of(state: State, ways: Ways) -> NDArray[np.void]:
+def places_of(state: FlowState, ways: Ways) -> NDArray[np.void]:
     """Return one row that says where these tables lie; they must live for as long as it is used."""
     places = np.zeros(1, PLACES)
     for name, table in (*state._asdict().items(), *ways._asdict().items()):
@@ -225,10 +225,10 @@ def places_of(state: State, ways: Ways) -> NDArray[np.void]:
 
 
 @inlined
-def state_at(places: NDArray[np.void]) -> State:
+def state_at(places: NDArray[np.void]) -> FlowState:
     """Return the tables that change."""
     at = places[0]
-    return State(
+    return FlowState(
         rows_at(at.core.address, 1, CORE),
         rows_at(at.flows.address, at.flows.rows, FLOW),
         grid_at(at.hops.address, at.hops.rows, at.hops.columns, HOP),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from shoal_bench.cluster.outcome_rows import BENCH
 from shoal_bench.cluster.trials import dlcp, ds_sync
-from shoal_bench.cluster.verdict import BENCH
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison, figure, of_section
 
 if TYPE_CHECKING:

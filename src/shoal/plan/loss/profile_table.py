@@ -9,13 +9,13 @@ from rich import box
 from rich.table import Table
 
 from shoal.plan.loss.arms import LOSSLESS
-from shoal.plan.loss.verdict import judge, largest_bound, target_of
+from shoal.plan.loss.loss_verdict import judge, largest_bound, target_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from shoal.plan.loss.loss_verdict import ArmVerdict, Criterion
     from shoal.plan.loss.profile_file import LossProfile
-    from shoal.plan.loss.verdict import ArmVerdict, Criterion
 
 HEADINGS = (
     "bound",

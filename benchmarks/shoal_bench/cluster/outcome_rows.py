@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from shoal_bench.cluster.outcome import Figures, Outcome
-    from shoal_bench.cluster.scenarios import Scenario
+    from shoal_bench.cluster.scenarios import ClusterScenario
 
 BENCH: Final = "cluster"
 TIME: Final = "time to loss"
@@ -29,7 +29,7 @@ RATIO: Final = "time to target, best peer / best mode of Shoal"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ContenderRuns:
     """A contender's runs in one scenario."""
 
     contender: str
@@ -58,7 +58,7 @@ class Entry:
 
 def entries_of(
     outcomes: Iterable[Outcome], scenario: str, sides: Mapping[str, Side]
-) -> list[Entry]:
+) -> list[ContenderRuns]:
     """Return the contenders that have figures in `scenario`, in the order of `outcomes`.
 
     `sides` has every contender by name; what is no contender any more is left out.
@@ -70,10 +70,12 @@ def entries_of(
         if is_known and outcome.key.scenario == scenario and outcome.figures is not None:
             runs.setdefault(outcome.key.contender, {})[outcome.key.repeat] = outcome.figures
             limit_s = outcome.key.task.seconds
-    return [Entry(name, sides[name], found, limit_s) for name, found in runs.items()]
+    return [ContenderRuns(name, sides[name], found, limit_s) for name, found in runs.items()]
 
 
-def rows_of(scenario: Scenario, entries: Sequence[Entry], target_loss: float) -> list[Row]:
+def rows_of(
+    scenario: ClusterScenario, entries: Sequence[ContenderRuns], target_loss: float
+) -> list[Row]:
     """Return the scenario's rows, its verdict first."""
     return [
         *verdict(scenario, entries),
@@ -86,7 +88,7 @@ def is_headline(row: Row) -> bool:
     return row.metric in (RATIO, RIPPLES_STEPS) or row.metric.startswith(TIME)
 
 
-def verdict(scenario: Scenario, entries: Sequence[Entry]) -> list[Row]:
+def verdict(scenario: ClusterScenario, entries: Sequence[ContenderRuns]) -> list[Row]:
     """Return the row that holds the best peer against Shoal's best mode; none if it cannot be."""
     ours = _best([entry for entry in entries if entry.side is Side.OURS])
     theirs = _best([entry for entry in entries if entry.side is Side.PEER])
@@ -111,14 +113,14 @@ def verdict(scenario: Scenario, entries: Sequence[Entry]) -> list[Row]:
     ]
 
 
-def _best(entries: Sequence[Entry]) -> Entry | None:
+def _best(entries: Sequence[ContenderRuns]) -> ContenderRuns | None:
     """Return the fastest of those with the most runs: one lucky seed does not beat a median."""
     most = max((len(entry.runs) for entry in entries), default=0)
     chosen = [entry for entry in entries if len(entry.runs) == most]
     return min(chosen, key=lambda entry: entry.median_s, default=None)
 
 
-def _own_rows(scenario: Scenario, entry: Entry, target_loss: float) -> list[Row]:
+def _own_rows(scenario: ClusterScenario, entry: ContenderRuns, target_loss: float) -> list[Row]:
     case = f"{scenario.name}, {entry.contender}"
     runs = list(entry.runs.values())
     reached = f"{entry.arrivals} of {len(runs)} met it"

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from shoal.doctor.facts import RateFacts
 from shoal.doctor.findings import Finding
+from shoal.doctor.probe_facts import RateFacts
 from shoal.errors import DataError
 from shoal.jobs import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.doctor.facts import PairFacts, WayFacts
+    from shoal.doctor.probe_facts import PairFacts, WayFacts
 
 REPORT_FORMAT: Final = 1
 """Version of the file; another number is another format."""

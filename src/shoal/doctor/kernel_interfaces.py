@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from shoal.doctor.facts import InterfaceFacts
+from shoal.doctor.probe_facts import InterfaceFacts
 from shoal.wire import IFREQ, ethtool, interface_name, speed_of
 
 _SIOCGIFFLAGS: Final = 0x8913

@@ -1,7 +1,7 @@
 """A network of flows as Python sees it: transfers between hosts, and when they are over.
 
 Owns the tables and lays the ways through a topology; knows nothing of packets, loss or training.
-Bytes are those that links carry, headers included: whoever starts a transfer adds them.
+Bytes are those that links carry, headers included: the caller who starts a transfer adds them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.memory import check_room
 from shoal.sim.flow.events import FULL, reroute, run, set_capacity, start
-from shoal.sim.flow.tables import (
+from shoal.sim.flow.flow_tables import (
     ACCESS,
     FREE,
     PAIR,

@@ -34,7 +34,7 @@ _GROUP_SIZE = "group_size."
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """A run's state at one moment, for a progress display."""
 
     steps: list[int]
@@ -64,7 +64,7 @@ class _Watch:
     """Follows one run from the launcher."""
 
     def __init__(
-        self, pool: WorkerPool, spec: RunSpec, dataset: Dataset, show: Callable[[Progress], None]
+        self, pool: WorkerPool, spec: RunSpec, dataset: Dataset, show: Callable[[RunProgress], None]
     ) -> None:
         self._board: Board = pool.board
         self._spec = spec
@@ -84,7 +84,7 @@ class _Watch:
             board.stop()
         points = self.curve.points
         self._show(
-            Progress(
+            RunProgress(
                 steps=steps,
                 losses=[board.read(rank, Column.LOSS) for rank in ranks],
                 wait_shares=[_wait_share(board, rank) for rank in ranks],
@@ -101,7 +101,7 @@ class _Watch:
         return None if self._spec.target is None else self.curve.time_to(self._spec.target)
 
     def time_to_target_by(self, end: float, final: float | None) -> float | None:
-        """Return the same for a run that took `end` seconds and ended as good as `final`.
+        """Return when a run that took `end` seconds and ended as good as `final` met the target.
 
         It may have met the target since the last snapshot.
         """
@@ -115,7 +115,7 @@ def run_spec(
     pool: WorkerPool,
     spec: RunSpec,
     dataset: Dataset,
-    show: Callable[[Progress], None] = lambda _progress: None,
+    show: Callable[[RunProgress], None] = lambda _progress: None,
 ) -> RunOutcome:
     """Run `spec` on `pool` and return what came of it.
 

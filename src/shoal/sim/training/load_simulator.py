@@ -51,7 +51,7 @@ def kind_of(training: TrainingSpec, strategy: StrategySpec) -> str:
 
 
 def kind_over(transport: str) -> str:
-    """Return the same of what goes over a transport, packet by packet; flows if over none."""
+    """Return the kind of a simulation over `transport`, packet by packet; of flows without one."""
     if not transport:
         return "flows"
     return "transport" if transport == SHOAL else "packets"

@@ -12,10 +12,10 @@ import numpy as np
 
 from shoal.session import current_session
 from shoal.workloads import load_dataset
+from shoal_bench.cluster.job_worker import Assignment
 from shoal_bench.cluster.task import vector_of
 from shoal_bench.cluster.trials.traffic import Sent, sent_of
 from shoal_bench.cluster.trials.work import Work, pace
-from shoal_bench.cluster.worker import Assignment
 from shoal_bench.perceptron import training_step
 
 if TYPE_CHECKING:

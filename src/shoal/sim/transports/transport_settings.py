@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shoal.errors import UsageError
-from shoal.sim.packet.tables import LEAST_BYTES
+from shoal.sim.packet.window_tables import LEAST_BYTES
 from shoal.sim.transports.controls import ALL_CONTROLS, ECN_CAPABLE, LOSSLESS, PFABRIC
 from shoal.switching import QUEUES, picoseconds
 
 if TYPE_CHECKING:
-    from shoal.sim.transports.tables import Row
+    from shoal.sim.transports.transport_tables import Row
 
 BEST_EFFORT: Final = 7
 """The queue of packets without a DSCP."""

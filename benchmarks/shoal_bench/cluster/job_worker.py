@@ -67,7 +67,7 @@ class Assignment(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job(Assignment[Task]):
+class TrainingAssignment(Assignment[Task]):
     """What a worker is told that trains for a time."""
 
     factors: tuple[float, ...]
@@ -75,7 +75,7 @@ class Job(Assignment[Task]):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class WorkerFailure:
     """Why a worker cannot go on."""
 
     rank: int
@@ -105,11 +105,11 @@ def worker_main(
             body(rank, job, connection)
     except Exception as error:  # noqa: BLE001 - crosses a process boundary as a value
         words = str(error).strip().splitlines() or [type(error).__name__]
-        connection.send(Failure(rank, words[0], traceback.format_exc()))
+        connection.send(WorkerFailure(rank, words[0], traceback.format_exc()))
     threading.Event().wait()  # others may still need what this process serves
 
 
-def train(rank: int, job: Job, connection: Connection) -> None:
+def train(rank: int, job: TrainingAssignment, connection: Connection) -> None:
     """Train for as long as the task says, and leave a record."""
     task = job.task
     dataset = load_dataset(task.dataset, job.data_directory)
@@ -139,7 +139,7 @@ def train(rank: int, job: Job, connection: Connection) -> None:
         threading.Event().wait()
 
 
-def _recorder(rank: int, job: Job, model: torch.nn.Module) -> Recorder:
+def _recorder(rank: int, job: TrainingAssignment, model: torch.nn.Module) -> Recorder:
     size = sum(parameter.numel() for parameter in model.parameters())
     task = job.task
     # two more than fit in: the first model, and one for rounding

@@ -15,7 +15,7 @@ import msgspec
 
 from shoal.decoding import decoded
 from shoal.errors import ProtocolError, UsageError
-from shoal.lab.report import CableCounts
+from shoal.lab.count_rows import CableCounts
 
 _PREFIX: Final = "shoal-lab"
 _CHUNK_BYTES: Final = 1 << 16
@@ -29,7 +29,7 @@ class Describe(msgspec.Struct, frozen=True, tag=True):
     """Ask for a `Description`."""
 
 
-class Count(msgspec.Struct, frozen=True, tag=True):
+class AskCounts(msgspec.Struct, frozen=True, tag=True):
     """Ask for `Counts`."""
 
 
@@ -90,7 +90,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     """The exit code that says whose fault it is, as in `shoal.errors`."""
 
 
-Request = Describe | Count | Down | Execute | Signal
+Request = Describe | AskCounts | Down | Execute | Signal
 Answer = Description | Counts | Ended | Refused
 
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)

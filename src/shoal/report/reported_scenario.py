@@ -21,7 +21,7 @@ Results: TypeAlias = ResultFile | Sequence[ResultFile | RunResult]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NamedRun:
     """One run under the name by which the report tells it from the others of its scenario."""
 
     label: str
@@ -29,13 +29,13 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ReportedScenario:
     """Runs that differ in nothing but the strategy, its tuning and the seed."""
 
     environment: Environment | None
     """The environment in which they were made; None for runs that were not read from a file."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[NamedRun, ...]
 
     @property
     def first(self) -> RunResult:
@@ -62,7 +62,7 @@ class Scenario:
         return self.first.slow.get(str(rank), 1.0) != 1
 
 
-def group_scenarios(results: Results) -> list[Scenario]:
+def group_scenarios(results: Results) -> list[ReportedScenario]:
     """Sort all runs of `results` into scenarios, equal workers first, else in order of appearance.
 
     Runs made on different machines are never put together. Raises `UsageError` if there are none.
@@ -73,7 +73,9 @@ def group_scenarios(results: Results) -> list[Scenario]:
         grouped.setdefault(key, (environment, []))[1].append(run)
     if not grouped:
         raise UsageError("The result files hold no runs; make one with `shoal train --json`.")
-    scenarios = [Scenario(environment, _named(runs)) for environment, runs in grouped.values()]
+    scenarios = [
+        ReportedScenario(environment, _named(runs)) for environment, runs in grouped.values()
+    ]
     return sorted(scenarios, key=lambda scenario: bool(_slow(scenario.first)))
 
 
@@ -97,7 +99,7 @@ def _slow(run: RunResult) -> dict[str, str]:
     return {rank: how_slow(run, rank) for rank, factor in run.slow.items() if factor != 1}
 
 
-def _named(runs: list[RunResult]) -> tuple[Entry, ...]:
+def _named(runs: list[RunResult]) -> tuple[NamedRun, ...]:
     """Name each run by its strategy, and by what tells it from others of the same strategy."""
     labels = [
         _label(run, [other for other in runs if other.strategy == run.strategy]) for run in runs
@@ -107,7 +109,7 @@ def _named(runs: list[RunResult]) -> tuple[Entry, ...]:
     for label, run in zip(labels, runs, strict=True):
         seen[label] += 1
         suffix = f" #{seen[label]}" if total[label] > 1 else ""
-        entries.append(Entry(label + suffix, run))
+        entries.append(NamedRun(label + suffix, run))
     return tuple(entries)
 
 

@@ -21,7 +21,7 @@ from shoal.report.wording import (
 
 if TYPE_CHECKING:
     from shoal.jobs import RunResult
-    from shoal.report.scenario import Scenario
+    from shoal.report.reported_scenario import ReportedScenario
 
 Heading: TypeAlias = tuple[str, str, str]
 """What, which of it, and the unit: three lines, so that columns stay narrow."""
@@ -75,7 +75,7 @@ class Block:
     """Sentences about single rows."""
 
 
-def make_block(scenario: Scenario) -> Block:
+def make_block(scenario: ReportedScenario) -> Block:
     """Compute the table of `scenario`."""
     runs = [entry.run for entry in scenario.entries]
     columns = _columns(scenario)
@@ -95,20 +95,20 @@ def make_block(scenario: Scenario) -> Block:
     return Block(scenario.title, scenario.subtitle, headings, rows, notes)
 
 
-def environment_lines(scenarios: Sequence[Scenario]) -> list[str]:
+def environment_lines(scenarios: Sequence[ReportedScenario]) -> list[str]:
     """Return the machines on which `scenarios` were made, each once."""
     known = [scenario.environment for scenario in scenarios if scenario.environment]
     return list(dict.fromkeys(environment_line(environment) for environment in known))
 
 
-def footer(scenarios: Sequence[Scenario], mark: str) -> list[str]:
+def footer(scenarios: Sequence[ReportedScenario], mark: str) -> list[str]:
     """Return what must be said about all scenarios: the mark, the padding, the machines."""
     padding = [padding_sentence(scenario.first, scenario.environment) for scenario in scenarios]
     machines = environment_lines(scenarios)
     return [BEST_NOTE.format(mark=mark), *dict.fromkeys(padding), *machines]
 
 
-def _columns(scenario: Scenario) -> tuple[Column, ...]:
+def _columns(scenario: ReportedScenario) -> tuple[Column, ...]:
     metric, target = scenario.metric, scenario.first.target
     unit = f"({metric.unit})" if metric.unit else ""
     goal = "target" if target is None else metric.goal(target)

@@ -15,7 +15,7 @@ from shoal.collectives import graphs
 from shoal.errors import UsageError
 from shoal.sim.calibration.carriers import FRAME_BYTES
 from shoal.sim.calibration.ways import WayTable
-from shoal.sim.flow.network import FlowNetwork
+from shoal.sim.flow.flow_network import FlowNetwork
 from shoal.switching import PICOSECONDS, down_cables
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shoal.sim.calibration.table import Table
+    from shoal.sim.calibration.calibration_table import Table
     from shoal.sim.calibration.ways import Ways
     from shoal.switching import Cable, Topology
 
@@ -176,8 +176,7 @@ class CalibratedSums(CalibratedNetwork):
         super().__init__(topology, table, local_rate=local_rate, spray=spray, seed=seed)
         self._contributions = contributions
         self.lossy_bytes = self.lost_bytes = 0
-        """The bytes of payload that might have got lost, and those that did, of transfers that have
-        begun."""
+        """Bytes of payload that might have got lost, and that did, of transfers that have begun."""
 
     def start(
         self,
