@@ -39,11 +39,17 @@ context.set_forkserver_preload(
     [
         "pytest",
         "torch._dynamo",
+        "torch.distributed.checkpoint.state_dict",
         "shoal.train.optimizer",
         "forked_control",
+        "pydantic.type_adapter",  # the command line's words are read with it
+        "shoal.cli.commands",
         "shoal.cli.doctor",
         "shoal.doctor.listener",
         "shoal.doctor.pair",
+        "shoal.lab.lab",
+        "shoal.lab.report",
+        "shoal.scenario.spec_file",
         fork_server.TRANSPORT_CODE,
         fork_server.READY,
     ]
