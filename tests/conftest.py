@@ -74,6 +74,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         compiles.reverse()  # two processes compile different things, and find each other's
     for compile_now in compiles:
         compile_now()
+    if "worker_processes" in sys.modules:  # some test forks workers
+        sys.modules["worker_processes"].start_server()
 
 
 def pytest_runtest_setup() -> None:

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any, Protocol
@@ -54,6 +55,11 @@ context.set_forkserver_preload(
         fork_server.READY,
     ]
 )
+
+
+def start_server() -> None:
+    """Start what workers are forked from, with what is named above: the first to start it says."""
+    forkserver.ensure_running()
 
 
 class RunWorkers(Protocol):
