@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 _IS_ALL = os.environ.get("SHOAL_TEST_ALL") == "1"
-_SHARE = 3
+_SHARE = 5
 
 
 def examples(count: int) -> int:
-    """Return how many of `count` examples of a property are tried: a third in `make test`."""
+    """Return how many of `count` examples of a property are tried: a fifth in `make test`."""
     return count if _IS_ALL else max(10, count // _SHARE)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from trees import FILES, SHOAL, names
 
 HOME = SHOAL / "carriers" / "torch_private.py"
-TREES = {path: ast.parse(path.read_text()) for path in FILES}
 
 OTHERS = {
     "_exit": "os",
@@ -54,14 +54,21 @@ def names_made_by(tree: ast.AST) -> Iterator[str]:
             yield node.attr
 
 
-OWN = {name for tree in TREES.values() for name in names_made_by(tree)}
+@cache
+def trees() -> dict[Path, ast.AST]:
+    return {path: ast.parse(path.read_text()) for path in FILES}
+
+
+@cache
+def own_names() -> set[str]:
+    return {name for tree in trees().values() for name in names_made_by(tree)}
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
     """Yield what `tree` names of torch's private names, or of what may be those."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
-            if node.attr not in OTHERS and not (is_own(node) and node.attr in OWN):
+            if node.attr not in OTHERS and not (is_own(node) and node.attr in own_names()):
                 yield ast.unparse(node)
         elif isinstance(node, ast.ImportFrom) and node.module and is_of_torch(node.module):
             names = [*node.module.split("."), *(alias.name for alias in node.names)]
@@ -70,7 +77,7 @@ def private_names(tree: ast.AST) -> Iterator[str]:
             yield from (each.name for each in node.names if is_private_path(each.name))
         elif isinstance(node, ast.Call) and is_by_name(node):
             name = ast.literal_eval(node.args[1]) if isinstance(node.args[1], ast.Constant) else ""
-            if is_private(name) and name not in OWN | OTHERS.keys():
+            if is_private(name) and name not in own_names() | OTHERS.keys():
                 yield name
         elif isinstance(node, ast.Constant) and is_private_path(str(node.value)):
             yield str(node.value)
@@ -89,9 +96,9 @@ def is_by_name(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id in reading and len(call.args) > 1
 
 
-@pytest.mark.parametrize("path", TREES, ids=names(FILES))
+@pytest.mark.parametrize("path", FILES, ids=names(FILES))
 def test_no_other_file_names_what_torch_calls_private(path: Path) -> None:
-    found = sorted(set(private_names(TREES[path])))
+    found = sorted(set(private_names(trees()[path])))
     if path == HOME:
         assert found
     else:

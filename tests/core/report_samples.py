@@ -10,6 +10,7 @@ import heapq
 import math
 import statistics
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 from random import Random
 
@@ -155,7 +156,8 @@ def make_run(
     shoal.go(strategy)
     curve = make_curve(shoal, strategy)
     ordinary = [rank for rank in range(WORKERS) if rank not in slow]
-    workers = [make_worker(shoal, rank) for rank in range(WORKERS)]
+    times = time_by_kind(split_waiting(shoal.spans))
+    workers = [make_worker(shoal, rank, times[rank]) for rank in range(WORKERS)]
     step_ms = sorted(ms for rank in ordinary for ms in workers[rank].step_ms)
     total = sum(sum_of_worker(workers[rank]) for rank in ordinary)
     met = [p.seconds for p in curve if target is not None and (p.averaged or 0) >= target]
@@ -204,8 +206,7 @@ def make_curve(shoal: Shoal, strategy: str) -> list[CurvePoint]:
     return points
 
 
-def make_worker(shoal: Shoal, rank: int) -> WorkerResult:
-    times = time_by_kind(split_waiting(shoal.spans))[rank]
+def make_worker(shoal: Shoal, rank: int, times: dict[SpanKind, int]) -> WorkerResult:
     ends = shoal.ends_ms[rank]
     return WorkerResult(
         rank=rank,
@@ -235,6 +236,7 @@ ENVIRONMENT = Environment(
 )
 
 
+@cache
 def make_results(
     strategies: tuple[str, ...] = STRATEGIES, *, duration_ms: float = 6000.0
 ) -> ResultFile:

@@ -105,8 +105,8 @@ def no_process_is_left() -> bool:
 @pytest.mark.parametrize(
     "contender",
     [
-        Contender("ddp", DDP()),
-        pytest.param(Contender("ddp-on-shoal", DDP(backend="shoal")), marks=pytest.mark.long),
+        pytest.param(Contender("ddp", DDP()), marks=pytest.mark.long),
+        Contender("ddp-on-shoal", DDP(backend="shoal")),
         Contender("ours", Shoal("all-reduce", transport="shoal")),
     ],
     ids=lambda each: each.name,
@@ -150,6 +150,7 @@ def test_tcp_that_the_kernel_lacks_is_skipped_with_its_name() -> None:
     assert "no-such-tcp" in outcome.skipped
 
 
+@pytest.mark.long  # a launcher's death ends all: tried with `shoal train` and with a lab, too
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
     program = (
         "import test_cluster_jobs as t\n"

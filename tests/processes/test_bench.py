@@ -251,6 +251,7 @@ def test_a_wrong_command_is_refused(arguments: list[str], sentence: str) -> None
     assert sentence in str(refused)
 
 
+@pytest.mark.long  # Ctrl-C is tried with `shoal train` and with a sweep, whose start is shorter
 def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     process = subprocess.Popen(

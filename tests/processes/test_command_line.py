@@ -321,6 +321,7 @@ def test_nothing_outlives_a_killed_launcher() -> None:
         shoal.check_end(-signal.SIGKILL, PROMPT_S)
 
 
+@pytest.mark.long  # as in test_failures_by_phase.py; a pool's worker that is stopped comes below
 def test_a_killed_worker_ends_the_run() -> None:
     with command("--max-steps", ENDLESS) as shoal:
         shoal.until(shoal.is_training)

@@ -12,7 +12,6 @@ from thoroughness import seldom
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard  # noqa: E402
-from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import shoal  # noqa: E402
@@ -82,6 +81,9 @@ def sharded_by_a_wrapper() -> None:
 
 def an_optimizer_that_synchronizes() -> None:
     model = make_model()
+    # What it needs takes half a second to import, in every process of this file's tests.
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     shoal.DistributedOptimizer(optimizer, model)
 

@@ -157,7 +157,7 @@ CASES = [
 
 @pytest.mark.parametrize(
     "case",
-    seldom(CASES, often=[unused, gradients_in_buckets, low_rank_hook, uneven_inputs, compiled]),
+    seldom(CASES, often=[unused, gradients_in_buckets, low_rank_hook, uneven_inputs]),
 )
 def test_ddp_does_as_over_gloo(run_workers: RunWorkers, case: Callable[[], None]) -> None:
     run_workers(case, 3, initialize=False)

@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any, Protocol
@@ -39,15 +40,26 @@ context.set_forkserver_preload(
     [
         "pytest",
         "torch._dynamo",
+        "torch.distributed.checkpoint.state_dict",
         "shoal.train.optimizer",
         "forked_control",
+        "pydantic.type_adapter",  # the command line's words are read with it
+        "shoal.cli.commands",
         "shoal.cli.doctor",
         "shoal.doctor.listener",
         "shoal.doctor.pair",
+        "shoal.lab.lab",
+        "shoal.lab.report",
+        "shoal.scenario.spec_file",
         fork_server.TRANSPORT_CODE,
         fork_server.READY,
     ]
 )
+
+
+def start_server() -> None:
+    """Start what workers are forked from, with what is named above: the first to start it says."""
+    forkserver.ensure_running()
 
 
 class RunWorkers(Protocol):

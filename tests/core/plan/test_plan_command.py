@@ -111,8 +111,10 @@ def test_averages_that_hide_behind_computing_are_tried() -> None:
 
 def test_steps_times_their_time_is_the_time_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beside a slow worker, whose own steps take longer than those of the others."""
-    few = [each for each in candidates(alike(4)) if each.name.startswith("ripples group_size=2")]
+    forms = [each for each in candidates(alike(4)) if each.name.startswith("ripples group_size=2")]
+    few = [forms[0], forms[-1]]
     monkeypatch.setattr(ranking, "candidates", lambda _: few)
+    monkeypatch.setattr(ranking, "SEEDS", 1)
     for each in plan_of(parse_scenario(SMALL)).ranked:
         assert each.seconds_to_target is not None
         assert each.steps_to_target is not None
@@ -122,6 +124,7 @@ def test_steps_times_their_time_is_the_time_to_the_target(monkeypatch: pytest.Mo
 
 def test_where_exchanges_are_long_the_plan_hides_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 20 ms, exchanges of 26: four steps hide one, and what is stale costs steps."""
+    monkeypatch.setattr(ranking, "SEEDS", 1)
     few = [each for each in candidates(alike(4)) if each.name.startswith("local-sgd interval=4")]
     monkeypatch.setattr(ranking, "candidates", lambda _: few)
     text = SMALL[: SMALL.index("[[training.slow]]")].replace("workers = 2", "workers = 1")
@@ -289,6 +292,7 @@ def test_workers_that_learn_alone_are_not_at_the_target(monkeypatch: pytest.Monk
     monkeypatch.setattr(ranking, "candidates", lambda _: few)
     monkeypatch.setattr(ranking, "TARGET", 0.8)
     monkeypatch.setattr(ranking, "_MOST_STEPS", 200)
+    monkeypatch.setattr(ranking, "SEEDS", 1)
     text = SMALL[: SMALL.index("[[training.slow]]")].replace("workers = 2", "workers = 1")
     text = text.replace("count = 2", "count = 4").replace("20 ms", "5 ms")
     found = plan_of(parse_scenario(text.replace("100_000", "100_000_000")))
@@ -317,6 +321,7 @@ def test_the_plan_is_ranked_by_time_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranking, "TARGET", 0.3)
+    monkeypatch.setattr(ranking, "SEEDS", 1)
     (tmp_path / "cluster.toml").write_text(SMALL[: SMALL.index("[[training.strategy]]")])
     kept = "--jobs", "1", "--runs", str(tmp_path / "runs.jsonl")
     result = command(str(tmp_path / "cluster.toml"), "--json", str(tmp_path / "plan.json"), *kept)
@@ -385,6 +390,7 @@ def test_where_a_worker_is_slow_nobody_waits_for_it(monkeypatch: pytest.MonkeyPa
         firsts.setdefault(each.strategy, each)
     few = [firsts[strategy] for strategy in ("all-reduce", "ds-sync", "ripples", "ps-asp")]
     monkeypatch.setattr(ranking, "candidates", lambda _: few)
+    monkeypatch.setattr(ranking, "SEEDS", 1)
     scenario = parse_scenario(SMALL.replace("workers = 2", "workers = 4"))
     assert scenario.training is not None
     slow = replace(scenario, training=replace(scenario.training, slow={1: 5.0}))

@@ -20,7 +20,7 @@ from shoal.report.reported_scenario import group_scenarios
 from shoal.report.ticks import log_ticks, ticks
 from shoal.trace import Span, SpanKind
 
-SAMPLES = make_results(duration_ms=1500)
+SAMPLES = make_results(duration_ms=800)
 BY_KEY = {panel.key: panel for panel in PANELS}
 
 

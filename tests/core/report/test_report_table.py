@@ -17,7 +17,7 @@ from shoal.report.terminal_table import TERMINAL_WIDTH, print_table
 from shoal.report.wording import Metric, number, padding_sentence
 
 BASE = make_run("all-reduce", duration_ms=300)
-SAMPLES = make_results(duration_ms=1500)
+SAMPLES = make_results(duration_ms=800)
 
 
 def changed(**fields: object) -> RunResult:

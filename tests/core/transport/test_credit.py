@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -289,8 +289,9 @@ def test_many_senders_into_a_short_buffer_do_not_collapse(senders: int) -> None:
     assert again < 0.25 * 40 * len(transfers)
 
 
+@cache
 def gathered(senders: int, *, late: int = 0, loss: float = 0.0) -> VirtualLink:
-    """Return a link over which host 0 has heard 100 segments from all but the last `late` others.
+    """Return a link over which host 0 has heard 50 segments from all but the last `late` others.
 
     Those owe it a second message as well, which they send once the others are through.
     """
@@ -299,7 +300,7 @@ def gathered(senders: int, *, late: int = 0, loss: float = 0.0) -> VirtualLink:
     )
     port = Port(bytes_per_us=100.0)
     link, _ = joined(senders + 1, config, port=port, faults=Faults(loss=loss), seed=3)
-    values = np.ones(360 * 100, np.float32)
+    values = np.ones(360 * 50, np.float32)
     prompt = [Transfer(link, source, 0, values) for source in range(1, senders + 1)]
     for transfer in prompt:
         transfer.post()
@@ -317,7 +318,7 @@ def test_many_senders_take_turns_so_that_not_every_packet_needs_an_answer() -> N
     # a turn's answer, a STOP for each, and what ends and beginnings take
     assert counts[Counter.CONTROL_SENT] < counts[Counter.RECEIVED] / TURN + 10 * 31
     assert link.most_under_way[0] <= 48 + 31
-    assert link.now < 1.05 * 31 * 100 * (1440 + 32) / 100.0
+    assert link.now < 1.05 * 31 * 50 * (1440 + 32) / 100.0
 
 
 @pytest.mark.parametrize("loss", seldom([0.0, 0.05], often=[0.0]))
