@@ -374,7 +374,7 @@ def refused_checkpoints() -> None:
     strategy = bind(ParameterServer.bsp(), model, make_optimizer("sgd", model))
     state = strategy.state_dict()
     with pytest.raises(UsageError, match="3 workers"):
-        strategy.load_state_dict({**state, "world_size": 3})
+        strategy.load_state_dict({**state, "workers": 3})
     with pytest.raises(UsageError, match="is rank 2's"):  # of the same shape, as likely as not
         strategy.load_state_dict({**state, "rank": 2})
     other = [torch.zeros(5, dtype=torch.float64)]

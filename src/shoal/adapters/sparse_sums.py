@@ -79,4 +79,4 @@ def _gather(
     arrived = afterwards(lambda: then(whole), results, tell)
     counts = [length * row_bytes for length in lengths]
     transfer = group.all_gather(bytes_of(whole), counts, iteration=iteration)
-    transfer.tell(arrived) if transfer else arrived(None)
+    transfer.tell(arrived)

@@ -203,7 +203,7 @@ class ShoalProcessGroup(DescribedGroup):
             parts[mine] = padded[mine]
             whole[mine] = reduce_rows(parts.view(size, shard), reduction)
             transfer = group.all_gather(bytes_of(whole), counts, iteration=gathering)
-            transfer.tell(second) if transfer else second(None)
+            transfer.tell(second)
 
         gathering = group.reserve()
         first = group.all_to_all(bytes_of(padded), bytes_of(parts), counts, counts)

@@ -203,7 +203,6 @@ class TransportWork(Work):
         return self.source
 
 
-def then(transfer: Transfer | None, work: TransportWork) -> None:
-    """Make a started transfer, if there is one, a part of `work`."""
-    if transfer is not None:
-        transfer.tell(work.part())
+def then(transfer: Transfer, work: TransportWork) -> None:
+    """Make a started transfer a part of `work`."""
+    transfer.tell(work.part())

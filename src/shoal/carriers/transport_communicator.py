@@ -56,7 +56,7 @@ LOOK_S: Final = 0.5
 
 
 class TransportWork:
-    """Transfers under way, or None instead of one where there was nothing to move.
+    """Transfers under way.
 
     What they leave in a copy of a tensor is brought back by the first `wait` to see their end.
     """
@@ -64,7 +64,7 @@ class TransportWork:
     def __init__(
         self,
         communicator: TransportCommunicator,
-        *transfers: Transfer | None,
+        *transfers: Transfer,
         finish: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._communicator, self._transfers = communicator, transfers
@@ -73,8 +73,7 @@ class TransportWork:
     def wait(self) -> None:
         """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
         for transfer in self._transfers:
-            if transfer is not None:
-                self._communicator.await_transfer(transfer)
+            self._communicator.await_transfer(transfer)
         while self._finish:
             self._finish.pop()()
 
@@ -397,7 +396,7 @@ class TransportCommunicator:
             raise self._engine.error or error from None
 
     def _work(
-        self, *transfers: Transfer | None, finish: Sequence[Callable[[], None]] = ()
+        self, *transfers: Transfer, finish: Sequence[Callable[[], None]] = ()
     ) -> TransportWork:
         self.check()
         return TransportWork(self, *transfers, finish=finish)

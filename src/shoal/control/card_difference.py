@@ -51,7 +51,7 @@ def _torch_line(card: JobCard) -> str:
     return card.torch or "unknown"
 
 
-def _about_world_size(who: str, count: int, card: JobCard, first: JobCard) -> str:
+def _about_num_ranks(who: str, count: int, card: JobCard, first: JobCard) -> str:
     return (
         f"{who} {_verb('expect', count)} {card.num_ranks} workers but rank 0 expects "
         f"{first.num_ranks}: start every worker with the same world size."
@@ -105,7 +105,7 @@ def _model_difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
 _MUST_AGREE: tuple[
     tuple[Callable[[str, int, JobCard, JobCard], str], Callable[[JobCard], object]], ...
 ] = (
-    (_about_world_size, lambda card: card.num_ranks),
+    (_about_num_ranks, lambda card: card.num_ranks),
     (_about_version, lambda card: card.version),
     (_about_strategy, lambda card: card.strategy),
     (_about_options, lambda card: card.options),

@@ -277,7 +277,7 @@ class CardServer:
         self._authenticator = start_authenticator(self._context, key)
         self._router = make_router(self._context, key)
         self._strangers = self._router.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-        self._world_size, self._deadline_s = num_ranks, deadline_s
+        self._num_ranks, self._deadline_s = num_ranks, deadline_s
         try:
             endpoint = _bind_to_one(self._router, host, ports)
         except ShoalError:
@@ -312,9 +312,9 @@ class CardServer:
         arrived: dict[int, _Arrival] = {}
         error: ShoalError | None = None
         deadline = time.monotonic() + self._deadline_s
-        while error is None and len(arrived) < self._world_size and not self._stopping:
+        while error is None and len(arrived) < self._num_ranks and not self._stopping:
             if time.monotonic() > deadline:
-                error = self._lateness(sorted(set(range(self._world_size)) - arrived.keys()))
+                error = self._lateness(sorted(set(range(self._num_ranks)) - arrived.keys()))
             elif self._router.poll(round(_POLL_S * 1000)):
                 identity, *rest = self._router.recv_multipart()
                 try:
@@ -329,7 +329,7 @@ class CardServer:
                 arrived[arrival.rank] = arrival
         if self._stopping:
             return
-        cards = [] if error else [arrived[rank].card for rank in range(self._world_size)]
+        cards = [] if error else [arrived[rank].card for rank in range(self._num_ranks)]
         said = _Answer(cards) if error is None else _Answer(cards, str(error), error.exit_code)
         answer = msgspec.msgpack.encode(said)
         for identity in callers:
@@ -367,10 +367,10 @@ class CardServer:
                 f"Rank {new.rank} runs version {new.version} of Shoal and rank 0"
                 f" {shoal.__version__}; install the same one everywhere."
             )
-        if new.num_ranks != self._world_size or not 0 <= new.rank < self._world_size:
+        if new.num_ranks != self._num_ranks or not 0 <= new.rank < self._num_ranks:
             return MismatchError(
                 f"Rank {new.rank} was told of {new.num_ranks} ranks and rank 0 of"
-                f" {self._world_size}; start all with the same WORLD_SIZE."
+                f" {self._num_ranks}; start all with the same WORLD_SIZE."
             )
         if new.rank in arrived:
             return MismatchError(

@@ -37,7 +37,7 @@ from shoal.wire import (
 
 if TYPE_CHECKING:
     from shoal.errors import ShoalError
-    from shoal.wire import Transfer, TransportStats, UdpEngine
+    from shoal.wire import TransportStats, UdpEngine
 
 Array = NDArray[Any]
 
@@ -142,7 +142,7 @@ class NumpyCommunicator:
             policy=POLICIES[one_of(holes, "policy for holes", POLICIES)],
             tensor=(array.ctypes.data, array.nbytes) if holes == "error-feedback" else None,
         )
-        self._finish(members.all_reduce(_memory(values, form), options))
+        members.all_reduce(_memory(values, form), options).wait()
         if values is not array:
             array[...] = values
         return array
@@ -166,7 +166,7 @@ class NumpyCommunicator:
         source = _memory(values, form)
         summed = members.shards_summed_here(source, options)
         parts = values[list(summed)]  # a copy
-        self._finish(members.reduce_scatter(source, _memory(parts, form), options))
+        members.reduce_scatter(source, _memory(parts, form), options).wait()
         return parts[summed.index(members.me)].astype(array.dtype, copy=False)
 
     def all_gather(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
@@ -175,13 +175,13 @@ class NumpyCommunicator:
         _check_array(array)
         whole = np.empty((members.size, *array.shape), array.dtype)
         whole[members.me] = array
-        self._finish(members.all_gather(_typed(whole), [array.nbytes] * members.size))
+        members.all_gather(_typed(whole), [array.nbytes] * members.size).wait()
         return whole
 
     def broadcast(self, array: Array, source: int, *, group: Sequence[int] | None = None) -> Array:
         """Overwrite `array` with that of rank `source`, and return it."""
         members = self.group(group)
-        self._finish(members.broadcast(_typed(array), self._position(members, source)))
+        members.broadcast(_typed(array), self._position(members, source)).wait()
         return array
 
     def all_to_all(self, array: Array, *, group: Sequence[int] | None = None) -> Array:
@@ -191,24 +191,24 @@ class NumpyCommunicator:
         arrived = np.empty_like(array)
         arrived[members.me] = array[members.me]
         counts = [array.nbytes // members.size] * members.size
-        self._finish(members.all_to_all(_typed(array), _typed(arrived), counts, counts))
+        members.all_to_all(_typed(array), _typed(arrived), counts, counts).wait()
         return arrived
 
     def send(self, array: Array, destination: int, *, tag: int = 0) -> None:
         """Send `array` to rank `destination`, which receives as many bytes."""
         world, number = self.group(None), _checked_tag(tag)
-        self._finish(world.send(_bytes(array), self._position(world, destination), tag=number))
+        world.send(_bytes(array), self._position(world, destination), tag=number).wait()
 
     def receive(self, array: Array, source: int, *, tag: int = 0) -> Array:
         """Fill `array` with what rank `source` sends, and return it."""
         world, number = self.group(None), _checked_tag(tag)
-        self._finish(world.receive(_bytes(array), self._position(world, source), tag=number))
+        world.receive(_bytes(array), self._position(world, source), tag=number).wait()
         return array
 
     def barrier(self, *, group: Sequence[int] | None = None) -> None:
         """Return once every member has called it."""
         members = self.group(group)
-        self._finish(members.barrier(_bytes(np.zeros(members.size, np.uint8))))
+        members.barrier(_bytes(np.zeros(members.size, np.uint8))).wait()
 
     def group(self, ranks: Sequence[int] | None = None) -> TransportGroup:
         """Return the group of these ranks, or of all, for callers that start transfers themselves.
@@ -278,10 +278,6 @@ class NumpyCommunicator:
                 f" {array.shape}."
             )
             raise UsageError(message)
-
-    def _finish(self, transfer: Transfer | None) -> None:
-        if transfer is not None:
-            transfer.wait()
 
 
 def _bytes(array: Array) -> Memory:

@@ -141,6 +141,29 @@ def mean_options(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """What a member does in an operation of its group."""
+
+    shape: tuple[Hashable, ...]
+    """What its tables depend on, its kind first."""
+    graph: Callable[[], MessageGraph]
+    memory: Memory
+    piece: int | None
+    """The elements of a piece of what is large, which goes by all lanes; None: not divided."""
+    shard: int | None = None
+    source: Memory | None = None
+    options: SumOptions = EXACT
+    stream: int | None = None
+    iteration: int | None = None
+    patient: bool = False
+    deadline_s: float | None = None
+    called: str = ""
+    """What errors call it, if not its kind."""
+    peer: int | None = None
+    """The one member that it is with, if there is one."""
+
+
 @dataclass
 class TransportGroup:
     """The members `ranks` (positions are indices) of a group, seen from this rank.
@@ -149,7 +172,7 @@ class TransportGroup:
     `stream_of`. An `iteration` that a caller chooses must be new in the stream. `deadline_s` bounds
     every transfer of the group; None: the job's deadline does.
     Every collective is called by all members in the same order; transfers between two members in
-    the same order by both. All return a started `Transfer`, or None if there is nothing to move.
+    the same order by both. All return a started `Transfer`; one of nothing is over already.
     """
 
     engine: Carrier
@@ -184,7 +207,7 @@ class TransportGroup:
 
     def all_reduce(
         self, memory: Memory, options: SumOptions = EXACT, *, iteration: int | None = None
-    ) -> Transfer | None:
+    ) -> Transfer:
         """Sum `memory` over all members, in place, times `options.scale`."""
         if self.size == 1 and options.scale != 1.0:
             raise UsageError("Scale a sum over one member yourself.")
@@ -214,7 +237,9 @@ class TransportGroup:
             return made if options.exact_from is None else exact_from(made, options.exact_from)
 
         shape = ("all-reduce", memory.count, memory.form, options)
-        return self._start(shape, graph, memory, piece, options=options, iteration=iteration)
+        return self._start(
+            _Operation(shape, graph, memory, piece, options=options, iteration=iteration)
+        )
 
     def _settled(
         self, memory: Memory, options: SumOptions, *, may_lose: bool, counts: bool
@@ -240,7 +265,7 @@ class TransportGroup:
 
     def reduce_scatter(
         self, source: Memory, target: Memory, options: SumOptions = EXACT
-    ) -> Transfer | None:
+    ) -> Transfer:
         """Sum shard `me` of every `source` into its place in `target`.
 
         `target` holds this member's own of `shards_summed_here` already, one after another.
@@ -250,13 +275,15 @@ class TransportGroup:
         options = replace(options, algorithm="direct")
         piece = self._piece_length(replace(target, count=shard))
         return self._start(
-            ("reduce-scatter", target.count, target.form, options),
-            lambda: graphs.reduce_scatter(self.size, self.me, shard, piece, per_host=per_host),
-            target,
-            piece,
-            shard=shard,
-            source=source,
-            options=options,
+            _Operation(
+                ("reduce-scatter", target.count, target.form, options),
+                lambda: graphs.reduce_scatter(self.size, self.me, shard, piece, per_host=per_host),
+                target,
+                piece,
+                shard=shard,
+                source=source,
+                options=options,
+            )
         )
 
     def all_gather(
@@ -267,7 +294,7 @@ class TransportGroup:
         iteration: int | None = None,
         deadline_s: float | None = None,
         called: str = "all-gather",
-    ) -> Transfer | None:
+    ) -> Transfer:
         """Fill `memory` with everyone's part, of `counts[k]` elements; one's own is there.
 
         `iteration` is a reserved number, if this was announced by `reserve`; `called` is what those
@@ -278,13 +305,15 @@ class TransportGroup:
         by_host = goes_by_host(self.size, num_bytes, self._per_host)
         per_host = self._per_host if by_host else 1
         return self._start(
-            ("all-gather", tuple(counts), memory.form),
-            lambda: graphs.all_gather(self.me, counts, piece, per_host=per_host),
-            memory,
-            piece,
-            iteration=iteration,
-            deadline_s=deadline_s,
-            called=called,
+            _Operation(
+                ("all-gather", tuple(counts), memory.form),
+                lambda: graphs.all_gather(self.me, counts, piece, per_host=per_host),
+                memory,
+                piece,
+                iteration=iteration,
+                deadline_s=deadline_s,
+                called=called,
+            )
         )
 
     def reserve(self, count: int = 1) -> int:
@@ -308,7 +337,7 @@ class TransportGroup:
         sent: Sequence[int],
         received: Sequence[int],
         called: str = "all-to-all",
-    ) -> Transfer | None:
+    ) -> Transfer:
         """Send `sent[k]` elements of `source` to member k and receive `received[k]` from it.
 
         `called` is what those who asked for it know it as.
@@ -316,39 +345,45 @@ class TransportGroup:
         # Members know only their own totals, and two must cut alike what they exchange: as if much.
         piece = self._piece_length(replace(target, count=PIECES_OF_A_SHARD * PIECE_BYTES))
         return self._start(
-            ("all-to-all", tuple(sent), tuple(received), source.form),
-            lambda: graphs.all_to_all(self.me, sent, received, piece),
-            target,
-            None,
-            source=source,
-            called=called,
+            _Operation(
+                ("all-to-all", tuple(sent), tuple(received), source.form),
+                lambda: graphs.all_to_all(self.me, sent, received, piece),
+                target,
+                None,
+                source=source,
+                called=called,
+            )
         )
 
-    def broadcast(self, memory: Memory, root: int) -> Transfer | None:
+    def broadcast(self, memory: Memory, root: int) -> Transfer:
         """Overwrite `memory` with that of member `root`."""
         piece = self._piece_length(memory, self.size)
         return self._start(
-            ("broadcast", memory.count, memory.form, root),
-            lambda: graphs.broadcast(self.size, self.me, memory.count, root, piece),
-            memory,
-            piece,
+            _Operation(
+                ("broadcast", memory.count, memory.form, root),
+                lambda: graphs.broadcast(self.size, self.me, memory.count, root, piece),
+                memory,
+                piece,
+            )
         )
 
-    def reduce(self, memory: Memory, root: int, options: SumOptions = EXACT) -> Transfer | None:
+    def reduce(self, memory: Memory, root: int, options: SumOptions = EXACT) -> Transfer:
         """Sum `memory` over all members into that of `root`; the others' end as scratch."""
         options = replace(options, algorithm="direct")
         piece = self._piece_length(memory, self.size)
         return self._start(
-            ("reduce", memory.count, memory.form, root, options),
-            lambda: graphs.reduce(self.size, self.me, memory.count, root, piece),
-            memory,
-            piece,
-            options=options,
+            _Operation(
+                ("reduce", memory.count, memory.form, root, options),
+                lambda: graphs.reduce(self.size, self.me, memory.count, root, piece),
+                memory,
+                piece,
+                options=options,
+            )
         )
 
     def send(
         self, memory: Memory, peer: int, *, tag: int = 0, options: SumOptions = EXACT
-    ) -> Transfer | None:
+    ) -> Transfer:
         """Send `memory` to member `peer`; with a loss bound, as a contribution to a sum of its."""
         return self._transfer(memory, self.me, peer, tag, options)
 
@@ -360,14 +395,14 @@ class TransportGroup:
         tag: int = 0,
         options: SumOptions = EXACT,
         patient: bool = False,
-    ) -> Transfer | None:
+    ) -> Transfer:
         """Fill `memory` with what member `peer` sends; `patient` waits without a deadline.
 
         With a loss bound, what gets lost stays as it is in `memory`.
         """
         return self._transfer(memory, peer, self.me, tag, options, patient=patient)
 
-    def barrier(self, memory: Memory, *, deadline_s: float | None = None) -> Transfer | None:
+    def barrier(self, memory: Memory, *, deadline_s: float | None = None) -> Transfer:
         """Finish once every member has called it; `memory` is a byte for each member.
 
         `deadline_s` bounds this one instead of the group's deadline.
@@ -383,7 +418,7 @@ class TransportGroup:
         options: SumOptions,
         *,
         patient: bool = False,
-    ) -> Transfer | None:
+    ) -> Transfer:
         if sender == receiver:
             raise UsageError("A rank cannot send to itself.")
         key = (sender, receiver, tag)
@@ -393,18 +428,20 @@ class TransportGroup:
         piece = self._piece_length(memory)
         is_sender = sender == self.me
         return self._start(
-            ("transfer", sender, receiver, memory.count, memory.form, options),
-            lambda: graphs.transfer(
-                self.me, sender, receiver, memory.count, piece, lossy=options.loss_bound > 0
-            ),
-            memory,
-            piece,
-            options=options,
-            stream=stream,
-            iteration=iteration,
-            patient=patient,
-            called="send" if is_sender else "receive",
-            peer=receiver if is_sender else sender,
+            _Operation(
+                ("transfer", sender, receiver, memory.count, memory.form, options),
+                lambda: graphs.transfer(
+                    self.me, sender, receiver, memory.count, piece, lossy=options.loss_bound > 0
+                ),
+                memory,
+                piece,
+                options=options,
+                stream=stream,
+                iteration=iteration,
+                patient=patient,
+                called="send" if is_sender else "receive",
+                peer=receiver if is_sender else sender,
+            )
         )
 
     def _piece_length(self, memory: Memory, shards: int = 1, *, ring: bool = False) -> int:
@@ -422,53 +459,53 @@ class TransportGroup:
             ring=ring,
         )
 
-    def _start(
-        self,
-        shape: tuple[Hashable, ...],
-        make_graph: Callable[[], MessageGraph],
-        memory: Memory,
-        piece: int | None,
-        *,
-        shard: int | None = None,
-        source: Memory | None = None,
-        options: SumOptions = EXACT,
-        stream: int | None = None,
-        iteration: int | None = None,
-        patient: bool = False,
-        deadline_s: float | None = None,
-        called: str = "",
-        peer: int | None = None,
-    ) -> Transfer | None:
-        """Start an operation, whose tables are made of a graph unless some of its `shape` are kept.
+    def _start(self, operation: _Operation) -> Transfer:
+        """Start an operation; it is over already if there is nothing to move."""
+        stream, number = self._name(operation)
+        memory, source = operation.memory, operation.source
+        kind = str(operation.shape[0])
+        parts = self._parts(operation)
+        transfer = Transfer(
+            parts,
+            stream,
+            number,
+            self._described(operation.called or kind, memory, operation.peer),
+            keep=(memory.owner, source.owner if source is not None else None),
+            patient=operation.patient,
+            kind=kind,
+            limit_s=operation.deadline_s or self.deadline_s or self.engine.deadline_s,
+        )
+        if parts:
+            return self.engine.submit(transfer)
+        transfer.finish()
+        return transfer
 
-        What is large goes by all lanes, in pieces of `piece` elements (None: not divided). Errors
-        say what it is `called`, if that is not the first of its `shape`, and with which `peer`.
-        """
+    def _name(self, operation: _Operation) -> tuple[int, int]:
+        """Return the stream of an operation and its number there."""
+        stream, iteration = operation.stream, operation.iteration
         if stream is None and iteration is None:
             iteration = self.reserve()
         # a packet has 32 bits for a number: what goes beyond makes another conversation of it
         beyond, number = divmod(whole_number(iteration or 0, "The sequence", low=0), 1 << 32)
         stream = self.stream if stream is None else stream
-        if beyond:
-            stream = stream_of(stream, beyond)
-        origin = source or memory
+        return (stream_of(stream, beyond) if beyond else stream), number
+
+    def _parts(self, operation: _Operation) -> tuple[Part, ...]:
+        """Return what each lane has to do of an operation.
+
+        Its tables are made of its graph, unless some of its shape are kept.
+        """
+        memory, options, piece = operation.memory, operation.options, operation.piece
+        origin = operation.source or memory
         # Other numbers may lie in the same memory by now: what was lost of these is none of theirs.
         kept = options.tensor, origin.form, origin.count
         if options.keeps_missing:  # first, because it frees tables
             self.feedback.add_back(kept, origin.address)
         is_large = memory.count * WIRE_BYTES[memory.form] >= DIVIDED_BYTES
         lanes = self.engine.lane_count if is_large and piece else 1
-        shape = (*shape, memory.meaning)
-        found = self._take(shape, lanes)
-        if None in found:
-            divisions = divided(make_graph(), lanes, piece or 1, shard=shard)
-            found = [
-                tables or self._make_tables(graph, memory, str(shape[0]), options)
-                for tables, graph in zip(found, divisions, strict=True)
-            ]
+        shape = (*operation.shape, memory.meaning)
         parts = []
-        for lane, tables in enumerate(found):
-            assert tables is not None
+        for lane, tables in enumerate(self._tables_of(operation, shape, lanes)):
             give_back = partial(self._keep, (*shape, lane), tables)
             if tables.is_empty:
                 give_back()
@@ -479,19 +516,20 @@ class TransportGroup:
             if options.tensor is not None:
                 self._tagger(options.importance).tag(tables, (options.tensor, lane))
             parts.append(Part(lane, tables, give_back, self._accounts.get(tables)))
-        if not parts:
-            return None
-        transfer = Transfer(
-            tuple(parts),
-            stream,
-            number,
-            self._described(called or str(shape[0]), memory, peer),
-            keep=(memory.owner, source.owner if source is not None else None),
-            patient=patient,
-            kind=str(shape[0]),
-            limit_s=deadline_s or self.deadline_s or self.engine.deadline_s,
-        )
-        return self.engine.submit(transfer)
+        return tuple(parts)
+
+    def _tables_of(
+        self, operation: _Operation, shape: tuple[Hashable, ...], lanes: int
+    ) -> list[MessageTables]:
+        """Return an operation's tables for each of its lanes."""
+        found = self._take(shape, lanes)
+        if None not in found:
+            return [tables for tables in found if tables is not None]
+        divisions = divided(operation.graph(), lanes, operation.piece or 1, shard=operation.shard)
+        return [
+            tables or self._make_tables(graph, operation.memory, str(shape[0]), operation.options)
+            for tables, graph in zip(found, divisions, strict=True)
+        ]
 
     def _described(self, called: str, memory: Memory, peer: int | None) -> str:
         """Return the beginning of a sentence about an operation on `memory`."""

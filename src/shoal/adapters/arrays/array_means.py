@@ -195,8 +195,7 @@ class ArrayMeans:
             place = None if sequence is None else sequence * len(layout.buckets) + number
             transfers.append(group.all_reduce(piece, kind, iteration=place))
         for transfer in transfers:
-            if transfer is not None:
-                transfer.wait()
+            transfer.wait()
         return means
 
 

@@ -203,7 +203,7 @@ class ServersExecutor(AbstractExecutor):
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's shard: weights, optimizer state, options and update count."""
         return {
-            "world_size": len(self.view),
+            "workers": len(self.view),
             "rank": self.course.rank,
             **self._server.state_dict(),
         }
@@ -214,9 +214,9 @@ class ServersExecutor(AbstractExecutor):
         Raises `UsageError` for a checkpoint of another number of workers, rank or model.
         """
         rank, workers = self.course.rank, len(self.view)
-        if state["world_size"] != workers:
+        if state["workers"] != workers:
             message = (
-                f"The checkpoint's shards are those of {state['world_size']} workers, but there"
+                f"The checkpoint's shards are those of {state['workers']} workers, but there"
                 f" are {workers}; continue with as many, or drop its 'shoal' entry."
             )
             raise UsageError(message)
