@@ -14,6 +14,7 @@ from shoal.scenario import read_spec as read_spec
 from shoal.session import Session as Session
 from shoal.session import connect as connect
 from shoal.session import init as init
+from shoal.session import leave_on as leave_on
 from shoal.session import shutdown as shutdown
 from shoal.sim import simulate as simulate
 from shoal.strategies import ADPSGD as ADPSGD

@@ -20,6 +20,7 @@ import sys
 import traceback
 from functools import cache, partial
 from io import FileIO
+from pathlib import Path
 from typing import NoReturn
 
 import shoal.control.__main__ as control_main
@@ -29,15 +30,25 @@ _STDIN = 0
 _PID_BYTES = 8
 
 
-@cache
 def server() -> str:
     """Return the address of this process's server, which ends with this process."""
+    return _server()[1]
+
+
+def running() -> set[int]:
+    """Return the control planes that run now, by their process numbers."""
+    number = _server()[0]
+    return set(map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split()))
+
+
+@cache
+def _server() -> tuple[int, str]:
     process = subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     atexit.register(process.communicate)
-    return process.stdout.readline().decode().strip()
+    return process.pid, process.stdout.readline().decode().strip()
 
 
 def use(address: str) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked_control
 import pytest
 import torch
 from torch import nn
@@ -84,9 +85,12 @@ def test_a_sum_that_one_worker_has_counts_for_all(run_workers: RunWorkers) -> No
         assert at_the_end == living[0][1]
 
 
-def train(folder: str, sync: Any, phase: str) -> tuple[list[float], tuple[int, ...]]:
+def train(
+    folder: str, sync: Any, phase: str, victim: int = VICTIM, with_signal: int = signal.SIGKILL
+) -> tuple[list[float], tuple[int, ...]] | str:
     """Train a small model; the victim kills itself in its phase. Return what is left of the job."""
     session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
+    shoal.leave_on(signal.SIGTERM)
     torch.manual_seed(1)
     model = nn.Linear(8, 4)
     optimizer = shoal.DistributedOptimizer(
@@ -95,8 +99,9 @@ def train(folder: str, sync: Any, phase: str) -> tuple[list[float], tuple[int, .
     generator = torch.Generator().manual_seed(session.rank)
 
     def come_to(place: str, step: int = DIES_AT) -> None:
-        if session.rank == VICTIM and step == DIES_AT and place == phase:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if session.rank == victim and step == DIES_AT and place == phase:
+            Path(folder, "victim").write_text(str(os.getpid()))
+            os.kill(os.getpid(), with_signal)
 
     for step in range(STEPS):
         batch = torch.randn(16, 8, generator=generator)
@@ -105,7 +110,10 @@ def train(folder: str, sync: Any, phase: str) -> tuple[list[float], tuple[int, .
         come_to("before backward", step)
         loss.backward()
         come_to("before step", step)
-        optimizer.step()
+        try:
+            optimizer.step()
+        except SystemExit:
+            return "left"
         Path(folder, f"{session.rank}.{step}").touch()
     come_to("before finish")
     optimizer.finish()
@@ -124,6 +132,8 @@ def train(folder: str, sync: Any, phase: str) -> tuple[list[float], tuple[int, .
     come_to("after average_model")
     weights = [float(p.detach().sum()) for p in model.parameters()]
     members = session.view.members
+    if with_signal == signal.SIGSTOP and session.rank == 0:
+        os.kill(int(Path(folder, "victim").read_text()), signal.SIGKILL)
     shoal.shutdown()
     return weights, members
 
@@ -141,3 +151,65 @@ def test_the_living_go_on_without_a_worker_that_dies(
     assert len({tuple(weights) for weights, _ in living}) == 1, "their mean is one model"
     for rank in (0, 1, 3):
         assert all(Path(tmp_path, f"{rank}.{step}").exists() for step in range(STEPS))
+
+
+@pytest.mark.parametrize("sync", ["all-reduce", "ripples"])
+def test_rank_0_is_a_worker_like_others(run_workers: RunWorkers, tmp_path: Path, sync: str) -> None:
+    """The control plane's process outlives the one that started it, and ends with the last."""
+    before = forked_control.running()
+    results = run_workers(
+        train, 4, str(tmp_path), sync, "before step", 0, may_die=(0,), initialize=False
+    )
+    assert results[0] is None, "the fault has fired"
+    assert all(0 not in members for _, members in results[1:])
+    assert len({tuple(weights) for weights, _ in results[1:]}) == 1
+    end = time.monotonic() + DEADLINE_S
+    while forked_control.running() - before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert forked_control.running() <= before
+
+
+def test_a_worker_that_hangs_is_waited_for_for_seconds(
+    run_workers: RunWorkers, tmp_path: Path
+) -> None:
+    results = run_workers(
+        train,
+        4,
+        str(tmp_path),
+        "ds-sync",
+        "before step",
+        VICTIM,
+        signal.SIGSTOP,
+        may_die=(VICTIM,),
+        initialize=False,
+    )
+    assert results[VICTIM] is None, "the fault has fired"
+    living = [results[rank] for rank in (0, 1, 3)]
+    assert all(VICTIM not in members for _, members in living)
+    assert len({tuple(weights) for weights, _ in living}) == 1
+
+
+@pytest.mark.parametrize(("sync", "leaver"), [("all-reduce", VICTIM), ("ripples", 0)])
+def test_a_worker_that_is_asked_to_leave_does_so_between_two_steps(
+    run_workers: RunWorkers, tmp_path: Path, sync: str, leaver: int
+) -> None:
+    results = run_workers(
+        train, 4, str(tmp_path), sync, "before step", leaver, signal.SIGTERM, initialize=False
+    )
+    assert results[leaver] == "left"
+    assert Path(tmp_path, f"{leaver}.{DIES_AT - 1}").exists()
+    living = [result for rank, result in enumerate(results) if rank != leaver]
+    assert all(leaver not in members for _, members in living)
+    assert len({tuple(weights) for weights, _ in living}) == 1
+
+
+def asks_to_leave() -> str:
+    shoal.init(deadline_s=DEADLINE_S)
+    with pytest.raises(shoal.UsageError, match="nobody can leave before the end") as caught:
+        shoal.leave_on(signal.SIGTERM)
+    shoal.shutdown()
+    return str(caught.value)
+
+
+def test_nobody_leaves_a_job_of_fixed_size(run_workers: RunWorkers) -> None:
+    assert len(set(run_workers(asks_to_leave, 2, initialize=False))) == 1

@@ -76,6 +76,16 @@ class ControlHandler:
         self._handled = 0
         self._rejected: Counter[RefusalKind] = Counter()
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the job ends with its first loss."""
+        return self._membership.is_fixed
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether no worker is there any more."""
+        return not self._liveness.alive()
+
     def receive(self, identity: bytes, payload: bytes, now_ns: int) -> list[Answer]:
         """Act on the bytes of one message; they may be anything."""
         try:

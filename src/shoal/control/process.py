@@ -2,7 +2,8 @@
 
 Owns the child's life: the job key goes to it through its standard input, never through arguments
 or the environment; its endpoint or its error comes back through its standard output. It ends when
-told to, or when its standard input closes because the parent is gone. Knows no message.
+told to, or when its standard input closes because the parent is gone; where a job goes on without
+lost workers, with the last of them. Knows no message.
 """
 
 from __future__ import annotations
@@ -106,6 +107,12 @@ class ControlProcess:
         if self._process.stdin is not None and not self._process.stdin.closed:
             _write(self._process, STOP_COMMAND + b"\n")
         _end(self._process)
+
+    def abandon(self) -> None:
+        """Let go of the service as if this process had ended: others may need it."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def __enter__(self) -> Self:
         return self

@@ -34,6 +34,10 @@ STOP_COMMAND = b"stop"
 MINIMUM_TIMEOUT_S = 0.2
 """Shortest liveness timeout, in seconds; below it an ordinary pause would look fatal."""
 
+GOING_ON_TIMEOUT_S = 4.0
+"""Longest usual liveness timeout, in seconds, of a job that goes on without lost workers: who only
+pauses for 3 s is not lost, and the others go on within 5 s."""
+
 _BATCH = 256
 _TICKS_PER_TIMEOUT = 20
 _LONGEST_TICK_MS = 500
@@ -45,12 +49,14 @@ _HANDSHAKE_FAILURES = (
 )
 
 
-def usual_liveness_timeout_s(deadline_s: float) -> float:
+def usual_liveness_timeout_s(deadline_s: float, *, is_fixed: bool = True) -> float:
     """Return the liveness timeout of a job whose waits end at `deadline_s`.
 
-    A worker that hangs is to be named before waits for it end.
+    A worker that hangs is to be named before waits for it end. A job that goes on without it has
+    less to lose than the time in which all wait.
     """
-    return max(MINIMUM_TIMEOUT_S, deadline_s / 2)
+    timeout_s = deadline_s / 2 if is_fixed else min(deadline_s / 2, GOING_ON_TIMEOUT_S)
+    return max(MINIMUM_TIMEOUT_S, timeout_s)
 
 
 class ControlService:
@@ -93,23 +99,28 @@ class ControlService:
         """Serve until the pipe `control_fd` says `STOP_COMMAND` or the process of rank 0 is gone.
 
         That process holds the pipe's other end: its end closes the pipe, or, where a fork of it
-        still holds the pipe, gives this process another parent. Either way the workers that are
-        still there are told that the control plane ends.
+        still holds the pipe, gives this process another parent. The workers that are still there
+        are told that the control plane ends; where the job goes on without lost workers, it does
+        without that one too, and this ends with the last.
         """
         poller = zmq.Poller()
         for source in (self._router, self._events, control_fd):
             poller.register(source, zmq.POLLIN)
         owner = os.getppid()
-        while True:
+        while owner or not self._handler.is_deserted:
             ready = dict(poller.poll(self._tick_ms))
             if self._events in ready:
                 self._read_events()
             has_more = self._router in ready and self._read_batch()
             if not has_more:  # a heartbeat may still wait in a queue that is not empty
                 self._send(self._handler.tick(time.monotonic_ns()))
-            if control_fd in ready or os.getppid() != owner:
-                break
-        self._shut_down(os.read(control_fd, 64) if control_fd in ready else b"")
+            if owner and (control_fd in ready or os.getppid() != owner):
+                command = os.read(control_fd, 64) if control_fd in ready else b""
+                if command.startswith(STOP_COMMAND) or self._handler.is_fixed:
+                    self._shut_down(command)
+                    return
+                poller.unregister(control_fd)
+                owner = 0
 
     def close(self) -> None:
         """Close everything, giving what was sent a second to leave."""

@@ -3,6 +3,8 @@ from shoal.session.card_exchange import over_board as over_board
 from shoal.session.card_exchange import over_store as over_store
 from shoal.session.engine_share import open_engines as open_engines
 from shoal.session.engine_share import share_engine as share_engine
+from shoal.session.leaving import leave as leave
+from shoal.session.leaving import leave_on as leave_on
 from shoal.session.numpy_communicator import NumpyCommunicator as NumpyCommunicator
 from shoal.session.numpy_communicator import connect as connect
 from shoal.session.numpy_warm_up import load_numpy_transport as load_numpy_transport

@@ -45,6 +45,8 @@ class Endings:
     failure: ShoalError | None = None
     is_interrupted: bool = False
     """Whether the script ends by an exception: then no more needs to be said."""
+    is_leaving: bool = False
+    """Whether this worker leaves at the end of its step, and the others go on."""
 
     def begin(self, name: str, strategy: str, *, replicas_differ: bool) -> Training:
         """Return the record of a new training."""

@@ -127,7 +127,7 @@ def serve_control(
             key=meeting.key,
             view=view,
             min_members=min_workers,
-            liveness_timeout_s=usual_liveness_timeout_s(deadline_s),
+            liveness_timeout_s=usual_liveness_timeout_s(deadline_s, is_fixed=min_workers is None),
         )
     except ResourceError as error:
         meeting.store.set(_CONTROL, f"{_NO_CONTROL}{error}")

@@ -129,6 +129,11 @@ class Session:
         return self._min_workers is not None
 
     @property
+    def _goes_on(self) -> bool:
+        """Whether the others need the control plane, and this worker does not wait for them."""
+        return self.is_elastic and (self.endings.failure is not None or self.endings.is_leaving)
+
+    @property
     def usual_transport(self) -> str:
         """What strategies go over unless told otherwise."""
         return "shoal" if self.is_elastic or default_group_is_shoal() else "gloo"
@@ -258,9 +263,12 @@ class Session:
                 dist.destroy_process_group(self._group)
             self._group = None
         if self._service is not None:
-            if self.endings.failure is None:
+            if self.endings.failure is None and not self._goes_on:
                 wait_until_deserted(self._service.endpoint, self._key, self.deadline_s)
-            self._service.stop()
+            if self._goes_on:
+                self._service.abandon()
+            else:
+                self._service.stop()
             self._service = None
 
 
@@ -281,7 +289,7 @@ def init(
     random one that rank 0 hands out through torch's store) authenticates the control plane, which
     rank 0 serves at `control_host`:`control_port` (default: torch's MASTER_ADDR, any free port).
     With `min_workers` the job goes on without workers that are lost, as long as so many are left
-    and rank 0 is among them; without it, a loss ends the job for all.
+    and rank 0's machine is there; without it, a loss ends the job for all.
 
     Raises `UsageError` without a launcher, or MASTER_ADDR and MASTER_PORT; `MismatchError` if
     versions or job keys differ, `ResourceError` if the workers cannot be joined or the port cannot

@@ -14,7 +14,7 @@ import torch
 
 from shoal.carriers import DEFAULT_HOLES, in_profile
 from shoal.errors import UsageError
-from shoal.session import current_session
+from shoal.session import current_session, leave
 from shoal.strategies import Averaged, check_strategy, make_strategy, refuse_options
 from shoal.train.agreement import Agreement
 from shoal.train.alike_at_first import broadcast_buffers, fingerprint_model
@@ -216,7 +216,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         synchronization is not, so that no worker waits for one that skipped. The step with which
         torch.distributed.checkpoint makes a fresh optimizer's state is local, and not counted.
 
-        Raises `UsageError` after `finish()`.
+        Raises `UsageError` after `finish()`, and `SystemExit` where `shoal.leave_on` has asked for
+        it: the others go on without this worker.
         """
         if closure is None and self._only_makes_state():
             with self._bare_steps.expected():
@@ -251,6 +252,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._sampler.end_step()
         self.stopwatch.step = self._num_steps
         self._remark_log.look()
+        if self._endings.is_leaving:
+            self._synchronizer.settle()
+            leave()
         return loss
 
     def _only_makes_state(self) -> bool:
