@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import forked_control
@@ -16,6 +19,7 @@ from torch import nn
 import shoal
 from shoal.errors import ViewChanging
 from shoal.train.gradient_buckets import GradientBuckets
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -25,9 +29,26 @@ if TYPE_CHECKING:
 DEADLINE_S = 20.0
 STEPS = 24
 VICTIM, DIES_AT = 2, 7
-SYNCS = ("all-reduce", "local-sgd", "ds-sync", "ripples-static", "ripples")
-IN_A_STEP = ("before backward", "before step")
-AT_THE_END = ("before finish", "after finish", "in average_model", "after average_model")
+SYNCS = ("all-reduce", "ds-sync", "hierarchical-sgd", "ripples-static", "ripples", "local-sgd")
+PHASES = (
+    "before backward",
+    "before step",
+    "before finish",
+    "after finish",
+    "in average_model",
+    "after average_model",
+)
+OFTEN = [
+    ("all-reduce", "before step"),
+    ("all-reduce", "before finish"),
+    ("all-reduce", "in average_model"),
+    ("ds-sync", "before backward"),
+    ("ds-sync", "after finish"),
+    ("ripples", "before step"),
+    ("ripples", "before finish"),
+    ("ripples-static", "before step"),
+    ("local-sgd", "after average_model"),
+]
 
 
 def hold_back_a_sum(rank: int, member: Member, times: int) -> None:
@@ -138,8 +159,9 @@ def train(
     return weights, members
 
 
-@pytest.mark.parametrize("phase", [*IN_A_STEP, *AT_THE_END])
-@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize(
+    ("sync", "phase"), seldom([(s, p) for s in SYNCS for p in PHASES], often=OFTEN)
+)
 def test_the_living_go_on_without_a_worker_that_dies(
     run_workers: RunWorkers, tmp_path: Path, sync: str, phase: str
 ) -> None:
@@ -153,7 +175,7 @@ def test_the_living_go_on_without_a_worker_that_dies(
         assert all(Path(tmp_path, f"{rank}.{step}").exists() for step in range(STEPS))
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "ripples"])
+@pytest.mark.parametrize("sync", seldom(["all-reduce", "ripples"], often=["ripples"]))
 def test_rank_0_is_a_worker_like_others(run_workers: RunWorkers, tmp_path: Path, sync: str) -> None:
     """The control plane's process outlives the one that started it, and ends with the last."""
     before = forked_control.running()
@@ -189,7 +211,9 @@ def test_a_worker_that_hangs_is_waited_for_for_seconds(
     assert len({tuple(weights) for weights, _ in living}) == 1
 
 
-@pytest.mark.parametrize(("sync", "leaver"), [("all-reduce", VICTIM), ("ripples", 0)])
+@pytest.mark.parametrize(
+    ("sync", "leaver"), seldom([("all-reduce", VICTIM), ("ripples", 0)], often=[("ripples", 0)])
+)
 def test_a_worker_that_is_asked_to_leave_does_so_between_two_steps(
     run_workers: RunWorkers, tmp_path: Path, sync: str, leaver: int
 ) -> None:
@@ -213,3 +237,45 @@ def asks_to_leave() -> str:
 
 def test_nobody_leaves_a_job_of_fixed_size(run_workers: RunWorkers) -> None:
     assert len(set(run_workers(asks_to_leave, 2, initialize=False))) == 1
+
+
+def train_until_killed(sync: str, seed: int) -> tuple[list[float], list[float]]:
+    """Train for a while; one or two workers die at random moments. Return sums of the model."""
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=1)
+    chance = Random(seed)
+    victims = chance.sample(range(session.world_size), 1 + seed % 2)
+    dies_after_s = {rank: chance.uniform(0.0, 1.0) for rank in victims}
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 8))
+    strategy = shoal.AllReduce(bucket_bytes=20_000) if sync == "all-reduce" else sync
+    optimizer = shoal.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, sync=strategy
+    )
+    if session.rank in victims:
+        die = partial(os.kill, os.getpid(), signal.SIGKILL)
+        threading.Timer(dies_after_s[session.rank], die).start()
+    generator = torch.Generator().manual_seed(session.rank)
+    end = time.monotonic() + 0.8
+    while time.monotonic() < end:
+        optimizer.zero_grad()
+        model(torch.randn(16, 64, generator=generator)).square().mean().backward()
+        optimizer.step()
+    optimizer.finish()
+    finished = [float(p.detach().double().sum()) for p in model.parameters()]
+    optimizer.average_model()
+    averaged = [float(p.detach().double().sum()) for p in model.parameters()]
+    shoal.shutdown()
+    return finished, averaged
+
+
+@pytest.mark.parametrize(
+    ("sync", "seed"),
+    seldom([(s, n) for s in SYNCS for n in range(6)], often=[("all-reduce", 1), ("ds-sync", 3)]),
+)
+def test_deaths_at_random_moments(run_workers: RunWorkers, sync: str, seed: int) -> None:
+    results = run_workers(train_until_killed, 4, sync, seed, may_die=(0, 1, 2, 3), initialize=False)
+    living = [result for result in results if result is not None]
+    assert len(living) >= 2
+    assert len({tuple(averaged) for _, averaged in living}) == 1
+    if sync == "all-reduce":
+        assert len({tuple(finished) for finished, _ in living}) == 1
