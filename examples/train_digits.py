@@ -21,9 +21,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sync", default="ripples")
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--min-workers", type=int)
     arguments = parser.parse_args()
 
-    session = shoal.init()  # (shoal) reads what the launcher has set
+    # (shoal) reads what the launcher has set; min_workers lets a job go on without lost workers
+    session = shoal.init(min_workers=arguments.min_workers)
     torch.manual_seed(0)
     dataset = load_dataset("digits")
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
@@ -45,7 +47,7 @@ def main() -> None:
 
     optimizer.finish()  # (shoal) this worker makes no more steps
     optimizer.average_model()  # (shoal) the mean of all replicas is the model to keep
-    if session.rank == 0:
+    if session.rank == session.view.members[0]:
         print(f"accuracy {evaluate(model, dataset):.3f}")
     shoal.shutdown()  # (shoal)
 
