@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from shoal.strategies import AbstractCourse, AbstractDefinition, Act, Acts
 
 Doing: TypeAlias = "Generator[int | Signal, Any, object] | tuple[()]"
-"""What is left of an act, for `yield from`: its waits, and then its answer."""
+"""The part of an act that takes time, for `yield from`, which gives the act's answer."""
 
 DONE: Final = ()
-"""What is left of an act that took no time and has no answer."""
+"""The rest of an act that takes no time and has no answer."""
 
 
 class AbstractExecutor(AbstractSimulatedStrategy):
@@ -89,7 +89,7 @@ class AbstractExecutor(AbstractSimulatedStrategy):
 
     @abstractmethod
     def do(self, rank: int, act: Act) -> Doing:
-        """Carry out one act of this family: what is left of it to wait for comes to its answer."""
+        """Begin an act of this family; return the rest of it, a process that returns the answer."""
 
 
 def following(acts: Acts, answer: object = None) -> Act | None:

@@ -347,8 +347,8 @@ class World:
 class Meeting:
     """Workers that exchange together once all of them are there.
 
-    `times`, by rank, take what each has waited and exchanged. The last one to arrive carries the
-    process out that `exchange` makes.
+    `times`, by rank, take what each has waited and exchanged. The last one to arrive carries out
+    the process that `exchange` makes.
     """
 
     def __init__(
