@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from functools import cached_property
+from typing import Any, final
 
 import numpy as np
 
@@ -76,8 +77,16 @@ class ComputeTimes:
                 latest = factor
         return latest
 
+    @cached_property
+    def _bits(self) -> tuple[np.random.Philox, Any]:
+        """The source of all draws, and its state before the first; to make it takes long."""
+        bits = np.random.Philox(key=self.seed)
+        return bits, bits.state
+
     def _draw(self, rank: int, block: int) -> list[float]:
-        bits = np.random.Philox(key=self.seed, counter=[0, 0, rank, block])
+        bits, state = self._bits
+        state["state"]["counter"][:] = 0, 0, rank, block
+        bits.state = state
         normal = np.random.Generator(bits).standard_normal(_BLOCK)
         centre = math.log(self.mean) - self.spread**2 / 2
         return np.exp(centre + self.spread * normal).tolist()

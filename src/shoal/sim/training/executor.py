@@ -7,7 +7,7 @@ has one executor here, too; it decides nothing about who meets whom.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shoal.membership import View
 from shoal.sim.training.racks import racks_of
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process, Signal
     from shoal.strategies import AbstractCourse, AbstractDefinition, Act, Acts
+
+Doing: TypeAlias = "Generator[int | Signal, Any, object] | tuple[()]"
+"""The part of an act that takes time, for `yield from`, which gives the act's answer."""
+
+DONE: Final = ()
+"""The rest of an act that takes no time and has no answer."""
 
 
 class AbstractExecutor(AbstractSimulatedStrategy):
@@ -82,12 +88,14 @@ class AbstractExecutor(AbstractSimulatedStrategy):
             act = following(acts, answer)
 
     @abstractmethod
-    def do(self, rank: int, act: Act) -> Generator[int | Signal, Any, object]:
-        """Carry out one act of this family and return its answer."""
+    def do(self, rank: int, act: Act) -> Doing:
+        """Begin an act of this family; return the rest of it, a process that returns the answer."""
 
 
 def following(acts: Acts, answer: object = None) -> Act | None:
     """Return the act that follows `answer`, None if there is none."""
+    if answer is None:
+        return next(acts, None)
     try:
         return acts.send(answer)
     except StopIteration:

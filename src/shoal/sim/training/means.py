@@ -7,11 +7,12 @@ As `train.means`: computing waits for an average, or goes on while a copy is ave
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, final
 
 from shoal.groups import GroupGenerator
-from shoal.sim.training.executor import AbstractExecutor, following
+from shoal.sim.training.executor import DONE, AbstractExecutor, following
 from shoal.sim.training.facts import Facts
 from shoal.sim.training.world import Meeting, Times
 from shoal.sim.virtual_time import Signal
@@ -32,6 +33,7 @@ from shoal.strategies import (
 
 if TYPE_CHECKING:
     from shoal.groups import Assignment, GeneratorConfig
+    from shoal.sim.training.executor import Doing
     from shoal.sim.training.world import World
     from shoal.sim.virtual_time import Process
     from shoal.strategies import PeriodicAveraging
@@ -89,7 +91,6 @@ class MeansExecutor(AbstractExecutor):
         world = self._world
         act = following(acts)
         while act is not None:
-            answer: object = None
             lead = 0
             if isinstance(act, Update):
                 act = following(acts)
@@ -97,38 +98,39 @@ class MeansExecutor(AbstractExecutor):
                     lead = world.control_delay
                 yield world.computes(rank, step) + lead
                 world.learner.update(rank)
-            if isinstance(act, AskGroup):
-                answer = yield from self._ask(rank, self._times[rank], lead)
-            elif act is not None:
+                if act is None:
+                    return
+            if lead:
+                answer: object = yield from self._ask(rank, self._times[rank], lead)
+            else:
                 answer = yield from self.do(rank, act)
-            if act is not None:
-                act = following(acts, answer)
+            act = following(acts, answer)
 
     def settle(self, rank: int) -> Process:
         """Wait for the average under way and take it in."""
         yield from self._delayed[rank].take_in(wait=True)
 
-    def do(self, rank: int, act: Act) -> Generator[int | Signal, Any, object]:
+    def do(self, rank: int, act: Act) -> Doing:
         """Carry out one act in the worker's time."""
         match act:
             case Mean():
-                yield from self._attend(rank, act)
+                return self._attend(rank, act)
             case TakeIn():
-                yield from self._delayed[rank].take_in(wait=act.wait)
+                return self._delayed[rank].take_in(wait=act.wait)
             case Begin():
                 self._delayed[rank].begin(self.carry_out(rank, act.acts))
             case AskGroup():
-                return (yield from self._ask(rank, self._times[rank]))
+                return self._ask(rank, self._times[rank])
             case Tell():
                 self._facts.tell(act.fact)
             case Await():
-                return (yield from self._facts.wait(act.somebody, act.everyone))
+                return self._facts.wait(act.somebody, act.everyone)
             case LeaveGroups():
                 assert self._generator is not None
                 self._hear(self._generator.leave(rank, self._world.time.now // 1_000))
             case _:
                 raise TypeError(act)
-        return None
+        return DONE
 
     def _ask(self, rank: int, times: Times, lead: int = 0) -> Generator[int | Signal, Any, Group]:
         """Ask for a group; the worker began `lead` ago to ask, and waits until all are there."""
@@ -148,27 +150,28 @@ class MeansExecutor(AbstractExecutor):
             for member in each.members:
                 self._world.time.give(self._answers[member], each)
 
-    def _attend(self, rank: int, mean: Mean) -> Process:
+    def _attend(self, rank: int, mean: Mean) -> Doing:
         """Meet the group; a worker that is alone in it has nothing to do."""
-        if len(mean.members) < 2 or not self._is_of_run(mean):
-            return
         key = mean.number, mean.members[0]
-        if key not in self._meetings:
-            self._meetings[key] = Meeting(self._world, mean.members, self._times)
-        yield from self._meetings[key].attend(rank, self._exchange(key, mean))
+        meeting = self._meetings.get(key)
+        if meeting is None:
+            if len(mean.members) < 2 or not self._is_of_run(mean):
+                return DONE
+            exchange = partial(self._exchange, key, mean)
+            meeting = self._meetings[key] = Meeting(
+                self._world, mean.members, self._times, exchange
+            )
+        return meeting.attend(rank)
 
     def _is_of_run(self, mean: Mean) -> bool:
-        """Return whether some member trains in this round.
+        """Return whether somebody trains in this round; all workers make as many steps.
 
         A run is the beginning of a longer training: what workers average when all of them have made
-        its steps takes no part in it. Whoever asks a generator makes a step of its own.
+        its steps takes no part in it. A worker that asks a generator makes a step of its own.
         """
-        if self._generator is not None:
-            return True
         _, number = mean.number
-        return any(
-            number < self.steps_of(member) // self._definition.interval for member in mean.members
-        )
+        is_scheduled = self._generator is None
+        return not is_scheduled or number < self._world.steps // self._definition.interval
 
     def _exchange(self, key: tuple[tuple[int, int], int], mean: Mean) -> Process:
         world, members, definition = self._world, mean.members, self._definition
@@ -215,16 +218,19 @@ class DelayedAverage:
         yield from average
         self._world.time.give(over)
 
-    def take_in(self, *, wait: bool) -> Process:
+    def take_in(self, *, wait: bool) -> Doing:
         """Add to the model what the average has changed, if it is known; else `wait`, or not yet.
 
         Of the average's time only what computing waits for is the worker's.
         """
         if self._over is None or not (wait or self._over.given):
-            return
+            return DONE
+        return self._add_changes(self._over)
+
+    def _add_changes(self, over: Signal) -> Process:
         world, times = self._world, self._world.times[self._rank]
         times.begin_exchange(world.time.now)
-        yield self._over
+        yield over
         times.end_exchange(world.time.now)
         world.learner.add_changes(self._rank)
         self._over = None

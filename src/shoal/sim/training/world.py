@@ -7,7 +7,7 @@ meet and when is a strategy's to say, what they learn a learner's (`learning`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -347,27 +347,34 @@ class World:
 class Meeting:
     """Workers that exchange together once all of them are there.
 
-    `times`, by rank, take what each has waited and exchanged.
+    `times`, by rank, take what each has waited and exchanged. The last one to arrive carries out
+    the process that `exchange` makes.
     """
 
-    def __init__(self, world: World, members: Sequence[int], times: Sequence[Times]) -> None:
+    def __init__(
+        self,
+        world: World,
+        members: Sequence[int],
+        times: Sequence[Times],
+        exchange: Callable[[], Process],
+    ) -> None:
         self._world, self._members, self._times = world, members, times
+        self._exchange = exchange
         self._arrived: dict[int, int] = {}
         self._over = Signal()
 
-    def attend(self, rank: int, exchange: Process) -> Process:
-        """Arrive, wait for the others and take part; the last one's `exchange` is carried out."""
+    def attend(self, rank: int) -> Process:
+        """Arrive, wait for the others and take part."""
         world = self._world
         now = world.time.now
         self._arrived[rank] = now
         if len(self._arrived) < len(self._members):
-            exchange.close()
             yield self._over
             return
         for member, since in self._arrived.items():
             self._times[member].wait += now - since
             self._times[member].begin_exchange(now)
-        yield from exchange
+        yield from self._exchange()
         for member in self._members:
             self._times[member].end_exchange(world.time.now)
         world.time.give(self._over)
