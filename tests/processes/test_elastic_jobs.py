@@ -279,3 +279,19 @@ def test_deaths_at_random_moments(run_workers: RunWorkers, sync: str, seed: int)
     assert len({tuple(averaged) for _, averaged in living}) == 1
     if sync == "all-reduce":
         assert len({tuple(finished) for finished, _ in living}) == 1
+
+
+def lose_early() -> str:
+    session = shoal.init(deadline_s=DEADLINE_S, min_workers=2)
+    if session.rank == VICTIM:
+        os.kill(os.getpid(), signal.SIGKILL)
+    model = nn.Linear(2, 2)
+    with pytest.raises(shoal.WorkerLost, match="until then the job needs all of them") as caught:
+        shoal.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    shoal.shutdown()
+    return f"{caught.value.rank}"
+
+
+def test_a_death_before_the_first_training_ends_the_job_at_once(run_workers: RunWorkers) -> None:
+    results = run_workers(lose_early, 3, may_die=(VICTIM,), initialize=False)
+    assert results == [str(VICTIM), str(VICTIM), None]

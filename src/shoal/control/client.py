@@ -76,6 +76,7 @@ class ControlClient:
         self._somebody_left = threading.Event()
         self._deadline_s = deadline_s
         self._report_loss = on_lost
+        self._member = member
         self._failure: ShoalError | None = None
         self._asking = threading.Lock()
         self._closed = threading.Event()
@@ -99,7 +100,9 @@ class ControlClient:
         """What workers publish for each other."""
 
     def check(self) -> None:
-        """Raise the first loss that was heard of, if there was one."""
+        """Raise the loss that ends the job, if there was one."""
+        if self._member is not None:
+            self._member.check()
         if isinstance(self._failure, WorkerLost):
             raise self._failure
 

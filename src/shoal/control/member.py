@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.errors import DeadlineExceeded
+from shoal.errors import DeadlineExceeded, WorkerLost
 from shoal.membership import Decision, Proposal, Report
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ class Member:
         """The view that is installed."""
         self.changed = threading.Condition(threading.RLock())
         """Guards the view, and what participants change as they go from act to act."""
+        self.is_ready = is_fixed
+        """Whether all have opened what they go on over; until then the job needs all of them."""
+        self._lost_early: WorkerLost | None = None
         self.fence: Callable[[Proposal], None] = _nothing
         """What ends the operations of the view; called when it is about to change."""
         self.unfence: Callable[[View], None] = _nothing
@@ -73,6 +76,11 @@ class Member:
         """Whether the view is about to change, so that nothing may begin or count in it."""
         return self._proposal is not None
 
+    def check(self) -> None:
+        """Raise `WorkerLost` if one was lost before the others could go on without it."""
+        if self._lost_early is not None:
+            raise self._lost_early
+
     def is_in(self, view: View) -> bool:
         """Return whether `view` is the present one, and not about to change."""
         return not self.is_fenced and self.view.epoch == view.epoch
@@ -85,6 +93,8 @@ class Member:
     def propose(self, proposal: Proposal) -> Report:
         """Stop what the view does, and return how far this worker is."""
         with self.changed:
+            if not self.is_ready and self._lost_early is None:
+                self._lost_early = _too_early(proposal)
             self._proposal, self._decision = proposal, None
             self.fence(proposal)
             there = self._participants.values()
@@ -140,6 +150,15 @@ class Member:
         for name, participant in self._participants.items():
             participant.install(decision.view_of(name), decision.rounds_of(name))
         self.changed.notify_all()
+
+
+def _too_early(proposal: Proposal) -> WorkerLost:
+    lost = proposal.changes[-1]
+    message = (
+        f"{lost.reason} That was before all workers had made their first DistributedOptimizer, and"
+        " until then the job needs all of them: start it again."
+    )
+    return WorkerLost(message, lost.rank)
 
 
 def _nothing(_change: object) -> None:

@@ -16,6 +16,7 @@ import logging
 import os
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -190,11 +191,21 @@ class Session:
                 self.rank, everyone, self.world_size, exchange, deadline_s=self.deadline_s
             )
             self.communicator.on_abort(self._abort_transports)
+            self._await_all_ready()
         loss = LossOptions(loss_bound, policy, wire=wire)
         made = communicator_over(self._share, loss, self._report_peer, self.member.view)
         made.workers_per_host = self.workers_per_host
         self._transports.add(made)
         return made
+
+    def _await_all_ready(self) -> None:
+        """Return once all have opened their transport: from then on they can go on without some."""
+        if self.member.is_ready:
+            return
+        self.facts.publish(f"ready/{self.rank}")
+        names = [f"ready/{rank}" for rank in range(self.world_size)]
+        self.facts.wait(names, timedelta(seconds=self.deadline_s))
+        self.member.is_ready = True
 
     def _fence(self, proposal: Proposal) -> None:
         """End what goes over the transport: the members change."""
