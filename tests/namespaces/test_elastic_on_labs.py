@@ -77,4 +77,4 @@ def test_a_host_that_is_cut_off_is_left_behind_within_seconds(tmp_path: Path, sy
     living = [written[rank] for rank in (0, 1, 3)]
     assert all(members == [0, 1, 3] or CUT_OFF not in members for _, members, _ in living)
     assert len({total for _, _, total in living}) == 1
-    assert all(longest > 1.0 for longest, _, _ in living), "the fault has fired: they waited"
+    assert any(longest > 1.0 for longest, _, _ in living), "the fault has fired: somebody waited"

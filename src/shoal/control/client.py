@@ -202,7 +202,13 @@ class ControlClient:
                 raise self._failure
             self._connection.send(message)
             try:
-                return wait_for(self._connection, kind, self._deadline_s, self._late(purpose))
+                return wait_for(
+                    self._connection,
+                    kind,
+                    self._deadline_s,
+                    self._late(purpose),
+                    check=self.check,
+                )
             except (DeadlineExceeded, WorkerLost) as error:
                 # A late answer would be taken for that to the next question.
                 self._failure = error

@@ -14,8 +14,8 @@ import zmq
 
 from shoal.control.connection import Connection
 from shoal.control.messages import Done, Facts, ReadFacts, Reply, SetFact
-from shoal.control.waiting import as_error
-from shoal.errors import DeadlineExceeded, ShoalError, UsageError
+from shoal.control.waiting import wait_for
+from shoal.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,28 +99,17 @@ class ControlFacts:
                 raise self._failure
             try:
                 self._connection.send(message)
-                return self._answer(kind)
+                late = (
+                    f"The control plane did not answer within {self._deadline_s:g} s: the machine"
+                    " of rank 0, which keeps it, hangs or cannot be reached."
+                )
+                return wait_for(self._connection, kind, self._deadline_s, late, check=self._check)
             except ShoalError as error:
                 self._failure = error  # a late answer would be taken for that to the next question
                 raise
             finally:
                 if self._closed.is_set():
                     self._dispose()
-
-    def _answer(self, kind: type[R]) -> R:
-        end = time.monotonic() + self._deadline_s
-        while (left_s := end - time.monotonic()) > 0:
-            self._check()
-            reply = self._connection.receive(min(left_s, _LOOK_S))
-            if isinstance(reply, kind):
-                return reply
-            if reply is not None:
-                raise as_error(reply)
-        message = (
-            f"The control plane did not answer within {self._deadline_s:g} s: the machine of"
-            " rank 0, which keeps it, hangs or cannot be reached."
-        )
-        raise DeadlineExceeded(message)
 
     def _dispose(self) -> None:
         if not self._context.closed:

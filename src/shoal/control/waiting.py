@@ -7,15 +7,20 @@ Owns the deadline of a question and the translation of refusals and losses into 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from shoal.control.messages import Dump, Lost, RefusalKind, Rejected, Reply
 from shoal.errors import DeadlineExceeded, MismatchError, ProtocolError, ShoalError, WorkerLost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.control.connection import Connection
 
 R = TypeVar("R", bound=Reply)
+_LOOK_S: Final = 0.2
+"""The seconds between two looks of a wait whether it is in vain."""
+
 _MISMATCHES = (RefusalKind.MISMATCH, RefusalKind.DUPLICATE, RefusalKind.NO_SUCH_WORKER)
 
 
@@ -26,15 +31,21 @@ def wait_for(
     late: str,
     *,
     skip_others: bool = False,
+    check: Callable[[], None] | None = None,
 ) -> R:
     """Return the next reply, of type `kind`, that comes within `deadline_s`.
 
-    With `skip_others`, replies of other types are late ones to earlier questions. Raises
+    With `skip_others`, replies of other types are late ones to earlier questions. `check` is called
+    now and then, to raise what makes the wait vain: a service that is cut off closes nothing.
+    Raises
     `DeadlineExceeded` with the sentence `late`, `WorkerLost` if a worker or the control plane is
     gone, `MismatchError` or `ProtocolError` if the question was refused.
     """
     end = time.monotonic() + deadline_s
     while (remaining_s := end - time.monotonic()) > 0:
+        if check is not None:
+            check()
+            remaining_s = min(remaining_s, _LOOK_S)
         reply = connection.receive(remaining_s)
         if isinstance(reply, kind):
             return reply
