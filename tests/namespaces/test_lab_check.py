@@ -103,7 +103,10 @@ def first_port(checker: Checker, spec: ClusterSpec) -> Iterator[Check]:
     ("said", "is_really", "what"),
     [
         ('port_buffer = "40 kB"', 'port_buffer = "37 kB"', "packets kept of a burst, ECN"),
-        ('"20 kB" }, capable', '"17 kB" }, capable', "packets kept of a burst, plain"),
+        pytest.param(
+            *('"20 kB" }, capable', '"17 kB" }, capable', "packets kept of a burst, plain"),
+            marks=pytest.mark.long,
+        ),
         ('"10 kB"', '"12 kB"', "place of the first mark"),
         ("hosts.count = 4", "hosts.count = 4\nswitch.dscp.56 = 7", "order of priorities"),
     ],
