@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "processes"))
@@ -27,10 +28,17 @@ def shoal_lab(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Compl
             timeout=_ENDS_S,
             check=False,
         )
-    process = ForkedProcess(os.environ, run_command, ["lab", *arguments])
+    return forked(run_command, ["lab", *arguments])
+
+
+def forked(
+    function: Callable[[list[str]], None], words: list[str]
+) -> subprocess.CompletedProcess[str]:
+    """Have a process of its own, forked where torch is loaded, be the command of these words."""
+    process = ForkedProcess(os.environ, function, words)
     try:
         written = process.communicate(timeout=_ENDS_S)
     finally:
         process.kill()
     assert process.returncode is not None
-    return subprocess.CompletedProcess(arguments, process.returncode, *written)
+    return subprocess.CompletedProcess(words, process.returncode, *written)

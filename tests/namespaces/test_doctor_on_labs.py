@@ -77,6 +77,7 @@ def test_a_long_way_is_no_loss(tmp_path: Path) -> None:
     assert (pair.there.lost, pair.back.lost) == (0, 0)
 
 
+@pytest.mark.long  # test_doctor_pair.py has files of several pairs, test_doctor_network.py faults
 def test_the_doctor_writes_the_star_that_the_lab_is(tmp_path: Path) -> None:
     spec, report, cluster = parse_spec(STAR), tmp_path / "of-host0.json", tmp_path / "all.toml"
     with Lab(spec) as lab, ExitStack() as opened:

@@ -12,6 +12,7 @@ import pytest
 from lab_commands import DEADLINE_S, SHOAL_LAB, STAR, shoal_lab
 
 from process_table import marked_environment, wait_for_end
+from thoroughness import seldom
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def spec(tmp_path: Path) -> str:
 ENDLESS = "echo ready; sleep 300 & wait"
 
 
-@pytest.mark.parametrize("has_errors", [True, False])
+@pytest.mark.parametrize("has_errors", seldom([True, False], often=[True]))
 def test_output_that_cannot_be_written_ends_the_workers_with_a_sentence(
     spec: str, has_errors: bool
 ) -> None:
@@ -75,7 +76,10 @@ def heeded(number: signal.Signals) -> Iterator[signal.Signals]:
     signal.signal(number, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    seldom([signal.SIGHUP, signal.SIGINT, signal.SIGTERM], often=[signal.SIGINT, signal.SIGTERM]),
+)
 def test_what_was_counted_is_written_when_a_signal_ends_the_run(
     spec: str, tmp_path: Path, heeded: signal.Signals
 ) -> None:

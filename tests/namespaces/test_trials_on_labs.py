@@ -23,7 +23,7 @@ WORK = Work(
     dataset="digits",
     model="mlp:256x2",
     workers=4,
-    steps=6,
+    steps=4,
     layer_ms=1.0,
     megabits=20,
     bucket_bytes=64 << 10,
@@ -43,14 +43,18 @@ def figures_of(variant: Variant) -> TrialFigures:
     return trial.figures
 
 
+def check_nothing_is_told_apart(figures: TrialFigures) -> None:
+    """All is in one queue, and no packet of it is marked or dropped for what it says."""
+    assert {each.queue for each in figures.to_hosts} == {0}
+    for each in (*figures.to_hosts, *(one for spine in figures.to_spines for one in spine)):
+        assert each.marked == each.dropped_early == 0
+
+
 def test_switches_act_on_tags_where_they_are_to_and_only_there() -> None:
-    on, off, gloo = (figures_of(each) for each in dlcp.BURSTS.variants(WORK, every=False))
+    on, off = (figures_of(each) for each in dlcp.BURSTS.ends(WORK, every=False))
     queues = {each.queue for each in on.to_hosts if each.is_capable}
     assert queues == {0, 2}  # the first layer's bucket, and that of the other two; of eight classes
-    assert {each.queue for each in (*off.to_hosts, *gloo.to_hosts)} == {0}
-    for figures in (off, gloo):
-        for each in (*figures.to_hosts, *(one for spine in figures.to_spines for one in spine)):
-            assert each.marked == each.dropped_early == 0
+    check_nothing_is_told_apart(off)
     assert any(not each.is_capable for each in on.to_hosts)  # some packets are not important
     assert on.sent is not None
     assert off.sent is not None
@@ -58,11 +62,18 @@ def test_switches_act_on_tags_where_they_are_to_and_only_there() -> None:
     assert off.sent.important == off.sent.sent  # nothing may get lost
     assert on.sent.due_bytes > 0 == off.sent.due_bytes
     assert on.sent.missing_bytes <= dlcp.LOSS_BOUND * on.sent.due_bytes
-    assert gloo.sent is None
     through = [sum(each.sent_bytes for each in spine) for spine in on.to_spines]
     assert max(through) < 0.6 * sum(through)
     assert len(on.step_ms) == WORK.steps - WORK.warm_up - 1
     assert off.consensus_distance < 1e-4  # replicas of one model
+
+
+@pytest.mark.long
+def test_switches_tell_nothing_of_gloo_s_apart() -> None:
+    _, _, gloo = dlcp.BURSTS.variants(WORK, every=False)
+    figures = figures_of(gloo)
+    check_nothing_is_told_apart(figures)
+    assert figures.sent is None
 
 
 def test_what_finds_a_shallow_port_full_is_dropped_the_unimportant_first() -> None:

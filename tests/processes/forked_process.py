@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +87,13 @@ class ForkedProcess:
         self.communicate()
 
 
+def run_script(code: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Fork a process that does what `python -c code` does, with `more` in its environment."""
+    process = ForkedProcess({**os.environ, **more}, _run_script, code)
+    ((status, out, errors),) = outcomes([process])
+    return subprocess.CompletedProcess(code, status, out, errors)
+
+
 def start(rank: int, size: int, port: int, code: str, **more: str) -> ForkedProcess:
     """Fork a rank that runs `code`, with `more` in its environment; see `started_ranks`."""
     place = {"RANK": str(rank), "WORLD_SIZE": str(size)}
@@ -138,7 +144,7 @@ def _be(
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001 - as an interpreter does with what nobody catches
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
     if os.getpid() != own:  # a fork of this one, which ends as a whole interpreter does
         ctypes.pythonapi.Py_Exit(code)
     atexit._run_exitfuncs()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
+
+from forked_process import run_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +17,9 @@ LOCK = multiprocessing.Lock()
 """What it does when it is imported, whether it is installed here or not."""
 
 PROGRAM = """
-import gc
+import gc, sys
+gc.unfreeze()  # all objects are looked at, of whatever the fork has loaded already, too
+sys.path.insert(0, {folder!r})
 from multiprocessing.synchronize import SemLock
 
 import shoal_bench.cluster.preload
@@ -33,14 +34,6 @@ print(sum(isinstance(each, SemLock) for each in gc.get_objects()))
 def test_workers_share_no_lock(tmp_path: Path) -> None:
     """One that is killed while it holds a lock would stop all that come after it."""
     (tmp_path / "hivemind.py").write_text(HIVEMIND)
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    done = run_script(PROGRAM.format(folder=str(tmp_path)))
+    assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["0"]

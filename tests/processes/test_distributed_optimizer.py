@@ -502,7 +502,7 @@ def train_with_restart(sync: str, restart_at: int | None) -> list[float]:
     "sync",
     seldom(
         ["all-reduce", "ds-sync", "ripples-static", "local-sgd", "ps-bsp"],
-        often=["all-reduce", "ds-sync"],
+        often=["ds-sync"],
     ),
 )
 def test_a_checkpoint_continues_where_it_was(run_workers: RunWorkers, sync: str) -> None:
@@ -538,7 +538,7 @@ def train_from_a_folder(folder: str, sync: str, overlap: str | None, steps: rang
     ("sync", "overlap"),
     seldom(
         [("all-reduce", None), ("all-reduce", "next-forward"), ("ds-sync", "next-steps")],
-        often=[("all-reduce", "next-forward"), ("ds-sync", "next-steps")],
+        often=[("ds-sync", "next-steps")],
     ),
 )
 def test_another_number_of_workers_goes_on_from_a_distributed_checkpoint(
@@ -576,9 +576,7 @@ def train_and_look(sync: str, looks: bool) -> tuple[list[float], list[bool]]:
 
 @pytest.mark.parametrize(
     "sync",
-    seldom(
-        ["all-reduce", "ps-bsp", "ds-sync", "ripples", "ad-psgd"], often=("all-reduce", "ds-sync")
-    ),
+    seldom(["all-reduce", "ps-bsp", "ds-sync", "ripples", "ad-psgd"], often=("ds-sync",)),
 )
 def test_a_look_at_the_state_is_no_step(run_workers: RunWorkers, sync: str) -> None:
     looked = run_workers(train_and_look, 2, sync, True)

@@ -138,7 +138,7 @@ class Job:
             assert saved["optimizer"]["shoal"]["num_steps"] == report["step"] - report["first"]
 
 
-@pytest.mark.parametrize("sync", seldom(STRATEGIES, often=("all-reduce", "ripples")))
+@pytest.mark.parametrize("sync", seldom(STRATEGIES, often=("ripples",)))
 def test_a_lost_worker_is_named_to_all_who_save_and_resume(
     run_workers: RunWorkers, tmp_path: Path, sync: str
 ) -> None:

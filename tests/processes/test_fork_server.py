@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+from forked_process import run_script
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from worker_processes import RunWorkers
 
 PROGRAM = """
 import gc
@@ -42,15 +48,27 @@ for error in (EOFError, ValueError):
 
 
 def test_a_worker_without_a_launcher_says_nothing_and_any_other_what_is_wrong() -> None:
-    command = [sys.executable, "-c", RAISES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_script(RAISES)
     assert done.stdout.split() == ["1", "1"]
     without_a_launcher, any_other, _ = done.stderr.split("that was one\n")
     assert without_a_launcher == ""
     assert "ValueError: said" in any_other
 
 
-def test_what_was_imported_before_the_fork_is_not_collected_after_it(tmp_path: Path) -> None:
+def count() -> tuple[int, int]:
+    return gc.get_freeze_count(), len(gc.get_objects())
+
+
+def test_what_was_imported_before_the_fork_is_not_collected_after_it(
+    run_workers: RunWorkers,
+) -> None:
+    ((frozen, alive),) = run_workers(count, 1, initialize=False)
+    assert frozen > 10_000
+    assert alive < frozen
+
+
+@pytest.mark.long  # what tests fork workers from has imported the same module last
+def test_a_job_s_server_freezes_what_it_has_imported(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(

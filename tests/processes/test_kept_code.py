@@ -173,7 +173,7 @@ def _call_nobody(content: bytes) -> bytes:
     "damage",
     seldom(
         [_flip, _call_nobody, lambda content: content[:-100], lambda content: b""],
-        often=[_flip, _call_nobody],
+        often=[_flip],
     ),
     ids=["a bit", "a symbol", "the end", "all"],
 )
