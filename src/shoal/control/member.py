@@ -45,7 +45,7 @@ class Participant(Protocol):
 
 
 class Member:
-    """Where this worker stands among the members of a job, in `view` at first.
+    """The place of this worker among the members of a job, in `view` at first.
 
     `deadline_s` bounds every wait for a view. In a job of fixed size (`is_fixed`) there is no other
     view.

@@ -60,7 +60,7 @@ class Holding(msgspec.Struct, frozen=True):
     """The number of updates made."""
 
     pushes: Mapping[int, int] = {}
-    """By rank, the number of its pushes: those of its exchanges from 0 up to that. Skips count."""
+    """The number of pushes by rank: those of its exchanges from 0 up to that. Skips count."""
 
     @property
     def age(self) -> tuple[int, int]:
