@@ -42,9 +42,10 @@ class Ledger:
         assert all(rank in assignment.members for assignment in answer)
         self.take(answer)
 
-    def leave(self, rank: int, answer: list[Assignment]) -> None:
-        del self.doing[rank]
-        self.running.pop(rank, None)
+    def leave(self, ranks: list[int], answer: list[Assignment]) -> None:
+        for rank in ranks:
+            del self.doing[rank]
+            self.running.pop(rank, None)
         self.take(answer)
 
     def take(self, answer: list[Assignment]) -> None:
@@ -160,7 +161,7 @@ class World:
             self.ledger.request(rank, self.generator.request(rank, 0))
         else:
             self.deaths -= action == "die"
-            self.ledger.leave(rank, self.generator.leave(rank, 0))
+            self.ledger.leave([rank], self.generator.leave(rank, 0))
         check_state(self.generator, self.ledger)
 
     def key(self) -> tuple[object, ...]:

@@ -58,9 +58,9 @@ class Rules:
     drops_old_answers: bool = True
     keeps_requests: bool = True
     leaves_for_the_dead: bool = True
-    refuses_strangers: bool = True
-    """Whether a mean that names somebody who is gone does not begin: when several are lost at once,
-    the generator may answer with the second as it drops the first."""
+    drops_the_dead_together: bool = True
+    """Whether the generator drops all that are lost at once: one after another, it may answer with
+    the second as it drops the first."""
 
 
 @dataclass
@@ -185,19 +185,12 @@ class WorldInViews:
             worker.doing = COMPUTING
             return
         worker.doing, worker.group = MEETING, group
-        if self.rules.refuses_strangers and not set(group.members) <= self._members():
-            self._go_on(rank, worker)
-            return
         met = self.met.setdefault((worker.epoch, group.group_id), set())
         met.add(rank)
         if met == set(group.members):
             for each in [r for r in group.members if self.workers[r].group == group]:
                 if self.workers[each].is_alive and not self.workers[each].is_frozen:
                     self._go_on(each, self.workers[each])
-
-    def _members(self) -> set[int]:
-        """Return the members of the view that all who are not frozen have installed."""
-        return set(self.membership.view.members)
 
     def _go_on(self, rank: int, worker: Worker) -> None:
         assert worker.group is not None
@@ -207,13 +200,13 @@ class WorldInViews:
     def finish(self, rank: int, worker: Worker) -> None:
         worker.doing = DONE
         if self.is_served:
-            self._depart(rank)
+            self._depart([rank])
 
-    def _depart(self, rank: int) -> None:
-        if rank in self.generator:
-            answer = self.generator.leave(rank, 0)
-            self.ledger.leave(rank, answer)
-            self._hand_out(answer)
+    def _depart(self, ranks: list[int]) -> None:
+        gone = [rank for rank in ranks if rank in self.generator]
+        answer = self.generator.leave_together(gone, 0)
+        self.ledger.leave(gone, answer)
+        self._hand_out(answer)
 
     # ---- membership ------------------------------------------------------------------------------
 
@@ -255,9 +248,10 @@ class WorldInViews:
         if self.is_hosted and self.host not in decision.view.members:
             self._serve()
         elif self.rules.leaves_for_the_dead:
-            for rank in self.workers:
-                if rank not in decision.view.members:
-                    self._depart(rank)
+            gone = [rank for rank in self.workers if rank not in decision.view.members]
+            together = self.rules.drops_the_dead_together
+            for ranks in [gone] if together else [[rank] for rank in gone]:
+                self._depart(ranks)
         for rank in decision.reports:
             self.install(rank, self.workers[rank])
 
@@ -343,7 +337,7 @@ def test_every_interleaving_with_losses_ends_with_everybody_answered(mode: str, 
         ("drops_old_answers", Odds(3, 2), "deadlock"),
         ("leaves_for_the_dead", Odds(3, 2), "deadlock"),
         ("keeps_requests", Odds(3, 2), "asked again before it was answered"),
-        ("refuses_strangers", Odds(3, 1, deaths=2), "deadlock"),
+        ("drops_the_dead_together", Odds(3, 1, deaths=2), "deadlock"),
     ],
 )
 def test_a_rule_that_is_left_out_is_found_out(rule: str, odds: Odds, found: str) -> None:

@@ -69,8 +69,10 @@ class GeneratorMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.ledger.doing) > 1)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        rank = data.draw(st.sampled_from(sorted(self.ledger.doing)))
-        self.ledger.leave(rank, self.generator.leave(rank, self.now_ns))
+        here = sorted(self.ledger.doing)
+        most = len(here) - 1
+        gone = data.draw(st.lists(st.sampled_from(here), min_size=1, max_size=most, unique=True))
+        self.ledger.leave(gone, self.generator.leave_together(gone, self.now_ns))
 
     @rule()
     def everyone_else_keeps_asking(self) -> None:

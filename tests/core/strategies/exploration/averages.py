@@ -76,9 +76,9 @@ class GeneratedHistory(History):
         if self.serving not in self.view.members:
             self._serve(self.view, everybody=False)
             return
-        for rank in [r for r in self.workers if r in self.generator]:
-            if rank not in self.view.members:
-                self._hand_out(self.generator.leave(rank, 0))
+        served = [rank for rank in self.workers if rank in self.generator]
+        gone = [rank for rank in served if rank not in self.view.members]
+        self._hand_out(self.generator.leave_together(gone, 0))
 
     def installed(self, worker: Worker, *, is_fresh: bool) -> None:
         if is_fresh and worker.rank not in self.generator:
