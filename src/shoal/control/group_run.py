@@ -94,11 +94,16 @@ class GroupRun:
 
     def remove(self, rank: int, now_ns: int) -> list[Answer]:
         """Let `rank` out if it is in; its own request is dropped."""
-        if self._joined.pop(rank, None) is None:
-            return []
-        self._pending.pop(rank, None)
-        self._left.add(rank)
-        return self._answers(self._generator.leave(rank, now_ns))
+        return self.remove_together([rank], now_ns)
+
+    def remove_together(self, ranks: Collection[int], now_ns: int) -> list[Answer]:
+        """Let those of `ranks` out that are in, so that no answer names any of them."""
+        leaving = [rank for rank in ranks if rank in self._joined]
+        for rank in leaving:
+            del self._joined[rank]
+            self._pending.pop(rank, None)
+        self._left.update(leaving)
+        return self._answers(self._generator.leave_together(leaving, now_ns))
 
     def is_over(self, members: Collection[int], finished: set[int]) -> bool:
         """Return whether every member of the job has left this run or finished altogether."""

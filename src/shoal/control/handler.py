@@ -288,8 +288,8 @@ class ControlHandler:
         answers: list[Answer] = []
         for run in self._runs.values():
             run.epoch = view.epoch
-            for rank in sorted(self._outside.keys() - set(view.members)):
-                answers += run.remove(rank, now_ns)
+            gone = sorted(self._outside.keys() - set(view.members))
+            answers += run.remove_together(gone, now_ns)
         self._drop_sessions()
         return answers
 

@@ -98,19 +98,29 @@ class GroupGenerator:
 
         Returns the groups that waited for nobody else. Raises `ProtocolError` if it is not here.
         """
-        worker = self._worker(rank)
-        del self._workers[rank]
-        self._joined.remove(worker)
-        if not worker.queue:
-            self._idle.remove(worker)
+        return self.leave_together([rank], now_ns)
+
+    def leave_together(self, ranks: Collection[int], now_ns: int) -> list[Assignment]:
+        """Drop several workers at once, as `leave` drops one: no group that starts names any.
+
+        One after another, a group could start with the second as the first is dropped.
+        """
+        leaving = [self._worker(rank) for rank in ranks]
+        groups: list[QueuedGroup] = []
+        for worker in leaving:
+            del self._workers[worker.rank]
+            self._joined.remove(worker)
+            if not worker.queue:
+                self._idle.remove(worker)
+            if worker.arrived_ns is not None:
+                worker.queue[0].arrived -= 1
+            for group in worker.queue:
+                group.members.remove(worker)
+            groups += [group for group in worker.queue if group not in groups]
         self._filter.forget_departed(self._joined)
-        if worker.arrived_ns is not None:
-            worker.queue[0].arrived -= 1
-        for group in worker.queue:
-            group.members.remove(worker)
         return [
             self._start(group, now_ns)
-            for group in worker.queue
+            for group in groups
             if group.members and group.arrived == len(group.members)
         ]
 

@@ -12,6 +12,7 @@ half of them. Otherwise each update is applied as it comes.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from shoal.arguments import whole_number
 from shoal.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,14 @@ class UpdateRule:
     the weights as far as one BSP update, and the same learning rate works."""
 
     def rate_divisor(self, workers: int) -> int:
-        """Return by what an update's learning rate is divided."""
+        """Return by what an update's learning rate is divided, in a view of so many members."""
         return workers if self.scale_updates and self.staleness != 0 else 1
 
     def buffer_share(self, workers: int) -> float:
         """Return how far an update moves averaged buffers (batch norm) towards those pushed.
 
-        A rate is no measure of them: after one push of each worker they are about their mean.
+        `workers` is the number of members of the view. A rate is no measure of them: after one push
+        of each worker they are about their mean.
         """
         return 1.0 if self.staleness == 0 else 1 / workers
 
@@ -72,16 +74,25 @@ def ssp_staleness(staleness: object) -> int:
 
 
 class ServerClock:
-    """Iteration counts of the workers of one parameter server.
+    """Iteration counts of the workers of one parameter server, in one view.
 
     Each worker repeats: `pull` until granted, compute, `push`. Anything else raises `ProtocolError`
-    and changes nothing. Raises `UsageError` for no workers, a rank twice or a negative staleness.
+    and changes nothing. `clocks` maps each worker to the updates that it has pushed by now; those
+    of `readers` have read since, and push next, all others pull. Raises `UsageError` for no
+    workers, a negative clock, a reader who is no worker, or a negative staleness.
     """
 
-    def __init__(self, workers: Iterable[int], staleness: int | None = 0) -> None:
-        ranks = list(workers)
-        if not ranks or len(set(ranks)) != len(ranks):
-            message = f"A parameter server needs workers with distinct ranks, not {ranks}."
+    def __init__(
+        self,
+        clocks: Mapping[int, int],
+        staleness: int | None = 0,
+        readers: Collection[int] = (),
+    ) -> None:
+        if not clocks or min(clocks.values()) < 0 or not clocks.keys() >= set(readers):
+            message = (
+                "A parameter server needs workers with clocks from 0, those that have read among"
+                f" them, not {dict(clocks)} and {list(readers)}."
+            )
             raise UsageError(message)
         if staleness is not None and staleness < 0:
             message = f"Staleness must be 0 or more, or None for no bound, not {staleness}."
@@ -90,10 +101,10 @@ class ServerClock:
         self.staleness_counts: dict[int, int] = {}
         """Maps how many iterations the slowest worker was behind a reader to the number of reads
         that were granted then."""
-        self._clocks = dict.fromkeys(ranks, 0)
-        self._minimum = 0
-        self._at_clock = {0: len(ranks)}
-        self._may_push: set[int] = set()
+        self._clocks = dict(clocks)
+        self._minimum = min(self._clocks.values())
+        self._at_clock: dict[int, int] = Counter(self._clocks.values())
+        self._may_push = set(readers)
         self._waiting: set[int] = set()
         self._held: list[Update] = []
 

@@ -54,4 +54,6 @@ from shoal.strategies.shard import Add as Add
 from shoal.strategies.shard import Answer as Answer
 from shoal.strategies.shard import Apply as Apply
 from shoal.strategies.shard import Deed as Deed
+from shoal.strategies.shard import Holding as Holding
 from shoal.strategies.shard import Shard as Shard
+from shoal.strategies.shard import next_exchanges as next_exchanges

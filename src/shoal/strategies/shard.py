@@ -2,18 +2,22 @@
 
 Source: docs/papers.md, 4.2. Whose push counts and whose read waits is decided by
 `groups.server_clock`. Owns the order in which pushes are added, what an update divides by, when
-there is a new version, and who is answered when. Memory, messages and time are the executor's.
+there is a new version, who is answered when, and from what a shard goes on in a new view. Memory,
+messages and time are the executor's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 import msgspec
 
-from shoal.groups import ServerClock, UpdateRule
+from shoal.groups import ClockAdvance, ServerClock, UpdateRule
 from shoal.groups import Update as Push
+
+if TYPE_CHECKING:
+    from shoal.membership import Decision
 
 
 class Add(msgspec.Struct, frozen=True):
@@ -49,22 +53,53 @@ class Answer(msgspec.Struct, frozen=True):
 Deed: TypeAlias = Add | Apply | Answer
 
 
+class Holding(msgspec.Struct, frozen=True):
+    """What the weights of a shard hold. It goes with them, in every answer and every copy."""
+
+    version: int = 0
+    """The number of updates made."""
+
+    pushes: Mapping[int, int] = {}
+    """The number of pushes by rank: those of its exchanges from 0 up to that. Skips count."""
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """What is larger in the newer one of two states of one shard."""
+        return self.version, sum(self.pushes.values())
+
+
+def next_exchanges(decision: Decision, training: str) -> dict[int, int]:
+    """Return which exchange each member of the new view makes next; whoever has ended makes none.
+
+    A newcomer begins level with the furthest of those that train: all iterations that it has no
+    part in are as complete there as staleness wants them.
+    """
+    rounds = decision.rounds_of(training)
+    going_on = [rank for rank, each in decision.reports.items() if not each.has_ended]
+    training_on = [rank for rank in going_on if not decision.reports[rank].is_ending]
+    furthest = max((rounds[rank] for rank in training_on or going_on), default=0)
+    return {
+        rank: rounds.get(rank, furthest)
+        for rank in decision.view.members
+        if rank in going_on or rank not in rounds
+    }
+
+
 @final
 class Shard:
-    """The requests of all workers of one shard, one after another. All have read version 0."""
+    """The requests of all workers of one shard, one after another. All have read version 0.
+
+    `workers` are the members of the first view; in another it goes on after `on_view`.
+    """
 
     def __init__(self, workers: Iterable[int], rule: UpdateRule) -> None:
         self.rule = rule
-        self._live = list(workers)
-        self._num_workers = len(self._live)
-        self.clock = ServerClock(self._live, rule.staleness)
-        for rank in self._live:
+        first = dict.fromkeys(workers, 0)
+        self.num_members = len(first)
+        """The members of the view."""
+        self.clock = ServerClock(first, rule.staleness)
+        for rank in first:
             self.clock.pull(rank)
-        self._pushes: dict[int, bool] = {}
-        """Says of a rank whether its push holds gradients."""
-        self._added: set[int] = set()
-        self._num_added = 0
-        self._read_version = dict.fromkeys(self._live, 0)
         self.version = 0
         """The number of updates made."""
         self.skipped = 0
@@ -72,6 +107,54 @@ class Shard:
         self.delays = 0
         """The updates of others between reads and the pushes that followed them, all together."""
         self.longest_delay = 0
+        self._begin(first, Holding())
+
+    def _begin(self, workers: Iterable[int], holding: Holding) -> None:
+        """Serve `workers` from weights on, with nothing collected."""
+        self._live = list(workers)
+        self._holds = dict(holding.pushes)
+        self._repeats: set[int] = set()
+        """Ranks whose next push is in the weights already."""
+        self._pushes: dict[int, bool] = {}
+        """Says of a rank whether its push holds gradients."""
+        self._added: set[int] = set()
+        self._num_added = 0
+        self._read_version = dict.fromkeys(self._live, holding.version)
+        self.version = holding.version
+
+    @property
+    def holding(self) -> Holding:
+        """What the weights hold now."""
+        return Holding(self.version, dict(self._holds))
+
+    def on_view(self, decision: Decision, training: str, holding: Holding | None = None) -> None:
+        """Go on in a new view with the weights of `holding`; None: with those that are here.
+
+        What was added since the last update is to be thrown away, as the pushes that are held here
+        are: all whose exchange is under way make it again. Whose push the weights hold is only
+        answered then. A shard whose server is lost goes on elsewhere, from the newest of its copy
+        and what the members have pulled.
+        """
+        kept = self.holding if holding is None else holding
+        numbers = next_exchanges(decision, training)
+        self.num_members = len(decision.view)
+        # under BSP an iteration that is complete takes no push of a newcomer either
+        complete = max(kept.pushes.values(), default=0) if self.rule.staleness == 0 else 0
+        pushes = {
+            rank: kept.pushes.get(rank, complete) if rank in decision.reports else complete
+            for rank in decision.view.members
+        }
+        self._begin(numbers, Holding(kept.version, pushes))
+        self._repeats = {rank for rank, number in numbers.items() if pushes[rank] > number}
+        if not numbers:
+            return  # all have ended, and nobody asks any more
+        reads = self.clock.staleness_counts
+        self.clock = ServerClock(
+            {rank: max(number, pushes[rank]) for rank, number in numbers.items()},
+            self.rule.staleness,
+            readers=numbers.keys() - self._repeats,
+        )
+        self.clock.staleness_counts.update(reads)
 
     def take(self, rank: int, kind: Literal["push", "skip", "leave"]) -> list[Deed]:
         """Return what to do now, in order, as `rank` has sent a request of this kind.
@@ -81,9 +164,12 @@ class Shard:
         if kind == "leave":
             advance = self.clock.leave(rank)
             self._live.remove(rank)
+        elif rank in self._repeats:
+            self._repeats.remove(rank)
+            advance = ClockAdvance()
         else:
-            self._pushes[rank] = kind == "push"
             advance = self.clock.push(rank)
+            self._pushes[rank] = kind == "push"
         deeds = self._update(advance.apply)
         deeds += [self._answer(each, was_held=True) for each in advance.released]
         if kind != "leave":
@@ -118,8 +204,9 @@ class Shard:
             divisor = 1.0  # the workers' options make the update as small as it has to be
         if pushes:
             if self._num_added:
-                deeds.append(Apply(divisor, self.rule.buffer_share(self._num_workers)))
+                deeds.append(Apply(divisor, self.rule.buffer_share(self.num_members)))
                 self.version += 1
+            self._holds.update({push.rank: push.iteration + 1 for push in pushes})
             self._num_added = 0
             self._pushes.clear()
             self._added.clear()

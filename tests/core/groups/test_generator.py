@@ -113,6 +113,18 @@ def test_one_departure_can_start_several_groups() -> None:
     assert [group.members for group in answers] == [(1,), (2,)]
 
 
+def test_no_group_starts_with_one_of_several_that_leave_together() -> None:
+    generator = joined(GeneratorConfig(group_size=3), 3)
+    generator.request(0, 0)
+    generator.request(2, 0)
+    (group,) = generator.leave_together([1, 2], 5)
+    assert group.members == (0,)
+    assert len(generator) == 1
+    with pytest.raises(ProtocolError, match="not known here"):
+        generator.leave_together([0, 1], 6)
+    assert 0 in generator, "a refusal changes nothing"
+
+
 def test_a_worker_may_leave_while_it_runs_a_group_and_join_again() -> None:
     generator = joined(GeneratorConfig(group_size=2), 2)
     generator.request(0, 0)

@@ -18,7 +18,7 @@ def finish_iteration(clock: ServerClock, rank: int) -> ClockAdvance:
 
 
 def test_bsp_applies_an_iteration_at_once_and_releases_everyone() -> None:
-    clock = ServerClock([0, 1, 2], staleness=0)
+    clock = ServerClock({0: 0, 1: 0, 2: 0}, staleness=0)
     assert finish_iteration(clock, 2) == ClockAdvance()
     assert not clock.pull(2)
     assert finish_iteration(clock, 0) == ClockAdvance()
@@ -39,7 +39,7 @@ def test_updates_of_all_come_to_one_of_bsp() -> None:
 
 
 def test_ssp_applies_at_once_and_lets_the_fastest_run_ahead_by_its_staleness() -> None:
-    clock = ServerClock([0, 1], staleness=2)
+    clock = ServerClock({0: 0, 1: 0}, staleness=2)
     for iteration in range(3):
         assert finish_iteration(clock, 0).apply == (Update(0, iteration),)
     assert not clock.pull(0)
@@ -48,14 +48,14 @@ def test_ssp_applies_at_once_and_lets_the_fastest_run_ahead_by_its_staleness() -
 
 
 def test_asp_never_waits() -> None:
-    clock = ServerClock([0, 1], staleness=None)
+    clock = ServerClock({0: 0, 1: 0}, staleness=None)
     for iteration in range(100):
         assert finish_iteration(clock, 0).apply == (Update(0, iteration),)
     assert clock.minimum == 0
 
 
 def test_leaving_releases_those_who_waited_for_it() -> None:
-    clock = ServerClock([0, 1, 2], staleness=0)
+    clock = ServerClock({0: 0, 1: 0, 2: 0}, staleness=0)
     for rank in (0, 1):
         finish_iteration(clock, rank)
         assert not clock.pull(rank)
@@ -63,14 +63,14 @@ def test_leaving_releases_those_who_waited_for_it() -> None:
 
 
 def test_what_the_last_worker_pushed_is_applied_when_all_have_left() -> None:
-    clock = ServerClock([0, 1], staleness=0)
+    clock = ServerClock({0: 0, 1: 0}, staleness=0)
     finish_iteration(clock, 0)
     assert clock.leave(0) == ClockAdvance()
     assert clock.leave(1) == ClockAdvance((Update(0, 0),))
 
 
 def test_misuse_is_refused_and_changes_nothing() -> None:
-    clock = ServerClock([0, 1], staleness=0)
+    clock = ServerClock({0: 0, 1: 0}, staleness=0)
     with pytest.raises(ProtocolError, match="before it was granted a read"):
         clock.push(0)
     assert clock.pull(0)
@@ -85,10 +85,29 @@ def test_misuse_is_refused_and_changes_nothing() -> None:
     assert finish_iteration(clock, 1).released == (0,)
 
 
-@pytest.mark.parametrize(("workers", "staleness"), [([], 0), ([1, 1], 0), ([0], -1)])
-def test_impossible_settings_are_refused(workers: list[int], staleness: int) -> None:
+@pytest.mark.parametrize(
+    ("clocks", "staleness", "readers"),
+    [({}, 0, ()), ({1: -1}, 0, ()), ({0: 0}, -1, ()), ({0: 0}, 0, (1,))],
+)
+def test_impossible_settings_are_refused(
+    clocks: dict[int, int], staleness: int, readers: tuple[int, ...]
+) -> None:
     with pytest.raises(UsageError):
-        ServerClock(workers, staleness)
+        ServerClock(clocks, staleness, readers)
+
+
+def test_a_clock_goes_on_from_given_counts() -> None:
+    clock = ServerClock({0: 7, 1: 8, 2: 8}, staleness=0, readers=[0, 1])
+    assert clock.minimum == 7
+    assert clock.push(1) == ClockAdvance(), "it began the iteration that the slowest has to end"
+    with pytest.raises(ProtocolError, match="before it was granted a read"):
+        clock.push(2)  # that of its last iteration is counted already
+    assert not clock.pull(2)
+    assert not clock.pull(1)
+    with pytest.raises(ProtocolError, match="pulled twice"):
+        clock.pull(0)  # it has read
+    assert clock.push(0) == ClockAdvance((Update(0, 7),), released=(2,))
+    assert clock.staleness_counts == {0: 1}, "reads of another view are not counted again"
 
 
 class ServerClockMachine(RuleBasedStateMachine):
@@ -96,7 +115,7 @@ class ServerClockMachine(RuleBasedStateMachine):
 
     @initialize(count=st.integers(1, 4), staleness=st.sampled_from([0, 1, 3, None]))
     def start(self, count: int, staleness: int | None) -> None:
-        self.clock = ServerClock(range(count), staleness)
+        self.clock = ServerClock(dict.fromkeys(range(count), 0), staleness)
         self.staleness = staleness
         self.clocks = dict.fromkeys(range(count), 0)
         self.may_push: set[int] = set()

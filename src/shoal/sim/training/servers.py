@@ -44,9 +44,7 @@ class ServersExecutor(AbstractExecutor):
     def prepare(self, world: World) -> None:
         """Start the servers."""
         super().prepare(world)
-        rule = self._definition.rule
-        self._shard = Shard(range(world.size), rule)
-        self._scale = 1 / rule.rate_divisor(world.size)
+        self._shard = Shard(range(world.size), self._definition.rule)
         self._added: list[int] = []
         """The workers whose gradients are in the next update."""
         self._answers = [Signal() for _ in range(world.size)]
@@ -100,12 +98,13 @@ class ServersExecutor(AbstractExecutor):
 
     def _obey(self, deeds: Sequence[Deed]) -> None:
         """Do what the shard has decided."""
+        scale = 1 / self._definition.rule.rate_divisor(self._shard.num_members)
         for deed in deeds:
             match deed:
                 case Add():
                     self._added.append(deed.rank)
                 case Apply():
-                    self._world.learner.push(self._added, self._scale, deed.share)
+                    self._world.learner.push(self._added, scale, deed.share)
                     self._added = []
                 case Answer():
                     self._world.time.give(self._answers[deed.rank], deed)

@@ -10,36 +10,39 @@ to see that histories find that out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from shoal.groups import GeneratorConfig, GroupGenerator
 from shoal.membership import Decision, Membership, Proposal, Refusal, Report, View
 from shoal.strategies import AbstractDefinition, Setting
 from shoal.strategies.acts import (
     CHANGED,
-    Adopt,
     AnswerPairs,
-    AskGroup,
     Await,
     AwaitGoodbyes,
     Begin,
     Goodbye,
-    Group,
     JoinGroups,
     LeaveGroups,
     Mean,
-    Pair,
-    SumGradients,
-    Summed,
     TakeIn,
     Tell,
     Update,
 )
 
-WITHOUT = ("", "settling", "an agreed round", "telling who waits", "the epoch of an assignment")
+WITHOUT = (
+    "",
+    "settling",
+    "an agreed round",
+    "telling who waits",
+    "the epoch of an assignment",
+    "throwing half a sum away",
+    "what weights hold",
+    "what members have pulled",
+    "a clock from the reports",
+)
 COMPUTE = "compute"
 TRAINING = "training"
 MOST_EVENTS = 4000
@@ -122,6 +125,10 @@ class History:
     def begin(self, worker: Worker, name: str, running: Running) -> None:
         """Come to the pending act."""
 
+    def step_of(self, worker: Worker) -> Generator[Any, Any, None]:
+        """Return the acts of a worker's next step."""
+        return worker.course.step()
+
     def events_of(self, worker: Worker, name: str, running: Running) -> list[Event]:
         """Return what may happen to the pending act now."""
         raise NotImplementedError
@@ -159,7 +166,7 @@ class History:
     def program(self, worker: Worker) -> Generator[Any, Any, None]:
         while worker.steps_left > 0:
             yield COMPUTE
-            yield from worker.course.step()
+            yield from self.step_of(worker)
             worker.steps_left -= 1
         yield from worker.course.finish()
 
@@ -357,240 +364,3 @@ class History:
     def begin_mean(self, worker: Worker, act: Any) -> None:
         if isinstance(act, Mean) and act.number[0] == worker.epoch:
             self.met[act.number, act.members][worker.rank] = True
-
-
-class ScheduledHistory(History):
-    """Means by a schedule, waited for or beside computing."""
-
-    def begin(self, worker: Worker, name: str, running: Running) -> None:
-        self.begin_mean(worker, running.pending)
-
-    def events_of(self, worker: Worker, name: str, running: Running) -> list[Event]:
-        return self.events_of_waiting(worker, name, running.pending)
-
-
-class GeneratedHistory(History):
-    """Means in groups of the real generator, which dies with the worker that serves it."""
-
-    def prepare(self, view: View) -> None:
-        self.serving = -1
-        self._serve(view, everybody=True)
-
-    def _serve(self, view: View, *, everybody: bool) -> None:
-        """Let the first member serve a new generator; those who still take part join it."""
-        self.serving = view.members[0]
-        config = GeneratorConfig(group_size=2, inter_intra=self.random.random() < 0.5)
-        self.generator = GroupGenerator(config, Random(self.random.random()))
-        self.answers: dict[int, tuple[Any, int]] = {}
-        for rank, host in zip(view.members, view.hosts, strict=True):
-            if everybody or not self.workers[rank].has_ended:
-                self.generator.join(rank, host)
-
-    def begin(self, worker: Worker, name: str, running: Running) -> None:
-        act = running.pending
-        self.begin_mean(worker, act)
-        if isinstance(act, AskGroup):
-            running.asked = self.generator
-            if worker.epoch != self.view.epoch and worker.rank not in self.view.members:
-                return  # a stranger now, whom nobody hears
-            self._hand_out(self.generator.request(worker.rank, 0))
-
-    def _hand_out(self, assignments: Any) -> None:
-        for each in assignments:
-            for rank in each.members:
-                self.answers[rank] = each, self.view.epoch
-
-    def events_of(self, worker: Worker, name: str, running: Running) -> list[Event]:
-        if isinstance(running.pending, AskGroup):
-            is_answered = running.asked is self.generator and worker.rank in self.answers
-            return [("assign", worker, name)] if is_answered else []
-        return self.events_of_waiting(worker, name, running.pending)
-
-    def assign(self, worker: Worker, name: str) -> None:
-        made, epoch = self.answers.pop(worker.rank)
-        answer: Any = Group(made.members, made.group_id, worker.rank in made.more)
-        if epoch != worker.epoch and self.without != "the epoch of an assignment":
-            answer = CHANGED  # it may name somebody who is gone
-        self.go_on(worker, name, answer)
-
-    def said(self, worker: Worker, act: Any) -> None:
-        worker.has_ended = True
-        if worker.rank in self.generator and worker.rank in self.view.members:
-            self._hand_out(self.generator.leave(worker.rank, 0))
-
-    def decided(self) -> None:
-        if self.serving not in self.view.members:
-            self._serve(self.view, everybody=False)
-            return
-        for rank in [r for r in self.workers if r in self.generator]:
-            if rank not in self.view.members:
-                self._hand_out(self.generator.leave(rank, 0))
-
-    def installed(self, worker: Worker, *, is_fresh: bool) -> None:
-        if is_fresh and worker.rank not in self.generator:
-            self.generator.join(worker.rank, worker.rank // 2)
-
-    def outlives(self, running: Running) -> bool:
-        return isinstance(running.pending, AskGroup) and running.asked is self.generator
-
-
-class PairsHistory(History):
-    """Pairs: an active worker asks, a passive one answers in the order of arrival."""
-
-    def begin(self, worker: Worker, name: str, running: Running) -> None:
-        if isinstance(running.pending, Pair):
-            self.met["pair", worker.epoch, worker.rank] = {}
-            queue = self.met["queue", worker.epoch, running.pending.peer]
-            queue[len(queue)] = worker.rank
-
-    def events_of(self, worker: Worker, name: str, running: Running) -> list[Event]:
-        act, members = running.pending, worker.course.view.members
-        match act:
-            case Pair() if act.peer not in members:
-                return [("go_on", worker, name, CHANGED)]
-            case Pair():
-                is_met = self.met["pair", worker.epoch, worker.rank].get(act.peer)
-                return [("go_on", worker, name, None)] if is_met else []
-            case AwaitGoodbyes():
-                active = [rank for place, rank in enumerate(members) if place % 2]
-                over = all((worker.epoch, rank) in self.told for rank in active)
-                return [("go_on", worker, name, None)] if over else []
-        return self.events_of_waiting(worker, name, act)
-
-    def events(self) -> list[Event]:
-        found = super().events()
-        for worker in self.workers.values():
-            queue = self.met["queue", worker.epoch, worker.rank]
-            answered = self.met["answered", worker.epoch, worker.rank]
-            is_here = worker.is_alive and not worker.is_frozen and not worker.has_left
-            if is_here and not worker.is_done and len(queue) > len(answered):
-                found.append(("answer", worker))
-        return found
-
-    def answer(self, worker: Worker) -> None:
-        queue = self.met["queue", worker.epoch, worker.rank]
-        answered = self.met["answered", worker.epoch, worker.rank]
-        asked = queue[len(answered)]
-        answered[len(answered)] = asked
-        self.met["pair", worker.epoch, asked][worker.rank] = True
-
-    def said(self, worker: Worker, act: Any) -> None:
-        self.told.add((worker.epoch, worker.rank))
-
-    def done(self, worker: Worker) -> None:
-        """Leave the view: who has said goodbye may have been an active half, or needed as a
-        passive one."""
-        if worker.is_well and worker.rank in self.view.members:
-            worker.has_left = True
-            self.heed(self.membership.leave(worker.rank, "done", 0))
-
-
-class SumsHistory(History):
-    """Sums in two buckets, the second of which is brought later."""
-
-    def prepare(self, view: View) -> None:
-        self.settled: dict[Any, Any] = {}
-        """By number and bucket, sums that somebody has; and the model that all adopt."""
-
-    def begin(self, worker: Worker, name: str, running: Running) -> None:
-        match running.pending:
-            case SumGradients() as act:
-                for bucket in (0, 1):
-                    done = self.settled.get((act.number, bucket))
-                    if bucket in worker.has:
-                        continue
-                    if done is not None and self.without != "settling":
-                        worker.has[bucket] = done
-                    elif bucket == 0:
-                        self.bring(worker, act, 0)
-                self._finish_sum(worker, name, act)
-            case Adopt():
-                worker.has_ended = True
-                self.met["adopt", worker.epoch][worker.rank] = worker.model
-
-    def bring(self, worker: Worker, act: SumGradients, bucket: int) -> None:
-        self.met["sum", worker.epoch, act.number, bucket][worker.rank] = act.trains
-
-    def events_of(self, worker: Worker, name: str, running: Running) -> list[Event]:
-        act, members = running.pending, worker.course.view.members
-        match act:
-            case SumGradients():
-                found: list[Event] = []
-                for bucket in (0, 1):
-                    brought = self.met["sum", worker.epoch, act.number, bucket]
-                    if bucket in worker.has:
-                        continue
-                    if bucket == 1 and worker.rank not in brought:
-                        found.append(("bring", worker, act, 1))
-                    if all(rank in brought for rank in members):
-                        found.append(("arrive", worker, name, bucket))
-                return found
-            case Adopt():
-                if "adopt" in self.settled and self.without != "settling":
-                    return [("adopt", worker, name, self.settled["adopt"])]
-                models = self.met["adopt", worker.epoch]
-                if all(rank in models for rank in members):
-                    longest = max((models[rank] for rank in members), key=len)
-                    return [("adopt", worker, name, longest)]
-        return []
-
-    def arrive(self, worker: Worker, name: str, bucket: int) -> None:
-        act = worker.running[name].pending
-        brought = self.met["sum", worker.epoch, act.number, bucket]
-        training = frozenset(rank for rank, trains in brought.items() if trains)
-        worker.has[bucket] = worker.epoch, training
-        self._finish_sum(worker, name, act)
-
-    def _finish_sum(self, worker: Worker, name: str, act: SumGradients) -> None:
-        if len(worker.has) < 2:
-            return
-        training = worker.has[1][1]
-        worker.kept = {(act.number, bucket): value for bucket, value in worker.has.items()}
-        if not act.trains:
-            worker.has = {}
-        self.go_on(worker, name, Summed(len(training)))
-
-    def updated(self, worker: Worker) -> None:
-        worker.model = (*worker.model, tuple(sorted(worker.has.items())))
-        worker.has = {}
-
-    def adopt(self, worker: Worker, name: str, model: Any) -> None:
-        worker.model, worker.has_adopted = model, True
-        self.go_on(worker, name, None)
-
-    def decided(self) -> None:
-        """Settle: what a member has of a sum, or of the end, all of them get."""
-        self.settled = {}
-        old = [self.workers[rank] for rank in self.decision.reports]
-        for worker in old:
-            number = worker.course.num_sums
-            self.settled |= {(number, bucket): value for bucket, value in worker.has.items()}
-        for worker in old:
-            self.settled |= worker.kept
-            if worker.has_adopted:
-                self.settled["adopt"] = worker.model
-        self.donated: tuple[Any, int, dict[Any, Any]] = ((), 0, {})
-        if old:  # otherwise newcomers begin anew
-            donor = max(old, key=lambda w: (w.course.num_sums, w.steps_left))
-            self.donated = donor.model, donor.course.num_sums, dict(donor.kept)
-
-    def installed(self, worker: Worker, *, is_fresh: bool) -> None:
-        """Give a newcomer the model, the number and the last sums of who is furthest."""
-        if is_fresh:
-            worker.model, number, worker.kept = self.donated
-            worker.course.num_sums = number
-            worker.has = {key[1]: value for key, value in self.settled.items() if key[0] == number}
-
-    def verdict(self) -> str:
-        well = [w for w in self.workers.values() if w.is_well and not w.has_left]
-        return "models differ" if len({w.model for w in well}) > 1 else ""
-
-
-FAMILIES: dict[str, tuple[Callable[..., History], str, dict[str, Any]]] = {
-    "scheduled": (ScheduledHistory, "ds-sync", {}),
-    "scheduled, delayed": (ScheduledHistory, "local-sgd", {"overlap": "next-steps"}),
-    "generated": (GeneratedHistory, "ripples", {}),
-    "generated, delayed": (GeneratedHistory, "ripples", {"overlap": "next-steps"}),
-    "pairs": (PairsHistory, "ad-psgd", {}),
-    "sums": (SumsHistory, "all-reduce", {}),
-}

@@ -1,0 +1,1 @@
+"""Random histories of jobs whose members change: see `exploration.history`."""
