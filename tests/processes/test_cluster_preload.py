@@ -27,7 +27,7 @@ import shoal.jobs.loaded_transport
 from shoal.carriers.mean import load_means
 
 load_means()  # as shoal.jobs.forked_from does, which hides all objects from the collector after it
-print(sum(isinstance(each, SemLock) for each in gc.get_objects()))
+print(sum(type(each) is SemLock for each in gc.get_objects()))
 """
 
 

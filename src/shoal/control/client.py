@@ -282,4 +282,6 @@ class ControlClient:
     def _on_lost(self, lost: WorkerLost) -> None:
         if self._failure is None:
             self._failure = lost
+        if self._member is not None and not self._member.is_fixed:
+            self._member.fail(lost)
         self._report_loss(lost)

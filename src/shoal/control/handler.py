@@ -216,8 +216,9 @@ class ControlHandler:
             for run in self._runs.values():
                 answers += run.remove(rank, now_ns)
             self._drop_sessions()
-            reason = f"Rank {rank} has finished."
-            answers += self._heed(self._membership.leave(rank, reason, now_ns), now_ns)
+            reason = f"Rank {rank} has {'finished' if message.is_finished else 'left'}."
+            events = self._membership.leave(rank, reason, now_ns, has_finished=message.is_finished)
+            answers += self._heed(events, now_ns)
         return answers
 
     def _on_failed(self, identity: bytes, message: Failed, now_ns: int) -> list[Answer]:

@@ -60,7 +60,7 @@ class Member:
         """Guards the view, and what participants change as they go from act to act."""
         self.is_ready = is_fixed
         """Whether all have opened what they go on over; until then the job needs all of them."""
-        self._lost_early: WorkerLost | None = None
+        self._failure: WorkerLost | None = None
         self.fence: Callable[[Proposal], None] = _nothing
         """What ends the operations of the view; called when it is about to change."""
         self.unfence: Callable[[View], None] = _nothing
@@ -77,9 +77,15 @@ class Member:
         return self._proposal is not None
 
     def check(self) -> None:
-        """Raise `WorkerLost` if one was lost before the others could go on without it."""
-        if self._lost_early is not None:
-            raise self._lost_early
+        """Raise the loss without which the others cannot go on, if there was one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def fail(self, error: WorkerLost) -> None:
+        """Take note that there is no next view, and why. The first reason stands."""
+        with self.changed:
+            self._failure = self._failure or error
+            self.changed.notify_all()
 
     def is_in(self, view: View) -> bool:
         """Return whether `view` is the present one, and not about to change."""
@@ -93,8 +99,8 @@ class Member:
     def propose(self, proposal: Proposal) -> Report:
         """Stop what the view does, and return how far this worker is."""
         with self.changed:
-            if not self.is_ready and self._lost_early is None:
-                self._lost_early = _too_early(proposal)
+            if not self.is_ready:
+                self.fail(_too_early(proposal))
             self._proposal, self._decision = proposal, None
             self.fence(proposal)
             there = self._participants.values()
@@ -130,9 +136,14 @@ class Member:
             self._install()
 
     def settled_view(self) -> View:
-        """Return the view, which is not about to change; waits for the next one if it is."""
+        """Return the view, which is not about to change; waits for the next one if it is.
+
+        Raises `WorkerLost` if there is none, and `DeadlineExceeded`.
+        """
         with self.changed:
-            if self.changed.wait_for(lambda: not self.is_fenced, self._deadline_s):
+            self.changed.wait_for(lambda: self._failure or not self.is_fenced, self._deadline_s)
+            self.check()
+            if not self.is_fenced:
                 return self.view
             assert self._proposal is not None
             message = (

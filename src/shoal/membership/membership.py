@@ -106,6 +106,7 @@ class Membership:
         self.view = view
         self.is_fixed = is_fixed
         """Whether the job needs all members with which it began."""
+        self._num_finished = 0
         self._min_members = len(view) if is_fixed else min_members
         self.proposal: Proposal | None = None
         """The proposal that is not decided yet."""
@@ -120,10 +121,16 @@ class Membership:
         """Take note that `rank` is lost; nothing if it does not take part."""
         return self._without(Change(Kind.LOST, rank, reason), now_ns)
 
-    def leave(self, rank: int, reason: str, now_ns: int) -> list[Event]:
-        """Take note that `rank` needs the others no more, and they do not need it."""
+    def leave(
+        self, rank: int, reason: str, now_ns: int, *, has_finished: bool = True
+    ) -> list[Event]:
+        """Take note that `rank` needs the others no more, and they do not need it.
+
+        One that `has_finished` is not missed: the others are about to.
+        """
         if self.is_fixed:  # its members stay what they are, also when some have ended
             return []
+        self._num_finished += has_finished and rank in self._hosts
         return self._without(Change(Kind.LEFT, rank, reason), now_ns)
 
     def join(self, rank: int, host: int, reason: str, now_ns: int) -> list[Event]:
@@ -166,7 +173,7 @@ class Membership:
             self._changes[change.rank] = change
         else:
             del self._changes[change.rank]  # it came and went between two views
-        if change.kind is Kind.LOST and len(self._hosts) < self._min_members:
+        if len(self._hosts) + self._num_finished < self._min_members:
             return [TooFew(change)]
         return self._propose(now_ns)
 

@@ -251,7 +251,8 @@ class Session:
         """
         if self.endings.failure is not None and not self.endings.is_interrupted:
             self.report_failure(self.endings.failure)
-        self.control.close(is_finished=not self.endings.are_in_the_middle)
+        is_finished = not (self.endings.are_in_the_middle or self.endings.is_leaving)
+        self.control.close(is_finished=is_finished)
         self.endings.warn(self.world_size)
         if self._share is not None:
             self._share.close()

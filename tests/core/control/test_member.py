@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shoal.control import Member
-from shoal.errors import DeadlineExceeded
+from shoal.errors import DeadlineExceeded, WorkerLost
 from shoal.membership import Change, Decision, Kind, Proposal, Report, View
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Training:
 
 def member_of(log: list[object], deadline_s: float = 20.0) -> Member:
     member = Member(OLD, deadline_s, is_fixed=False)
+    member.is_ready = True
     member.fence = lambda proposal: log.append(("fence", proposal.number))
     member.unfence = lambda view: log.append(("unfence", view.epoch))
     member.enter("run", Training(log))
@@ -124,8 +125,34 @@ def test_a_report_is_of_all_trainings(
     ending: tuple[bool, bool], ended: tuple[bool, bool], report: Report
 ) -> None:
     member = Member(OLD, 20.0, is_fixed=False)
+    member.is_ready = True
     for name, number, each, over in zip(("run", "other"), (4, 7), ending, ended, strict=True):
         training = Training([], number)
         training.is_ending, training.has_ended = each, over
         member.enter(name, training)
     assert member.propose(PROPOSAL) == report
+
+
+def test_who_waits_for_a_view_hears_that_there_is_none() -> None:
+    member = member_of([])
+    member.propose(PROPOSAL)
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            member.settled_view()
+        except WorkerLost as error:
+            raised.append(error)
+
+    thread, _ = in_thread(wait)
+    lost = WorkerLost("Too few are left.", 1)
+    member.fail(lost)
+    thread.join(10)
+    assert raised == [lost]
+
+
+def test_a_loss_before_all_are_ready_ends_the_job() -> None:
+    member = Member(OLD, 20.0, is_fixed=False)
+    member.propose(PROPOSAL)
+    with pytest.raises(WorkerLost, match=r"Rank 2 is gone\. That was before all workers"):
+        member.check()

@@ -111,6 +111,20 @@ def test_below_its_least_number_of_members_there_is_no_job() -> None:
     assert membership.lose(1, "gone too", 0) == [TooFew(Change(Kind.LOST, 1, "gone too"))]
 
 
+def test_who_has_finished_is_not_missed_and_who_left_before_is() -> None:
+    membership = Membership(View.first(4), SECOND, min_members=2)
+    for rank in (0, 3):
+        (proposal,) = membership.leave(rank, "finished", 0)
+        assert isinstance(proposal, Proposal)
+    assert isinstance(membership.lose(2, "gone", 0)[0], Proposal), "rank 1 is about to finish too"
+
+    membership = Membership(View.first(3), SECOND, min_members=2)
+    (proposal,) = membership.leave(0, "left", 0, has_finished=False)
+    assert isinstance(proposal, Proposal)
+    (too_few,) = membership.leave(1, "left", 0, has_finished=False)
+    assert too_few == TooFew(Change(Kind.LEFT, 1, "left"))
+
+
 def test_a_job_of_fixed_size_knows_one_view() -> None:
     membership = Membership(View.first(3), SECOND, is_fixed=True)
     assert membership.leave(2, "done", 0) == []

@@ -37,6 +37,13 @@ class Facts:
         return [fact in self.told for fact in facts]
 
 
+def member_of(view: View) -> Member:
+    """Return a member that can go on without others."""
+    member = Member(view, 20.0, is_fixed=False)
+    member.is_ready = True
+    return member
+
+
 def replica_of(rank: int, member: Member, facts: Any, deadline_s: float = 20.0) -> Any:
     communicator = SimpleNamespace(rank=rank, check=lambda: None)
     groups = SimpleNamespace(note_progress=lambda: None, stuck_workers=lambda _: [])
@@ -57,7 +64,7 @@ def change(member: Member, view: View) -> None:
 
 
 def test_a_result_is_made_again_if_somebody_does_not_have_it() -> None:
-    facts, member = Facts(), Member(View.first(2), 20.0, is_fixed=False)
+    facts, member = Facts(), member_of(View.first(2))
     made: list[int] = []
 
     def make(view: View) -> int:
@@ -72,7 +79,7 @@ def test_a_result_is_made_again_if_somebody_does_not_have_it() -> None:
 
 
 def test_a_result_that_all_have_counts_though_one_of_them_is_lost_then() -> None:
-    facts, member = Facts(), Member(View.first(2), 20.0, is_fixed=False)
+    facts, member = Facts(), member_of(View.first(2))
     agreement = Agreement(replica_of(0, member, facts), "it")
     publish = facts.publish
 
@@ -105,9 +112,7 @@ class Job:
         self.membership = Membership(View.first(size), 10**9)
         self.facts, self.met = Facts(), threading.Condition()
         self.come: dict[int, set[int]] = defaultdict(set)
-        self.members = {
-            rank: Member(self.membership.view, 20.0, is_fixed=False) for rank in range(size)
-        }
+        self.members = {rank: member_of(self.membership.view) for rank in range(size)}
         self.deaths: SimpleQueue[int] = SimpleQueue()
         self.random = Random(seed)
         victims = self.random.sample(range(size), self.random.randrange(size))
