@@ -23,7 +23,7 @@ from thoroughness import seldom
 DEADLINE_S = 60
 ENDS_S = 10
 STEPS = 500
-"""Of a run: so many that an interrupt finds some at work."""
+"""The steps of a run: so many that an interrupt finds some at work."""
 JOB = """\
 seed = 1
 [hosts]

@@ -48,7 +48,7 @@ class Worker:
     letter: tuple[int, Assignment] | None = None
     """The epoch of an answer on its way, and the answer."""
     group: Assignment | None = None
-    """Whose mean is under way."""
+    """The workers whose mean is under way."""
 
 
 @dataclass
