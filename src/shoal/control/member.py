@@ -11,13 +11,14 @@ Knows neither what is done with others nor over what: whoever does it enters as 
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.errors import DeadlineExceeded, WorkerLost
+from shoal.errors import DeadlineExceeded, ViewChanging, WorkerLost
 from shoal.membership import Decision, Proposal, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from shoal.membership import View
 
@@ -134,6 +135,16 @@ class Member:
         with self.changed:
             self._under_way -= 1
             self._install()
+
+    @contextmanager
+    def acting_in(self, view: View) -> Iterator[None]:
+        """Let the body do something with the members of `view`; `ViewChanging` if that is over."""
+        if not self.begin(view.epoch):
+            raise ViewChanging("The workers that take part have changed.")
+        try:
+            yield
+        finally:
+            self.end()
 
     def settled_view(self) -> View:
         """Return the view, which is not about to change; waits for the next one if it is.

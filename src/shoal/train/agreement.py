@@ -66,13 +66,8 @@ class Agreement:
             time.sleep(_POLL_S)
 
     def _make(self, make: Callable[[View], Result], view: View) -> tuple[Result]:
-        member = self._replica.member
-        if not member.begin(view.epoch):
-            raise ViewChanging("The workers that take part have changed.")
-        try:
+        with self._replica.member.acting_in(view):
             return (make(view),)
-        finally:
-            member.end()
 
     def _await_all(self, fact: str, view: View) -> None:
         """Wait until every member of `view` has told `fact`, within the deadline."""

@@ -20,7 +20,6 @@ a member that has them, or are made again among the members of the next view (`k
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator, Work
     from shoal.control import Member
-    from shoal.membership import View
     from shoal.train.replica import Stopwatch
 
 
@@ -297,7 +295,8 @@ class GradientBuckets:
         """Have all sums of this pass here, in whichever view they are made."""
         while True:
             with suppress(ViewChanging):
-                self._in_view(self._view, self._await_all)
+                with self._member.acting_in(self._view):
+                    self._await_all()
                 with self._member.changed:
                     if self._member.is_in(self._view):
                         self.num_whole += 1
@@ -325,7 +324,8 @@ class GradientBuckets:
                 donor = self._donor
             if donor is not None:
                 try:
-                    self._in_view(view, partial(self._kept.hand_out, self._communicator, donor))
+                    with self._member.acting_in(view):
+                        self._kept.hand_out(self._communicator, donor)
                 except ViewChanging:
                     continue
             with self._member.changed:
@@ -343,15 +343,6 @@ class GradientBuckets:
             raise ViewChanging("The sums were not all begun in one view.")
         for work in (*self._started, *self._apart_started):
             work.wait()
-
-    def _in_view(self, view: View, act: Callable[[], None]) -> None:
-        """Do something together with the members of `view`. Raises `ViewChanging` if it is over."""
-        if not self._member.begin(view.epoch):
-            raise ViewChanging("The workers that take part have changed.")
-        try:
-            act()
-        finally:
-            self._member.end()
 
     def _exchange(self) -> AbstractContextManager[None]:
         members = self._view.members
