@@ -79,15 +79,18 @@ def goes_by_host(size: int, num_bytes: int, per_host: int) -> bool:
     return 1 < per_host < size and num_bytes >= SMALL_BYTES
 
 
-def choose_sum(size: int, num_bytes: int, per_host: int, *, keeps_apart: bool) -> str:
+def choose_sum(
+    size: int, num_bytes: int, per_host: int, *, keeps_apart: bool, by_memory: bool = False
+) -> str:
     """Return which of `graphs.ALGORITHMS` sums `num_bytes` over members, `per_host` on each host.
 
-    On one machine a ring takes least of the processor. `keeps_apart` asks for what may lose
+    With datagrams on one machine a ring takes least of the processor; `by_memory`, where ranks of
+    a host share it, a sum is left for all others at once. `keeps_apart` asks for what may lose
     contributions, or is rounded wherever it is sent, not to be passed on so often.
     """
     if goes_by_host(size, num_bytes, per_host):
         return "hierarchical"
-    if per_host == size and num_bytes >= LARGE_BYTES and not keeps_apart:
+    if per_host == size and num_bytes >= LARGE_BYTES and not keeps_apart and not by_memory:
         return "ring"
     return "direct"
 

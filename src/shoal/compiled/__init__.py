@@ -17,9 +17,12 @@ from shoal.compiled.memory import (
     U4,
     U8,
     copy_bytes,
+    fence,
     grid_at,
+    loaded,
     prefetch,
     rows_at,
+    store,
 )
 from shoal.compiled.zeros import Arena, Zeros, rows_of_zeros
 
@@ -41,10 +44,12 @@ __all__ = [
     "compiling_once",
     "copy_bytes",
     "entry",
+    "fence",
     "grid_at",
     "inlined",
     "is_cold",
     "kept_in",
+    "loaded",
     "lowest_bit",
     "mark_warm",
     "number_of_bits",
@@ -52,4 +57,5 @@ __all__ = [
     "rows_at",
     "rows_of_zeros",
     "sentence_of",
+    "store",
 ]

@@ -15,7 +15,7 @@ from numba.core import cgutils as _cgutils
 from numba.np import arrayobj as _arrayobj
 
 from shoal.compiled.bits import lowest_bit, number_of_bits
-from shoal.compiled.memory import copy_bytes, grid_at, prefetch, rows_at
+from shoal.compiled.memory import copy_bytes, fence, grid_at, loaded, prefetch, rows_at, store
 
 ir: Any = _ir
 extending: Any = _extending
@@ -115,3 +115,25 @@ def _write_lowest_bit(context: Any, builder: Any, signature: Any, arguments: Any
 @_becomes(number_of_bits, [types.Integer], lambda word: types.int64)  # noqa: ARG005
 def _write_number_of_bits(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return builder.ctpop(_word(context, builder, signature, arguments))
+
+
+def _pointer_to_word(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, ir.IntType(64).as_pointer())
+
+
+@_becomes(loaded, [types.Integer], lambda address: types.int64)  # noqa: ARG005
+def _write_load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+    return builder.load_atomic(_pointer_to_word(builder, arguments[0]), "acquire", 8)
+
+
+@_becomes(store, [types.Integer] * 2, lambda address, value: types.none)  # noqa: ARG005
+def _write_store(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    value = context.cast(builder, arguments[1], signature.args[1], types.int64)
+    builder.store_atomic(value, _pointer_to_word(builder, arguments[0]), "release", 8)
+    return context.get_dummy_value()
+
+
+@_becomes(fence, [], lambda: types.none)
+def _write_fence(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+    builder.fence("seq_cst")
+    return context.get_dummy_value()

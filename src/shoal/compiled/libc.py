@@ -38,6 +38,7 @@ ppoll: Any = Foreign("ppoll", _int, _address, _long, _address, _address)
 clock_gettime: Any = Foreign("clock_gettime", _int, _int, _address)
 ioctl: Any = Foreign("ioctl", _int, _int, _long, _address)
 read: Any = Foreign("read", _long, _int, _address, _long)
+write: Any = Foreign("write", _long, _int, _address, _long)
 errno_location: Any = Foreign("__errno_location", _address)
 
 MSGHDR: Final = np.dtype(

@@ -41,3 +41,21 @@ def copy_bytes(target: int, source: int, count: int) -> None:
 def prefetch(array: Any, index: int) -> None:
     """Let the processor fetch the line of an item that is needed soon."""
     raise NotImplementedError
+
+
+def loaded(address: int) -> int:
+    """Return the 64-bit number at an address, read before anything that follows (acquire).
+
+    Another process may have written it with `store`: what it wrote before is seen then.
+    """
+    raise NotImplementedError
+
+
+def store(address: int, value: int) -> None:
+    """Write a 64-bit number to an address, after everything that comes before (release)."""
+    raise NotImplementedError
+
+
+def fence() -> None:
+    """Let nothing that follows be read before what comes before has been written."""
+    raise NotImplementedError

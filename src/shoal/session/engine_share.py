@@ -79,6 +79,11 @@ class EngineShare:
         return self.engine.hosts
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether the engine's ranks of this host exchange messages through memory."""
+        return self.engine.shares_memory
+
+    @property
     def error(self) -> ShoalError | None:
         """What every operation of this user fails with just now; None while they go on."""
         return self._ended or self._interrupted

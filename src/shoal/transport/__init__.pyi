@@ -1,6 +1,8 @@
 from shoal.transport import replay as replay
 from shoal.transport.bitmap import flags_at as flags_at
 from shoal.transport.budget import adapt_budget as adapt_budget
+from shoal.transport.by_memory import send_by_memory as send_by_memory
+from shoal.transport.by_memory import take_by_memory as take_by_memory
 from shoal.transport.endpoint import Endpoint as Endpoint
 from shoal.transport.endpoint import TransportConfig as TransportConfig
 from shoal.transport.forms import ABSENT as ABSENT
@@ -30,6 +32,12 @@ from shoal.transport.holes import ERROR_FEEDBACK as ERROR_FEEDBACK
 from shoal.transport.holes import POLICIES as POLICIES
 from shoal.transport.holes import ZERO as ZERO
 from shoal.transport.holes import check_messages as check_messages
+from shoal.transport.mailboxes import Area as Area
+from shoal.transport.mailboxes import PostOffice as PostOffice
+from shoal.transport.mailboxes import area_bytes as area_bytes
+from shoal.transport.mailboxes import fall_asleep as fall_asleep
+from shoal.transport.mailboxes import next_sleeper as next_sleeper
+from shoal.transport.mailboxes import wake_up as wake_up
 from shoal.transport.messages import MOST_MESSAGES as MOST_MESSAGES
 from shoal.transport.messages import RECEIVING as RECEIVING
 from shoal.transport.messages import SENDING as SENDING

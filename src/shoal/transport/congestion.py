@@ -74,7 +74,7 @@ def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
     """
     known = end - int(peer.reordering)
     for number in range(peer.judged, known):
-        if not has_seen(seen, number) and peer.known != NEAR:
+        if not has_seen(seen, number) and peer.known < NEAR:
             core.interval_lost += 1
     peer.judged = max(peer.judged, known)
     peer.reordering = max(
@@ -86,7 +86,7 @@ def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
 @compiled
 def note_overtaken(core: Row, peer: Row, number: int) -> None:
     """Note that a packet arrived after later ones, so that it is not lost after all."""
-    if number < peer.judged and peer.known != NEAR:
+    if number < peer.judged and peer.known < NEAR:
         core.interval_lost -= 1
     peer.reordering = max(peer.reordering, min(float(peer.end - number), MOST_REORDERING))
 
@@ -101,7 +101,7 @@ def note_delay(
     for the shortest way because of a wrong guess would make all others look long, so guesses count
     only where there was nothing else for an epoch.
     """
-    if peer.known == NEAR:
+    if peer.known >= NEAR:
         return
     if core.interval_packets == 0:
         core.interval_first = arrived
@@ -136,7 +136,7 @@ def note_delay(
 @compiled
 def note_gap(core: Row, peer: Row) -> None:
     """Note that a packet is missing behind the latest of a peer's, and what that had to wait."""
-    if peer.known == NEAR:
+    if peer.known >= NEAR:
         return
     delay = unwrap(peer.base_delay, (peer.last_arrival - peer.last_clock) & 0xFFFFFFFF)
     is_high = 1.0 if delay - peer.base_delay > core.high_delay else 0.0
@@ -178,12 +178,12 @@ def note_way(core: Row, peer: Row) -> None:
     Where everyone sends to everyone, credit waits at senders for its turn, and the rounds that it
     makes look like long ways.
     """
-    if peer.known != NEAR:
+    if peer.known < NEAR:
         core.shortest_round = min(core.shortest_round, peer.network_rtt)
 
 
 @compiled
 def note_forgiven(core: Row, peer: Row, packets: float) -> None:
     """Note that `packets` that came from a peer might as well have got lost."""
-    if peer.known != NEAR:
+    if peer.known < NEAR:
         core.interval_forgiven += packets

@@ -45,7 +45,7 @@ LARGEST_CREDIT: Final = WINDOW // 2
 @compiled
 def note_expected(core: Row, peer: Row, segments: int) -> None:
     """Note that a peer owes `segments` more, at least one."""
-    if peer.expecting == 0 and peer.known != NEAR:
+    if peer.expecting == 0 and peer.known < NEAR:
         core.receiving_peers += 1
     peer.expecting += segments
 
@@ -54,7 +54,7 @@ def note_expected(core: Row, peer: Row, segments: int) -> None:
 def note_settled(core: Row, peer: Row, segments: int) -> None:
     """Note that a peer owes `segments` less: they are here, or no longer wanted."""
     peer.expecting -= segments
-    if peer.expecting == 0 and segments > 0 and peer.known != NEAR:
+    if peer.expecting == 0 and segments > 0 and peer.known < NEAR:
         core.receiving_peers -= 1
         _end_turn(core, peer)
 
@@ -68,7 +68,7 @@ def first_grant(state: State, rank: int) -> None:
     """
     core, peer = state.core[0], state.peers[rank]
     share = _share_of(core, peer)
-    if peer.known != NEAR:
+    if peer.known < NEAR:
         share = max(1, min(int(core.budget - under_way(state, rank)), share))
     peer.grant = max(peer.grant, peer.end + min(share, peer.expecting, LARGEST_CREDIT))
 
@@ -81,7 +81,7 @@ def under_way(state: State, besides: int) -> float:
     """
     peers, packets = state.peers, 0
     for rank in range(peers.size):
-        if rank != besides and peers[rank].expecting > 0 and peers[rank].known != NEAR:
+        if rank != besides and peers[rank].expecting > 0 and peers[rank].known < NEAR:
             packets += peers[rank].grant - peers[rank].end
     return float(packets)
 
@@ -89,7 +89,7 @@ def under_way(state: State, besides: int) -> float:
 @compiled
 def _share_of(core: Row, peer: Row) -> int:
     """Return how many packets a peer that owes something may have under way."""
-    if peer.known == NEAR:
+    if peer.known >= NEAR:
         return int(core.near_share)
     return int(core.budget / max(1, core.receiving_peers))
 
@@ -114,7 +114,7 @@ def extend_grant(core: Row, peer: Row) -> bool:
 @compiled
 def takes_turns(core: Row, peer: Row) -> bool:
     """Return whether a sender is granted credit in turns, because many others send too."""
-    return bool(core.budget < TURN * core.receiving_peers and peer.known != NEAR)
+    return bool(core.budget < TURN * core.receiving_peers and peer.known < NEAR)
 
 
 @compiled
@@ -199,7 +199,7 @@ def _worth_telling(core: Row, peer: Row, share: int) -> int:
     Half of the share, or what arrives in half a millisecond if that is less: on a slow link answers
     wait behind our own data, and a sender that has to wait for them leaves the link idle.
     """
-    if peer.known == NEAR:
+    if peer.known >= NEAR:
         return max(1, share // 2)
     soon = max(_FEWEST_NEWS, int(min(core.arrivals / 2, float(share))))
     return max(1, min(share // 2, soon))

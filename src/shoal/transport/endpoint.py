@@ -20,13 +20,14 @@ from shoal.transport.congestion import LEAST_REORDERING, MOST_REORDERING
 from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.operations import cancel_operation, post_operation
 from shoal.transport.own_queue import LEAST_BYTES
-from shoal.transport.tables import NEAR, NEVER, Counter, State, new_state
+from shoal.transport.tables import IN_MEMORY, NEAR, NEVER, Counter, State, new_state
 from shoal.transport.wire import segment_bytes_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.compiled import Given
+    from shoal.transport.mailboxes import PostOffice
     from shoal.transport.messages import MessageTables
 
 
@@ -86,6 +87,7 @@ class Endpoint:
         rates.start(self.state, config.rate_bytes_per_us)
         self._free = list(range(len(self.state.operations)))
         self._running: dict[int, MessageTables] = {}
+        self._office: PostOffice | None = None
 
     def connect(self, peer: int, *, tag_in: int, tag_out: int) -> None:
         """Talk to `peer`: its packets bear `tag_in`, and it wants `tag_out` in ours."""
@@ -102,6 +104,19 @@ class Endpoint:
         core["budget"] = np.minimum(core["budget"], core["largest_budget"])
         core["near_share"] = np.clip(core["largest_budget"] // len(near), 1, LARGEST_CREDIT)
         peers["known"][list(near)] = NEAR
+
+    def open_post(self, office: PostOffice) -> None:
+        """Exchange messages with the ranks of `office` through the memory that they share.
+
+        Once, before anything is posted.
+        """
+        self._office = office
+        self.state.core["post"] = office.row.ctypes.data
+        self.state.peers["known"][office.ranks] = IN_MEMORY
+
+    def close_post(self) -> None:
+        """Let go of the memory that is shared, if any is. Nothing is moved any more."""
+        self._office, self.state.core["post"] = None, 0
 
     def take_share(self, share: float) -> None:
         """Send at this share of `config`'s rate: other endpoints of this rank send the rest."""

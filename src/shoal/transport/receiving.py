@@ -220,7 +220,7 @@ def _find_place(state: State, rank: int, header: Row, payload: int, count: int, 
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     fitting = _fitting(row, state.core[0].segment_bytes, header, count)
     state.counters[rank, _MISPLACED] += count - fitting
-    if row.behind >= 0 and _still_needed(state, operation, row.behind, now):
+    if row.behind >= 0 and still_needed(state, operation, row.behind, now):
         state.counters[rank, _EARLY] += fitting
     elif fitting > 0:
         _deliver(state, slot, index, header, payload, fitting, now)
@@ -228,7 +228,7 @@ def _find_place(state: State, rank: int, header: Row, payload: int, count: int, 
 
 
 @compiled
-def _still_needed(state: State, operation: Row, index: int, now: int) -> bool:
+def still_needed(state: State, operation: Row, index: int, now: int) -> bool:
     """Return whether the memory of an outgoing message may still be read, to keep what it lost.
 
     Its receiver has gone on, so a STOP has been sent and got lost or overtaken: it is asked for.
@@ -390,16 +390,21 @@ def _place(
 @compiled
 def _on_unknown(state: State, rank: int, header: Row, count: int) -> None:
     """Note packets for no active operation; a sender that has missed our STOP gets another."""
-    if is_finished(state, header.stream, header.iteration, rank):
-        state.counters[rank, _STALE] += count
-        note_forgiven(state.core[0], state.peers[rank], count)
-        if header.flags & LAST or header.kind & 15 != DATA:
-            state.counters[rank, _STOPS] += 1
-            queue_stop_again(
-                state, STOP, rank, header.stream, header.iteration, int(header.message)
-            )
-    else:
+    was_known = count_unknown(state, rank, header.stream, header.iteration, count)
+    if was_known and (header.flags & LAST or header.kind & 15 != DATA):
+        state.counters[rank, _STOPS] += 1
+        queue_stop_again(state, STOP, rank, header.stream, header.iteration, int(header.message))
+
+
+@compiled
+def count_unknown(state: State, rank: int, stream: int, iteration: int, count: int) -> bool:
+    """Count segments for no active operation; return whether it has been finished here."""
+    if not is_finished(state, stream, iteration, rank):
         state.counters[rank, _UNEXPECTED] += count
+        return False
+    state.counters[rank, _STALE] += count
+    note_forgiven(state.core[0], state.peers[rank], count)
+    return True
 
 
 @compiled

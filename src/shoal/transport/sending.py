@@ -17,6 +17,7 @@ from shoal.transport.congestion import says_shallow
 from shoal.transport.control_queue import queue_control, queue_slots
 from shoal.transport.credit import takes_turns
 from shoal.transport.forms import take
+from shoal.transport.mailboxes import post_packet
 from shoal.transport.operations import (
     begin_after_this_rank,
     find_operation,
@@ -39,6 +40,7 @@ from shoal.transport.rates import (
 from shoal.transport.round_trips import credit_wait, has_lately_missed, probe_wait
 from shoal.transport.tables import (
     ASKING,
+    IN_MEMORY,
     NEVER,
     OUTGOING,
     SENDING,
@@ -152,7 +154,7 @@ def _allowed(state: State, rank: int, now: int) -> int:
     Else `core.timer_at` says when.
     """
     core, peer = state.core[0], state.peers[rank]
-    if peer.queue < 0 or peer.lost:
+    if peer.queue < 0 or peer.lost or peer.known == IN_MEMORY:
         clear_bit(state.candidates.ctypes.data, rank)
         return 0
     credit = peer.granted - peer.next_number
@@ -194,7 +196,7 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
             handle = _asked_about(state, row)
             if handle >= 0:
                 message = outgoing_at(state, handle)
-                tos = _class_tos(core, message.layer_class) | 1
+                tos = class_tos(core, message.layer_class) | 1
                 if row.kind == PROBE and message.probes == 0:
                     path = core.path
             else:  # answered meanwhile; but the feedback may still be waited for
@@ -211,12 +213,14 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
             words = rows_at(memory + HEADER_BYTES + FEEDBACK_BYTES, bitmap_bytes // 8, U8)
             for index in range(words.size):
                 words[index] = row.bitmap[index]
+        state.counters[rank, _CONTROL_SENT] += 1
+        if peer.known == IN_MEMORY and post_packet(state, rank, memory, HEADER_BYTES + size):
+            continue
         piece = rows_at(pieces, 1, PIECE)[0]
         piece.address, piece.length = memory, HEADER_BYTES + size
         transmit.peer, transmit.path, transmit.packets = rank, path, 1
         transmit.packet_bytes, transmit.pieces = HEADER_BYTES + size, 1
         transmit.tos, transmit.is_data = tos, 0
-        state.counters[rank, _CONTROL_SENT] += 1
         return True
     return False
 
@@ -255,7 +259,8 @@ def _asked_about(state: State, row: Row) -> int:
 
 
 @compiled
-def _class_tos(core: Row, layer_class: int) -> int:
+def class_tos(core: Row, layer_class: int) -> int:
+    """Return the bits of the IP header that say a message's class, but for its importance."""
     return (7 - int(layer_class)) << 5 if core.layer_tags else 0
 
 
@@ -386,7 +391,7 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
     transmit.peer, transmit.path, transmit.packets = rank, core.path, core.batch_packets
     transmit.packet_bytes = HEADER_BYTES + core.segment_bytes
     transmit.pieces, transmit.is_data = PIECES, 1
-    transmit.tos = _class_tos(core, row.layer_class)
+    transmit.tos = class_tos(core, row.layer_class)
     if core.batch_important or not core.importance_tags:
         transmit.tos |= 1
     counters[_SENT] += core.batch_packets

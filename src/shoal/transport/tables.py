@@ -154,6 +154,9 @@ OPERATION: Final = np.dtype(
 NEAR: Final = 2
 """The value of `known` for a peer that is known and on this host, where others are not."""
 
+IN_MEMORY: Final = 3
+"""The value of `known` for a peer on this host with which messages go through shared memory."""
+
 PEER: Final = np.dtype(
     [
         # Looked at for every packet, and by the timer.
@@ -167,7 +170,7 @@ PEER: Final = np.dtype(
         ("grant", "<i8"),
         ("expecting", "<i4"),  # segments that it owes
         ("feedback_due", "u1"),
-        ("known", "u1"),  # whether tags and addresses are set; NEAR: and it is on this host
+        ("known", "u1"),  # whether tags and addresses are set; or NEAR or IN_MEMORY
         ("lost", "u1"),  # whether it has been declared dead
         ("turn", "u1"),  # to be granted credit: whether it waits for one, or has one
         # A line of the processor's cache ends here. As a receiver from it:
@@ -293,6 +296,7 @@ CORE: Final = np.dtype(
         ("delay_target", "<f8"),
         ("tolerated_loss", "<f8"),
         ("near_share", "<f8"),  # packets that each rank of this host may have under way besides
+        ("post", "<i8"),  # address of its mailboxes with ranks of this host (POST); 0: none
     ],
     align=True,
 )
@@ -369,6 +373,8 @@ class Counter(IntEnum):
     """Segment for a place whose contents still have to be kept, as their STOP is not here yet."""
     MISFITS = 25
     """READYs, and answers to ours, that speak of another operation than this rank's."""
+    BY_MEMORY_BYTES = 26
+    """Payload, of that sent, that was left in memory which the peer reads."""
 
 
 CLASSES: Final = 8

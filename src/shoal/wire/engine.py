@@ -11,7 +11,9 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,14 +22,17 @@ import numpy as np
 from shoal.compiled import announce, compiling_once, is_cold
 from shoal.errors import MismatchError, ShoalError, UsageError
 from shoal.launch import rank_on_host
-from shoal.transport import RAW, MessageTables, cancel_operation, tag_messages
+from shoal.transport import RAW, MessageTables, area_bytes, cancel_operation, tag_messages
 from shoal.wire.lane import Lane, LaneCard
 from shoal.wire.links import LinkListener, PeerLinks
 from shoal.wire.operation_log import OperationLog
 from shoal.wire.paths import check_reachable, parse_interfaces
+from shoal.wire.shared_memory import MOST_RANKS, Handover
 from shoal.wire.stats import TransportStats, joined_loops, operation_stats, read_traffic
 
 if TYPE_CHECKING:
+    import socket
+
     from shoal.transport import Counter, Endpoint, TransportConfig
     from shoal.wire.transfer import Transfer
 
@@ -47,6 +52,8 @@ class Card(msgspec.Struct, frozen=True):
     links: tuple[str, int]
     """The address and port at which the rank's connections are accepted."""
     segment_bytes: int
+    memory: str = ""
+    """Where it hands memory to the other ranks of its host; empty if it shares none."""
 
 
 class UdpEngine:
@@ -56,7 +63,8 @@ class UdpEngine:
     `deadline_s` bounds every transfer. `bind` and `ports` say where it receives, `advertise` what
     the others are told instead of `bind`; several addresses are separated by commas, as in
     SHOAL_BIND. `config.paths` is the number of source ports on each, for each of at most
-    `lane_count` lanes.
+    `lane_count` lanes. With `shares_memory`, ranks of one host that all want it exchange messages
+    through memory if they can.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class UdpEngine:
         advertise: str | None = None,
         ports: range | None = None,
         lane_count: int = 1,
+        shares_memory: bool = False,
     ) -> None:
         self.deadline_s = deadline_s
         self._process = os.getpid()
@@ -87,6 +96,10 @@ class UdpEngine:
         started."""
         self.is_closed = False
         """Whether `close` has been called."""
+        self.shares_memory = False
+        """Whether the ranks of this host exchange messages through memory, once this has been
+        started."""
+        self._handover: Handover | None = None
         self.lanes: list[Lane] = []
         """The lanes in use, once this has been started; before, those opened."""
         try:
@@ -107,6 +120,9 @@ class UdpEngine:
             for lane in self.lanes:
                 lane.close()
             raise
+        if shares_memory:
+            with suppress(OSError):  # without local sockets there are still datagrams
+                self._handover = Handover(rank)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -123,7 +139,8 @@ class UdpEngine:
         """What the other ranks need in order to send to this one."""
         links = (self._interfaces[0].advertise, self._listener.port)
         lanes = [lane.card for lane in self.lanes]
-        return Card(lanes, links, self.endpoint.config.segment_bytes)
+        name = self._handover.name if self._handover else ""
+        return Card(lanes, links, self.endpoint.config.segment_bytes, name)
 
     def start(self, cards: Sequence[Card]) -> None:
         """Connect to all ranks, whose cards are given in order, and start moving datagrams.
@@ -141,21 +158,58 @@ class UdpEngine:
         for number, lane in enumerate(self.lanes):
             lane.open_paths([card.lanes[number] for card in cards])
             lane.endpoint.take_share(1 / fewest)
-            if 1 < len(here) < len(cards):
-                lane.endpoint.note_host([rank for rank in here if rank != me])
         self._load_code()
+        others = {rank: cards[rank].memory for rank in here if rank != me}
+        tags_in, tags_out = self.lanes[0].tags, [card.lanes[0].tags[me] for card in cards]
+        share = partial(self._share_memory, others, tags_in, tags_out)
         self._links = PeerLinks.join(
             me,
             [card.links for card in cards],
-            tags_in=self.lanes[0].tags,
-            tags_out=[card.lanes[0].tags[me] for card in cards],
+            tags_in=tags_in,
+            tags_out=tags_out,
             listener=self._listener,
             deadline_s=self.deadline_s,
             silence_s=min(self.deadline_s / 2, LONGEST_SILENCE_S),
             on_lost=self._note_lost,
+            first=share,
         )
+        if not self.shares_memory and 1 < len(here) < len(cards):
+            for lane in self.lanes:
+                lane.endpoint.note_host(list(others))
         for number, lane in enumerate(self.lanes):
             lane.start(f"shoal-lane-{number}")
+
+    def _share_memory(
+        self,
+        others: Mapping[int, str],
+        tags_in: Sequence[int],
+        tags_out: Sequence[int],
+        links: Mapping[int, socket.socket],
+    ) -> None:
+        """Share memory with the `others` of this host, if all want to and can; else do without."""
+        handover, self._handover = self._handover, None
+        if handover is None:
+            return
+        ranks = len(others) + 1
+        try:
+            if not others or ranks > MOST_RANKS or not all(others.values()):
+                return
+            areas = [lane.make_area(ranks) for lane in self.lanes]
+            has_all = all(area is not None for area in areas)
+            found = handover.exchange(
+                [fd for area in areas if area for fd in area] if has_all else [],
+                others,
+                links,
+                size=area_bytes(ranks),
+                tags_in=tags_in,
+                tags_out=tags_out,
+                deadline_s=self.deadline_s,
+            )
+            for number, lane in enumerate(self.lanes):
+                lane.share({rank: each[number] for rank, each in found.items()} if found else {})
+            self.shares_memory = found is not None
+        finally:
+            handover.close()
 
     def submit(self, transfer: Transfer) -> Transfer:
         """Start a transfer as soon as the lanes get to it. Callable from any thread.
@@ -215,6 +269,8 @@ class UdpEngine:
         for lane in self.lanes:
             lane.close()
         self._listener.close()
+        if self._handover is not None:
+            self._handover.close()
         self.is_closed = True
 
     def _linger(self, links: PeerLinks) -> None:

@@ -250,7 +250,13 @@ class TransportGroup:
         if not counts:
             on_wire, here = WIRE_BYTES[memory.form], MEMORY_BYTES[memory.form]
             num_bytes, keeps_apart = memory.count * on_wire, may_lose or on_wire < here
-            algorithm = choose_sum(self.size, num_bytes, per_host, keeps_apart=keeps_apart)
+            algorithm = choose_sum(
+                self.size,
+                num_bytes,
+                per_host,
+                keeps_apart=keeps_apart,
+                by_memory=self.engine.shares_memory,
+            )
         return replace(options, algorithm=algorithm, per_host=per_host)
 
     @cached_property

@@ -12,7 +12,8 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,14 +27,17 @@ from shoal.errors import (
     UsageError,
     WorkerLost,
 )
-from shoal.transport import Counter, Endpoint, TransportConfig
+from shoal.transport import Counter, Endpoint, PostOffice, TransportConfig
 from shoal.wire.paths import Interface, plan_paths
 from shoal.wire.pump import EVENTS, FAILED, Sockets, new_sockets, pump
 from shoal.wire.recent_traffic import RecentTraffic
+from shoal.wire.shared_memory import OwnArea, area_at
 from shoal.wire.sockets import address_tables, open_sockets
 from shoal.wire.stats import LoopStats, loop_stats
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     from shoal.wire.operation_log import OperationLog
     from shoal.wire.transfer import Part, Transfer
 
@@ -106,6 +110,8 @@ class Lane:
         self._error: ShoalError | None = None
         self._thread: threading.Thread | None = None
         self._io: Sockets | None = None
+        self._area: OwnArea | None = None
+        self._peers_wake_fds: list[int] = []
 
     @property
     def card(self) -> LaneCard:
@@ -129,6 +135,31 @@ class Lane:
         row["wake_fd"] = self._wake_fd
         row["uses_segmentation"] = sockets.segmentation
         row["uses_coalescing"] = sockets.coalescing
+
+    def make_area(self, ranks: int) -> tuple[int, int] | None:
+        """Make an area of memory for `ranks` ranks of this host; return its descriptors.
+
+        Another rank needs them to `share` it. None if the system has no memory for it.
+        """
+        with suppress(OSError):
+            self._area = OwnArea(ranks)
+            return self._area.descriptors(self._wake_fd)
+        return None
+
+    def share(self, others: Mapping[int, tuple[mmap, int]]) -> None:
+        """Exchange messages with ranks of this host through their areas and this lane's own.
+
+        Each is mapped, with the eventfd that wakes its owner. Without any, the own one goes.
+        """
+        area, self._area = self._area, None
+        if area is None:
+            return
+        if others:
+            self._peers_wake_fds = [wake_fd for _, wake_fd in others.values()]
+            mine = area_at(self.endpoint.rank, area.memory)
+            theirs = [area_at(rank, *each) for rank, each in others.items()]
+            self.endpoint.open_post(PostOffice(mine, theirs, self.endpoint.num_ranks))
+        area.close()
 
     def load(self) -> None:
         """Load or compile what the loop calls."""
@@ -176,7 +207,9 @@ class Lane:
         self.stop()
         if self._wake_fd >= 0:
             self.sockets.close()
-            os.close(self._wake_fd)
+            self.endpoint.close_post()
+            for fd in (self._wake_fd, *self._peers_wake_fds):
+                os.close(fd)
             self._wake_fd = -1
 
     @property

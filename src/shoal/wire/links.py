@@ -19,7 +19,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from weakref import WeakSet
 
@@ -113,10 +113,12 @@ class PeerLinks:
         deadline_s: float,
         silence_s: float,
         on_lost: Callable[[int, str], None],
+        first: Callable[[Mapping[int, socket.socket]], None] = lambda _: None,
     ) -> PeerLinks:
         """Connect to everyone: each rank dials those above it and is dialled by those below.
 
-        Raises `ResourceError` naming the ranks that could not be reached within `deadline_s`.
+        `first` is called with the connections before anybody else listens to them. Raises
+        `ResourceError` naming the ranks that could not be reached within `deadline_s`.
         """
         links: dict[int, socket.socket] = {}
         deadline = time.monotonic() + deadline_s
@@ -127,6 +129,7 @@ class PeerLinks:
             if missing:
                 message = f"Ranks {missing} did not connect within {deadline_s:g} s."
                 raise ResourceError(message)
+            first(links)
         except BaseException:
             for link in links.values():
                 link.close()

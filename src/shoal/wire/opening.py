@@ -32,6 +32,7 @@ def new_engine(rank: int, num_ranks: int, settings: Settings, *, deadline_s: flo
         advertise=settings.advertise,
         ports=settings.ports,
         lane_count=lane_count_of(settings, workers_on_host(num_ranks)),
+        shares_memory=settings.shares_memory,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from shoal.compiled import I4, U1, U2, compiled, entry, rows_at
+from shoal.compiled import I4, I8, U1, U2, compiled, entry, rows_at
 from shoal.compiled.libc import (
     CLOCK_MONOTONIC,
     CLOCK_REALTIME,
@@ -45,6 +45,7 @@ from shoal.compiled.libc import (
     read,
     recvmsg,
     sendmsg,
+    write,
 )
 from shoal.transport import (
     LARGEST_BATCH,
@@ -56,10 +57,15 @@ from shoal.transport import (
     Row,
     State,
     adapt_budget,
+    fall_asleep,
     keep_batch,
     next_batch,
+    next_sleeper,
     on_datagrams,
     on_timer,
+    send_by_memory,
+    take_by_memory,
+    wake_up,
 )
 
 if TYPE_CHECKING:
@@ -195,10 +201,12 @@ def pump(state: State, sockets: Sockets, until: int) -> int:
         received = _receive(state, sockets, now)
         if received < 0:
             return FAILED
+        received += take_by_memory(state, now)
         adapt_budget(state, now)
         if now >= core.timer_at:
             on_timer(state, now)
-        sent = _send(state, sockets, now)
+        sent = _send(state, sockets, now) + send_by_memory(state)
+        _wake_peers(state, sockets)
         if core.event_head < core.event_tail and core.control_head == core.control_tail:
             return EVENTS
         if row.wanted:
@@ -207,7 +215,30 @@ def pump(state: State, sockets: Sockets, until: int) -> int:
         if now >= until:
             return IDLE
         if received == 0 and sent == 0:
-            _wait(sockets, min(core.timer_at, core.look_at, until) - now)
+            _sleep(state, sockets, min(core.timer_at, core.look_at, until) - now)
+
+
+@compiled
+def _wake_peers(state: State, sockets: Sockets) -> None:
+    """Wake the ranks of this host that sleep and have got something to read, or room to write."""
+    if state.core[0].post == 0:
+        return
+    word = sockets.times.ctypes.data
+    fd = next_sleeper(state)
+    while fd >= 0:
+        rows_at(word, 1, I8)[0] = 1
+        write(fd, word, 8)
+        fd = next_sleeper(state)
+
+
+@compiled
+def _sleep(state: State, sockets: Sockets, timeout_us: int) -> None:
+    """Wait for at most `timeout_us`, unless a rank of this host has just left something here."""
+    if state.core[0].post == 0:
+        _wait(sockets, timeout_us)
+    elif fall_asleep(state):
+        _wait(sockets, timeout_us)
+        wake_up(state)
 
 
 @compiled

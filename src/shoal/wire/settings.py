@@ -7,6 +7,7 @@
 | SHOAL_PORTS | first-last port to receive on | any free |
 | SHOAL_MTU | largest IP packet, bytes | 1500 |
 | SHOAL_LANES | threads that move datagrams, each with its sockets | 1, or 2 (`opening.py`) |
+| SHOAL_SHARED_MEMORY | 0: ranks of one host send datagrams to each other, too | 1 |
 | SHOAL_PATHS | source ports to spray over, on each address | 1 |
 | SHOAL_SPRAY | packets that go one path before the next is chosen | 44 |
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
@@ -59,6 +60,8 @@ class Settings:
     ports: range | None = None
     lane_count: int | None = None
     """The number of lanes; None: as `opening.usual_lane_count` says."""
+    shares_memory: bool = True
+    """Whether ranks of one host exchange messages through memory where they can."""
     transport: TransportConfig = field(default_factory=TransportConfig)
     sums: SumOptions = EXACT
     """How sums over all ranks are made, unless a call says otherwise."""
@@ -89,6 +92,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         advertise=advertise,
         ports=_ports(given.get("SHOAL_PORTS")),
         lane_count=_number(given, "SHOAL_LANES", 1, low=1) if given.get("SHOAL_LANES") else None,
+        shares_memory=_choice(given, "SHOAL_SHARED_MEMORY", ("1", "0")) == "1",
         transport=TransportConfig(
             segment_bytes=segment_bytes_for(mtu, ipv6=":" in bind),
             paths=_number(given, "SHOAL_PATHS", 1, low=1, high=_PORTS),

@@ -122,6 +122,11 @@ class Carrier(Protocol):
         ...
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether the ranks of this host exchange messages through memory."""
+        ...
+
+    @property
     def error(self) -> ShoalError | None:
         """What every operation fails with just now; None while they go on."""
         ...

@@ -22,10 +22,10 @@ STATES = ("blocked", "unready", "sending", "asking", "done", "expected")
 
 def memory_at(address: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a copy of `count` items that lie at an address."""
-    return _rows_at(address, count, dtype).copy()
+    return rows_at(address, count, dtype).copy()
 
 
-def _rows_at(address: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def rows_at(address: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the items themselves: for a look at memory that does not change meanwhile."""
     memory = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
     return np.frombuffer(memory, dtype)
@@ -63,15 +63,16 @@ def next_wait(endpoint: Endpoint) -> int:
     state, moment = endpoint.state, int(endpoint.state.core["look_at"][0])
     if moment == tables.NEVER:  # nothing is held back
         paced = state.core["rate_control"][0] in (FIXED, TIMELY)
-        for peer in state.peers[(state.peers["queue"] >= 0) & (state.peers["lost"] == 0)]:
+        waits = (state.peers["queue"] >= 0) & (state.peers["lost"] == 0)
+        for peer in state.peers[waits & (state.peers["known"] != tables.IN_MEMORY)]:
             has_credit = peer["granted"] > peer["next_number"]
             probe = int(peer["credit_probe_at"])
             asks_at = 0 if probe == tables.NEVER else probe
             moment = min(moment, int(peer["next_send_at"]) + 1 if paced and has_credit else asks_at)
     for row in state.operations[state.operations["active"] != 0]:
-        outgoing = _rows_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
+        outgoing = rows_at(int(row["outgoing"]), int(row["outgoing_count"]), tables.OUTGOING)
         asking = _times(row, "probe_times", outgoing)[outgoing["state"] == tables.ASKING]
-        incoming = _rows_at(int(row["incoming"]), int(row["incoming_count"]), tables.INCOMING)
+        incoming = rows_at(int(row["incoming"]), int(row["incoming_count"]), tables.INCOMING)
         expected = incoming["state"] == tables.EXPECTED
         answers = _times(row, "answer_times", incoming)[expected]
         silent = len(incoming) > 0 and not incoming["first_at"].any() and bool(expected.all())
@@ -148,7 +149,8 @@ def check_consistency(endpoint: Endpoint) -> None:
             blocked = behind["state"] == tables.BLOCKED
             assert (blocked == ((gate["remaining"] > 0) & (behind["size"] > 0))).all()
     np.testing.assert_array_equal(state.peers["expecting"], owed)
-    assert state.core["receiving_peers"][0] == (owed > 0).sum()
+    far = state.peers["known"] < tables.NEAR
+    assert state.core["receiving_peers"][0] == ((owed > 0) & far).sum()
     check_turns(state)
     assert _queued(state) == sending
 

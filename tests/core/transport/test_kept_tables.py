@@ -32,6 +32,7 @@ class ImmediateCarrier:
     deadline_s: float = 1.0
     lane_count: int = 1
     hosts: tuple[str, ...] = ("a",) * WORKERS
+    shares_memory: bool = False
     used: list[MessageTables] = field(default_factory=list)
 
     def submit(self, transfer: Transfer) -> Transfer:
