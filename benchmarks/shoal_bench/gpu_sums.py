@@ -31,8 +31,9 @@ def measure(stand: Stand) -> list[Row]:
     for _, (ranks, megabytes) in stand.each(loopback.CASES):
         pool = stand.pool(ranks)
         gpu = pool.call(name_of_gpu)[0]
-        ways = loopback.usual_ways(ranks)
-        by_rank = pool.call(loopback.compare, megabytes * 1_000_000, repeats, ways, "cuda")
+        num_bytes = megabytes * 1_000_000
+        ways = loopback.usual_ways(ranks, num_bytes)
+        by_rank = pool.call(loopback.compare, num_bytes, repeats, ways, "cuda")
         case = f"{ranks} ranks on one {gpu}, {megabytes} MB"
         rows += loopback.rows_of(case, megabytes, by_rank, ways)
     return rows

@@ -19,8 +19,9 @@ from shoal.transport.holes import ERROR_FEEDBACK
 from shoal.transport.tables import Counter
 from shoal.wire import lane as lanes
 from shoal.wire.engine import UdpEngine
-from shoal.wire.group import DIVIDED_BYTES, Memory, SumOptions, TransportGroup
+from shoal.wire.group import DIVIDED_BYTES, Memory, TransportGroup
 from shoal.wire.interfaces import link_bits_per_s
+from shoal.wire.sum_options import SumOptions
 from shoal.wire.transfer import Transfer
 
 LARGE = 500_000

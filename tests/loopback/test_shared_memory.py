@@ -18,10 +18,11 @@ from shoal.errors import DeadlineExceeded, ResourceError, WorkerLost
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32
 from shoal.transport.tables import IN_MEMORY, NEAR, Counter
-from shoal.wire import shared_memory
+from shoal.wire import memory_areas
 from shoal.wire.engine import UdpEngine
-from shoal.wire.group import Memory, SumOptions, TransportGroup
-from shoal.wire.shared_memory import Handover
+from shoal.wire.group import Memory, TransportGroup
+from shoal.wire.memory_areas import Handover
+from shoal.wire.sum_options import SumOptions
 
 LENGTH = 300_000
 
@@ -122,7 +123,7 @@ def test_if_one_cannot_none_does(what: str, monkeypatch: pytest.MonkeyPatch) -> 
         made[0]._handover._socket.setblocking(False)
         failed.append(None)
     else:
-        monkeypatch.setattr(shared_memory.mmap, "mmap", fail)
+        monkeypatch.setattr(memory_areas.mmap, "mmap", fail)
     with started(made):
         monkeypatch.undo()
         expected = np.arange(LENGTH, dtype=np.float32) % 97 * 6

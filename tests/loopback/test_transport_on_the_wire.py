@@ -29,7 +29,8 @@ from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32
 from shoal.transport.tables import Counter as Sent
 from shoal.wire.engine import UdpEngine
-from shoal.wire.group import Memory, SumOptions, TransportGroup
+from shoal.wire.group import Memory, TransportGroup
+from shoal.wire.sum_options import SumOptions
 
 SO_NO_CHECK = 11
 """Without checksums the kernel refuses to cut batches (EINVAL), as a device may that cannot."""

@@ -56,7 +56,7 @@ with shoal.connect(deadline_s=20) as comm:
 
 def results(binds: list[str], **more: str) -> list[dict[str, Any]]:
     """Run the script on ranks that are bound to `binds`; return what each of them prints."""
-    port = free_port()
+    port, more = free_port(), {"SHOAL_SHARED_MEMORY": "0", **more}
     ended = outcomes(
         [
             start(rank, len(binds), port, SCRIPT, SHOAL_BIND=bind, **more)

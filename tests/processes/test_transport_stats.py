@@ -19,7 +19,7 @@ from shoal.jobs.pool import WorkerPool
 from shoal.jobs.spec import RunSpec
 from shoal.jobs.trace_file import write_trace
 from shoal.jobs.training_run import RunOutcome, run_spec
-from shoal.wire.group import SumOptions
+from shoal.wire.sum_options import SumOptions
 from shoal.workloads import load_dataset
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +12,7 @@ from shoal.wire import Shown, check_alike, from_environment, new_engine, shown_b
 
 if TYPE_CHECKING:
     from shoal.session.card_exchange import Exchange
-    from shoal.wire import UdpEngine
+    from shoal.wire import Settings, UdpEngine
 
 
 def open_engine(
@@ -22,18 +21,16 @@ def open_engine(
     exchange: Exchange,
     *,
     deadline_s: float,
-    lane_count: int | None = None,
+    settings: Settings | None = None,
 ) -> UdpEngine:
     """Open this rank's transport and join the others; collective.
 
-    `lane_count` is how many lanes it opens, if that is not for the environment to say.
+    `settings` are what the environment says, unless others are given.
 
     Raises `UsageError` for settings that mean nothing, `ResourceError` if sockets or ranks cannot
     be had, `MismatchError` if the ranks' settings differ.
     """
-    settings = from_environment()
-    if lane_count is not None:
-        settings = replace(settings, lane_count=lane_count)
+    settings = settings or from_environment()
     engine = new_engine(rank, world_size, settings, deadline_s=deadline_s)
     try:
         cards = exchange(msgspec.msgpack.encode(Shown.by(engine, settings.sums)))
@@ -53,8 +50,8 @@ def open_transport(
     exchange: Exchange,
     *,
     deadline_s: float,
-    lane_count: int | None = None,
+    settings: Settings | None = None,
 ) -> TransportCommunicator:
     """Open a transport of its own as a communicator; collective. See `open_engine`."""
-    engine = open_engine(rank, world_size, exchange, deadline_s=deadline_s, lane_count=lane_count)
+    engine = open_engine(rank, world_size, exchange, deadline_s=deadline_s, settings=settings)
     return TransportCommunicator(engine, algorithm=from_environment().sums.algorithm)

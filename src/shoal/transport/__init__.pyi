@@ -32,6 +32,7 @@ from shoal.transport.holes import ERROR_FEEDBACK as ERROR_FEEDBACK
 from shoal.transport.holes import POLICIES as POLICIES
 from shoal.transport.holes import ZERO as ZERO
 from shoal.transport.holes import check_messages as check_messages
+from shoal.transport.mailboxes import BLOCK_BYTES as BLOCK_BYTES
 from shoal.transport.mailboxes import Area as Area
 from shoal.transport.mailboxes import PostOffice as PostOffice
 from shoal.transport.mailboxes import area_bytes as area_bytes

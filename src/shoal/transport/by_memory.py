@@ -52,8 +52,7 @@ from shoal.transport.tables import (
 )
 
 _TURNS: Final = 32
-"""The most slots of a mailbox that are read, and rounds of blocks written, before the sockets get
-their turn."""
+"""The most slots of each mailbox that are read, and written, before the sockets get their turn."""
 
 _SENT = int(Counter.SENT)
 _SENT_BYTES = int(Counter.SENT_BYTES)
@@ -165,22 +164,30 @@ def _block_of(post: Row, order: int, row: Row, offset: int, length: int) -> int:
 
 @compiled
 def take_by_memory(state: State, now: int) -> int:
-    """Take in what the ranks of this host have left here; return in how many slots that was."""
+    """Take in what the ranks of this host have left here; return in how many slots that was.
+
+    One slot of each in turn: contributions to the same part of a sum are added while that part is
+    in a cache.
+    """
     if state.core[0].post == 0:
         return 0
     post = post_of(state)
-    taken = 0
     for number in range(post.count):
-        box = box_at(post, number)
-        box.held = 0
-        for _ in range(_TURNS):
-            if not is_mail(box):
-                break
-            if not _take_slot(state, box, now):
+        box_at(post, number).held = 0
+    taken = 0
+    for _ in range(_TURNS):
+        before = taken
+        for number in range(post.count):
+            box = box_at(post, number)
+            if box.held or not is_mail(box):
+                continue
+            if _take_slot(state, box, now):
+                note_read(box)
+                taken += 1
+            else:
                 box.held = 1
-                break
-            note_read(box)
-            taken += 1
+        if taken == before:
+            break
     return taken
 
 

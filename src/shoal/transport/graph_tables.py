@@ -51,16 +51,23 @@ class GraphOptions:
 
 
 def piece_length(
-    count: int, form: int, segment_bytes: int, batch: int, *, shards: int = 1, ring: bool = False
+    count: int,
+    form: int,
+    segment_bytes: int,
+    batch: int,
+    *,
+    shards: int = 1,
+    ring: bool = False,
+    piece_bytes: int = PIECE_BYTES,
 ) -> int:
     """Return how many elements a message has: whole packets, except in the last message.
 
     `count` elements are cut into `shards` parts; `batch` packets go to the network together. In a
     ring a lost packet should be there again while other messages of its shard pass: so small shards
-    are cut into more of them.
+    are cut into more of them. A large shard is cut into messages of some `piece_bytes`.
     """
     element = WIRE_BYTES[form]
-    segments = max(1, PIECE_BYTES // segment_bytes)
+    segments = max(1, piece_bytes // segment_bytes)
     some = count * element // segment_bytes // (shards * PIECES_OF_A_SHARD)
     segments = min(segments, max(some, batch // 2 if ring else batch))
     if segments > batch:

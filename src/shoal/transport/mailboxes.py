@@ -57,8 +57,8 @@ SLOT: Final = np.dtype(
 _LINE: Final = 64
 _PAGE: Final = 4096
 SLOTS_AT: Final = 2 * _LINE
-"""Where the slots of a mailbox begin, after how many have been written and how many read: each in
-a line of the processor's cache of its own."""
+"""The bytes of a mailbox before its slots: how many have been written and how many read, each in a
+line of the processor's cache of its own."""
 
 _BOX_BYTES: Final = SLOTS_AT + SLOTS * SLOT.itemsize
 

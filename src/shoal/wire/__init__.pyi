@@ -1,12 +1,9 @@
 from shoal.wire.buffers import enlarge_buffer as enlarge_buffer
 from shoal.wire.engine import UdpEngine as UdpEngine
 from shoal.wire.error_feedback import ErrorFeedback as ErrorFeedback
-from shoal.wire.group import EXACT as EXACT
 from shoal.wire.group import KEPT_GROUPS as KEPT_GROUPS
 from shoal.wire.group import Memory as Memory
-from shoal.wire.group import SumOptions as SumOptions
 from shoal.wire.group import TransportGroup as TransportGroup
-from shoal.wire.group import mean_options as mean_options
 from shoal.wire.group import stream_of as stream_of
 from shoal.wire.interfaces import IFREQ as IFREQ
 from shoal.wire.interfaces import ethtool as ethtool
@@ -25,5 +22,8 @@ from shoal.wire.sockets import open_sockets as open_sockets
 from shoal.wire.stats import OperationStats as OperationStats
 from shoal.wire.stats import PeerStats as PeerStats
 from shoal.wire.stats import TransportStats as TransportStats
+from shoal.wire.sum_options import EXACT as EXACT
+from shoal.wire.sum_options import SumOptions as SumOptions
+from shoal.wire.sum_options import mean_options as mean_options
 from shoal.wire.transfer import Carrier as Carrier
 from shoal.wire.transfer import Transfer as Transfer

@@ -25,9 +25,9 @@ from shoal.launch import rank_on_host
 from shoal.transport import RAW, MessageTables, area_bytes, cancel_operation, tag_messages
 from shoal.wire.lane import Lane, LaneCard
 from shoal.wire.links import LinkListener, PeerLinks
+from shoal.wire.memory_areas import MOST_RANKS, Handover
 from shoal.wire.operation_log import OperationLog
 from shoal.wire.paths import check_reachable, parse_interfaces
-from shoal.wire.shared_memory import MOST_RANKS, Handover
 from shoal.wire.stats import TransportStats, joined_loops, operation_stats, read_traffic
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Card(msgspec.Struct, frozen=True):
     """The address and port at which the rank's connections are accepted."""
     segment_bytes: int
     memory: str = ""
-    """Where it hands memory to the other ranks of its host; empty if it shares none."""
+    """The name at which it hands memory to the other ranks of its host; empty if it shares none."""
 
 
 class UdpEngine:

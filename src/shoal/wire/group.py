@@ -27,15 +27,12 @@ from shoal.collectives import (
 )
 from shoal.errors import UsageError
 from shoal.transport import (
-    DIVIDE_BY_COUNT,
-    ERROR_FEEDBACK,
-    LARGE,
+    BLOCK_BYTES,
     MEMORY_BYTES,
     PIECE_BYTES,
     PIECES_OF_A_SHARD,
     RAW,
     WIRE_BYTES,
-    ZERO,
     GraphOptions,
     ImportanceTagger,
     piece_length,
@@ -43,6 +40,7 @@ from shoal.transport import (
 )
 from shoal.wire.error_feedback import ErrorFeedback
 from shoal.wire.operation_log import SumAccount
+from shoal.wire.sum_options import EXACT, SumOptions
 from shoal.wire.transfer import Part, Transfer
 
 if TYPE_CHECKING:
@@ -82,63 +80,6 @@ class Memory:
     """What must live as long as the memory is used."""
     meaning: str = ""
     """What the bytes are, where `form` does not say it and all members must agree on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SumOptions:
-    """How a sum is made: its factor, how much of it may get lost, and what a hole means."""
-
-    scale: float = 1.0
-    loss_bound: float = 0.0
-    policy: int = ZERO
-    layer_class: int = 0
-    tensor: Hashable = None
-    """Names what is summed from one iteration to the next, for importance tags and error feedback;
-    None: neither."""
-    algorithm: str = AUTO
-    """One of `collectives.graphs.ALGORITHMS`, or what suits the sum and its group's hosts."""
-    per_host: int = 0
-    """Members that share a host, numbered one after another, for "hierarchical"; 0: as many as do
-    by their addresses."""
-    importance: str = LARGE
-    """The kind of a named tensor's packets that count as important; see `transport.tags`."""
-    renews: bool = False
-    """Whether this is no sum at all, but a newer version of what the receiver of a message has:
-    what gets lost keeps its old value there, and may be bytes."""
-    exact_from: int | None = None
-    """Nothing gets lost of the elements from this one on. None: something may of all."""
-    wire: str | None = None
-    """What floats are to be sent as, for callers that make the `Memory`: its form counts."""
-
-    @property
-    def counts_arrivals(self) -> bool:
-        """Whether the contributions that came are counted: sums of several cannot be sent on."""
-        return self.loss_bound > 0 and self.policy == DIVIDE_BY_COUNT
-
-    @property
-    def keeps_missing(self) -> bool:
-        """Whether what gets lost is to be added to the tensor's next contribution."""
-        return self.policy == ERROR_FEEDBACK and self.tensor is not None
-
-
-EXACT: Final = SumOptions()
-
-
-def mean_options(
-    members: int, *, is_weighted: bool, loss_bound: float, tensor: Hashable
-) -> SumOptions:
-    """Return how parameters are averaged: what gets lost counts as not there.
-
-    Weighted contributions are multiplied by their senders, and nothing of them may get lost: what
-    is left would have other weights.
-    """
-    if is_weighted:
-        return EXACT
-    if loss_bound == 0:
-        return SumOptions(scale=1 / members)
-    return SumOptions(
-        scale=1 / members, loss_bound=loss_bound, policy=DIVIDE_BY_COUNT, tensor=tensor
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,18 +186,18 @@ class TransportGroup:
         self, memory: Memory, options: SumOptions, *, may_lose: bool, counts: bool
     ) -> SumOptions:
         """Return `options` with the algorithm that suits the sum, the same on all members."""
-        per_host = self._per_host
-        algorithm = "direct"
-        if not counts:
-            on_wire, here = WIRE_BYTES[memory.form], MEMORY_BYTES[memory.form]
-            num_bytes, keeps_apart = memory.count * on_wire, may_lose or on_wire < here
-            algorithm = choose_sum(
+        per_host, on_wire = self._per_host, WIRE_BYTES[memory.form]
+        algorithm = (
+            "direct"
+            if counts
+            else choose_sum(
                 self.size,
-                num_bytes,
+                memory.count * on_wire,
                 per_host,
-                keeps_apart=keeps_apart,
+                keeps_apart=may_lose or on_wire < MEMORY_BYTES[memory.form],
                 by_memory=self.engine.shares_memory,
             )
+        )
         return replace(options, algorithm=algorithm, per_host=per_host)
 
     @cached_property
@@ -456,6 +397,7 @@ class TransportGroup:
         `shards` is into how many parts `memory` is cut.
         """
         config = self.engine.endpoint.config
+        is_in_memory = self.engine.shares_memory and self._per_host == self.size
         return piece_length(
             memory.count,
             memory.form,
@@ -463,6 +405,8 @@ class TransportGroup:
             config.largest_batch,
             shards=shards,
             ring=ring,
+            # of a block, a sum is passed on while it is in the processor's cache
+            piece_bytes=BLOCK_BYTES if is_in_memory else PIECE_BYTES,
         )
 
     def _start(self, operation: _Operation) -> Transfer:

@@ -28,10 +28,10 @@ from shoal.errors import (
     WorkerLost,
 )
 from shoal.transport import Counter, Endpoint, PostOffice, TransportConfig
+from shoal.wire.memory_areas import OwnArea, area_at
 from shoal.wire.paths import Interface, plan_paths
 from shoal.wire.pump import EVENTS, FAILED, Sockets, new_sockets, pump
 from shoal.wire.recent_traffic import RecentTraffic
-from shoal.wire.shared_memory import OwnArea, area_at
 from shoal.wire.sockets import address_tables, open_sockets
 from shoal.wire.stats import LoopStats, loop_stats
 

@@ -31,8 +31,8 @@ from shoal.collectives import ALGORITHMS, AUTO
 from shoal.errors import UsageError
 from shoal.quantities import parse_rate
 from shoal.transport import POLICIES, WIRE_TYPES, TransportConfig, segment_bytes_for
-from shoal.wire.group import EXACT, SumOptions
 from shoal.wire.paths import Interface, is_wildcard, parse_interfaces
+from shoal.wire.sum_options import EXACT, SumOptions
 
 _PORTS = 65535
 """The number of ports that an address has."""

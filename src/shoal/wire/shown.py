@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.wire.engine import UdpEngine
-    from shoal.wire.group import SumOptions
+    from shoal.wire.sum_options import SumOptions
 
 
 class Shown(msgspec.Struct, frozen=True):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shoal_bench.loopback import (
-    PROCESSOR_TARGET,
-    TIME_TARGET,
+    DATAGRAM_PROCESSOR_TARGET,
+    DATAGRAM_TIME_TARGET,
     Sample,
     SumMethod,
     rows_of,
@@ -16,10 +16,12 @@ def test_a_sum_takes_as_long_as_its_slowest_rank_and_the_processors_of_all() -> 
     first = [(Sample(20.0, 10.0), Sample(40.0, 20.0), gloo)] * 3
     second = [(Sample(30.0, 50.0), Sample(50.0, 60.0), gloo)] * 3
 
-    ways = [SumMethod("direct", 1), SumMethod("ring", 4)]
-    rows = rows_of("2 ranks, 25 MB", 25, [first, second], ways, TIME_TARGET, PROCESSOR_TARGET)
+    ways = [SumMethod("direct", 1), SumMethod("ring", 4, by_memory=False)]
+    targets = DATAGRAM_TIME_TARGET, DATAGRAM_PROCESSOR_TARGET
+    rows = rows_of("2 ranks, 25 MB", 25, [first, second], ways, *targets)
 
-    cases = [f"2 ranks, 25 MB, {each}" for each in ("direct", "ring, 4 lanes") for _ in range(2)]
+    labels = ("memory, direct", "datagrams, ring, 4 lanes")
+    cases = [f"2 ranks, 25 MB, {each}" for each in labels for _ in range(2)]
     assert [row.case for row in rows] == cases
     direct_time, direct_processor, ring_time, ring_processor = rows
     assert (direct_time.value, direct_time.peer_value, direct_time.ratio) == (30.0, 60.0, 2.0)

@@ -68,7 +68,7 @@ def area_at(rank: int, memory: mmap.mmap, wake_fd: int = -1) -> Area:
 
 
 class Handover:
-    """Where this rank, `me`, hands its areas to the other ranks of its host.
+    """The local socket at which rank `me` hands its areas to the other ranks of its host.
 
     Its `name` goes into the rank's card; `exchange` does the rest, once.
     """
