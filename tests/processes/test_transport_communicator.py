@@ -13,6 +13,7 @@ from test_torch_communicator import Average, check_averages, random_cases, value
 from shoal.carriers.tensor_memory import round_to
 from shoal.carriers.transport_communicator import TransportCommunicator
 from shoal.carriers.transports import LossOptions
+from shoal.comm import Layers
 from shoal.errors import DeadlineExceeded, UsageError, WorkerLost
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import ERROR_FEEDBACK, POLICIES
@@ -252,7 +253,7 @@ def sum_on_every_wire() -> dict[str, Any]:
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64):
             buffer = gradient_of(communicator.rank, dtype)
             before = communicator.stats()
-            communicator.all_reduce(buffer, layer=(1, 3), exact_from=70_000).wait()
+            communicator.all_reduce(buffer, layers=Layers((0,), (1,), 3), exact_from=70_000).wait()
             communicator.barrier()
             sent = (communicator.stats() - before).total.sent_bytes
             found[f"{wire} {dtype}"] = buffer, sent
@@ -381,9 +382,10 @@ def classes_of_sums() -> list[set[int]]:
     found = []
     for bound in (0.0, 0.1):
         communicator.loss = LossOptions(bound)
-        for layer in (None, (0, 12), (7, 12), (11, 12)):
+        for layer in (None, 0, 7, 11):
             buffer = torch.ones(1000)
-            communicator.all_reduce(buffer, layer=layer).wait()
+            layers = None if layer is None else Layers((0,), (layer,), 12)
+            communicator.all_reduce(buffer, layers=layers).wait()
             assert bool((buffer == 2).all()) or bound
             tables = [kept[-1] for kept in communicator._world._tables.values()]
             found.append({int(row) for row in tables[-1].outgoing["layer_class"]})
@@ -394,6 +396,39 @@ def classes_of_sums() -> list[set[int]]:
 def test_a_sum_leaves_in_the_class_of_its_layer(run_workers: RunWorkers) -> None:
     for found in run_workers(classes_of_sums, 2):
         assert found == [{0}, {0}, {4}, {7}] * 2  # 0 goes first
+
+
+def classes_by_element() -> tuple[set[tuple[int, int]], tuple[int, ...]]:
+    """Return the class of each message of a sum by its first element, and packets by class."""
+    communicator = connect()
+    buffer = torch.ones(800_000)
+    layers = Layers((0, 300_000, 500_000), (5, 3, 0), 8)
+    before = communicator.stats()
+    communicator.all_reduce(buffer, layers=layers).wait()
+    message = torch.ones(200_000)
+    if communicator.rank == 0:
+        communicator.send(message, 1, channel=3, layers=Layers((0, 100_000), (0, 7), 8)).wait()
+    else:
+        communicator.receive(message, 0, channel=3).wait()
+    assert bool((buffer == 2).all())
+    (summed,) = (
+        kept[-1] for key, kept in communicator._world._tables.items() if key[0] != "transfer"
+    )
+    rows = summed.outgoing
+    sent = (communicator.stats() - before).total.sent_packets_by_class
+    communicator.close()
+    return {(int(row["start"]) // 4, int(row["layer_class"])) for row in rows}, sent
+
+
+def test_every_message_has_the_class_of_the_layers_in_it(run_workers: RunWorkers) -> None:
+    (first, sent), (second, _) = run_workers(classes_by_element, 2)
+    every = sorted(first | second)
+    assert {found for _, found in every} == {0, 3, 5}
+    for start, found in every:
+        layer = 5 if start < 300_000 else 3 if start < 500_000 else 0
+        assert found <= layer
+    # the message's front half went in class 0 and its rear in class 7
+    assert min(sent[0], sent[3], sent[5], sent[7]) > 0
 
 
 def push_and_pull(holes: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def lossy_sums(algorithm: str) -> dict[str, Any]:
     communicator = connect()
     communicator.all_reduce(torch.ones(10)).wait()
     before = communicator.stats()
-    options = SumOptions(loss_bound=BOUND, layer_class=5, algorithm=algorithm)
+    options = SumOptions(loss_bound=BOUND, layers=((0, 5),), algorithm=algorithm)
     deficits = []
     for _ in range(3):
         buffer = torch.ones(ELEMENTS)

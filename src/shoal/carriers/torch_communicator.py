@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,9 @@ from shoal.carriers.subgroup_cache import Subgroups
 from shoal.collectives import plan_average
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.membership import View
+
+if TYPE_CHECKING:
+    from shoal.comm import Layers
 
 
 class TorchCommunicator:
@@ -106,12 +110,12 @@ class TorchCommunicator:
         self,
         buffer: Tensor,
         *,
-        layer: tuple[int, int] | None = None,
+        layers: Layers | None = None,
         exact_from: int | None = None,
     ) -> GuardedWork:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
-        `layer` has no effect: gloo serves sums in the order in which they were started. Nor has
+        `layers` have no effect: gloo serves sums in the order in which they were started. Nor has
         `exact_from`: it loses nothing.
         """
         what = f"summing {_describe(buffer)} over all workers"
@@ -163,13 +167,14 @@ class TorchCommunicator:
         channel: int,
         lossy: bool = False,
         renew_bound: float = 0.0,
+        layers: Layers | None = None,
     ) -> GuardedWork:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
         The receiver's buffer must have the same number of bytes. Nothing gets lost over gloo,
-        whatever `lossy` and `renew_bound` allow.
+        whatever `lossy` and `renew_bound` allow, and `layers` have no effect.
         """
-        del lossy, renew_bound
+        del lossy, renew_bound, layers
         flat, tag = self._single(buffer, destination, channel)
         what = f"sending it {_describe(buffer)} on channel {channel}"
         return self._messages.send(flat, destination, tag, what)

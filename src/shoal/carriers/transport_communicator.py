@@ -30,7 +30,7 @@ from shoal.carriers.transports import LossOptions
 from shoal.collectives import AUTO
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.membership import View
-from shoal.transport import INT32, INT64, RAW, check_messages, layer_class
+from shoal.transport import INT32, INT64, MOST_URGENT, RAW, check_messages, classes_of
 from shoal.wire import (
     EXACT,
     KEPT_GROUPS,
@@ -42,6 +42,8 @@ from shoal.wire import (
 )
 
 if TYPE_CHECKING:
+    from shoal.comm import Layers
+    from shoal.transport import LayerClasses
     from shoal.wire import Carrier, Transfer, TransportStats
 
 NO_LOSS: Final = LossOptions()
@@ -186,17 +188,17 @@ class TransportCommunicator:
         self,
         buffer: Tensor,
         *,
-        layer: tuple[int, int] | None = None,
+        layers: Layers | None = None,
         exact_from: int | None = None,
     ) -> TransportWork | HostCopyWork:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
-        `layer`, and of how many, gives its packets their class: front layers overtake others.
+        `layers` give its messages their classes: front layers overtake others.
         Nothing is lost of the elements from index `exact_from` on, and they are sent as they are.
         Types of 16 bits are summed in float32.
         """
         flat = _flat(buffer)
-        parts = self._parts_of_sum(flat, layer, exact_from)
+        parts = self._parts_of_sum(flat, layers, exact_from)
         numbers = [self._world.reserve() for _ in parts]
         if not needs_host_copy(flat):
             return self._sums(parts, numbers, flat)
@@ -207,22 +209,25 @@ class TransportCommunicator:
         return work
 
     def _parts_of_sum(
-        self, flat: Tensor, layer: tuple[int, int] | None, exact_from: int | None
+        self, flat: Tensor, layers: Layers | None, exact_from: int | None
     ) -> list[tuple[slice, SumOptions]]:
         """Return the elements of `flat` that are summed in each of one or two ways."""
         options = SumOptions(
-            layer_class=layer_class(*layer) if layer else 0,
+            layers=_classes(layers),
             algorithm=self.algorithm,
             per_host=self.workers_per_host,
         )
-        bound, wire = self.loss.bound_of(layer), self.loss.wire
+        bound, wire = self.loss.bound_of(layers), self.loss.wire
         if not flat.is_floating_point() or exact_from == 0 or not (bound or wire):
             return [(slice(None), options)]
-        loose, exact = slice(None), slice(0, 0)
+        loose, exact, exact_options = slice(None), slice(0, 0), options
         if exact_from is not None and form_of(flat.dtype, wire) != form_of(flat.dtype):
             # for two forms there must be two
             loose, exact = slice(exact_from), slice(exact_from, None)
             exact_from = None
+            if layers is not None and exact.start < len(flat):
+                rear = layers.within(exact.start, len(flat))
+                exact_options = replace(options, layers=_classes(rear))
         loose_options = replace(options, wire=wire)
         if bound:
             loose_options = replace(
@@ -233,7 +238,7 @@ class TransportCommunicator:
                 importance=self.loss.importance,
                 exact_from=exact_from,
             )
-        return [(exact, options), (loose, loose_options)]
+        return [(exact, exact_options), (loose, loose_options)]
 
     def group_average(
         self,
@@ -303,18 +308,22 @@ class TransportCommunicator:
         channel: int,
         lossy: bool = False,
         renew_bound: float = 0.0,
+        layers: Layers | None = None,
     ) -> TransportWork:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
         `lossy` says that it is a contribution to a sum of the receiver's, which says so too: of
         floats the loss bound may then get lost, error feedback makes up for it, and they are sent
         as the wire's type. `renew_bound` is the share of a newer version that may get lost: the
-        receiver, which says so too, has an older one.
+        receiver, which says so too, has an older one. `layers` are as in `all_reduce`.
         """
         check_peer(destination, self.rank, self.view)
         options = self._message_options(buffer, lossy=lossy, renew_bound=renew_bound)
         summand = _summand(buffer, options)
         memory = summand.memory if summand else bytes_of(_flat(buffer))
+        if layers is not None:
+            unit = buffer.element_size() if memory.form == RAW else 1
+            options = replace(options, layers=_classes(layers, unit))
         peer = self.view.place_of(destination)
         return self._work(self._world.send(memory, peer, tag=channel, options=options))
 
@@ -434,6 +443,13 @@ class TransportCommunicator:
         return TransportGroup(
             self._engine, members, stream_of("mean", self._stream, members, weights, channel)
         )
+
+
+def _classes(layers: Layers | None, unit: int = 1) -> LayerClasses:
+    """Return the classes of the messages of a buffer; each of its elements counts as `unit`."""
+    if layers is None:
+        return MOST_URGENT
+    return classes_of([start * unit for start in layers.starts], layers.numbers, layers.depth)
 
 
 @contextmanager

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from shoal.collectives import AUTO
-from shoal.transport import DIVIDE_BY_COUNT, ERROR_FEEDBACK, LARGE, ZERO
+from shoal.transport import (
+    DIVIDE_BY_COUNT,
+    ERROR_FEEDBACK,
+    LARGE,
+    MOST_URGENT,
+    ZERO,
+    LayerClasses,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +24,8 @@ class SumOptions:
     scale: float = 1.0
     loss_bound: float = 0.0
     policy: int = ZERO
-    layer_class: int = 0
+    layers: LayerClasses = MOST_URGENT
+    """The classes of its messages, by the elements that are in them."""
     tensor: Hashable = None
     """Names what is summed from one iteration to the next, for importance tags and error feedback;
     None: neither."""

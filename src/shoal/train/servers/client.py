@@ -101,7 +101,7 @@ class ParameterClient:
                     channel=self._channels.pulls,
                     renew_bound=bound if lossy else 0.0,
                 )
-                for part, lossy in self._layout.messages(self._pulled[owner], owner)
+                for part, lossy, _ in self._layout.messages(self._pulled[owner], owner)
             ),
         ]
 
@@ -111,8 +111,8 @@ class ParameterClient:
         parts = [] if kind is Kind.SKIP else self._pushed[owner]
         return [
             *(
-                send(part, owner, channel=self._channels.pushes, lossy=lossy)
-                for part, lossy in self._layout.messages(parts, owner)
+                send(part, owner, channel=self._channels.pushes, lossy=lossy, layers=layers)
+                for part, lossy, layers in self._layout.messages(parts, owner)
             ),
             send(self._request.words, owner, channel=self._channels.requests),
         ]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from shoal.carriers import HOST
 from shoal.collectives import pieces_within, split_evenly
+from shoal.comm import Layers
 from shoal.errors import UsageError
 from shoal.train.servers.hyperparameters import Hyperparameters, rebuild_optimizer
 
@@ -36,6 +37,15 @@ class TrainedSpan:
     """Its parameter group in the user's optimizer."""
 
 
+class ShardMessage(NamedTuple):
+    """A part of a shard on its way to or from its server."""
+
+    part: Tensor
+    lossy: bool
+    """Whether some of it may get lost."""
+    layers: Layers
+
+
 @dataclass(frozen=True, slots=True)
 class ModelLayout:
     """What all workers know of the model: how it is cut into shards and what lies in them."""
@@ -56,7 +66,7 @@ class ModelLayout:
         part = split_evenly(self.sizes[flat], self.num_shards)[owner]
         return slice(part.start, part.stop)
 
-    def messages(self, parts: Sequence[Tensor], owner: int) -> list[tuple[Tensor, bool]]:
+    def messages(self, parts: Sequence[Tensor], owner: int) -> list[ShardMessage]:
         """Cut what is shaped like shard `owner` into messages, and say which may lose something.
 
         Gradients may, which are summed, and parameters, which are pulled again. Averaged buffers
@@ -67,8 +77,20 @@ class ModelLayout:
             start, buffers = self.shard(flat, owner).start, self.averaged[flat]
             cuts = [min(max(0, edge - start), len(part)) for edge in (buffers.start, buffers.stop)]
             spans = ((0, cuts[0], True), (*cuts, False), (cuts[1], len(part), True))
-            messages += [(part[first:last], lossy) for first, last, lossy in spans if first < last]
+            messages += [
+                ShardMessage(
+                    part[first:last], lossy, self._layers(flat, start + first, start + last)
+                )
+                for first, last, lossy in spans
+                if first < last
+            ]
         return messages
+
+    def _layers(self, flat: int, first: int, last: int) -> Layers:
+        """Return the layers of some elements of a flat tensor: each parameter counts as one."""
+        spans = [(s.elements.start, k) for k, s in enumerate(self.trained) if s.flat == flat]
+        starts, numbers = zip(*sorted(spans), strict=True) if spans else ((0,), (0,))
+        return Layers((0, *starts[1:]), numbers, len(self.trained)).within(first, last)
 
 
 class ParameterShard:
@@ -149,7 +171,7 @@ class ParameterShard:
         self._optimizer.step()
         self.num_contributions = 0
 
-    def messages(self, contribution: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
+    def messages(self, contribution: Sequence[Tensor]) -> list[ShardMessage]:
         """Cut a contribution into the messages it comes in; see `ModelLayout.messages`."""
         return self._layout.messages(contribution, self._owner)
 

@@ -244,8 +244,9 @@ class ShardServer:
                     rank,
                     channel=self._channels.pulls,
                     renew_bound=bound if lossy else 0.0,
+                    layers=layers,
                 )
-                for part, lossy in self._shard.messages(weights)
+                for part, lossy, layers in self._shard.messages(weights)
             ),
         ]
 
@@ -264,7 +265,7 @@ class ShardServer:
         if not seat.arriving:
             seat.arriving = [
                 self._communicator.receive(part, rank, channel=self._channels.pushes, lossy=lossy)
-                for part, lossy in self._shard.messages(seat.inbox)
+                for part, lossy, _ in self._shard.messages(seat.inbox)
             ]
 
     def _poll_grant(self) -> Pulled | None:
