@@ -28,7 +28,7 @@ from shoal.errors import (
     WorkerLost,
 )
 from shoal.transport import Counter, Endpoint, PostOffice, TransportConfig
-from shoal.wire.memory_areas import OwnArea, area_at
+from shoal.wire.memory_areas import OwnArea, area_at, blocks_of_each
 from shoal.wire.paths import Interface, plan_paths
 from shoal.wire.pump import EVENTS, FAILED, Sockets, new_sockets, pump
 from shoal.wire.recent_traffic import RecentTraffic
@@ -136,13 +136,13 @@ class Lane:
         row["uses_segmentation"] = sockets.segmentation
         row["uses_coalescing"] = sockets.coalescing
 
-    def make_area(self, ranks: int) -> tuple[int, int] | None:
-        """Make an area of memory for `ranks` ranks of this host; return its descriptors.
+    def make_area(self, size: int) -> tuple[int, int] | None:
+        """Make an area of memory of `size` bytes for this host's ranks; return its descriptors.
 
         Another rank needs them to `share` it. None if the system has no memory for it.
         """
         with suppress(OSError):
-            self._area = OwnArea(ranks)
+            self._area = OwnArea(size)
             return self._area.descriptors(self._wake_fd)
         return None
 
@@ -158,7 +158,8 @@ class Lane:
             self._peers_wake_fds = [wake_fd for _, wake_fd in others.values()]
             mine = area_at(self.endpoint.rank, area.memory)
             theirs = [area_at(rank, *each) for rank, each in others.items()]
-            self.endpoint.open_post(PostOffice(mine, theirs, self.endpoint.num_ranks))
+            share = blocks_of_each(len(others) + 1)
+            self.endpoint.open_post(PostOffice(mine, theirs, self.endpoint.num_ranks, share))
         area.close()
 
     def load(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_state import check_consistency, rows_at
-from memory_link import with_memory
+from memory_link import SHARE, with_memory
 from test_graphs import DTYPES, FAULTS, AllReduce, random_values
 from transfers import Transfer
 from virtual_link import Faults
@@ -20,7 +20,7 @@ from shoal.transport import mailboxes
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32, WIRE_BYTES
 from shoal.transport.holes import DIVIDE_BY_COUNT
-from shoal.transport.mailboxes import BLOCK_BYTES, SHARE, SLOTS
+from shoal.transport.mailboxes import BLOCK_BYTES, SLOTS
 from shoal.transport.tables import ADD, Counter
 from thoroughness import examples
 
