@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
-from trees import FILES, ROOT, names, nodes_in, nodes_of
+from trees import FILES, ROOT, by_folder, name_of, nodes_in, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,10 +44,11 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0]
 
 
-@pytest.mark.parametrize("path", FILES, ids=names(FILES))
-def test_other_rooms_are_entered_by_their_faces(path: Path) -> None:
+@pytest.mark.parametrize("files", by_folder(FILES).values(), ids=by_folder(FILES))
+def test_other_rooms_are_entered_by_their_faces(files: list[Path]) -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {module}"
+        f"{name_of(path)}:{line}: {module}"
+        for path in files
         for line, module in past_a_face(nodes_of(path), room_of(path))
     ]
     assert not found

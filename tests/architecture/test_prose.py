@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from trees import FILES, ROOT, SCRIPTS, names, nodes_in, nodes_of
+from trees import FILES, SCRIPTS, by_folder, name_of, nodes_in, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,10 +64,15 @@ def first_word(docstring: str) -> str:
     return next(iter(docstring.split()), "").strip(",.:;").lower()
 
 
-@pytest.mark.parametrize("path", WITH_DOCSTRINGS, ids=names(WITH_DOCSTRINGS))
-def test_docstrings_can_be_read_alone(path: Path) -> None:
-    found = found_among(nodes_of(path))
-    lines = [f"{path.relative_to(ROOT)}:{line}: {docstring}" for line, docstring in found]
+@pytest.mark.parametrize(
+    "files", by_folder(WITH_DOCSTRINGS).values(), ids=by_folder(WITH_DOCSTRINGS)
+)
+def test_docstrings_can_be_read_alone(files: list[Path]) -> None:
+    lines = [
+        f"{name_of(path)}:{line}: {docstring}"
+        for path in files
+        for line, docstring in found_among(nodes_of(path))
+    ]
     if lines:
         pytest.fail("begin with a noun, or with a sentence\n" + "\n".join(lines), pytrace=False)
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from trees import FILES, SHOAL, names, nodes_in, nodes_of
+from trees import FILES, SHOAL, by_folder, name_of, nodes_in, nodes_of
 
 HOME = SHOAL / "carriers" / "torch_private.py"
 
@@ -91,13 +91,13 @@ def is_by_name(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id in reading and len(call.args) > 1
 
 
-@pytest.mark.parametrize("path", FILES, ids=names(FILES))
-def test_no_other_file_names_what_torch_calls_private(path: Path) -> None:
-    found = sorted(set(private_names(nodes_of(path))))
-    if path == HOME:
-        assert found
-    else:
-        assert not found, "a function of shoal.carriers.torch_private, or an entry of OTHERS"
+@pytest.mark.parametrize("files", by_folder(FILES).values(), ids=by_folder(FILES))
+def test_no_other_file_names_what_torch_calls_private(files: list[Path]) -> None:
+    found = {path: sorted(set(private_names(nodes_of(path)))) for path in files}
+    if HOME in found:
+        assert found.pop(HOME)
+    others = [f"{name_of(path)}: {name}" for path, named in found.items() for name in named]
+    assert not others, "a function of shoal.carriers.torch_private, or an entry of OTHERS"
 
 
 @pytest.mark.parametrize(

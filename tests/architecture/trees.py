@@ -14,9 +14,20 @@ SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
 FILES = sorted([*SHOAL.rglob("*.py"), *SHOAL_BENCH.rglob("*.py")])
 
 
-def names(files: list[Path]) -> list[str]:
-    """Return what tests of `files` are called by."""
-    return [str(path.relative_to(ROOT)) for path in files]
+def name_of(path: Path) -> str:
+    """Return what messages call a file."""
+    return str(path.relative_to(ROOT))
+
+
+def by_folder(files: list[Path]) -> dict[str, list[Path]]:
+    """Return the files of each folder, by its name.
+
+    A case of its own for each of hundreds of files would take longer than what it looks at.
+    """
+    folders: dict[str, list[Path]] = {}
+    for path in files:
+        folders.setdefault(str(path.parent.relative_to(ROOT)), []).append(path)
+    return folders
 
 
 def nodes_of(path: Path) -> list[ast.AST]:
