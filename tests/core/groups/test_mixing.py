@@ -149,6 +149,7 @@ def test_ring_value(world_size: int) -> None:
     assert second_singular_value(rounds) == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
+@pytest.mark.long
 def test_exact_schedules_contract_to_nothing_in_large_worlds() -> None:
     for schedule in (AllWorkers(4096), Grid(4096), Grid(4099), Exponential(4096)):
         rounds = period_rounds(schedule)
