@@ -178,9 +178,7 @@ def die_while_averaging(length: int) -> Any:
 
 @pytest.mark.parametrize(
     ("size", "length"),
-    seldom(
-        [(2, 1_000_000), (3, 1_000_000), (4, 4_000_000)], often=[(2, 1_000_000), (4, 4_000_000)]
-    ),
+    seldom([(2, 1_000_000), (3, 1_000_000), (4, 4_000_000)], often=[(4, 4_000_000)]),
 )
 def test_a_killed_member_is_named_to_the_others(
     run_workers: RunWorkers, size: int, length: int
@@ -239,9 +237,7 @@ def abort_while_blocked(name: str, options: dict[str, Any], finished: Any) -> An
     return error is mark, all(other is mark for other in later), took_s < 10
 
 
-@pytest.mark.parametrize(
-    "name", seldom(BLOCKED, often=["all_reduce", "group_average", "receive_any", "send"])
-)
+@pytest.mark.parametrize("name", seldom(BLOCKED, often=["group_average", "receive_any"]))
 def test_abort_ends_blocked_and_later_operations(run_workers: RunWorkers, name: str) -> None:
     results = run_workers(abort_while_blocked, 3, name, {}, context.Event())
     assert results == [(True, True, True), None, None]
@@ -290,7 +286,7 @@ def wait_for_nobody(name: str, finished: Any) -> Any:
 # receive_any has none: an idle server is not a late one
 @pytest.mark.parametrize(
     "name",
-    seldom(sorted(BLOCKED.keys() - {"receive_any"}), often=["barrier", "group_average", "receive"]),
+    seldom(sorted(BLOCKED.keys() - {"receive_any"}), often=["barrier", "receive"]),
 )
 def test_every_wait_has_a_deadline(run_workers: RunWorkers, name: str) -> None:
     kind, text = run_workers(wait_for_nobody, 3, name, context.Event())[0]
@@ -315,7 +311,9 @@ def disagree(change: str) -> Any:
     return type(error), buffer.unique().tolist()
 
 
-@pytest.mark.parametrize("change", ["sequence", "length", "weights", "channel"])
+@pytest.mark.parametrize(
+    "change", seldom(["sequence", "length", "weights", "channel"], often=["sequence", "length"])
+)
 def test_members_that_disagree_get_an_error_and_no_sum(
     run_workers: RunWorkers, change: str
 ) -> None:
