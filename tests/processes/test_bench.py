@@ -172,6 +172,7 @@ def test_the_sides_of_overlap_differ_in_when_they_wait_alone(stand: Stand) -> No
     ("loss_bound", "holes"),
     seldom([(0.0, "zero"), (0.1, "error-feedback")], often=[(0.1, "error-feedback")]),
 )
+@pytest.mark.long
 def test_ranks_look_at_their_memory_before_and_after(loss_bound: float, holes: str) -> None:
     by_rank = transport_memory.probe(100_000, 2, loss_bound, holes)
     assert len(by_rank) == transport_memory.RANKS

@@ -408,6 +408,7 @@ def test_every_script_ends_with_the_same_bits(
 
 
 @pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["gloo"]))
+@pytest.mark.long
 def test_every_optimizer_ends_with_the_same_bits(run_workers: RunWorkers, transport: str) -> None:
     cases = [("plain", name) for name in OPTIMIZERS]
     check_equal(run_workers(train_both_ways, 2, cases, transport))

@@ -71,6 +71,7 @@ def test_models_are_those_of_real_processes(pool: WorkerPool, name: str, model: 
         often=[("local-sgd", {"overlap": "next-steps", "interval": 1})],
     ),
 )
+@pytest.mark.long
 def test_models_are_those_of_real_processes_that_compute_on(
     pool: WorkerPool, name: str, options: dict[str, str | int | float | bool | None]
 ) -> None:

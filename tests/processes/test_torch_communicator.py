@@ -108,6 +108,7 @@ def test_overlapping_groups_average_right_and_bitwise_equal(
     check_averages(cases, run_workers(average_cases, world_size, cases, {}))
 
 
+@pytest.mark.long  # test_transport_communicator.py has large ones, too
 def test_large_buffers_take_every_algorithm(run_workers: RunWorkers) -> None:
     everyone, long = tuple(range(8)), 2_100_007  # 8.4 MB in float32: in pieces, by ring
     cases = [

@@ -123,6 +123,7 @@ def test_sweeps_hold_every_size_and_interval_once() -> None:
             assert every == set(paper.INTERVALS)
 
 
+@pytest.mark.long
 def test_who_is_slow_matters_to_those_who_wait_for_everyone() -> None:
     chosen = ("all-reduce", "ripples")
     cases = [c for c in paper.main_cases() if c.strategy in chosen and not c.options]

@@ -164,6 +164,7 @@ def test_contraction_per_step_compares_schedules_of_different_period() -> None:
     assert contraction_per_step(RandomPartition(16, 4)) == pytest.approx(math.sqrt(3 / 15))
 
 
+@pytest.mark.long
 def test_a_sample_of_rounds_nears_the_expectation_from_above() -> None:
     partition = RandomPartition(16, 4)
     sampled = second_eigenvalue(expected_gram(partition.round_at(step) for step in range(1000)))

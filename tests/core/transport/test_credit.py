@@ -312,6 +312,7 @@ def gathered(senders: int, *, late: int = 0, loss: float = 0.0) -> VirtualLink:
     return link
 
 
+@pytest.mark.long
 def test_many_senders_take_turns_so_that_not_every_packet_needs_an_answer() -> None:
     link = gathered(31)
     counts = link.endpoints[0].counts()
