@@ -39,8 +39,6 @@ PHASES = (
     "after average_model",
 )
 OFTEN = [
-    ("all-reduce", "before step"),
-    ("all-reduce", "before finish"),
     ("all-reduce", "in average_model"),
     ("ds-sync", "before backward"),
     ("ds-sync", "after finish"),

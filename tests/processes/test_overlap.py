@@ -377,21 +377,43 @@ def check_equal(outcomes: list[Any]) -> None:
             assert all(eager["model"] == first["model"] for _, _, eager, _ in by_rank), script
 
 
+OFTEN = [
+    plain,
+    scheduled,
+    accumulating,
+    discarding,
+    clipping,
+    changing_one_gradient,
+    scaling,
+    averaging_parameters,
+    evaluating,
+    saving,
+    stopping_early,
+]
+OTHERS = [script for script in SCRIPTS if script not in OFTEN]
+
+
 @pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
 @pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["adam"]))
+@pytest.mark.parametrize("scripts", seldom([OFTEN, OTHERS], often=[OFTEN]), ids=["often", "others"])
 def test_every_script_ends_with_the_same_bits(
-    run_workers: RunWorkers, optimizer: str, transport: str
+    run_workers: RunWorkers,
+    scripts: list[Callable[[Run], Iterator[float]]],
+    optimizer: str,
+    transport: str,
 ) -> None:
-    cases = [(script.__name__, optimizer) for script in SCRIPTS]
+    cases = [(script.__name__, optimizer) for script in scripts]
     size = 3 if transport == "gloo" else 2
     check_equal(run_workers(train_both_ways, size, cases, transport))
 
 
 @pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["gloo"]))
+@pytest.mark.long
 def test_every_optimizer_ends_with_the_same_bits(run_workers: RunWorkers, transport: str) -> None:
     cases = [("plain", name) for name in OPTIMIZERS]
     check_equal(run_workers(train_both_ways, 2, cases, transport))
 
 
+@pytest.mark.long  # test_transport_torch_ddp.py compiles, too
 def test_a_compiled_model_ends_with_the_same_bits(run_workers: RunWorkers) -> None:
     check_equal(run_workers(train_both_ways, 2, [("compiled", "momentum")], "shoal"))

@@ -17,7 +17,7 @@ from shoal.strategies import check_pulls, make_strategy  # noqa: E402
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
-STEPS = 40
+STEPS = 25
 PULL_BOUND, LOSS_BOUND = 0.2, 0.25
 RUNS = ("ps-bsp", "ps-ssp", "ps-asp")
 STATISTICS = ("1.running_mean", "1.running_var")

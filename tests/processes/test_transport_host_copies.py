@@ -23,6 +23,7 @@ from shoal.strategies import STRATEGIES, Averaged
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.holes import ERROR_FEEDBACK
 from shoal.wire.engine import UdpEngine
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -287,7 +288,7 @@ def train_with_another_default(transport: str) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.parametrize("transport", ["gloo", "shoal"])
+@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
 def test_the_default_device_of_torch_is_nothing_to_us(
     run_workers: RunWorkers, transport: str
 ) -> None:

@@ -129,7 +129,7 @@ def both_work(
     ("case", "leaves_first"),
     seldom(
         itertools.product((backend_first, strategy_first), ("group", "strategy")),
-        often=[(backend_first, "group"), (strategy_first, "strategy")],
+        often=[(strategy_first, "strategy")],
     ),
 )
 def test_two_users_share_one_engine(run_workers: RunWorkers, case: Any, leaves_first: str) -> None:

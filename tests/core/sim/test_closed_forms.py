@@ -55,7 +55,10 @@ def test_a_thousand_workers_take_what_a_hand_works_out(
     assert out.steps == 20 * hosts
 
 
-@pytest.mark.parametrize("where", [cluster(8), cluster(4, workers=4), RACKS])
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(cluster(8), marks=pytest.mark.long), cluster(4, workers=4), RACKS],
+)
 @pytest.mark.parametrize(
     "changes", [{}, {"layers": 3}, {"message_cost_s": 1e-4, "server_cost_s": 0.003}]
 )

@@ -21,6 +21,7 @@ from shoal.strategies import STRATEGIES
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
 from shoal.transport.forms import FLOAT32_AS_FLOAT16
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from shoal.sim.training.outcome import Outcome
@@ -146,7 +147,7 @@ def test_state_that_is_not_averaged_may_be_said_to_stay(name: str) -> None:
     assert said.digest == run(name, cluster(4), training(name)).digest
 
 
-@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+@pytest.mark.parametrize("wire", seldom(["float16", "bfloat16"], often=["float16"]))
 def test_what_is_rounded_takes_half_of_the_bytes(wire: str) -> None:
     for name, options in (("all-reduce", {}), ("local-sgd", {"overlap": "next-steps"})):
         job = training(name, compute_s=1e-5)
