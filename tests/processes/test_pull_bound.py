@@ -90,9 +90,7 @@ def train_all() -> dict[tuple[str, float], dict[str, Any]]:
 def runs() -> list[dict[tuple[str, float], dict[str, Any]]]:
     from worker_processes import run_workers
 
-    return run_workers(
-        train_all, 2, environment={"SHOAL_STOP_EARLY": "1", "SHOAL_SHARED_MEMORY": "0"}
-    )
+    return run_workers(train_all, 2, environment={"SHOAL_STOP_EARLY": "1"})
 
 
 @pytest.mark.parametrize("sync", RUNS)

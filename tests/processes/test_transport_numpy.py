@@ -63,7 +63,7 @@ print(json.dumps(results))
 
 def test_every_collective_without_torch_or_the_compiler() -> None:
     size = 3
-    results = printed_by_ranks(SCRIPT, size, SHOAL_STOP_EARLY="1", SHOAL_SHARED_MEMORY="0")
+    results = printed_by_ranks(SCRIPT, size, SHOAL_STOP_EARLY="1")
     expected = [3.0 * index + 3 for index in range(20_000)]
     for rank, result in enumerate(results):
         assert result["sum"] == expected
