@@ -104,7 +104,7 @@ class Lane:
         self._running: dict[int, _Task] = {}
         self._lost: dict[int, ShoalError] = {}
         self._newly_lost: deque[tuple[int, str]] = deque()
-        self._ended_owners: deque[tuple[object, ShoalError]] = deque()
+        self._ended_owners: deque[tuple[object, ShoalError, float]] = deque()
         self._traffic = RecentTraffic()
         self._stopping = False
         self._error: ShoalError | None = None
@@ -184,7 +184,7 @@ class Lane:
 
     def end_transfers(self, owner: object, error: ShoalError) -> None:
         """Make every transfer of `owner` fail with `error` that has been submitted so far."""
-        self._ended_owners.append((owner, error))
+        self._ended_owners.append((owner, error, time.monotonic()))
         self._wake()
 
     def note_lost(self, rank: int, why: str) -> None:
@@ -338,8 +338,10 @@ class Lane:
 
     def _end_owned(self) -> None:
         while self._ended_owners:
-            owner, error = self._ended_owners.popleft()
-            self._give_up([task for task in self._all() if task.transfer.owner is owner], error)
+            owner, error, moment = self._ended_owners.popleft()
+            mine = [task for task in self._all() if task.transfer.owner is owner]
+            # what has been submitted since is not meant: its owner may have gone on by now
+            self._give_up([task for task in mine if task.transfer.submitted <= moment], error)
 
     def _give_up_late(self) -> None:
         now = time.monotonic()
