@@ -202,8 +202,8 @@ def next_to_read(box: Row) -> Row:
 
 @compiled
 def has_slot(box: Row) -> bool:
-    """Return whether a slot is free for writing."""
-    return bool(box.written - loaded(box.out + _LINE) < SLOTS)
+    """Return whether a slot is free for writing: read, and its block given back."""
+    return bool(box.written - box.freed < SLOTS)
 
 
 @compiled
@@ -239,6 +239,7 @@ def post_packet(state: State, rank: int, packet: int, size: int) -> bool:
     post = post_of(state)
     number = rows_at(post.box_of, state.peers.size, I4)[rank]
     box = box_at(post, number)
+    give_back_blocks(post, number)
     slot = next_to_write(box)
     if size > slot.packet.size or not has_slot(box):
         return False
