@@ -97,13 +97,17 @@ class Communicator(Protocol):
         weights: Sequence[int] = (),
         channel: int = 0,
         wire: str | None = None,
-    ) -> None:
-        """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
+        layers: Layers | None = None,
+    ) -> Work:
+        """Start taking the mean of `buffer` over `members`; `wait` of the result writes it there.
 
-        Only members call it and nobody else is involved: a group costs nothing to form.
+        Until then, and after an error, `buffer` is as it was; it must not be written to meanwhile.
+        The mean is bitwise equal on all members.
+        Only members call it and nobody else is involved: a group costs nothing to form. They start
+        those of one channel in the same order.
         `weights` (one per member, default equal) make it a weighted mean. `wire` is a narrower type
         that floats may be sent as, and rounded to, where the transport can; not if there are
-        weights.
+        weights. `layers` are as in `all_reduce`.
         """
         ...
 

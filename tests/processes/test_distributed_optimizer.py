@@ -221,9 +221,9 @@ def watch_wires(communicator: Any) -> list[str | None]:
     """Return a list that will hold what each average of a group may be sent as."""
     wires, average = [], communicator.group_average
 
-    def watched(*arguments: Any, wire: str | None = None, **options: Any) -> None:
+    def watched(*arguments: Any, wire: str | None = None, **options: Any) -> Any:
         wires.append(wire)
-        average(*arguments, wire=wire, **options)
+        return average(*arguments, wire=wire, **options)
 
     communicator.group_average = watched
     return wires

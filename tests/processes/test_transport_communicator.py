@@ -45,7 +45,7 @@ def average_cases(cases: list[Any], options: dict[str, Any]) -> list[Average]:
             results.append(None)
             continue
         buffer = values_of(communicator.rank, case, length, dtype)
-        communicator.group_average(buffer, members, sequence=case, weights=weights)
+        communicator.group_average(buffer, members, sequence=case, weights=weights).wait()
         digest = hashlib.sha256(buffer.view(torch.uint8).numpy()).hexdigest()
         results.append((digest, buffer[::STRIDE].clone()))
     communicator.close()
@@ -146,12 +146,14 @@ def leave_one_out(ends_by: str) -> str:
             dist.barrier()
             communicator.close()
         return "gone"
+    buffer = torch.full((100_000,), 1.0 + communicator.rank)
     try:
-        communicator.group_average(torch.ones(100_000), (0, 1, 2), sequence=0)
+        communicator.group_average(buffer, (0, 1, 2), sequence=0).wait()
     except (WorkerLost, DeadlineExceeded) as error:
         outcome = f"{type(error).__name__}: {error}"
     else:
         outcome = "averaged"
+    assert (buffer == 1.0 + communicator.rank).all(), "nothing of a mean that failed is left in it"
     with pytest.raises((WorkerLost, DeadlineExceeded)):
         communicator.barrier()
     if ends_by != "leaving":
@@ -170,13 +172,15 @@ def test_a_missing_member_is_named(run_workers: RunWorkers, ends_by: str) -> Non
 
 def refuse() -> list[str]:
     communicator = connect()
-    communicator.group_average(torch.ones(4), (0, 1), sequence=5)
+    communicator.group_average(torch.ones(4), (0, 1), sequence=5).wait()
     refusals = []
     for wrong in (
-        lambda: communicator.group_average(torch.ones(4, dtype=torch.int64), (0, 1), sequence=0),
-        lambda: communicator.group_average(torch.ones(4, 4).t(), (0, 1), sequence=0),
-        lambda: communicator.group_average(torch.ones(4), (0, 9), sequence=0),
-        lambda: communicator.group_average(torch.ones(4), (0, 1), sequence=5),  # used before
+        lambda: communicator.group_average(
+            torch.ones(4, dtype=torch.int64), (0, 1), sequence=0
+        ).wait(),
+        lambda: communicator.group_average(torch.ones(4, 4).t(), (0, 1), sequence=0).wait(),
+        lambda: communicator.group_average(torch.ones(4), (0, 9), sequence=0).wait(),
+        lambda: communicator.group_average(torch.ones(4), (0, 1), sequence=5).wait(),  # used before
         lambda: communicator.send(torch.ones(4), communicator.rank, channel=0),
         lambda: communicator.broadcast(torch.ones(4), 7),
     ):
@@ -318,7 +322,7 @@ def average_on_a_narrow_wire(bound: float) -> tuple[list[Tensor], list[int]]:
         if wire is not None:
             round_to(buffer, wire)
         before = communicator.stats()
-        communicator.group_average(buffer, (0, 1), sequence=sequence, wire=wire)
+        communicator.group_average(buffer, (0, 1), sequence=sequence, wire=wire).wait()
         communicator.barrier()
         sent.append((communicator.stats() - before).total.sent_bytes)
         found.append(buffer)

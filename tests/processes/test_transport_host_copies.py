@@ -231,7 +231,7 @@ def sum_and_average() -> dict[str, Any]:
     told = elsewhere(torch.full((100,), float(rank)))
     communicator.broadcast(told, 2)
     mean = elsewhere(torch.full((3_000,), float(rank), dtype=torch.bfloat16))
-    communicator.group_average(mean, range(size), sequence=0, weights=range(1, size + 1))
+    communicator.group_average(mean, range(size), sequence=0, weights=range(1, size + 1)).wait()
     communicator.loss = LossOptions(0.3, ERROR_FEEDBACK)
     place, fed = elsewhere(torch.empty(60_000)), torch.zeros(60_000)
     for _ in range(20):

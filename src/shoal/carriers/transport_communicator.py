@@ -9,7 +9,7 @@ messages carry host tensors only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -78,6 +78,21 @@ class TransportWork:
             self._communicator.await_transfer(transfer)
         while self._finish:
             self._finish.pop()()
+
+
+class _MeanWork(TransportWork):
+    """A mean under way; if it fails, so does whatever else the members are waiting for."""
+
+    def wait(self) -> None:
+        """Block until done, and write the mean. Raises `WorkerLost` or `DeadlineExceeded`."""
+        try:
+            super().wait()
+        except ViewChanging:
+            raise
+        except (WorkerLost, DeadlineExceeded) as error:
+            # Members that do not talk to the lost one wait for this one: let them know.
+            self._communicator.abort(error)
+            raise
 
 
 class HostCopyWork:
@@ -203,9 +218,13 @@ class TransportCommunicator:
         if not needs_host_copy(flat):
             return self._sums(parts, numbers, flat)
         self.check()
+        return self._by_host_copy(flat, partial(self._sums, parts, numbers))
+
+    def _by_host_copy(self, flat: Tensor, start: Callable[[Tensor], TransportWork]) -> HostCopyWork:
+        """Let `start` begin with a copy of `flat` in host memory once that is there."""
         work = HostCopyWork(self, HostCopy(flat))
         self._copier = self._copier or HelperThread("shoal-host-copies")
-        self._copier.start(partial(work.begin, partial(self._sums, parts, numbers)))
+        self._copier.start(partial(work.begin, start))
         return work
 
     def _parts_of_sum(
@@ -249,56 +268,41 @@ class TransportCommunicator:
         weights: Sequence[int] = (),
         channel: int = 0,
         wire: str | None = None,
-    ) -> None:
-        """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
+        layers: Layers | None = None,
+    ) -> TransportWork | HostCopyWork:
+        """Start taking the mean of `buffer` over `members`, which `wait` then writes to it.
 
         float32, float64, bfloat16 or float16; the last two are summed in float32, and sent in
         it if there are weights, so that they are rounded once. `wire` is what all are sent as if
-        there are none; see `tensor_memory.round_to`.
+        there are none; see `tensor_memory.round_to`. `layers` are as in `all_reduce`.
         """
         members, weights = tuple(map(int, members)), tuple(map(int, weights))
         check_average(buffer.dtype, self.rank, self.view, members, weights)
         self.check()
         if len(members) == 1 or buffer.numel() == 0:
-            return
+            return TransportWork(self)
         flat = _flat(buffer)
-        name = ("mean", flat.data_ptr(), flat.numel())
-        with _in_host_memory(flat) as values:
-            self._average(values, name, members, sequence, weights, channel, wire)
-
-    def _average(
-        self,
-        flat: Tensor,
-        name: Hashable,
-        members: tuple[int, ...],
-        sequence: int,
-        weights: tuple[int, ...],
-        channel: int,
-        wire: str | None,
-    ) -> None:
-        """Carry out an average of a host tensor; `name` stays the same from one to the next."""
         if weights:
             wire = "float32" if flat.dtype in NARROW_TYPES else None
-        summand = Summand.of(flat, wire)
-        if weights:
-            summand.values.mul_(weights[members.index(self.rank)] / sum(weights))
         options = mean_options(
             len(members),
             is_weighted=bool(weights),
             loss_bound=self.loss.bound_of(None),
-            tensor=name,
+            tensor=("mean", flat.data_ptr(), flat.numel()),
+            layers=_classes(layers),
         )
+        share = weights[members.index(self.rank)] / sum(weights) if weights else 1.0
         group = self._group(members, weights, channel)
-        transfer = group.all_reduce(summand.memory, options, iteration=sequence)
-        try:
-            self._work(transfer).wait()
-        except ViewChanging:
-            raise
-        except (WorkerLost, DeadlineExceeded) as error:
-            # Members that do not talk to the lost one wait for this one: let them know.
-            self.abort(error)
-            raise
-        summand.bring_back()
+
+        def start(summand: Summand) -> TransportWork:
+            if weights:
+                summand.values.mul_(share)
+            transfer = group.all_reduce(summand.memory, options, iteration=sequence)
+            return _MeanWork(self, transfer, finish=[summand.bring_back])
+
+        if not needs_host_copy(flat):
+            return start(Summand.apart(flat, wire))
+        return self._by_host_copy(flat, lambda values: start(Summand.of(values, wire)))
 
     def send(
         self,

@@ -99,7 +99,7 @@ def check_can_await(tensor: Tensor, name: str) -> None:
     if type(tensor) not in _CLASSES:
         message = (
             f"{name} is a {type(tensor).__name__}, and overlap='next-forward' works with plain"
-            f" tensors and parameters only; use overlap='backward'."
+            f" tensors and parameters only; leave overlap out."
         )
         raise UsageError(message)
 

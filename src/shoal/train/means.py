@@ -2,7 +2,8 @@
 
 Carries out the courses by schedule and by generator (`strategies.scheduled`,
 `strategies.generated`). Optimizer state stays local unless asked for otherwise. With
-`overlap="next-steps"` a thread averages a copy of the model (`train.delayed_average`).
+`overlap="next-forward"` a mean is waited for layer by layer (`train.layerwise_means`), with
+"next-steps" a thread averages a copy of the model (`train.delayed_average`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from shoal.train.averaged_state import AveragedState
 from shoal.train.delayed_average import DelayedAverage
 from shoal.train.executor import AbstractExecutor
 from shoal.train.group_requests import GroupRequests
+from shoal.train.layerwise_means import LayerwiseMeans, PieceMeans
 from shoal.train.model_use import ModelUse
 
 if TYPE_CHECKING:
@@ -58,12 +60,17 @@ class MeansExecutor(AbstractExecutor):
         self._channel = 0  # the training thread's, which makes its averages one after another
         self._state: AveragedState | None = None
         self._delayed: DelayedAverage | None = None
+        self._layerwise: LayerwiseMeans | None = None
         self._groups: GroupRequests | None = None
         if definition.average_state:
             self._state = AveragedState(replica.optimizer)
         if definition.is_delayed and len(self.view) > 1:
             self._channel, *_ = reserve_channels(replica.communicator)
             self._delayed = DelayedAverage(replica)
+        elif definition.overlap == "next-forward":
+            self._layerwise = LayerwiseMeans(replica, self._channel)
+        else:
+            self._means = PieceMeans(replica, self._channel)
         self.carry_out(self.course.begin())
 
     def do(self, act: Act) -> object:
@@ -96,6 +103,25 @@ class MeansExecutor(AbstractExecutor):
                 raise TypeError(act)
         return None
 
+    def update(self) -> None:
+        """Apply the local update, after the last mean of all parameters is there."""
+        if self._layerwise is not None:
+            self._layerwise.settle()  # what neither forward nor backward came to
+        super().update()
+
+    def _average_model(self, mean: Mean) -> None:
+        self._count(mean)
+        if len(mean.members) < 2:
+            return
+        if self._layerwise is not None:
+            self._layerwise.settle()
+            self._layerwise.begin(mean)
+            return
+        self._means.begin(mean, () if self._state is None else self._state.gather())
+        self._means.take_in_all()
+        if self._state is not None:
+            self._state.scatter()
+
     def _carry_out_beside(
         self, acts: Acts, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
     ) -> None:
@@ -105,23 +131,15 @@ class MeansExecutor(AbstractExecutor):
             if isinstance(act, AskGroup):
                 return self._ask(act, stopwatch)
             assert isinstance(act, Mean)
-            self._average(act, flats, stopwatch, wire)
+            self._average_copies(act, flats, stopwatch, wire)
             return None
 
         self.carry_out(acts, do)
 
-    def _average_model(self, mean: Mean) -> None:
-        flats: list[Tensor] = self.replica.flat.buffers
-        if self._state is not None:
-            flats = [*flats, *self._state.gather()]
-        self._average(mean, flats, self.replica.stopwatch, None)
-        if self._state is not None:
-            self._state.scatter()
-
-    def _average(
+    def _average_copies(
         self, mean: Mean, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
     ) -> None:
-        self.replica.count(f"group_size.{len(mean.members)}")
+        self._count(mean)
         if len(mean.members) < 2:
             return
         epoch, number = mean.number
@@ -134,7 +152,10 @@ class MeansExecutor(AbstractExecutor):
                     weights=mean.weights,
                     channel=self._channel,
                     wire=wire,
-                )
+                ).wait()
+
+    def _count(self, mean: Mean) -> None:
+        self.replica.count(f"group_size.{len(mean.members)}")
 
     def _ask(self, act: AskGroup, stopwatch: Stopwatch) -> Group:
         assert self._groups is not None
@@ -173,12 +194,16 @@ class MeansExecutor(AbstractExecutor):
         """Wait for the average under way, if there is one, and take it in."""
         if self._delayed is not None:
             self._delayed.take_in(wait=True)
+        if self._layerwise is not None:
+            self._layerwise.settle()
 
     def end(self) -> None:
         """Finish the course, and average nothing more."""
         super().end()
         if self._delayed is not None:
             self._delayed.close()
+        if self._layerwise is not None:
+            self._layerwise.close()
 
     def remarks(self) -> tuple[Remark, ...]:
         """Return who is slow, as a group generator sees it."""

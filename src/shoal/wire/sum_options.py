@@ -59,7 +59,12 @@ EXACT: Final = SumOptions()
 
 
 def mean_options(
-    members: int, *, is_weighted: bool, loss_bound: float, tensor: Hashable
+    members: int,
+    *,
+    is_weighted: bool,
+    loss_bound: float,
+    tensor: Hashable,
+    layers: LayerClasses = MOST_URGENT,
 ) -> SumOptions:
     """Return how parameters are averaged: what gets lost counts as not there.
 
@@ -67,9 +72,13 @@ def mean_options(
     is left would have other weights.
     """
     if is_weighted:
-        return EXACT
+        return SumOptions(layers=layers)
     if loss_bound == 0:
-        return SumOptions(scale=1 / members)
+        return SumOptions(scale=1 / members, layers=layers)
     return SumOptions(
-        scale=1 / members, loss_bound=loss_bound, policy=DIVIDE_BY_COUNT, tensor=tensor
+        scale=1 / members,
+        loss_bound=loss_bound,
+        policy=DIVIDE_BY_COUNT,
+        layers=layers,
+        tensor=tensor,
     )

@@ -220,7 +220,7 @@ def test_a_parameter_used_behind_our_back_is_refused() -> None:
         strategy.step(optimizer.step)
         for layer in model.layers:
             graph = graph + layer.weight.sum()
-        with pytest.raises(UsageError, match="before its update"):
+        with pytest.raises(UsageError, match="before its new values"):
             graph.backward()
 
 
