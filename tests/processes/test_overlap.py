@@ -21,7 +21,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import cross_entropy, linear  # noqa: E402
 
 import shoal  # noqa: E402
-from shoal.train import model_pieces  # noqa: E402
+from shoal.collectives import pieces  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -363,7 +363,7 @@ def train_once(rank: int, script: str, optimizer: str, transport: str, sync: Any
 def train_both_ways(
     scripts: list[tuple[str, str]], transport: str, sync: str = "all-reduce"
 ) -> list[Any]:
-    model_pieces.LEAST_BYTES, model_pieces.MOST_PIECES = BUCKET_BYTES, 1000
+    pieces.LEAST_PIECE_BYTES, pieces.MOST_PIECES = BUCKET_BYTES, 1000
     rank = shoal.init(deadline_s=20).rank
     outcomes = []
     at_once = "backward" if sync == "all-reduce" else "none"

@@ -70,12 +70,13 @@ class TransportWork:
         finish: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._communicator, self._transfers = communicator, transfers
+        self._view = communicator.view
         self._finish = list(finish)
 
     def wait(self) -> None:
         """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
         for transfer in self._transfers:
-            self._communicator.await_transfer(transfer)
+            self._communicator.await_transfer(transfer, self._view)
         while self._finish:
             self._finish.pop()()
 
@@ -394,19 +395,31 @@ class TransportCommunicator:
         here = torch.zeros(len(self.view), dtype=torch.uint8, device=HOST)
         self._work(self._world.barrier(bytes_of(here))).wait()
 
-    def await_transfer(self, transfer: Transfer) -> None:
-        """Wait for a transfer; if a peer is lost, give the job a moment to say which, and why."""
+    def await_transfer(self, transfer: Transfer, view: View) -> None:
+        """Wait for a transfer; if a peer is lost, give the job a moment to say which, and why.
+
+        What fails of a `view` that is over has been cut off, whatever ended it first.
+        """
         try:
             transfer.wait()
-        except WorkerLost as error:
-            if self._on_peer_error is not None and self._engine.error is None:
-                self._on_peer_error(error.rank, "its connection has ended")
-                deadline = time.monotonic() + self._grace_s
-                while self._engine.error is None and time.monotonic() < deadline:
-                    time.sleep(POLL_S)
-            raise self._engine.error or error from None
         except ShoalError as error:
+            if isinstance(error, WorkerLost) and self._on_peer_error is not None:
+                self._await_verdict(error, view)
+            if self.view.epoch != view.epoch:
+                raise ViewChanging("The workers that take part have changed.") from None
             raise self._engine.error or error from None
+
+    def _await_verdict(self, error: WorkerLost, view: View) -> None:
+        """Tell the job that a connection is lost; wait until it ends or goes on in another view."""
+        if self._engine.error is not None or self.view.epoch != view.epoch:
+            return
+        assert self._on_peer_error is not None
+        self._on_peer_error(error.rank, "its connection has ended")
+        deadline = time.monotonic() + self._grace_s
+        while time.monotonic() < deadline:
+            if self._engine.error is not None or self.view.epoch != view.epoch:
+                return
+            time.sleep(POLL_S)
 
     def _work(
         self, *transfers: Transfer, finish: Sequence[Callable[[], None]] = ()

@@ -1,8 +1,7 @@
 """A model's averaged tensors cut into pieces, each of which is averaged by itself.
 
-So one of them can be there while the others are on their way. How a model is cut depends on nothing
-but the model: a mean is added up shard by shard, and other pieces are other shards, and other bits
-from three members on.
+So one of them can be there while the others are on their way. All statistics are one piece; how
+parameters are cut is `collectives.pieces`' to say.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from shoal.collectives import cut_into_pieces
 from shoal.comm import Layers
 from shoal.train.forward_order import ForwardOrder
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.train.flat_parameters import FlatParameters, Held
-
-LEAST_BYTES: Final = 256 << 10
-MOST_PIECES: Final = 8
-"""A model has about as many, so that an eighth of it is the most that a layer waits for in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +39,16 @@ class ModelPieces:
     """The pieces of `model`, whose memory is that of `flat`: statistics first, then by place."""
 
     def __init__(self, model: nn.Module, flat: FlatParameters) -> None:
-        least = max(LEAST_BYTES, flat.num_bytes // MOST_PIECES)
         pieces = [
             Piece(
                 memory[group[0].elements.start : group[-1].elements.stop],
-                group,
+                tuple(group),
                 group[0].elements.start in statistics,
             )
             for memory, held, statistics in zip(
                 flat.buffers, flat.held, flat.statistics, strict=True
             )
-            for group in _groups(held, statistics, least // memory.element_size())
+            for group in _groups(held, statistics, memory.element_size())
         ]
         self.pieces: Final = sorted(pieces, key=lambda piece: not piece.is_statistics)
         self._order = ForwardOrder(model)
@@ -76,18 +71,10 @@ class ModelPieces:
         )
 
 
-def _groups(held: list[Held], statistics: range, least: int) -> Iterator[tuple[Held, ...]]:
-    """Yield what goes together: of parameters at least `least` elements, and all statistics."""
-    group: list[Held] = []
-    for each in held:
-        if each.elements.start in statistics:
-            break
-        group.append(each)
-        if each.elements.stop - group[0].elements.start >= least:
-            yield tuple(group)
-            group = []
-    if group:
-        yield tuple(group)
-    rest = [each for each in held if each.elements.start in statistics]
-    if rest:
-        yield tuple(rest)
+def _groups(held: list[Held], statistics: range, element_bytes: int) -> Iterator[list[Held]]:
+    """Yield what goes together in a flat tensor."""
+    trained = [each for each in held if each.elements.start not in statistics]
+    for indices in cut_into_pieces([len(each.elements) * element_bytes for each in trained]):
+        yield trained[indices.start : indices.stop]
+    if len(trained) < len(held):
+        yield held[len(trained) :]
