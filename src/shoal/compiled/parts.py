@@ -1,0 +1,119 @@
+"""What a compiled function is to those that call it: code to be linked into theirs, not run alone.
+
+Numba optimises each function together with all that it calls, makes machine code of it, and wraps
+it for Python, so that of a chain of calls the last is compiled as often as the chain is long. Here
+a function that others call stays what numba wrote; whoever Python calls links all that it needs,
+once, and only that is optimised and becomes machine code. Uses internals of numba, which
+pyproject.toml bounds to the versions that this was tried with.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any, Final
+
+from numba.core import typed_passes as _typed_passes
+from numba.core.codegen import JITCodeLibrary as _JITCodeLibrary
+from numba.core.compiler_machinery import register_pass as _register_pass
+
+from shoal.compiled.indices import WithoutSigns
+
+Library: Any = _JITCodeLibrary
+NativeLowering: Any = _typed_passes.NativeLowering
+register_pass: Any = _register_pass
+
+_FEW: Final = 100
+"""The most parts that are optimised twice. The heap kernel of `switching` needs a quarter less time
+for a packet then; the transport and congestion controls, of more parts, are no faster for it."""
+
+
+class Part(Library):  # type: ignore[misc]  # numba has no types
+    """The code of a function alone, as numba wrote it."""
+
+    def finalize(self) -> None:
+        """Say that nothing more is added. There is nothing else to do."""
+        self._finalized = True
+
+
+class Whole(Library):  # type: ignore[misc]  # as above
+    """The code of a function with that of all it calls, optimised together."""
+
+    _linking_libraries: list[Any]
+
+    def finalize(self) -> None:
+        """Link the parts, once each, then optimise and make machine code."""
+        self._linking_libraries = list(_closure(self._linking_libraries))
+        super().finalize()
+
+    def _optimize_final_module(self) -> None:
+        super()._optimize_final_module()
+        if len(self._linking_libraries) <= _FEW:
+            super()._optimize_final_module()
+
+
+def _closure(libraries: list[Any]) -> Iterator[Any]:
+    """Yield libraries and all that they need in turn, each once."""
+    seen, left = set(), libraries[::-1]
+    while left:
+        library = left.pop()
+        if library not in seen:
+            seen.add(library)
+            left += library._linking_libraries[::-1]  # noqa: SLF001 - numba offers no other way
+            yield library
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class PartLowering(NativeLowering):  # type: ignore[misc]  # as above
+    """Writes a function's code as a part, which cannot be run."""
+
+    _name = "part_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        """Write the code, and let other functions call it."""
+        state.library = Part(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        key = object()
+        state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
+        state.cr = state.cr._replace(cfunc=key)
+        return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class WholeLowering(NativeLowering):  # type: ignore[misc]  # as above
+    """Writes a function's code and makes it what can be run."""
+
+    _name = "whole_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        """Write the code, link and optimise it."""
+        state.library = Whole(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return bool(super().run_pass(state))
+
+
+class Parts(WithoutSigns):
+    """The steps from bytecode to a part."""
+
+    lowering = PartLowering
+
+
+class Wholes(WithoutSigns):
+    """The steps from bytecode to machine code."""
+
+    lowering = WholeLowering
+
+    def compile_extra(self, function: Any) -> Any:
+        """Compile `function`, and do not look for garbage meanwhile.
+
+        What numba makes of it is in use until the end: to go through it again and again took an
+        eighth of the time.
+        """
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile_extra(function)  # type: ignore[no-untyped-call]
+        finally:
+            if was_enabled:
+                gc.enable()
