@@ -233,3 +233,33 @@ def leave_run(office: PostOffice, **fields: int) -> Any:
     box["written"] += 1
     rows_at(int(box["out"]), 1, np.dtype(np.int64))[0] = box["written"]
     return slot
+
+
+def test_packets_do_not_take_the_slots_of_blocks_that_are_still_to_be_given_back() -> None:
+    """More packets than there are slots, each read as it is written, follow a payload."""
+    link, (writer, _) = with_memory((0, 0))
+    post, theirs = link.offices[0].row[0], link.offices[1].boxes[0]
+    packet = np.zeros(8, np.uint8)
+    block = mailboxes.free_block(post)
+    mailboxes.publish(post, 0, block)
+    mailboxes.note_read(theirs)
+    for _ in range(2 * SLOTS):
+        assert mailboxes.post_packet(writer.state, 1, packet.ctypes.data, packet.size)
+        assert mailboxes.is_mail(theirs)
+        mailboxes.note_read(theirs)
+    assert mailboxes.fall_asleep(writer.state)
+    office = link.offices[0]
+    assert office.blocks["readers"].tolist() == [0] * len(office.blocks)
+    assert office.boxes["unread"].tolist() == [0]
+
+
+def test_a_mailbox_that_nobody_reads_is_full() -> None:
+    link, (writer, _) = with_memory((0, 0))
+    packet = np.zeros(8, np.uint8)
+    posted = [
+        mailboxes.post_packet(writer.state, 1, packet.ctypes.data, packet.size)
+        for _ in range(SLOTS + 1)
+    ]
+    assert posted == [True] * SLOTS + [False]
+    mailboxes.note_read(link.offices[1].boxes[0])
+    assert mailboxes.post_packet(writer.state, 1, packet.ctypes.data, packet.size)
