@@ -1,8 +1,9 @@
 """`overlap="next-forward"` gives bit for bit what waiting at once gives.
 
 Every script below is trained both ways in the same processes; losses, parameters, statistics and
-the optimizer's state are compared as bits. Gloo adds in a fixed order for any number of workers;
-Shoal's transport adds in the order of arrival, which two workers cannot tell apart.
+the optimizer's state are compared as bits. Gloo adds in a fixed order for any number of workers, as
+parameter servers do; Shoal's transport adds in the order of arrival, which two workers cannot tell
+apart.
 """
 
 from __future__ import annotations
@@ -329,6 +330,7 @@ SYNCS: dict[str, Callable[[str], Any]] = {
     "ripples": lambda overlap: shoal.Ripples(
         overlap=overlap, group_size=2, global_division=False, slowdown_threshold=None
     ),
+    "ps-bsp": lambda overlap: shoal.ParameterServer.bsp(overlap=overlap),
 }
 
 
@@ -347,7 +349,15 @@ def train_once(rank: int, script: str, optimizer: str, transport: str, sync: Any
     )
     trace = list(globals()[script]((model, wrapped, rank)))
     wrapped.finish()
-    state = wrapped.state_dict()["state"]
+    saved = wrapped.state_dict()
+    state = {
+        **saved["state"],
+        **{
+            (shard, index): entry
+            for shard, its in enumerate(saved["shoal"]["state"].get("shards", ()))
+            for index, entry in its["optimizer"]["state"].items()
+        },
+    }
     return {
         "trace": trace,
         "model": {name: bits(value) for name, value in model.state_dict().items()},
@@ -364,6 +374,7 @@ def train_both_ways(
     scripts: list[tuple[str, str]], transport: str, sync: str = "all-reduce"
 ) -> list[Any]:
     model_pieces.LEAST_BYTES, model_pieces.MOST_PIECES = BUCKET_BYTES, 1000
+    model_pieces.LEAST_PART_BYTES = BUCKET_BYTES
     rank = shoal.init(deadline_s=20).rank
     outcomes = []
     at_once = "backward" if sync == "all-reduce" else "none"
@@ -425,7 +436,12 @@ def test_every_script_ends_with_the_same_bits(
 @pytest.mark.parametrize(
     ("sync", "transport"),
     seldom(
-        [(sync, over) for sync in SYNCS if sync != "all-reduce" for over in ("gloo", "shoal")],
+        [
+            (sync, over)
+            for sync in SYNCS
+            if sync not in {"all-reduce", "ps-bsp"}
+            for over in ("gloo", "shoal")
+        ],
         often=[("ds-sync", "shoal"), ("local-sgd", "gloo")],
     ),
 )
@@ -442,6 +458,22 @@ def test_averages_hidden_behind_the_next_forward_pass_are_the_same(
     cases = [(script.__name__, "adam") for script in scripts]
     outcomes = run_workers(train_both_ways, size, cases, transport, sync)
     check_equal(outcomes, are_replicas_equal=False)
+
+
+@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
+@pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["momentum"]))
+@pytest.mark.parametrize("scripts", seldom([OFTEN, OTHERS], often=[OFTEN]), ids=["often", "others"])
+def test_pulls_hidden_behind_the_next_forward_pass_are_the_same(
+    run_workers: RunWorkers,
+    scripts: list[Callable[[Run], Iterator[float]]],
+    optimizer: str,
+    transport: str,
+) -> None:
+    cases = [(script.__name__, optimizer) for script in scripts]
+    size = 3 if transport == "gloo" else 2
+    outcomes = run_workers(train_both_ways, size, cases, transport, "ps-bsp")
+    check_equal(outcomes)
+    assert all(eager["state"] for worker in outcomes for _, _, eager, _ in worker)
 
 
 @pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["gloo"]))

@@ -20,7 +20,7 @@ from shoal.errors import UsageError, WorkerLost
 from shoal.strategies import ParameterServer
 from shoal.trace import SpanKind
 from shoal.train.servers.hyperparameters import Hyperparameters, spread_over
-from shoal.train.servers.shard import ModelLayout, ParameterShard, TrainedSpan
+from shoal.train.servers.shard import ModelLayout, ParameterShard, PieceSpan, TrainedSpan
 from thoroughness import seldom
 
 if TYPE_CHECKING:
@@ -263,12 +263,18 @@ def test_shards_together_make_the_optimizer_s_update(kind: str, num_shards: int)
     groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.003}]
     optimizer = getattr(torch.optim, kind)(groups, lr=0.02)
     layout = ModelLayout(
-        (17,),
+        (
+            PieceSpan(0, range(2), is_statistics=False),
+            PieceSpan(0, range(2, 17), is_statistics=False),
+        ),
         tuple(TrainedSpan(0, part, int(part.start == 15)) for part in parts),
-        (range(17, 17),),
         num_shards,
     )
-    shards = [ParameterShard([flat], layout, owner, optimizer) for owner in range(num_shards)]
+    shards = {
+        (piece, server): ParameterShard([flat], layout, piece, server, optimizer)
+        for piece in range(2)
+        for server in range(num_shards)
+    }
     hyperparameters = Hyperparameters(optimizer.param_groups)
     generator = torch.Generator().manual_seed(0)
     for step in range(4):
@@ -278,13 +284,13 @@ def test_shards_together_make_the_optimizer_s_update(kind: str, num_shards: int)
             parameter.grad = gradient[part.start : part.stop].clone()
         values = hyperparameters.read(optimizer.param_groups)
         optimizer.step()
-        for owner, shard in enumerate(shards):
-            piece = gradient[layout.shard(0, owner)]
-            shard.add([piece + 1], torch.ones(3, dtype=torch.bool))
-            shard.add([piece - 1], torch.ones(3, dtype=torch.bool))
+        for (piece, server), shard in shards.items():
+            part = layout.part_of([gradient], piece, server)
+            shard.add(part + 1, range(3))
+            shard.add(part - 1, range(3))
             shard.apply(values, divisor=2.0, share=1.0)
     expected = torch.cat([parameter.detach() for parameter in parameters])
-    found = torch.cat([shard.weights[0] for shard in shards])
+    found = torch.cat([shard.weights for shard in shards.values()])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
@@ -375,9 +381,10 @@ def refused_checkpoints() -> None:
         strategy.load_state_dict({**state, "workers": 3})
     with pytest.raises(UsageError, match="is rank 2's"):  # of the same shape, as likely as not
         strategy.load_state_dict({**state, "rank": 2})
-    other = [torch.zeros(5, dtype=torch.float64)]
-    with pytest.raises(UsageError, match="another shard"):
-        strategy.load_state_dict({**state, "shard": {**state["shard"], "weights": other}})
+    other = {**state["shards"][0], "weights": torch.zeros(5, dtype=torch.float64)}
+    for shards in ([other], []):
+        with pytest.raises(UsageError, match="another shard"):
+            strategy.load_state_dict({**state, "shards": shards})
     strategy.finish()
 
 
@@ -422,6 +429,39 @@ def test_a_killed_worker_is_reported_in_training(
     assert [message is None for message in messages] == [rank == victim for rank in range(3)]
 
 
+def lose_a_pull(overlap: str) -> tuple[bool, bool]:
+    """Return whether the loss came with the step, and whether the model is as it was before it."""
+    session = shoal.init(deadline_s=15.0)
+    model = make_model()
+    definition = ParameterServer.bsp(overlap=overlap)
+    optimizer = shoal.DistributedOptimizer(make_optimizer("sgd", model), model, definition)
+    for step in range(2):
+        backward(model, *batch(session.rank, step))
+        optimizer.step()
+    before = parameters_of(model)
+    if session.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    steps: list[int] = []
+
+    def train() -> None:
+        for step in range(2, 4):
+            backward(model, *batch(session.rank, step))
+            optimizer.step()
+            steps.append(step)
+
+    with pytest.raises(WorkerLost):
+        train()
+    return not steps, torch.equal(parameters_of(model), before)
+
+
+@pytest.mark.parametrize("overlap", ["none", "next-forward"])
+def test_a_pull_that_fails_leaves_the_model_as_it_was(
+    run_workers: RunWorkers, overlap: str
+) -> None:
+    survivor, _ = run_workers(lose_a_pull, 2, overlap, may_die=(1,))
+    assert survivor == (overlap == "none", True)
+
+
 # --- refusals and accounting ----------------------------------------------------------------------
 
 
@@ -462,7 +502,10 @@ def test_names_and_options() -> None:
         "staleness": 4,
         "scale_updates": True,
         "pull_bound": 0.0,
+        "overlap": "none",
     }
+    with pytest.raises(UsageError, match="none, next-forward"):
+        ParameterServer.bsp(overlap="backward")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least 0"):
         ParameterServer(-1)
     with pytest.raises(UsageError, match="ps-bsp"):
@@ -486,8 +529,8 @@ def test_bytes_and_staleness_are_counted(run_workers: RunWorkers) -> None:
     counters = run_workers(counters_of_bsp, 2, 5)
     model_bytes = 66 * 8
     for own in counters:
-        assert own["pulled_bytes"] == 5 * (model_bytes // 2 + 2 * 8)
-        assert own["pushed_bytes"] > 5 * model_bytes // 2
+        assert own["pulled_bytes"] == 6 * (model_bytes // 2 + 2 * 8), "the last is of finish"
+        assert own["pushed_bytes"] > 6 * model_bytes // 2
         assert own["shard_updates"] == 5
         assert own["shard_reads"] == 2 * (1 + 5), "the first one is free"
         assert own["max.staleness"] == 0

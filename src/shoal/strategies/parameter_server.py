@@ -7,11 +7,12 @@ same share of the traffic. See docs/parameter-server.md. What a server does is `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from typing import TYPE_CHECKING, ClassVar, Literal, final, get_args
 
 from msgspec.structs import force_setattr
 
 from shoal.arguments import flag, share, whole_number
+from shoal.errors import UsageError
 from shoal.groups import UpdateRule, ssp_staleness
 from shoal.strategies.acts import CHANGED, Exchange
 from shoal.strategies.course import AbstractCourse
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from shoal.strategies.acts import Acts
     from shoal.strategies.course import Setting
     from shoal.strategies.definition import CourseOf
+
+ServerOverlap = Literal["none", "next-forward"]
+"""What a pull hides behind: nothing, or the next forward pass, layer by layer and with the same
+result under BSP."""
 
 
 @final
@@ -36,6 +41,8 @@ class ParameterServer(AbstractDefinition, frozen=True):
     it every push makes a full step. `pull_bound` is the share of the parameters of each pull that
     may get lost over a transport with a loss bound: they keep their older values at that worker
     until the next pull. Nothing of the last pull, in `finish`, may get lost.
+    With `overlap="next-forward"` a step ends when the gradients are on their way, and each layer
+    waits for its part of the pull when the next forward pass gets there.
     """
 
     family: ClassVar[Family] = Family.SERVERS
@@ -45,6 +52,7 @@ class ParameterServer(AbstractDefinition, frozen=True):
     staleness: int | None = 0
     scale_updates: bool = True
     pull_bound: float = 0.0
+    overlap: ServerOverlap = "none"
 
     def __post_init__(self) -> None:
         if self.staleness is not None:
@@ -52,23 +60,43 @@ class ParameterServer(AbstractDefinition, frozen=True):
             force_setattr(self, "staleness", whole_number(self.staleness, what, low=0))
         flag(self.scale_updates, "scale_updates")
         force_setattr(self, "pull_bound", share(self.pull_bound, "A pull's bound"))
+        if self.overlap not in get_args(ServerOverlap):
+            words = ", ".join(get_args(ServerOverlap))
+            message = f"overlap is one of {words} for parameter servers, not {self.overlap!r}."
+            raise UsageError(message)
 
     @classmethod
-    def bsp(cls, *, pull_bound: float = 0.0) -> ParameterServer:
+    def bsp(cls, *, pull_bound: float = 0.0, overlap: ServerOverlap = "none") -> ParameterServer:
         """Return the bulk-synchronous parameter server."""
-        return cls(0, pull_bound=pull_bound)
+        return cls(0, pull_bound=pull_bound, overlap=overlap)
 
     @classmethod
     def ssp(
-        cls, *, staleness: int = 3, scale_updates: bool = True, pull_bound: float = 0.0
+        cls,
+        *,
+        staleness: int = 3,
+        scale_updates: bool = True,
+        pull_bound: float = 0.0,
+        overlap: ServerOverlap = "none",
     ) -> ParameterServer:
         """Return the stale-synchronous parameter server; `staleness` is at least 1."""
-        return cls(ssp_staleness(staleness), scale_updates=scale_updates, pull_bound=pull_bound)
+        return cls(
+            ssp_staleness(staleness),
+            scale_updates=scale_updates,
+            pull_bound=pull_bound,
+            overlap=overlap,
+        )
 
     @classmethod
-    def asp(cls, *, scale_updates: bool = True, pull_bound: float = 0.0) -> ParameterServer:
+    def asp(
+        cls,
+        *,
+        scale_updates: bool = True,
+        pull_bound: float = 0.0,
+        overlap: ServerOverlap = "none",
+    ) -> ParameterServer:
         """Return the asynchronous parameter server."""
-        return cls(None, scale_updates=scale_updates, pull_bound=pull_bound)
+        return cls(None, scale_updates=scale_updates, pull_bound=pull_bound, overlap=overlap)
 
     @property
     def word(self) -> str:  # type: ignore[override]  # it depends on the mode

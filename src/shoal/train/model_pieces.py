@@ -1,8 +1,8 @@
-"""A model's averaged tensors cut into pieces, each of which is averaged by itself.
+"""A model's averaged tensors cut into pieces, each of which is averaged, or pulled, by itself.
 
 So one of them can be there while the others are on their way. How a model is cut depends on nothing
-but the model: a mean is added up shard by shard, and other pieces are other shards, and other bits
-from three members on.
+but the model and the number of servers: a mean is added up shard by shard, and other pieces are
+other shards, and other bits from three members on.
 """
 
 from __future__ import annotations
@@ -21,17 +21,26 @@ if TYPE_CHECKING:
     from shoal.train.flat_parameters import FlatParameters, Held
 
 LEAST_BYTES: Final = 256 << 10
+LEAST_PART_BYTES: Final = 1 << 20
+"""The least that each server keeps of a piece: it is a message each way, which costs its time."""
 MOST_PIECES: Final = 8
 """A model has about as many, so that an eighth of it is the most that a layer waits for in vain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a model's flat memory, and what lies in it."""
+    """A stretch of one of a model's flat tensors, and what lies in it."""
 
+    flat: int
+    """The number of the flat tensor."""
     memory: Tensor
     held: tuple[Held, ...]
     is_statistics: bool
+
+    @property
+    def elements(self) -> range:
+        """The elements of the flat tensor that it is."""
+        return range(self.held[0].elements.start, self.held[-1].elements.stop)
 
     @property
     def tensors(self) -> Iterator[Tensor]:
@@ -40,31 +49,34 @@ class Piece:
 
 
 class ModelPieces:
-    """The pieces of `model`, whose memory is that of `flat`: statistics first, then by place."""
+    """The pieces of `model`, whose memory is that of `flat`: statistics first, then by place.
 
-    def __init__(self, model: nn.Module, flat: FlatParameters) -> None:
-        least = max(LEAST_BYTES, flat.num_bytes // MOST_PIECES)
+    `servers` of them share every piece; none if it stays whole.
+    """
+
+    def __init__(self, model: nn.Module, flat: FlatParameters, servers: int = 0) -> None:
+        least = max(LEAST_BYTES, LEAST_PART_BYTES * servers, flat.num_bytes // MOST_PIECES)
         pieces = [
             Piece(
+                number,
                 memory[group[0].elements.start : group[-1].elements.stop],
                 group,
                 group[0].elements.start in statistics,
             )
-            for memory, held, statistics in zip(
-                flat.buffers, flat.held, flat.statistics, strict=True
+            for number, (memory, held, statistics) in enumerate(
+                zip(flat.buffers, flat.held, flat.statistics, strict=True)
             )
             for group in _groups(held, statistics, least // memory.element_size())
         ]
         self.pieces: Final = sorted(pieces, key=lambda piece: not piece.is_statistics)
         self._order = ForwardOrder(model)
+        self.layers = [self._layers_of(piece) for piece in self.pieces]
+        """The layers of the model in each piece; statistics are of all layers."""
 
-    def layers(self) -> list[Layers]:
-        """Return where each layer of the model lies in each piece; statistics are of all layers.
-
-        To be called after the first forward pass, which says in which order layers are used.
-        """
-        self._order.settle()
-        return [self._layers_of(piece) for piece in self.pieces]
+    def settle_order(self) -> None:
+        """Let the first forward pass, which is over, say in which order layers are used."""
+        if self._order.settle():
+            self.layers = [self._layers_of(piece) for piece in self.pieces]
 
     def _layers_of(self, piece: Piece) -> Layers:
         if piece.is_statistics:
