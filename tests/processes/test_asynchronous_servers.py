@@ -77,6 +77,7 @@ def serve_in_turns(order: list[int], kind: str, scale: bool, world_size: int) ->
             ("adamw", True, "none"),
             ("sgd", False, "none"),
             ("sgd", True, "next-forward"),
+            ("adamw", True, "layers"),
         ],
         often=[("adamw", True, "none"), ("sgd", True, "next-forward")],
     ),

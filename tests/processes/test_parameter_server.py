@@ -137,6 +137,77 @@ def test_two_models_train_at_the_same_time(run_workers: RunWorkers) -> None:
         torch.testing.assert_close(finals, expected, rtol=0, atol=1e-12)
 
 
+# --- what exchanges hide behind -------------------------------------------------------------------
+
+TURNS = 5
+"""Channel of the tests' own messages."""
+
+
+def make_pieces() -> nn.Module:
+    """Two layers, each large enough to be a piece: the front one is piece 0."""
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(2)))
+
+
+def step_while_the_other_computes() -> tuple[str, Tensor, Tensor]:
+    """Rank 1 computes its gradient when rank 0's step has returned."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = make_pieces()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    strategy = bind(ParameterServer.bsp(overlap="next-forward"), model, optimizer, communicator)
+    before, word = parameters_of(model), torch.zeros(1)
+    if communicator.rank == 1:
+        communicator.receive(word, 0, channel=TURNS).wait()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    strategy.step(never)
+    kind = type(model[0].weight).__name__
+    if communicator.rank == 0:
+        communicator.send(word, 1, channel=TURNS).wait()
+    after = parameters_of(model)
+    strategy.finish()
+    return kind, before, after
+
+
+def test_a_step_returns_with_its_pull_under_way(run_workers: RunWorkers) -> None:
+    for kind, before, after in run_workers(step_while_the_other_computes, 2):
+        assert kind == "AwaitedParameter"
+        assert torch.equal(after, before - 1)
+
+
+def push_in_backward() -> tuple[list[int], bool, Tensor, Tensor]:
+    """Return what servers have updated, by piece, when rank 0 has only the rear gradient."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = make_pieces()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    strategy = bind(ParameterServer.bsp(overlap="layers"), model, optimizer, communicator)
+    before = parameters_of(model)
+    inputs = torch.ones(1, 1024)
+    front = model[0](inputs)
+    model[1](front if communicator.rank else front.detach()).sum().backward()
+    shards = strategy._host._shards
+    while not shards[1].decisions.version:
+        strategy.check()
+        time.sleep(0.001)
+    communicator.barrier()  # all have pushed what they push before their step
+    versions = [shard.decisions.version for shard in shards.values()]
+    is_as_before = torch.equal(parameters_of(model), before)
+    communicator.barrier()
+    strategy.step(never)
+    after = parameters_of(model)
+    strategy.finish()
+    return versions, is_as_before, after, parameters_of(model)
+
+
+def test_a_layer_is_updated_when_all_have_its_gradient(run_workers: RunWorkers) -> None:
+    outcomes = run_workers(push_in_backward, 2)
+    for versions, is_as_before, after, final in outcomes:
+        assert versions == [0, 1], "the rear layer's, and before any step"
+        assert is_as_before, "until the step the model is the one that gradients are of"
+        assert torch.equal(after, final)
+        assert torch.equal(after, outcomes[0][2])
+
+
 # --- skipped steps, unused parameters, buffers ----------------------------------------------------
 
 
@@ -504,7 +575,7 @@ def test_names_and_options() -> None:
         "pull_bound": 0.0,
         "overlap": "none",
     }
-    with pytest.raises(UsageError, match="none, next-forward"):
+    with pytest.raises(UsageError, match="none, next-forward, layers"):
         ParameterServer.bsp(overlap="backward")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least 0"):
         ParameterServer(-1)

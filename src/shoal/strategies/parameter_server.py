@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from shoal.strategies.course import Setting
     from shoal.strategies.definition import CourseOf
 
-ServerOverlap = Literal["none", "next-forward"]
-"""What a pull hides behind: nothing, or the next forward pass, layer by layer and with the same
-result under BSP."""
+ServerOverlap = Literal["none", "next-forward", "layers"]
+"""What an exchange hides behind: nothing; the next forward pass, layer by layer and with the same
+result under BSP; or that and the backward pass, where nobody changes gradients after it."""
 
 
 @final
@@ -42,7 +42,9 @@ class ParameterServer(AbstractDefinition, frozen=True):
     may get lost over a transport with a loss bound: they keep their older values at that worker
     until the next pull. Nothing of the last pull, in `finish`, may get lost.
     With `overlap="next-forward"` a step ends when the gradients are on their way, and each layer
-    waits for its part of the pull when the next forward pass gets there.
+    waits for its part of the pull when the next forward pass gets there. With "layers" each layer's
+    gradients are pushed as soon as backward has them, too; clipping and gradient scalers, which
+    change them before the step, are refused.
     """
 
     family: ClassVar[Family] = Family.SERVERS

@@ -75,10 +75,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     parameters before (a checkpoint, an average of them) waits for all. Under "all-reduce" the layer
     is then updated, too, so what needs all gradients (clipping, a gradient scaler) waits as well;
     the default is "backward", which waits at its end. Under the parameter servers it is a layer's
-    part of the pull that is waited for; the default is "none". So it is where parameters are
-    averaged, and there is "next-steps", too: computing goes on while the model as it was is
-    averaged, and what that has changed is added when it is known, at the latest when the next
-    average is due. `state_dict()` waits for it: save the model after the optimizer.
+    part of the pull that is waited for; the default is "none", and with "layers" its gradients are
+    pushed as soon as backward has them, too, which whatever changes gradients between backward and
+    `step()` (clipping, a gradient scaler) cannot go with: that is refused. Where parameters are
+    averaged the default is "none", and there is "next-steps", too: computing goes on while the
+    model as it was is averaged, and what that has changed is added when it is known, at the latest
+    when the next average is due. `state_dict()` waits for it: save the model after the optimizer.
 
     `seed`, the same on every worker, is what random schedules and groups are drawn with. `trace`
     takes what the worker does.

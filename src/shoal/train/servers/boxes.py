@@ -33,7 +33,8 @@ class Outbox:
     ) -> None:
         self.flats = [_cpu_twin(flat) for flat in flats]
         self._pieces, self._parameters = pieces, parameters
-        self._members = [layout.trained_in(number) for number in range(len(pieces))]
+        self.members = [layout.trained_in(number) for number in range(len(pieces))]
+        """The places among the parameters of those that lie in each piece."""
         self._gradients = [
             self.flats[span.flat].as_strided(p.size(), p.stride(), span.elements.start)
             for p, span in zip(parameters, layout.trained, strict=True)
@@ -42,7 +43,7 @@ class Outbox:
     def pack(self, numbers: Iterable[int]) -> list[int]:
         """Copy what is pushed of pieces; return which trained parameters of them had a gradient."""
         used = []
-        pieces = [(self._pieces[number], self._members[number]) for number in numbers]
+        pieces = [(self._pieces[number], self.members[number]) for number in numbers]
         for piece, members in pieces:
             if piece.is_statistics:
                 elements = piece.elements

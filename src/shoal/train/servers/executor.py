@@ -2,12 +2,14 @@
 
 Owns what connects a torch model to that: when a step waits for what, time and counters accounted.
 Messages are `client`'s, `shard_host`'s and `shard_server`'s, updates `shard`'s. With
-`overlap="next-forward"` a pull is waited for piece by piece (`train.awaited_pieces`).
+`overlap="next-forward"` a pull is waited for piece by piece (`train.awaited_pieces`), with "layers"
+a piece is also pushed when backward has its gradients (`early_pushes`).
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -24,6 +26,7 @@ from shoal.train.model_pieces import ModelPieces
 from shoal.train.model_use import ModelUse
 from shoal.train.servers.boxes import Inbox, Outbox
 from shoal.train.servers.client import ParameterClient
+from shoal.train.servers.early_pushes import EarlyPushes, refuse
 from shoal.train.servers.hyperparameters import Hyperparameters, check_fresh
 from shoal.train.servers.protocol import Channels, Kind, Request, RequestWords
 from shoal.train.servers.service import Service
@@ -93,10 +96,13 @@ class ServersExecutor(AbstractExecutor):
             ),
         )
         self._awaited: AwaitedPieces | None = None
-        if definition.overlap == "next-forward":
+        if definition.overlap != "none":
             self._awaited = AwaitedPieces(
                 replica, cut.pieces, lambda number: self._take_in((number,))
             )
+        self._early: EarlyPushes | None = None
+        if definition.overlap == "layers":
+            self._early = EarlyPushes(self._parameters, self._outbox.members, self._push_early)
         self._host.start()
         self.use = ModelUse(replica.model)
         self.carry_out(self.course.begin())
@@ -117,33 +123,86 @@ class ServersExecutor(AbstractExecutor):
     def do(self, act: Act) -> object:
         """Carry out one act: an exchange, of which the pull may be taken in later."""
         assert isinstance(act, Exchange)
-        self.settle()  # what neither forward nor backward came to
-        self._began_ns, self._held_ns = time.monotonic_ns(), 0
+        since_ns = time.monotonic_ns()
+        kind = Kind.of(act.kind)
         with torch.no_grad():
-            self._begin(Kind.of(act.kind))
-            if act.kind == "leave":
+            self._push_rest(kind)
+            if kind is Kind.LEAVE:
                 pulled = self._client.take(self._all_pieces)
                 self._inbox.hand_over(self._all_pieces)
                 return pulled
         if self._awaited is None:
-            return self._take_in(self._all_pieces, since_ns=self._began_ns)
+            return self._take_in(self._all_pieces, since_ns)
         self._awaited.begin()
-        self.replica.stopwatch.add(SpanKind.EXCHANGE, self._began_ns, time.monotonic_ns())
+        self.replica.stopwatch.add(SpanKind.EXCHANGE, since_ns, time.monotonic_ns())
         return None
 
     def make_state(self, update: Callable[[], None]) -> None:
         """Make none: it is in the servers."""
 
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Return the context in which backward only adds to the local gradients."""
+        return nullcontext() if self._early is None else self._early.accumulating()
+
+    def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
+        """Return the context in which gradients are cleared: none that has been pushed."""
+        del set_to_none
+        if self._early is not None and self._early.pieces:
+            refuse()
+        return nullcontext()
+
+    def _push_early(self, piece: int) -> None:
+        """Push one piece, in the backward pass that has completed its gradients."""
+        assert self._early is not None
+        with self.replica.noting():
+            if not self._early.pieces:
+                self._begin(Kind.PUSH)
+            self._push(Kind.PUSH, range(piece, piece + 1))
+
+    def _push_rest(self, kind: Kind) -> None:
+        """Push what backward has not pushed, and let the pull come."""
+        early: set[int] = set()
+        if self._early is not None:
+            if self._early.pieces:
+                self._check_unchanged(kind)
+            early = self._early.end_step()
+        if not early:
+            self.settle()  # what neither forward nor backward came to
+            self._begin(kind)
+            self._push(kind, self._all_pieces)
+            return
+        for piece in self._all_pieces:
+            if piece not in early:
+                self._push(kind, range(piece, piece + 1))
+
+    def _check_unchanged(self, kind: Kind) -> None:
+        """Raise `UsageError` if this step is not the one that backward has begun to push."""
+        if kind is not Kind.PUSH:
+            refuse()
+        if self._read_options() != self._options:
+            raise UsageError(
+                "overlap='layers' pushes the learning rate and other options with the gradients"
+                " while backward is running, and one has changed since: change them after step(),"
+                " or use overlap='next-forward'."
+            )
+
     def _begin(self, kind: Kind) -> None:
-        """Push, and let the pull come."""
+        """Let the pull of an exchange come; nothing of the one before is under way."""
+        self._held_ns = 0
         self._cut.settle_order()
-        used = self._outbox.pack(self._all_pieces) if kind is Kind.PUSH else []
+        self._options = self._read_options()
         if self._pull_bound:
             self._inbox.show()
-        groups = self.replica.optimizer.param_groups
-        options = self._hyperparameters.read(options_for(self._rule, groups, len(self.view)))
         self._client.begin(kind)
-        self._client.push(Request(kind, self._all_pieces, used, options))
+
+    def _read_options(self) -> list[float]:
+        groups = self.replica.optimizer.param_groups
+        return self._hyperparameters.read(options_for(self._rule, groups, len(self.view)))
+
+    def _push(self, kind: Kind, pieces: range) -> None:
+        used = self._outbox.pack(pieces) if kind is Kind.PUSH else []
+        self._pushed_ns = time.monotonic_ns()
+        self._client.push(Request(kind, pieces, used, self._options))
 
     def _take_in(self, pieces: Sequence[int], since_ns: int | None = None) -> Pulled:
         """Wait for the pull of `pieces`, and let them be the model's."""
@@ -162,7 +221,7 @@ class ServersExecutor(AbstractExecutor):
             reason = "every worker's gradient, every step"
             replica.stopwatch.add(SpanKind.EXCHANGE, since_ns, end_ns, self.view.members, reason)
         else:
-            granted_ns = min(max(self._began_ns + held_ns, since_ns), end_ns)
+            granted_ns = min(max(self._pushed_ns + held_ns, since_ns), end_ns)
             if held_ns and granted_ns > since_ns:
                 reason = "too far ahead of the slowest worker"
                 replica.stopwatch.add(SpanKind.WAIT, since_ns, granted_ns, reason=reason)
@@ -181,6 +240,8 @@ class ServersExecutor(AbstractExecutor):
         super().end()
         if self._awaited is not None:
             self._awaited.close()
+        if self._early is not None:
+            self._early.remove()
         self._host.join()
         for hook in self._on_load:
             hook.remove()
@@ -188,6 +249,8 @@ class ServersExecutor(AbstractExecutor):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this worker's shards: weights, optimizer state, options and update counts."""
+        if self._early is not None and self._early.pieces:
+            refuse()  # servers have made a part of the step that this worker has not
         return {
             "workers": len(self.view),
             "rank": self.course.rank,

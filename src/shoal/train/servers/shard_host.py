@@ -61,7 +61,7 @@ class ShardHost:
             self._thread.start()
 
     def submit(self, request: Request, outbox: Sequence[Tensor]) -> None:
-        """Do what a remote worker's request does, for the worker of this process.
+        """Let the shards take a request of the worker of this process.
 
         Its parts of `outbox` must stay unchanged until `collect` of their pieces returns.
         """

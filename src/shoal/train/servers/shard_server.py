@@ -55,7 +55,7 @@ class _Seat:
 
 @dataclass(frozen=True, slots=True)
 class _Push:
-    """A contribution that waits to be added; that of a skipped step is not."""
+    """A request and its contribution, which waits to be added; that of a skipped step is not."""
 
     contribution: Tensor
     request: Request
@@ -78,32 +78,30 @@ class ShardServer:
         self._progress = Progress(service.deadline_s)
         self.num_requests = 0
         """Requests taken."""
-        self._waiting: SimpleQueue[tuple[int, Request] | BaseException] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[int, _Push] | BaseException] = SimpleQueue()
         self._thread = BackgroundThread("parameter-server", self._serve, self._progress.announce)
 
     def start(self) -> None:
         """Begin to serve; every worker has its first weights already."""
         for rank in self._seats:
             self._expect(rank)
-        if self._seats:
-            self._thread.start()
+        self._thread.start()
 
     def ask(self, rank: int, request: Request) -> None:
         """Let a remote worker's request be taken once its contribution is there."""
-        self._waiting.put((rank, request))
+        self._waiting.put((rank, _Push(self._seats[rank].inbox, request)))
 
     def fail(self, error: BaseException) -> None:
         """Take no more requests; whoever waits for this shard gets `error`."""
         self._waiting.put(error)
 
     def submit(self, request: Request, contribution: Tensor) -> None:
-        """Take a request of the worker of this process.
+        """Let a request of the worker of this process be taken.
 
         `contribution` must stay unchanged until `collect` returns.
         """
-        with self._progress:
-            self._granted = None
-            self._handle(self._own, request, contribution)
+        self._granted = None
+        self._waiting.put((self._own, _Push(contribution, request)))
 
     def collect(self, weights: Tensor) -> Pulled:
         """Wait until the clock lets this process's worker go on; copy the shard into `weights`.
@@ -120,8 +118,7 @@ class ShardServer:
 
     def join(self) -> None:
         """Wait until all workers have left and have the last weights."""
-        if self._seats:
-            self._thread.join(self._service.deadline_s)
+        self._thread.join(self._service.deadline_s)
         for seat in self._seats.values():
             _wait_for(seat.sending)
 
@@ -150,28 +147,27 @@ class ShardServer:
             self.decisions.restart_at(int(state["version"]))
 
     def _serve(self) -> None:
-        """Take requests of other processes until all of them have left."""
-        remaining = set(self._seats)
+        """Take requests until all workers have left."""
+        remaining = set(self._service.members)
         while remaining:
             asked = self._waiting.get()
             if isinstance(asked, BaseException):
                 raise asked
-            rank, request = asked
-            seat = self._seats[rank]
-            if request.kind is not Kind.SKIP:
-                _wait_for(seat.arriving)
+            rank, push = asked
+            kind = push.request.kind
+            if rank != self._own and kind is not Kind.SKIP:
+                _wait_for(self._seats[rank].arriving)
             with self._progress:
-                self._handle(rank, request, seat.inbox)
-            if request.kind is Kind.LEAVE:
+                self._handle(rank, push)
+            if kind is Kind.LEAVE:
                 remaining.remove(rank)
 
-    def _handle(self, rank: int, request: Request, contribution: Tensor) -> None:
+    def _handle(self, rank: int, push: _Push) -> None:
         """Act on one request and answer everyone whom that lets go on. The lock is held."""
         self.num_requests += 1
         now_ns = self._asked_ns[rank] = time.monotonic_ns()
-        if request.kind is not Kind.LEAVE:
-            self._pushes[rank] = _Push(contribution, request)
-        for deed in self.decisions.take(rank, request.kind.word):
+        self._pushes[rank] = push
+        for deed in self.decisions.take(rank, push.request.kind.word):
             match deed:
                 case Add():
                     self._add(self._pushes[deed.rank])
