@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 # --- BSP ------------------------------------------------------------------------------------------
 
 
-def train_bsp(kind: str, num_steps: int, stagger: int = 0) -> tuple[Tensor, Tensor]:
+def train_bsp(
+    kind: str, num_steps: int, stagger: int = 0, servers: int = 0
+) -> tuple[Tensor, Tensor]:
     """Return the parameters after the last step and after `finish`."""
     model = make_model()
     optimizer = make_optimizer(kind, model)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 2))
-    strategy = bind(ParameterServer.bsp(), model, optimizer)
+    strategy = bind(ParameterServer.bsp(servers=servers), model, optimizer)
     rank = strategy.course.rank
     optimizer._opt_called = True  # the scheduler looks for it
     for step in range(num_steps):
@@ -47,6 +49,8 @@ def train_bsp(kind: str, num_steps: int, stagger: int = 0) -> tuple[Tensor, Tens
         schedule.step()
     last = parameters_of(model)
     strategy.finish()
+    updates = strategy.replica.counters["shard_updates"]
+    assert updates == (num_steps if rank < (servers or 100) else 0)
     return last, parameters_of(model)
 
 
@@ -71,6 +75,14 @@ def test_bsp_equals_one_process_on_the_whole_batch(
 ) -> None:
     expected = train_alone(kind, 6, world_size)
     for last, final in run_workers(train_bsp, world_size, kind, 6):
+        torch.testing.assert_close(last, expected, rtol=0, atol=1e-12)
+        assert torch.equal(last, final)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_some_workers_may_serve_all(run_workers: RunWorkers, servers: int) -> None:
+    expected = train_alone("adamw", 4, 3)
+    for last, final in run_workers(train_bsp, 3, "adamw", 4, 0, servers):
         torch.testing.assert_close(last, expected, rtol=0, atol=1e-12)
         assert torch.equal(last, final)
 
@@ -574,7 +586,10 @@ def test_names_and_options() -> None:
         "scale_updates": True,
         "pull_bound": 0.0,
         "overlap": "none",
+        "servers": 0,
     }
+    with pytest.raises(UsageError, match="Servers are 1 to 2 of the workers"):
+        ParameterServer.bsp(servers=3).check_size(2)
     with pytest.raises(UsageError, match="none, next-forward, layers"):
         ParameterServer.bsp(overlap="backward")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least 0"):

@@ -1,8 +1,9 @@
 """Parameter server, sharded over the workers: BSP, SSP and ASP (docs/papers.md, 4.2).
 
 Workers push gradients and pull weights; the update happens on the servers, which run the user's
-optimizer on their shards. Every worker process hosts one server, so that every machine carries the
-same share of the traffic. See docs/parameter-server.md. What a server does is `strategies.shard`.
+optimizer on their shards. Every worker process hosts one server, unless fewer are asked for, so
+that every machine carries the same share of the traffic. See docs/parameter-server.md. What a
+server does is `strategies.shard`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class ParameterServer(AbstractDefinition, frozen=True):
     With `overlap="next-forward"` a step ends when the gradients are on their way, and each layer
     waits for its part of the pull when the next forward pass gets there. With "layers" each layer's
     gradients are pushed as soon as backward has them, too; clipping and gradient scalers, which
-    change them before the step, are refused.
+    change them before the step, are refused. `servers` is how many of the workers' processes serve,
+    the first ones; 0: all, so that every machine carries the same share of the traffic.
     """
 
     family: ClassVar[Family] = Family.SERVERS
@@ -55,6 +57,7 @@ class ParameterServer(AbstractDefinition, frozen=True):
     scale_updates: bool = True
     pull_bound: float = 0.0
     overlap: ServerOverlap = "none"
+    servers: int = 0
 
     def __post_init__(self) -> None:
         if self.staleness is not None:
@@ -66,11 +69,15 @@ class ParameterServer(AbstractDefinition, frozen=True):
             words = ", ".join(get_args(ServerOverlap))
             message = f"overlap is one of {words} for parameter servers, not {self.overlap!r}."
             raise UsageError(message)
+        what = "The number of servers, 0 for all,"
+        force_setattr(self, "servers", whole_number(self.servers, what, low=0))
 
     @classmethod
-    def bsp(cls, *, pull_bound: float = 0.0, overlap: ServerOverlap = "none") -> ParameterServer:
+    def bsp(
+        cls, *, pull_bound: float = 0.0, overlap: ServerOverlap = "none", servers: int = 0
+    ) -> ParameterServer:
         """Return the bulk-synchronous parameter server."""
-        return cls(0, pull_bound=pull_bound, overlap=overlap)
+        return cls(0, pull_bound=pull_bound, overlap=overlap, servers=servers)
 
     @classmethod
     def ssp(
@@ -80,6 +87,7 @@ class ParameterServer(AbstractDefinition, frozen=True):
         scale_updates: bool = True,
         pull_bound: float = 0.0,
         overlap: ServerOverlap = "none",
+        servers: int = 0,
     ) -> ParameterServer:
         """Return the stale-synchronous parameter server; `staleness` is at least 1."""
         return cls(
@@ -87,6 +95,7 @@ class ParameterServer(AbstractDefinition, frozen=True):
             scale_updates=scale_updates,
             pull_bound=pull_bound,
             overlap=overlap,
+            servers=servers,
         )
 
     @classmethod
@@ -96,9 +105,16 @@ class ParameterServer(AbstractDefinition, frozen=True):
         scale_updates: bool = True,
         pull_bound: float = 0.0,
         overlap: ServerOverlap = "none",
+        servers: int = 0,
     ) -> ParameterServer:
         """Return the asynchronous parameter server."""
-        return cls(None, scale_updates=scale_updates, pull_bound=pull_bound, overlap=overlap)
+        return cls(
+            None,
+            scale_updates=scale_updates,
+            pull_bound=pull_bound,
+            overlap=overlap,
+            servers=servers,
+        )
 
     @property
     def word(self) -> str:  # type: ignore[override]  # it depends on the mode
@@ -119,6 +135,14 @@ class ParameterServer(AbstractDefinition, frozen=True):
     def bound_of_pulls(self) -> float:
         """The share of a pull that may get lost, as the options say."""
         return self.pull_bound
+
+    def check_size(self, workers: int) -> None:
+        """Raise `UsageError` for more servers than workers."""
+        if self.servers > workers:
+            message = (
+                f"Servers are 1 to {workers} of the workers, or 0 for all: not {self.servers}."
+            )
+            raise UsageError(message)
 
     def courses(self, setting: Setting) -> CourseOf:
         """Return what makes the workers' courses."""

@@ -379,6 +379,7 @@ def test_the_generator_is_asked_by_everyone() -> None:
         ("local-sgd", {"overlap": "backward"}, "overlap is one of none, next-forward, next-steps"),
         ("all-reduce", {"overlap": "none"}, "overlap is one of backward, next-forward, not"),
         ("ps-asp", {"overlap": "next-forward"}, 'simulated with overlap = "none".* take ps-layers'),
+        ("ps-bsp", {"servers": 1}, "The option 'servers' of ps-bsp is not simulated"),
         ("ps-bsp", {"overlap": "next-steps"}, "overlap is one of none, next-forward, layers for"),
         ("ds-sync", {"shuffle": "nothing"}, "DS-Sync shuffles by grid, random, topology"),
         ("all-reduce", {"algorithm": "tree"}, "An all-reduce is one of direct, ring, hierarchical"),

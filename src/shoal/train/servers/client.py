@@ -47,7 +47,7 @@ class ParameterClient:
         """
         self._service, self._host = service, host
         self._outbox, self._inbox, self._count = outbox, inbox, count
-        pieces, size = service.layout.pieces, len(service.members)
+        pieces, size = service.layout.pieces, len(service.serving)
         self._words = [words() for _ in pieces]
         """Memory for requests, by the first piece that each is for."""
         self._answers = torch.zeros((size, ANSWER_WORDS), dtype=torch.int64, device=HOST)
@@ -110,7 +110,9 @@ class ParameterClient:
                 work.wait()
             works.clear()
         for rank in service.others:
-            self._count("pulled_bytes", _num_bytes(service.part_of(self._inbox, piece, rank)))
+            if service.pieces_at(rank, (piece,)):
+                part = service.part_of(self._inbox, piece, rank)
+                self._count("pulled_bytes", _num_bytes(part))
             if service.has_words(piece, rank):
                 words = self._answers[service.server_of(rank)]
                 self._count("pulled_bytes", _num_bytes(words))

@@ -61,13 +61,15 @@ class ServersExecutor(AbstractExecutor):
         self._parameters = _trained_parameters(replica.optimizer)
         self._frozen = FrozenParameters(replica.model.parameters())
         self._hyperparameters = Hyperparameters(replica.optimizer.param_groups)
-        cut = ModelPieces(replica.model, replica.flat, len(self.view))
+        serving = self.view.members[: definition.servers or None]
+        cut = ModelPieces(replica.model, replica.flat, len(serving))
         self._cut, flats = cut, replica.flat.buffers
-        layout = _layout(replica, cut.pieces, self._parameters)
+        layout = _layout(replica, cut.pieces, self._parameters, len(serving))
         service = Service(
             replica.communicator,
             Channels.among(reserve_channels(replica.communicator), len(cut.pieces)),
             self.view.members,
+            serving,
             cut,
             layout,
             self._rule,
@@ -291,7 +293,9 @@ def _trained_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     ]
 
 
-def _layout(replica: Replica, pieces: Sequence[Piece], trained: list[Tensor]) -> ModelLayout:
+def _layout(
+    replica: Replica, pieces: Sequence[Piece], trained: list[Tensor], num_servers: int
+) -> ModelLayout:
     """Describe the model's flat tensors and what lies where in them."""
     groups = {
         id(parameter): index
@@ -301,5 +305,5 @@ def _layout(replica: Replica, pieces: Sequence[Piece], trained: list[Tensor]) ->
     return ModelLayout(
         pieces=tuple(PieceSpan(each.flat, each.elements, each.is_statistics) for each in pieces),
         trained=tuple(TrainedSpan(*replica.flat.place_of(p), groups[id(p)]) for p in trained),
-        num_servers=len(replica.view),
+        num_servers=num_servers,
     )

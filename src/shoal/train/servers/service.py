@@ -27,7 +27,9 @@ class Service:
     communicator: Communicator
     channels: Channels
     members: tuple[int, ...]
-    """The ranks of the workers, of each of which the process is a server too."""
+    """The ranks of the workers."""
+    serving: tuple[int, ...]
+    """The ranks whose processes are servers, too."""
     cut: ModelPieces
     layout: ModelLayout
     rule: UpdateRule
@@ -48,10 +50,12 @@ class Service:
 
     def server_of(self, rank: int) -> int:
         """Return the number of the server in the process of `rank`."""
-        return self.members.index(rank)
+        return self.serving.index(rank)
 
     def pieces_at(self, rank: int, pieces: Sequence[int]) -> list[int]:
-        """Return those of `pieces` of which the server of `rank` keeps a part."""
+        """Return those of `pieces` of which the process of `rank` keeps a part."""
+        if rank not in self.serving:
+            return []
         server = self.server_of(rank)
         return [piece for piece in pieces if len(self.layout.shard(piece, server))]
 

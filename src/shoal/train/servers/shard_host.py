@@ -38,10 +38,11 @@ class ShardHost:
         """Copy the shards out of the model's `flats`; `words` is memory for a request."""
         self._service, self._words = service, words
         layout, own = service.layout, service.own
-        server = service.server_of(own)
         self._shards = {
             piece: ShardServer(
-                service, ParameterShard(flats, layout, piece, server, optimizer), piece
+                service,
+                ParameterShard(flats, layout, piece, service.server_of(own), optimizer),
+                piece,
             )
             for piece in service.pieces_at(own, range(len(layout.pieces)))
         }
