@@ -22,6 +22,8 @@ OTHERS = {
     "_CacheLocator": "numba",
     "_cache": "numba",
     "_getvalue": "numba",
+    "_insert": "numba",
+    "_linking_libraries": "numba",
     "_numba_type_": "numba",
     "_params": "MXNet's trainer",
     "_UNIX_SOCKET_PREFIX": "Hivemind",

@@ -346,7 +346,7 @@ def misuse() -> None:
         ),
         (
             "channel is a number",
-            lambda: average(torch.ones(4), (0, 1), sequence=0, channel=99).wait(),
+            lambda: average(torch.ones(4), (0, 1), sequence=0, channel=512).wait(),
         ),
         ("to itself", lambda: communicator.send(torch.ones(4), communicator.rank, channel=0)),
         ("does not exist", lambda: communicator.broadcast(torch.ones(4), 2)),

@@ -72,7 +72,7 @@ class LayerHooks:
             raise UsageError(
                 "A parameter was used before its new values of the step before were there: through"
                 " a graph kept from then, or by code that torch cannot observe (TorchScript); leave"
-                " overlap='next-forward' out."
+                " overlap out."
             )
 
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""A model's averaged tensors cut into pieces, each of which is averaged by itself.
+"""A model's averaged tensors cut into pieces, each of which is averaged, or pulled, by itself.
 
 So one of them can be there while the others are on their way. All statistics are one piece; how
 parameters are cut is `collectives.pieces`' to say.
@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a model's flat memory, and what lies in it."""
+    """A stretch of one of a model's flat tensors, and what lies in it."""
 
+    flat: int
+    """The number of the flat tensor."""
     memory: Tensor
     held: tuple[Held, ...]
     is_statistics: bool
+
+    @property
+    def elements(self) -> range:
+        """The elements of the flat tensor that it is."""
+        return range(self.held[0].elements.start, self.held[-1].elements.stop)
 
     @property
     def tensors(self) -> Iterator[Tensor]:
@@ -36,30 +43,33 @@ class Piece:
 
 
 class ModelPieces:
-    """The pieces of `model`, whose memory is that of `flat`: statistics first, then by place."""
+    """The pieces of `model`, whose memory is that of `flat`: statistics first, then by place.
 
-    def __init__(self, model: nn.Module, flat: FlatParameters) -> None:
+    `servers` of them share every piece; none if it stays whole.
+    """
+
+    def __init__(self, model: nn.Module, flat: FlatParameters, servers: int = 0) -> None:
         pieces = [
             Piece(
+                number,
                 memory[group[0].elements.start : group[-1].elements.stop],
                 tuple(group),
                 group[0].elements.start in statistics,
             )
-            for memory, held, statistics in zip(
-                flat.buffers, flat.held, flat.statistics, strict=True
+            for number, (memory, held, statistics) in enumerate(
+                zip(flat.buffers, flat.held, flat.statistics, strict=True)
             )
-            for group in _groups(held, statistics, memory.element_size())
+            for group in _groups(held, statistics, memory.element_size(), servers)
         ]
         self.pieces: Final = sorted(pieces, key=lambda piece: not piece.is_statistics)
         self._order = ForwardOrder(model)
+        self.layers = [self._layers_of(piece) for piece in self.pieces]
+        """The layers of the model in each piece; statistics are of all layers."""
 
-    def layers(self) -> list[Layers]:
-        """Return where each layer of the model lies in each piece; statistics are of all layers.
-
-        To be called after the first forward pass, which says in which order layers are used.
-        """
-        self._order.settle()
-        return [self._layers_of(piece) for piece in self.pieces]
+    def settle_order(self) -> None:
+        """Let the first forward pass, which is over, say in which order layers are used."""
+        if self._order.settle():
+            self.layers = [self._layers_of(piece) for piece in self.pieces]
 
     def _layers_of(self, piece: Piece) -> Layers:
         if piece.is_statistics:
@@ -71,10 +81,13 @@ class ModelPieces:
         )
 
 
-def _groups(held: list[Held], statistics: range, element_bytes: int) -> Iterator[list[Held]]:
+def _groups(
+    held: list[Held], statistics: range, element_bytes: int, servers: int
+) -> Iterator[list[Held]]:
     """Yield what goes together in a flat tensor."""
     trained = [each for each in held if each.elements.start not in statistics]
-    for indices in cut_into_pieces([len(each.elements) * element_bytes for each in trained]):
+    sizes = [len(each.elements) * element_bytes for each in trained]
+    for indices in cut_into_pieces(sizes, servers):
         yield trained[indices.start : indices.stop]
     if len(trained) < len(held):
         yield held[len(trained) :]

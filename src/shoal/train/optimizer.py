@@ -34,7 +34,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.comm import Communicator
-    from shoal.strategies import AbstractDefinition, AveragingOverlap, GradientOverlap
+    from shoal.strategies import (
+        AbstractDefinition,
+        AveragingOverlap,
+        GradientOverlap,
+        ServerOverlap,
+    )
     from shoal.trace import TraceSink
     from shoal.wire import TransportStats
 
@@ -69,10 +74,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
     forward pass gets there. The result is that of waiting at once, bit for bit; what needs all
     parameters before (a checkpoint, an average of them) waits for all. Under "all-reduce" the layer
     is then updated, too, so what needs all gradients (clipping, a gradient scaler) waits as well;
-    the default is "backward", which waits at its end. Where parameters are averaged the default is
-    "none", and there is "next-steps", too: computing goes on while the model as it was is averaged,
-    and what that has changed is added when it is known, at the latest when the next average is due.
-    `state_dict()` waits for it: save the model after the optimizer.
+    the default is "backward", which waits at its end. Under the parameter servers it is a layer's
+    part of the pull that is waited for; the default is "none", and with "layers" its gradients are
+    pushed as soon as backward has them, too, which whatever changes gradients between backward and
+    `step()` (clipping, a gradient scaler) cannot go with: that is refused. Where parameters are
+    averaged the default is "none", and there is "next-steps", too: computing goes on while the
+    model as it was is averaged, and what that has changed is added when it is known, at the latest
+    when the next average is due. `state_dict()` waits for it: save the model after the optimizer.
 
     `seed`, the same on every worker, is what random schedules and groups are drawn with. `trace`
     takes what the worker does.
@@ -105,7 +113,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         holes: str = DEFAULT_HOLES,
         wire: str | None = None,
         pull_bound: float | None = None,
-        overlap: GradientOverlap | AveragingOverlap | None = None,
+        overlap: GradientOverlap | AveragingOverlap | ServerOverlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
         **unknown: Never,
