@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DURATIONS: Final = {
     "flows": "ten seconds",
     "packets": "half a minute",
-    "transport": "half a minute",
+    "transport": "a minute and a half",
 }
 """What is compiled for each kind of simulation, and about how long that takes on a free core."""
 
