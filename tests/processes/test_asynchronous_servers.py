@@ -164,7 +164,7 @@ def test_ssp_reads_hold_what_the_bound_promises(
 
 
 def spans_of_two_steps(overlap: str) -> list[tuple[SpanKind, bool]]:
-    """Rank 0 makes its first step when rank 1 waits in its second."""
+    """Rank 0 makes its first step when rank 1 waits in its second, or for that one's pull."""
     weights = nn.ParameterList([nn.Parameter(torch.zeros(4))])
     definition = ParameterServer.ssp(staleness=1, overlap=overlap)
     strategy = bind(definition, weights, torch.optim.SGD(weights, lr=1.0))
@@ -173,8 +173,13 @@ def spans_of_two_steps(overlap: str) -> list[tuple[SpanKind, bool]]:
     while replica.communicator.rank == 0 and strategy._host.num_requests < 2:
         strategy._host.check()
         time.sleep(0.001)
+    word, is_hidden = torch.zeros(1), overlap != "none"
+    if is_hidden and replica.communicator.rank == 0:
+        replica.communicator.receive(word, 1, channel=TURNS).wait()
     for _ in range(2):
         strategy.step(never)
+    if is_hidden and replica.communicator.rank == 1:
+        replica.communicator.send(word, 0, channel=TURNS).wait()
     strategy.finish()
     return [(span.kind, span.duration_ns > 0) for span in replica.stopwatch.sink.spans]
 

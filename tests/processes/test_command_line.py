@@ -63,8 +63,16 @@ REFUSALS: dict[str, tuple[str, int, str]] = {
     "option type": ("--option group_size=2.5", 2, "Option group_size of 'ripples' is of type int"),
     "option flag": ("--option group_buffer=1", 2, "Option group_buffer of 'ripples' is of type"),
     "overlap": ("--sync all-reduce --overlap never", 2, "overlap is one of backward, next-forward"),
-    "overlap of averages": ("--overlap backward", 2, "overlap is one of none, next-steps where"),
-    "overlap elsewhere": ("--sync ps-bsp --overlap none", 2, "Strategy 'ps-bsp' has no option 'ov"),
+    "overlap of averages": (
+        "--overlap backward",
+        2,
+        "overlap is one of none, next-forward, next-steps",
+    ),
+    "overlap elsewhere": (
+        "--sync ad-psgd --overlap none",
+        2,
+        "Strategy 'ad-psgd' has no option 'ov",
+    ),
     "wire": ("--sync all-reduce --wire int8", 2, "Unknown wire type 'int8'; choose one of float32"),
     "wire over gloo": ("--sync all-reduce --wire float16", 2, "gloo sends tensors as they are"),
     "wire elsewhere": ("--transport shoal --wire float16", 2, "ripples averages parameters, which"),
