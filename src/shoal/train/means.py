@@ -37,7 +37,7 @@ from shoal.train.delayed_average import DelayedAverage
 from shoal.train.executor import AbstractExecutor
 from shoal.train.group_requests import GroupRequests
 from shoal.train.model_use import ModelUse
-from shoal.train.piece_means import PieceMeans
+from shoal.train.piece_means import PieceMeans, sequence_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,13 +150,12 @@ class MeansExecutor(AbstractExecutor):
         self._count(mean)
         if len(mean.members) < 2:
             return
-        epoch, number = mean.number
         with stopwatch.span(SpanKind.EXCHANGE, mean.members, mean.reason):
             for place, flat in enumerate(flats):
                 self.replica.communicator.group_average(
                     flat,
                     mean.members,
-                    sequence=epoch << 32 | number * len(flats) + place,
+                    sequence=sequence_of(mean, place, len(flats)),
                     weights=mean.weights,
                     channel=self._channel,
                     wire=wire,

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from shoal.train.replica import Replica
 
 
+def sequence_of(mean: Mean, place: int, count: int) -> int:
+    """Return what names the part at `place`, of `count`, of a mean to all its members."""
+    epoch, number = mean.number
+    return epoch << 32 | number * count + place
+
+
 class PieceMeans:
     """One mean of a replica's model at a time: `begin`, and `take_in` for each piece.
 
@@ -38,7 +44,6 @@ class PieceMeans:
     def begin(self, mean: Mean, state: Sequence[Tensor] = ()) -> None:
         """Start the mean of every piece, and of flat tensors of the optimizer's `state`."""
         self._cut.settle_order()
-        epoch, number = mean.number
         self._mean, self._works = mean, []
         parts = [
             *zip((piece.memory for piece in self.pieces), self._cut.layers, strict=True),
@@ -49,7 +54,7 @@ class PieceMeans:
                 work = self._replica.communicator.group_average(
                     memory,
                     mean.members,
-                    sequence=epoch << 32 | number * len(parts) + place,
+                    sequence=sequence_of(mean, place, len(parts)),
                     weights=mean.weights,
                     channel=self._channel,
                     layers=layers,
