@@ -5,10 +5,15 @@ it for Python, so that of a chain of calls the last is compiled as often as the 
 a function that others call stays what numba wrote; whoever Python calls links all that it needs,
 once, and only that is optimised and becomes machine code. Uses internals of numba, which
 pyproject.toml bounds to the versions that this was tried with.
+
+Numba promises the optimiser that sums and products of signed integers never overflow. An index that
+comes of one that does can then be any number, and nothing here checks bounds. Whoever sends packets
+chooses the factors: so integers wrap here, as NumPy's do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,12 +21,18 @@ from typing import Any, Final
 from numba.core import typed_passes as _typed_passes
 from numba.core.codegen import JITCodeLibrary as _JITCodeLibrary
 from numba.core.compiler_machinery import register_pass as _register_pass
+from numba.cpython import numbers as _numbers
 
 from shoal.compiled.indices import WithoutSigns
 
 Library: Any = _JITCodeLibrary
 NativeLowering: Any = _typed_passes.NativeLowering
 register_pass: Any = _register_pass
+
+_ARITHMETIC: Final[dict[str, Any]] = _numbers.int_add_impl.__globals__
+"""The names of the module of numba that writes sums and products; some versions have two."""
+_FLAGS: Final = "_int_arith_flags"
+"""Its function that says what the optimiser may take for granted of them."""
 
 _FEW: Final = 100
 """The most parts that are optimised twice. The heap kernel of `switching` needs a quarter less time
@@ -63,6 +74,20 @@ def _closure(libraries: list[Any]) -> Iterator[Any]:
             yield library
 
 
+@contextlib.contextmanager
+def _integers_that_wrap() -> Iterator[None]:
+    """Let the sums and products of signed integers that numba writes meanwhile wrap.
+
+    Numba holds its compiler's lock then, so no other thread writes functions of its own.
+    """
+    usual = _ARITHMETIC[_FLAGS]
+    _ARITHMETIC[_FLAGS] = lambda _kind: []
+    try:
+        yield
+    finally:
+        _ARITHMETIC[_FLAGS] = usual
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class PartLowering(NativeLowering):  # type: ignore[misc]  # as above
     """Writes a function's code as a part, which cannot be run."""
@@ -73,7 +98,8 @@ class PartLowering(NativeLowering):  # type: ignore[misc]  # as above
         """Write the code, and let other functions call it."""
         state.library = Part(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
-        super().run_pass(state)
+        with _integers_that_wrap():
+            super().run_pass(state)
         key = object()
         state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
         state.cr = state.cr._replace(cfunc=key)
@@ -90,7 +116,8 @@ class WholeLowering(NativeLowering):  # type: ignore[misc]  # as above
         """Write the code, link and optimise it."""
         state.library = Whole(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
-        return bool(super().run_pass(state))
+        with _integers_that_wrap():
+            return bool(super().run_pass(state))
 
 
 class Parts(WithoutSigns):
