@@ -21,6 +21,7 @@ OTHERS = {
     "_replace": "named tuples",
     "_CacheLocator": "numba",
     "_cache": "numba",
+    "_get_module_for_linking": "numba",
     "_getvalue": "numba",
     "_insert": "numba",
     "_linking_libraries": "numba",

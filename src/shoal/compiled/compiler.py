@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 
 from shoal.compiled.intrinsics import array_over
 from shoal.compiled.kept_functions import KeptFunctions
+from shoal.compiled.kept_parts import KeptParts
 from shoal.compiled.machine_code import MachineCode
 from shoal.compiled.parts import Parts, Wholes
 
@@ -49,6 +50,7 @@ def make_part_dispatcher(function: Callable[..., object], *, inline: bool) -> An
     options = _OPTIONS | _BARE | ({"forceinline": True} if inline else {})
     dispatcher = numba.njit(**options, pipeline_class=Parts)(function)
     dispatcher._insert = lambda *_: None  # noqa: SLF001 - of Python's calls: there are none
+    dispatcher._cache = KeptParts(function)  # noqa: SLF001 - as numba's own `cache=True` does
     _widen_arguments(dispatcher, function)
     return dispatcher
 

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+import llvmlite.binding as _llvm
 from numba.core import typed_passes as _typed_passes
 from numba.core.codegen import JITCodeLibrary as _JITCodeLibrary
 from numba.core.compiler_machinery import register_pass as _register_pass
@@ -25,6 +28,7 @@ from numba.cpython import numbers as _numbers
 
 from shoal.compiled.indices import WithoutSigns
 
+llvm: Any = _llvm
 Library: Any = _JITCodeLibrary
 NativeLowering: Any = _typed_passes.NativeLowering
 register_pass: Any = _register_pass
@@ -34,6 +38,8 @@ _ARITHMETIC: Final[dict[str, Any]] = _numbers.int_add_impl.__globals__
 _FLAGS: Final = "_int_arith_flags"
 """Its function that says what the optimiser may take for granted of them."""
 
+_PACKAGE: Final = f"{__name__.partition('.')[0]}."
+
 _FEW: Final = 100
 """The most parts that are optimised twice. The heap kernel of `switching` needs a quarter less time
 for a packet then; the transport and congestion controls, of more parts, are no faster for it."""
@@ -42,8 +48,37 @@ for a packet then; the transport and congestion controls, of more parts, are no 
 class Part(Library):  # type: ignore[misc]  # numba has no types
     """The code of a function alone, as numba wrote it."""
 
+    _linking_libraries: list[Any]
+    origin: tuple[Callable[..., object], tuple[Any, ...]]
+    """The function, and the types of its arguments."""
+
     def finalize(self) -> None:
         """Say that nothing more is added. There is nothing else to do."""
+        self._finalized = True
+
+    @property
+    def called(self) -> list[Part]:
+        """The parts that this one calls."""
+        return [each for each in self._linking_libraries if isinstance(each, Part)]
+
+    def code_to_keep(self) -> bytes:
+        """Return the code with that of numba's own functions which it calls, and of no part."""
+        whole = self._final_module.clone()
+        defined = {each.name for each in whole.functions if not each.is_declaration}
+        for library in _closure(self._linking_libraries):
+            if not isinstance(library, Part):
+                whole.link_in(library._get_module_for_linking(), preserve=True)  # noqa: SLF001 - numba offers no other way
+        for each in whole.functions:
+            if not each.is_declaration and each.name not in defined:
+                # numbered as this process came upon it: by that name another has something else
+                each.linkage = "internal"
+        code: bytes = whole.as_bitcode()
+        return code
+
+    def take_kept(self, code: bytes, called: Iterable[Part]) -> None:
+        """Be what `code_to_keep` returned, with the parts that it calls."""
+        self._final_module = llvm.parse_bitcode(code)
+        self._linking_libraries += called
         self._finalized = True
 
 
@@ -59,8 +94,16 @@ class Whole(Library):  # type: ignore[misc]  # as above
 
     def _optimize_final_module(self) -> None:
         super()._optimize_final_module()
-        if len(self._linking_libraries) <= _FEW:
+        if sum(isinstance(each, Part) for each in self._linking_libraries) <= _FEW:
             super()._optimize_final_module()
+
+
+def is_named(function: Callable[..., object]) -> bool:
+    """Return whether its module's and its own name lead to a function of the package."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return function.__module__.startswith(_PACKAGE) and inspect.unwrap(found) is function
 
 
 def _closure(libraries: list[Any]) -> Iterator[Any]:
@@ -70,7 +113,7 @@ def _closure(libraries: list[Any]) -> Iterator[Any]:
         library = left.pop()
         if library not in seen:
             seen.add(library)
-            left += library._linking_libraries[::-1]  # noqa: SLF001 - numba offers no other way
+            left += library._linking_libraries[::-1]  # noqa: SLF001 - as above
             yield library
 
 
@@ -96,7 +139,11 @@ class PartLowering(NativeLowering):  # type: ignore[misc]  # as above
 
     def run_pass(self, state: Any) -> bool:
         """Write the code, and let other functions call it."""
+        function = state.func_id.func
         state.library = Part(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.origin = function, state.args
+        if is_named(function):
+            state.func_id.unique_id = 0  # one name in all processes
         state.flags.no_compile = True
         with _integers_that_wrap():
             super().run_pass(state)
