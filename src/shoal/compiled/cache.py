@@ -118,15 +118,15 @@ def _mark_of(what: str) -> Path:
 
 @contextlib.contextmanager
 def compiling_once(what: str) -> Iterator[None]:
-    """Let one process of this machine at a time compile; the others find its work done.
+    """Let one process of this machine at a time compile `what`; the others find its work done.
 
-    Wrap the first calls of the compiled functions that make up `what` in it.
+    Wrap the first calls of the compiled functions that make it up in it.
     """
     if not is_cold(what):
         yield
         return
     try:
-        lock = Path(_FOLDER, ".lock").open("w")  # noqa: SIM115 - entered below
+        lock = Path(_FOLDER, f".lock-{what}").open("w")  # noqa: SIM115 - entered below
     except OSError:  # nothing can be kept here: every process compiles for itself
         yield
         return
