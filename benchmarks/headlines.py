@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal_bench.cluster.outcome_rows import RATIO, TIME
+from shoal_bench.loopback import DATAGRAMS, MEMORY
 from shoal_bench.row_table import number
 
 if TYPE_CHECKING:
@@ -135,23 +136,33 @@ def loopback_table(files: Sequence[BenchFile]) -> list[str]:
 
     A figure is the range over the machines that `files` are from: one does not hold on the next.
     """
-    ratios: dict[str, list[float]] = {}
+    ratios: dict[str, dict[str, list[float]]] = {}
     for file in files:
         for row in file.rows:
             is_ours = row.bench == "loopback" and row.target is not None
             if is_ours and row.metric.startswith("time") and row.ratio is not None:
-                ratios.setdefault(row.case.partition(", ring")[0], []).append(row.ratio)
+                ranks, size, *way = row.case.split(", ")
+                column = MEMORY if MEMORY in way else DATAGRAMS
+                of_case = ratios.setdefault(f"{ranks}, {size}", {MEMORY: [], DATAGRAMS: []})
+                of_case[column].append(row.ratio)
     places = [file.environment.processor for file in files]
     return [
-        f"| clean loopback | gloo's time / ours, on {len(files)} machines |",
-        "| --- | ---: |",
+        "| on one machine, gloo's time / ours | through shared memory | by datagrams |",
+        "| --- | ---: | ---: |",
         *(
-            f"| {case} | {_figure(min(values))} to {_figure(max(values))} |"
-            for case, values in ratios.items()
+            f"| {case} | {_range(found[MEMORY])} | {_range(found[DATAGRAMS])} |"
+            for case, found in ratios.items()
         ),
         "",
         f"The machines: {'; '.join(places)}.",
     ]
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    low, high = _figure(min(values)), _figure(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def _figure(value: float | None) -> str:

@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 _IS_ALL = os.environ.get("SHOAL_TEST_ALL") == "1"
-_SHARE = 5
+_SHARE = 8
 
 
-def examples(count: int) -> int:
-    """Return how many of `count` examples of a property are tried: a fifth in `make test`."""
-    return count if _IS_ALL else max(10, count // _SHARE)
+def examples(count: int, share: int = _SHARE) -> int:
+    """Return how many of `count` examples of a property are tried: one of `share` in `make test`.
+
+    At least ten are. A larger share than usual is for examples of which each takes long.
+    """
+    return count if _IS_ALL else max(10, count // share)
 
 
 def seldom(values: Iterable[Any], *, often: Collection[Any]) -> list[Any]:

@@ -79,7 +79,7 @@ def times_ms(context: WorkerContext, groups: Sequence[Group], num_bytes: int) ->
         for _ in range(_WARM_UP):
             if communicator.rank in members:
                 dist.all_reduce(buffer.fill_(1.0), group=group)
-            communicator.group_average(buffer, everyone, sequence=0)
+            communicator.group_average(buffer, everyone, sequence=0).wait()
         if communicator.rank not in members:
             communicator.barrier()  # one group at a time: the others wait here
             continue
@@ -89,7 +89,7 @@ def times_ms(context: WorkerContext, groups: Sequence[Group], num_bytes: int) ->
             dist.barrier(group=group)
             start = time.perf_counter()
             if which == 0:
-                communicator.group_average(buffer, members, sequence=1 + number)
+                communicator.group_average(buffer, members, sequence=1 + number).wait()
             else:
                 dist.all_reduce(buffer, group=group)
             took[which] = (time.perf_counter() - start) * 1000

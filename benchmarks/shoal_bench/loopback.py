@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 NAME = "loopback"
 ALGORITHMS = ("direct", "ring")
+MEMORY, DATAGRAMS = "memory", "datagrams"
+"""The words for the two ways inside a host, in the names of cases."""
+
 CASES = {f"{n} ranks, {size} MB": (n, size) for n in (2, 4, 8) for size in (25, 100)}
 """Ranks, and megabytes of the buffer."""
 MOST_LANES = 4
@@ -78,7 +81,7 @@ class SumMethod(NamedTuple):
     def label(self) -> str:
         """What rows call it."""
         lanes = "" if self.lanes == 1 else f", {self.lanes} lanes"
-        return f"{'memory' if self.by_memory else 'datagrams'}, {self.algorithm}{lanes}"
+        return f"{MEMORY if self.by_memory else DATAGRAMS}, {self.algorithm}{lanes}"
 
 
 def usual_ways(ranks: int, num_bytes: int) -> list[SumMethod]:

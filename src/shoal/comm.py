@@ -7,8 +7,9 @@ tensor, a NumPy array): this file imports neither.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from shoal.membership import View
@@ -24,6 +25,29 @@ class Work(Protocol):
     def wait(self) -> None:
         """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
         ...
+
+
+class Layers(NamedTuple):
+    """The layers of a model that a buffer holds, each counted from the input.
+
+    From element `starts[k]` on, up to the next start, it holds layer `numbers[k]` of `depth`.
+    `starts` begin with 0 and increase.
+    """
+
+    starts: tuple[int, ...]
+    numbers: tuple[int, ...]
+    depth: int
+
+    @property
+    def front(self) -> int:
+        """The front-most of the layers."""
+        return min(self.numbers)
+
+    def within(self, first: int, last: int) -> Layers:
+        """Return the layers of the elements from `first` on and before `last`."""
+        begin, end = bisect_right(self.starts, first) - 1, bisect_left(self.starts, last)
+        starts = tuple(max(0, start - first) for start in self.starts[begin:end])
+        return Layers(starts, self.numbers[begin:end], self.depth)
 
 
 class Communicator(Protocol):
@@ -53,13 +77,13 @@ class Communicator(Protocol):
         self,
         buffer: Buffer,
         *,
-        layer: tuple[int, int] | None = None,
+        layers: Layers | None = None,
         exact_from: int | None = None,
     ) -> Work:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
-        `layer` says which layer of the model it belongs to, counted from the input, and of how
-        many: where sums compete, those of front layers go first. It may differ between workers.
+        `layers` says which layers of the model are where in it: where messages compete, those of
+        front layers go first. It may differ between workers.
         Elements from index `exact_from` on are summed without loss, whatever may be lost of others.
         """
         ...
@@ -73,13 +97,17 @@ class Communicator(Protocol):
         weights: Sequence[int] = (),
         channel: int = 0,
         wire: str | None = None,
-    ) -> None:
-        """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
+        layers: Layers | None = None,
+    ) -> Work:
+        """Start taking the mean of `buffer` over `members`; `wait` of the result writes it there.
 
-        Only members call it and nobody else is involved: a group costs nothing to form.
+        Until then, and after an error, `buffer` is as it was; it must not be written to meanwhile.
+        The mean is bitwise equal on all members.
+        Only members call it and nobody else is involved: a group costs nothing to form. They start
+        those of one channel in the same order.
         `weights` (one per member, default equal) make it a weighted mean. `wire` is a narrower type
         that floats may be sent as, and rounded to, where the transport can; not if there are
-        weights.
+        weights. `layers` are as in `all_reduce`.
         """
         ...
 
@@ -91,12 +119,14 @@ class Communicator(Protocol):
         channel: int,
         lossy: bool = False,
         renew_bound: float = 0.0,
+        layers: Layers | None = None,
     ) -> Work:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
         `lossy` says that it is a contribution to a sum, of which a transport with a loss bound may
         lose some. `renew_bound` says that it is a newer version of what the receiver has, and which
-        share of it such a transport may leave as it is there. The receiver says the same.
+        share of it such a transport may leave as it is there. The receiver says the same. `layers`
+        are as in `all_reduce`.
         """
         ...
 

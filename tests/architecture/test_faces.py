@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
-from trees import FILES, ROOT, names
+from trees import FILES, ROOT, by_folder, name_of, nodes_in, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +21,9 @@ PUBLIC_FILES = {"shoal.compiled.libc"}
 """Files that are faces of their own: the names of the C library, say."""
 
 
-def past_a_face(text: str, room: str) -> Iterator[tuple[int, str]]:
+def past_a_face(nodes: list[ast.AST], room: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the module of every import from a file of another room than `room`."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         modules = []
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             modules = [node.module]
@@ -44,21 +44,22 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0]
 
 
-@pytest.mark.parametrize("path", FILES, ids=names(FILES))
-def test_other_rooms_are_entered_by_their_faces(path: Path) -> None:
+@pytest.mark.parametrize("files", by_folder(FILES).values(), ids=by_folder(FILES))
+def test_other_rooms_are_entered_by_their_faces(files: list[Path]) -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {module}"
-        for line, module in past_a_face(path.read_text(), room_of(path))
+        f"{name_of(path)}:{line}: {module}"
+        for path in files
+        for line, module in past_a_face(nodes_of(path), room_of(path))
     ]
     assert not found
 
 
 def test_an_import_past_a_face_is_found() -> None:
-    text = """from shoal.wire.engine import UdpEngine
+    nodes = nodes_in("""from shoal.wire.engine import UdpEngine
 from shoal.wire import stats
-import shoal.groups.grid"""
-    assert list(past_a_face(text, "train")) == [(1, "shoal.wire.engine"), (3, "shoal.groups.grid")]
-    assert list(past_a_face(text, "wire")) == [(3, "shoal.groups.grid")]
+import shoal.groups.grid""")
+    assert list(past_a_face(nodes, "train")) == [(1, "shoal.wire.engine"), (3, "shoal.groups.grid")]
+    assert list(past_a_face(nodes, "wire")) == [(3, "shoal.groups.grid")]
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=[stub.parent.name for stub in STUBS])

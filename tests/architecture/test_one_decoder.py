@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from trees import FILES, SHOAL, SHOAL_BENCH, names
+from trees import FILES, SHOAL, SHOAL_BENCH, by_folder, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,11 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize("path", FOUND, ids=names(FOUND))
-def test_nothing_is_decoded_elsewhere(path: Path) -> None:
-    found = [match[0] for match in DECODERS.finditer(path.read_text())]
+@pytest.mark.parametrize("files", by_folder(FOUND).values(), ids=by_folder(FOUND))
+def test_nothing_is_decoded_elsewhere(files: list[Path]) -> None:
+    found = [
+        f"{name_of(path)}: {match[0]}"
+        for path in files
+        for match in DECODERS.finditer(path.read_text())
+    ]
     assert not found, "use shoal.decoding"

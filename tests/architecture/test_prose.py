@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from trees import FILES, ROOT, SCRIPTS, names
+from trees import FILES, SCRIPTS, by_folder, name_of, nodes_in, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +24,9 @@ WITH_DOCSTRINGS = [*FILES, *SCRIPTS]
 OPENINGS = {*PREPOSITIONS.split(), *RELATIVE_WORDS.split()}
 
 
-def docstrings_of_fields(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def docstrings_of_fields(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of every string right after an assignment."""
-    for node in ast.walk(tree):
+    for node in nodes:
         for block in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
             for pair in pairwise(block) if isinstance(block, list) else ():
                 match pair:
@@ -37,9 +37,9 @@ def docstrings_of_fields(tree: ast.AST) -> Iterator[tuple[int, str]]:
                         yield line, text
 
 
-def docstrings_of_definitions(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def docstrings_of_definitions(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of every docstring of a function, property or class."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case (
                 ast.FunctionDef(body=[ast.Expr(ast.Constant(str(text)), lineno=line), *_])
@@ -49,21 +49,30 @@ def docstrings_of_definitions(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield line, text
 
 
-def found_in(text: str) -> list[tuple[int, str]]:
+def found_among(nodes: list[ast.AST]) -> list[tuple[int, str]]:
     """Return the lines and docstrings whose first word leans on the name above them."""
-    tree = ast.parse(text)
-    found = [*docstrings_of_fields(tree), *docstrings_of_definitions(tree)]
+    found = [*docstrings_of_fields(nodes), *docstrings_of_definitions(nodes)]
     return [(line, each) for line, each in sorted(found) if first_word(each) in OPENINGS]
+
+
+def found_in(text: str) -> list[tuple[int, str]]:
+    """Return the same of a text."""
+    return found_among(nodes_in(text))
 
 
 def first_word(docstring: str) -> str:
     return next(iter(docstring.split()), "").strip(",.:;").lower()
 
 
-@pytest.mark.parametrize("path", WITH_DOCSTRINGS, ids=names(WITH_DOCSTRINGS))
-def test_docstrings_can_be_read_alone(path: Path) -> None:
-    found = found_in(path.read_text())
-    lines = [f"{path.relative_to(ROOT)}:{line}: {docstring}" for line, docstring in found]
+@pytest.mark.parametrize(
+    "files", by_folder(WITH_DOCSTRINGS).values(), ids=by_folder(WITH_DOCSTRINGS)
+)
+def test_docstrings_can_be_read_alone(files: list[Path]) -> None:
+    lines = [
+        f"{name_of(path)}:{line}: {docstring}"
+        for path in files
+        for line, docstring in found_among(nodes_of(path))
+    ]
     if lines:
         pytest.fail("begin with a noun, or with a sentence\n" + "\n".join(lines), pytrace=False)
 

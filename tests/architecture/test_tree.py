@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from trees import FILES, names
+from trees import FILES, by_folder, name_of, nodes_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,21 +18,27 @@ MAX_FUNCTION_LINES = 80
 BANNED_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py", "base.py"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=names(FILES))
-def test_file_opens_with_its_rules_and_stays_small(path: Path) -> None:
-    text = path.read_text()
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree), "a module docstring says what the file owns"
-    assert text.count("\n") <= MAX_FILE_LINES
-    assert path.name not in BANNED_NAMES
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
+def docstring_of(path: Path) -> str | None:
+    tree = nodes_of(path)[0]
+    assert isinstance(tree, ast.Module)
+    return ast.get_docstring(tree)
+
+
+@pytest.mark.parametrize("files", by_folder(FILES).values(), ids=by_folder(FILES))
+def test_files_open_with_their_rules_and_stay_small(files: list[Path]) -> None:
+    for path in files:
+        assert docstring_of(path), f"a module docstring says what {name_of(path)} owns"
+        assert path.read_text().count("\n") <= MAX_FILE_LINES, name_of(path)
+        assert path.name not in BANNED_NAMES, name_of(path)
+        for node in nodes_of(path):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno is not None
+                is_small = node.end_lineno - node.lineno < MAX_FUNCTION_LINES
+                assert is_small, f"{name_of(path)}: {node.name}"
 
 
 def test_module_docstrings_are_not_copies() -> None:
-    docstrings = [ast.get_docstring(ast.parse(path.read_text())) for path in FILES]
+    docstrings = [docstring_of(path) for path in FILES]
     assert len(set(docstrings)) == len(docstrings)
 
 

@@ -31,12 +31,14 @@ def test_a_job_that_only_waits_is_given_up() -> None:
             process.kill()
 
 
+@pytest.mark.long
 def test_a_job_outlives_the_limit_while_a_process_that_it_started_works() -> None:
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WORKS!r}])"
     with started(parent) as process:
         assert communicate(process, idle_s=1.5)[0] == "done\n"
 
 
+@pytest.mark.long
 def test_who_waits_for_another_of_its_job_is_not_given_up_before_that_has_done_its_work() -> None:
     with started("import time; time.sleep(50)") as waits, started(WORKS) as works:
         try:

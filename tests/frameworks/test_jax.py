@@ -62,9 +62,7 @@ with shoal.connect() as comm:
 
 @pytest.mark.parametrize("bound", ["0", "0.1"])
 def test_a_step_in_two_halves_trains_as_one_process_on_all_shards_does(bound: str) -> None:
-    results = printed_by_ranks(
-        TRAINED, 2, BOUND=bound, SHOAL_STOP_EARLY="1", SHOAL_SHARED_MEMORY="0", JAX_PLATFORMS="cpu"
-    )
+    results = printed_by_ranks(TRAINED, 2, BOUND=bound, SHOAL_STOP_EARLY="1", JAX_PLATFORMS="cpu")
     for result in results:
         assert result["platforms"] == ["cpu"]
         assert result["types"] == ["float32", "bfloat16", "float32"]

@@ -84,9 +84,7 @@ with shoal.connect() as comm:
 
 @pytest.mark.parametrize("bound", ["0", "0.1"])
 def test_a_trainer_trains_as_one_process_on_all_shards_does(bound: str) -> None:
-    results = printed_by_ranks(
-        TRAINED, 2, BOUND=bound, SHOAL_STOP_EARLY="1", SHOAL_SHARED_MEMORY="0"
-    )
+    results = printed_by_ranks(TRAINED, 2, BOUND=bound, SHOAL_STOP_EARLY="1")
     for result in results:
         assert (result["lossy bytes"] > 0) == (bound != "0")
         assert result["refused"].endswith("pass a batch through the model first.")

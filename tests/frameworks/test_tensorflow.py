@@ -82,9 +82,7 @@ with shoal.connect() as comm:
 @pytest.mark.parametrize("bound", ["0", "0.1"])
 def test_fit_trains_as_one_process_on_all_shards_does(bound: str) -> None:
     """Loopback loses nothing that a bound would have to let go of while nobody is in a hurry."""
-    results = printed_by_ranks(
-        FIT, 2, BOUND=bound, SHOAL_STOP_EARLY="1", SHOAL_SHARED_MEMORY="0", **ENVIRONMENT
-    )
+    results = printed_by_ranks(FIT, 2, BOUND=bound, SHOAL_STOP_EARLY="1", **ENVIRONMENT)
     for result in results:
         assert result["start apart"] > 0.1
         assert result["loaded"] == [True, 0]

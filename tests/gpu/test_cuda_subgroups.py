@@ -27,7 +27,7 @@ def average_on_gpus(dtype: torch.dtype) -> list[list[float]]:
     means = []
     for sequence, weights in enumerate([(), (1, 3), (), (1, 3)]):
         buffer = torch.full((1000,), float(communicator.rank), dtype=dtype, device="cuda")
-        communicator.group_average(buffer, (0, 1), sequence=sequence, weights=weights)
+        communicator.group_average(buffer, (0, 1), sequence=sequence, weights=weights).wait()
         means.append(buffer.unique().tolist())
     return means
 
@@ -43,7 +43,7 @@ def share_a_gpu() -> str:
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     communicator = TorchCommunicator(deadline_s=30)
     with pytest.raises(UsageError) as refusal:
-        communicator.group_average(torch.ones(1000, device="cuda:0"), (0, 1), sequence=0)
+        communicator.group_average(torch.ones(1000, device="cuda:0"), (0, 1), sequence=0).wait()
     return str(refusal.value)
 
 

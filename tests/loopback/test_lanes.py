@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -261,3 +262,26 @@ def test_only_a_link_that_says_so_is_known_to_be_fast() -> None:
     assert link_bits_per_s("127.0.0.1") == link_bits_per_s("::1") == math.inf
     assert link_bits_per_s("192.0.2.77") is None
     assert link_bits_per_s("localhost") is None
+
+
+def test_what_is_submitted_after_its_owner_was_ended_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with engines([1, 1]) as made:
+        before = groups_of(made)[0].all_reduce(memory_of(np.ones(LARGE, np.float32)))
+        owner = before.owner = object()
+        while not made[0].lanes[0]._running:
+            time.sleep(0.001)
+        with monkeypatch.context() as asleep:  # the loop hears of all at once, later
+            asleep.setattr(made[0].lanes[0], "_wake", lambda: None)
+            made[0].end_transfers(owner, ShoalError("The workers that take part change."))
+            groups = [TransportGroup(engine, (0, 1), stream=10) for engine in made]
+            arrays = [np.ones(LARGE, np.float32) for _ in made]
+            after = groups[0].all_reduce(memory_of(arrays[0]))
+            after.owner = owner
+        made[0].lanes[0]._wake()
+        with pytest.raises(ShoalError, match="take part change"):
+            before.wait()
+        groups[1].all_reduce(memory_of(arrays[1])).wait()
+        after.wait()
+        assert all((array == 2).all() for array in arrays)

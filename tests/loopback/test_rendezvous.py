@@ -129,6 +129,7 @@ def test_who_does_not_come_is_named_at_the_deadline() -> None:
         meet(1, deadline_s=0.3)
 
 
+@pytest.mark.long
 def test_another_job_key_is_noticed_long_before_the_deadline(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

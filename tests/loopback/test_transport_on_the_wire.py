@@ -163,7 +163,7 @@ def test_every_path_has_a_source_port_of_its_own_for_all_classes() -> None:
     with engines(config) as (pair, relays):
         groups = groups_of(pair)
         for layer_class in (0, 5):
-            sum_up(groups, [np.ones(100_000, np.float32) for _ in pair], layer_class=layer_class)
+            sum_up(groups, [np.ones(100_000, np.float32) for _ in pair], layers=((0, layer_class),))
     for relay in relays:
         by_port = Counter(each.port for each in relay.seen)
         assert len(by_port) == paths
@@ -186,7 +186,7 @@ def test_tags_are_in_the_ip_header_and_can_be_turned_off(
             for relay in relays:
                 relay.seen.clear()
             arrays = [np.linspace(1.0, 2.0, 144_000, dtype=np.float32) for _ in pair]
-            sum_up(groups, arrays, layer_class=3, loss_bound=0.01, tensor="gradient")
+            sum_up(groups, arrays, layers=((0, 3),), loss_bound=0.01, tensor="gradient")
     for relay in relays:
         assert {each.tos >> 5 for each in relay.seen} == {4 if layer_tags else 0}
         ecn = {(each.is_important, each.tos & 3) for each in relay.seen}

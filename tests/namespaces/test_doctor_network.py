@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
+import pytest
+from lab_commands import ForkedProcess, run_command
 from meddling_network import ADDRESSES, Rules, meddling_network
 
 from shoal.lab.network.namespaces import inside
@@ -14,7 +14,12 @@ from shoal.lab.network.namespaces import inside
 LISTENER, CALLER = ADDRESSES
 THERE, BACK = f"{CALLER} -> {LISTENER}", f"{LISTENER} -> {CALLER}"
 BOTH = f"{CALLER} <-> {LISTENER}"
-DOCTOR = [sys.executable, "-m", "shoal.cli", "doctor"]
+
+
+def be_inside(path: str, words: list[str]) -> None:
+    """Be a command of a host."""
+    with inside(path):
+        run_command(words)
 
 
 def examine(
@@ -22,30 +27,25 @@ def examine(
 ) -> tuple[int, dict[tuple[str, str], dict[str, str]]]:
     """Return the caller's exit code and its findings by (name, where)."""
     environment = {**os.environ, "SHOAL_JOB_KEY": "a key for this test", "SHOAL_PORTS": ports}
-    listen = [*DOCTOR, "--listen", "--bind", LISTENER, "--port", "29499", "--seconds", "50"]
+    listen = ["doctor", "--listen", "--bind", LISTENER, "--port", "29499", "--seconds", "50"]
+    call = ["doctor", "--with", LISTENER, "--json", "-"]
     with meddling_network(to_first=there, to_second=back) as (first, second):
-        with inside(first.path):
-            listener = subprocess.Popen(listen, env=environment, stderr=subprocess.PIPE, text=True)
+        listener = ForkedProcess(environment, be_inside, first.path, listen)
+        caller = None
         try:
-            assert listener.stderr is not None
-            assert listener.stderr.readline().startswith("listening")
-            with inside(second.path):
-                done = subprocess.run(
-                    [*DOCTOR, "--with", LISTENER, "--json", "-"],
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    timeout=45,
-                    check=False,
-                )
+            assert listener.first_error_line().startswith("listening")
+            caller = ForkedProcess(environment, be_inside, second.path, call)
+            written, errors = caller.communicate(timeout=45)
         finally:
-            listener.terminate()
-            listener.communicate(timeout=10)
-    assert done.stdout, done.stderr
-    findings = json.loads(done.stdout)["findings"]
+            for process in (listener, caller):
+                if process is not None:
+                    process.kill()
+    assert written, errors
+    findings = json.loads(written)["findings"]
     found = {(each["name"], each["where"]): each for each in findings}
     assert len(found) == len(findings)
-    return done.returncode, found
+    assert caller.returncode is not None
+    return caller.returncode, found
 
 
 def test_a_clean_network_is_in_order() -> None:
@@ -68,6 +68,7 @@ def test_a_firewall_that_drops_all_udp_is_one_finding_each_way() -> None:
     assert found["TCP ports", THERE]["verdict"] == "ok"
 
 
+@pytest.mark.long
 def test_one_way_is_not_blamed_for_the_other() -> None:
     code, found = examine(Rules(drop_udp=True), Rules(clear_dscp=True, ecn={1: 0}))
     assert code == 9
@@ -92,6 +93,7 @@ def test_small_path_mtu_loss_marks_and_a_dropped_class() -> None:
     assert found["loss", BOTH]["verdict"] == "wrong"
 
 
+@pytest.mark.long
 def test_ports_that_a_firewall_closes_are_named_and_the_rest_is_still_examined() -> None:
     code, found = examine(Rules(drop_ports=range(4000, 4003)), Rules(), "4000-4009")
     assert code == 9

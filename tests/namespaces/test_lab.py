@@ -376,6 +376,7 @@ def test_ctrl_c_ends_a_run_in_order(spec: str) -> None:
     assert wait_for_end(environment, DEADLINE_S) == {}
 
 
+@pytest.mark.long
 def test_a_module_in_the_current_folder_is_not_the_lab_s(spec: str, tmp_path: Path) -> None:
     (tmp_path / "platform.py").write_text("raise SystemExit('the wrong module')\n")
 
@@ -441,16 +442,27 @@ def test_a_command_ends_with_whoever_waits_for_it(spec: str) -> None:
         assert shoal_lab("down", name).returncode == 0
 
 
-def test_an_ordinary_user_has_labs_in_a_user_namespace(spec: str) -> None:
+def user_namespace() -> tuple[str, ...]:
+    """Return what runs a command as an ordinary user, if that can have namespaces here."""
     as_user = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--")
     tried = subprocess.run([*as_user, "unshare", "--user", "true"], check=False)
     if tried.returncode != 0:
         pytest.skip("Needs unshare and user namespaces within user namespaces.")
+    return as_user
+
+
+def test_an_ordinary_user_has_labs_in_a_user_namespace(spec: str) -> None:
+    as_user = user_namespace()
     done = shoal_lab("run", spec, "--", "hostname", prefix=as_user)
     assert (done.returncode, set(done.stdout.splitlines())) == (
         0,
         {"[host0] host0", "[host1] host1"},
     )
+
+
+@pytest.mark.long
+def test_an_ordinary_user_s_lab_stays_up(spec: str) -> None:
+    as_user = user_namespace()
     script = (
         f"{sys.executable} -m shoal.cli lab up {spec}"
         f" && {sys.executable} -m shoal.cli lab exec host1 hostname"

@@ -102,13 +102,19 @@ def first_port(checker: Checker, spec: ClusterSpec) -> Iterator[Check]:
 @pytest.mark.parametrize(
     ("said", "is_really", "what"),
     [
-        ('port_buffer = "40 kB"', 'port_buffer = "37 kB"', "packets kept of a burst, ECN"),
+        pytest.param(
+            *('port_buffer = "40 kB"', 'port_buffer = "37 kB"', "packets kept of a burst, ECN"),
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             *('"20 kB" }, capable', '"17 kB" }, capable', "packets kept of a burst, plain"),
             marks=pytest.mark.long,
         ),
         ('"10 kB"', '"12 kB"', "place of the first mark"),
-        ("hosts.count = 4", "hosts.count = 4\nswitch.dscp.56 = 7", "order of priorities"),
+        pytest.param(
+            *("hosts.count = 4", "hosts.count = 4\nswitch.dscp.56 = 7", "order of priorities"),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["limit", "drops", "marks", "order"],
 )
@@ -213,6 +219,7 @@ def check_in_haste(words: list[str]) -> None:
     run_command(words)
 
 
+@pytest.mark.long
 def test_the_command_says_that_a_lab_asks_for_too_much(tmp_path: Path) -> None:
     """Three hosts at 20 Gbit/s: five million packets per second are too many for any switch."""
     spec, rows = tmp_path / "fast.toml", tmp_path / "rows.json"

@@ -76,6 +76,7 @@ def test_switches_tell_nothing_of_gloo_s_apart() -> None:
     assert figures.sent is None
 
 
+@pytest.mark.long
 def test_what_finds_a_shallow_port_full_is_dropped_the_unimportant_first() -> None:
     everything = frozenset(dlcp.WITHOUT_PATHS)
     on = figures_of(dlcp.INCAST.variant(dlcp.ON, everything, WORK))

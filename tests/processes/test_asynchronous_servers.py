@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from shoal.carriers.torch_communicator import TorchCommunicator
 from shoal.strategies import ParameterServer
 from shoal.trace import SpanKind
+from thoroughness import seldom
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from worker_processes import RunWorkers
 
 TURNS = 5
@@ -26,15 +29,19 @@ TURNS = 5
 # --- ASP ------------------------------------------------------------------------------------------
 
 
-def train_in_turns(order: list[int], kind: str, scale: bool) -> tuple[Tensor, dict[str, float]]:
+def train_in_turns(
+    order: list[int], kind: str, scale: bool, overlap: str
+) -> tuple[Tensor, dict[str, float]]:
     """Workers step one after the other, in `order`; each computes on what it has last pulled."""
     model = make_model()
-    strategy = bind(ParameterServer.asp(scale_updates=scale), model, make_optimizer(kind, model))
+    definition = ParameterServer.asp(scale_updates=scale, overlap=overlap)
+    strategy = bind(definition, model, make_optimizer(kind, model))
     replica = strategy.replica
     for turn, whose in enumerate(order):
         if whose == replica.communicator.rank:
             backward(model, *batch(whose, turn))
             strategy.step(never)
+            strategy.settle()  # so that it is the others' turn after all servers have answered
         replica.communicator.barrier()
     strategy.finish()
     return parameters_of(model), replica.counters
@@ -64,14 +71,26 @@ def serve_in_turns(order: list[int], kind: str, scale: bool, world_size: int) ->
     return parameters_of(server)
 
 
-@pytest.mark.parametrize(("kind", "scale"), [("sgd", True), ("adamw", True), ("sgd", False)])
+@pytest.mark.parametrize(
+    ("kind", "scale", "overlap"),
+    seldom(
+        [
+            ("sgd", True, "none"),
+            ("adamw", True, "none"),
+            ("sgd", False, "none"),
+            ("sgd", True, "next-forward"),
+            ("adamw", True, "layers"),
+        ],
+        often=[("adamw", True, "none"), ("sgd", True, "next-forward")],
+    ),
+)
 def test_asp_applies_pushes_in_order_of_arrival(
-    run_workers: RunWorkers, kind: str, scale: bool
+    run_workers: RunWorkers, kind: str, scale: bool, overlap: str
 ) -> None:
     rng = random.Random(3)
     order = [rng.randrange(3) for _ in range(12)]
     expected = serve_in_turns(order, kind, scale, 3)
-    outcomes = run_workers(train_in_turns, 3, order, kind, scale)
+    outcomes = run_workers(train_in_turns, 3, order, kind, scale, overlap)
     last_turn: dict[int, int] = {}
     delays = []
     for turn, whose in enumerate(order):
@@ -86,7 +105,7 @@ def test_asp_applies_pushes_in_order_of_arrival(
 
 def test_asp_with_one_worker_is_plain_sgd(run_workers: RunWorkers) -> None:
     order = [0] * 6
-    ((final, _),) = run_workers(train_in_turns, 1, order, "sgd", True)
+    ((final, _),) = run_workers(train_in_turns, 1, order, "sgd", True, "none")
     model = make_model()
     optimizer = make_optimizer("sgd", model)
     for turn in order and range(6):
@@ -98,7 +117,9 @@ def test_asp_with_one_worker_is_plain_sgd(run_workers: RunWorkers) -> None:
 # --- SSP ------------------------------------------------------------------------------------------
 
 
-def read_marks(staleness: int, num_steps: int) -> tuple[list[Tensor], dict[str, float]]:
+def read_marks(
+    staleness: int, num_steps: int, overlap: str
+) -> tuple[list[Tensor], dict[str, float]]:
     """Push so that every update leaves a mark of its own, and return all reads.
 
     Worker r's update t adds one to element (r, t). Rank 0 is slow: it steps only when the others
@@ -108,7 +129,7 @@ def read_marks(staleness: int, num_steps: int) -> tuple[list[Tensor], dict[str, 
     rank, world_size = communicator.rank, len(communicator.view)
     marks = nn.ParameterList([nn.Parameter(torch.zeros(world_size, num_steps))])
     strategy = bind(
-        ParameterServer(staleness, scale_updates=False),
+        ParameterServer(staleness, scale_updates=False, overlap=overlap),
         marks,
         torch.optim.SGD(marks, lr=1.0),
         communicator,
@@ -124,7 +145,7 @@ def read_marks(staleness: int, num_steps: int) -> tuple[list[Tensor], dict[str, 
         marks[0].grad = torch.zeros(world_size, num_steps)
         marks[0].grad[rank, step] = -1.0
         strategy.step(never)
-        reads.append(marks[0].detach().clone())
+        reads.append(marks[0].detach().clone())  # waits for the pull
         if rank != 0:
             communicator.send(word, 0, channel=TURNS).wait()
     strategy.finish()
@@ -132,9 +153,11 @@ def read_marks(staleness: int, num_steps: int) -> tuple[list[Tensor], dict[str, 
     return reads, replica.counters
 
 
-@pytest.mark.parametrize("staleness", [1, 3])
-def test_ssp_reads_hold_what_the_bound_promises(run_workers: RunWorkers, staleness: int) -> None:
-    for rank, (reads, counters) in enumerate(run_workers(read_marks, 3, staleness, 8)):
+@pytest.mark.parametrize(("staleness", "overlap"), [(1, "next-forward"), (3, "none")])
+def test_ssp_reads_hold_what_the_bound_promises(
+    run_workers: RunWorkers, staleness: int, overlap: str
+) -> None:
+    for rank, (reads, counters) in enumerate(run_workers(read_marks, 3, staleness, 8, overlap)):
         for clock, read in enumerate(reads, start=1):
             assert set(read.flatten().tolist()) <= {0.0, 1.0}
             assert bool(read[:, : max(0, clock - staleness)].all()), "an update is missing"
@@ -142,23 +165,44 @@ def test_ssp_reads_hold_what_the_bound_promises(run_workers: RunWorkers, stalene
         assert counters["max.staleness"] == staleness, "reached, as rank 0 is slow, not exceeded"
 
 
-def spans_of_two_steps() -> list[tuple[SpanKind, bool]]:
-    """Rank 0 makes its first step when rank 1 waits in its second."""
+def spans_of_two_steps(overlap: str) -> list[tuple[SpanKind, bool]]:
+    """Rank 0 makes its first step when rank 1 waits in its second, or for that one's pull."""
     weights = nn.ParameterList([nn.Parameter(torch.zeros(4))])
-    strategy = bind(ParameterServer.ssp(staleness=1), weights, torch.optim.SGD(weights, lr=1.0))
+    definition = ParameterServer.ssp(staleness=1, overlap=overlap)
+    strategy = bind(definition, weights, torch.optim.SGD(weights, lr=1.0))
     replica = strategy.replica
     weights[0].grad = torch.ones(4)
-    while replica.communicator.rank == 0 and strategy._server.num_requests < 2:
-        strategy._server.check()
+    while replica.communicator.rank == 0 and strategy._host.num_requests < 2:
+        strategy._host.check()
         time.sleep(0.001)
+    word, is_hidden = torch.zeros(1), overlap != "none"
+    if is_hidden and replica.communicator.rank == 0:
+        replica.communicator.receive(word, 1, channel=TURNS).wait()
     for _ in range(2):
         strategy.step(never)
+    if is_hidden and replica.communicator.rank == 1:
+        take = strategy._client.take
+
+        def tell_and_take(pieces: Sequence[int]) -> object:
+            """Say that the wait has begun, and wait."""
+            strategy._client.take = take
+            replica.communicator.send(word, 0, channel=TURNS).wait()
+            return take(pieces)
+
+        strategy._client.take = tell_and_take
     strategy.finish()
     return [(span.kind, span.duration_ns > 0) for span in replica.stopwatch.sink.spans]
 
 
 def test_ssp_waiting_is_told_from_moving(run_workers: RunWorkers) -> None:
-    slow, fast = run_workers(spans_of_two_steps, 2)
+    slow, fast = run_workers(spans_of_two_steps, 2, "none")
     moved, waited = (SpanKind.EXCHANGE, True), (SpanKind.WAIT, True)
     assert slow == [moved, moved]
     assert fast == [moved, waited, moved]
+
+
+def test_ssp_waits_for_a_pull_are_told_from_moving(run_workers: RunWorkers) -> None:
+    slow, fast = run_workers(spans_of_two_steps, 2, "next-forward")
+    pushed = taken = (SpanKind.EXCHANGE, True)
+    assert slow == [pushed, taken] * 2
+    assert fast == [pushed, taken, pushed, (SpanKind.WAIT, True), taken]

@@ -157,6 +157,7 @@ def both_sides(context: WorkerContext, case: overlap.OverlapCase) -> list[tuple[
     return ends
 
 
+@pytest.mark.long  # test_overlap.py trains both ways
 def test_the_sides_of_overlap_differ_in_when_they_wait_alone(stand: Stand) -> None:
     for case in (overlap.CASES[0], overlap.OverlapCase("gloo", 0.001)):
         for ends in stand.pool(WORKERS).call(both_sides, case):
@@ -171,6 +172,7 @@ def test_the_sides_of_overlap_differ_in_when_they_wait_alone(stand: Stand) -> No
     ("loss_bound", "holes"),
     seldom([(0.0, "zero"), (0.1, "error-feedback")], often=[(0.1, "error-feedback")]),
 )
+@pytest.mark.long
 def test_ranks_look_at_their_memory_before_and_after(loss_bound: float, holes: str) -> None:
     by_rank = transport_memory.probe(100_000, 2, loss_bound, holes)
     assert len(by_rank) == transport_memory.RANKS
@@ -181,6 +183,7 @@ def test_ranks_look_at_their_memory_before_and_after(loss_bound: float, holes: s
         assert 0 <= rank["effective_loss"] <= loss_bound
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_is_a_sentence() -> None:
     with pytest.raises(ResourceError, match=r"A rank of the section transport-memory failed: .*"):
         transport_memory.probe(1_000, 1, 2.0, "zero")
@@ -196,6 +199,7 @@ def test_only_the_members_of_a_group_time_it(stand: Stand) -> None:
         assert all(min(times[group]) > 0 for times in by_rank if times)
 
 
+@pytest.mark.long
 def test_clients_of_the_service_end_with_it() -> None:
     before = set(multiprocessing.active_children())
     load = control_service.run_clients(clients=4, seconds=1.0, rate=None)
@@ -216,8 +220,8 @@ def test_a_swarm_averages_and_ends_with_all_its_descendants() -> None:
 
 
 def bench_few(words: list[str]) -> None:
-    """Be the command, with few workers where the section has thousands."""
-    generator_rate._MANY = 512  # type: ignore[misc]
+    """Be the command, with few workers where the section has hundreds and thousands."""
+    generator_rate._MORE, generator_rate._MANY = 64, 128  # type: ignore[misc]
     run_command(words)
 
 

@@ -23,6 +23,8 @@ from thoroughness import seldom
 
 pytest.importorskip("torch")
 
+from forked_process import ForkedProcess, run_command
+
 from process_table import marked_environment, processes_of, wait_for_end
 from shoal.cli.app import main
 from shoal.errors import UsageError, WorkerLost
@@ -31,6 +33,7 @@ from shoal.jobs.pool import RunFailed, WorkerPool
 from shoal.jobs.spec import RunSpec
 from shoal.jobs.training_run import run_spec
 from shoal.workloads import load_dataset
+from started_ranks import outcomes
 
 WORKERS = 2
 ENDLESS = "1000000"
@@ -60,8 +63,16 @@ REFUSALS: dict[str, tuple[str, int, str]] = {
     "option type": ("--option group_size=2.5", 2, "Option group_size of 'ripples' is of type int"),
     "option flag": ("--option group_buffer=1", 2, "Option group_buffer of 'ripples' is of type"),
     "overlap": ("--sync all-reduce --overlap never", 2, "overlap is one of backward, next-forward"),
-    "overlap of averages": ("--overlap backward", 2, "overlap is one of none, next-steps where"),
-    "overlap elsewhere": ("--sync ps-bsp --overlap none", 2, "Strategy 'ps-bsp' has no option 'ov"),
+    "overlap of averages": (
+        "--overlap backward",
+        2,
+        "overlap is one of none, next-forward, next-steps",
+    ),
+    "overlap elsewhere": (
+        "--sync ad-psgd --overlap none",
+        2,
+        "Strategy 'ad-psgd' has no option 'ov",
+    ),
     "wire": ("--sync all-reduce --wire int8", 2, "Unknown wire type 'int8'; choose one of float32"),
     "wire over gloo": ("--sync all-reduce --wire float16", 2, "gloo sends tensors as they are"),
     "wire elsewhere": ("--transport shoal --wire float16", 2, "ripples averages parameters, which"),
@@ -246,8 +257,11 @@ def test_a_truncated_data_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "digits-v1" / "train_inputs.npy"
     size = file.stat().st_size
     os.truncate(file, size // 2)
-    with command(SHOAL_DATA_DIR=str(tmp_path)) as shoal:
-        error = shoal.check_end(4, PROMPT_S)
+    environment = marked_environment(SHOAL_DATA_DIR=str(tmp_path))
+    words = ["train", "--workers", str(WORKERS)]
+    ((code, _, error),) = outcomes([ForkedProcess(environment, run_command, words)])
+    assert code == 4
+    assert processes_of(environment) == {}
     assert error == (
         f"error: {file} is damaged ({size // 2} bytes instead of {size}): delete the folder"
         f" {file.parent} and it is built again.\n"
@@ -266,6 +280,7 @@ def test_ctrl_c_ends_training(everyone: bool) -> None:
         assert last_line(shoal.check_end(130, PROMPT_S)) == "interrupted"
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_start() -> None:
     with command("--max-steps", ENDLESS) as shoal:
         shoal.until(shoal.is_loading)
@@ -314,6 +329,7 @@ def test_a_signal_that_comes_where_python_cannot_raise_is_not_lost() -> None:
     assert (ended.returncode, ended.stderr) == (143, "terminated\n")
 
 
+@pytest.mark.long  # as after Ctrl-C; a killed sweep, lab and control plane are tried elsewhere
 def test_nothing_outlives_a_killed_launcher() -> None:
     with command("--max-steps", ENDLESS) as shoal:
         shoal.until(shoal.is_training)

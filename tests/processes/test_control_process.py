@@ -231,6 +231,7 @@ def train(pipe: Connection, endpoint: str, rank: int, config: GeneratorConfig, s
         pytest.param(GeneratorConfig.random_mode(3), id="random", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long
 def test_thousands_of_groups_with_random_delays_end_clean(config: GeneratorConfig) -> None:
     steps, world_size = 1000, 5
     with start(world_size) as service:

@@ -71,7 +71,7 @@ def train(sync: str, overlap: str | None, copies: bool) -> list[float]:
     ("sync", "overlap"),
     seldom(
         WAYS,
-        often=[("all-reduce", "next-forward"), ("ps-bsp", None), ("ripples", None), WAYS[-1]],
+        often=[("all-reduce", "next-forward"), WAYS[-1]],
     ),
 )
 def test_a_model_may_be_copied_while_it_trains(

@@ -198,6 +198,7 @@ def test_a_stopped_worker_is_named_within_the_deadline(
         assert "was silent for more than 3 s" in job.report(0)["message"]
 
 
+@pytest.mark.long  # test_failures_by_phase.py has one that loops
 def test_a_worker_that_computes_for_ever_ends_the_wait_at_the_deadline(
     run_workers: RunWorkers, tmp_path: Path
 ) -> None:
@@ -218,7 +219,9 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("difference", SENTENCES)
+@pytest.mark.parametrize(
+    "difference", seldom(SENTENCES, often=["model", "strategy", "seed", "version", "job key"])
+)
 def test_workers_that_disagree_all_hear_why_at_once(
     run_workers: RunWorkers, tmp_path: Path, difference: str
 ) -> None:

@@ -47,6 +47,7 @@ for error in (EOFError, ValueError):
 """
 
 
+@pytest.mark.long
 def test_a_worker_without_a_launcher_says_nothing_and_any_other_what_is_wrong() -> None:
     done = run_script(RAISES)
     assert done.stdout.split() == ["1", "1"]

@@ -15,6 +15,7 @@ from shoal.jobs.spec import RunSpec
 from shoal.jobs.training_run import RunProgress, run_spec
 from shoal.trace import SpanKind
 from shoal.workloads import Dataset, load_dataset
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,14 +54,14 @@ def spec_of(**changes: object) -> RunSpec:
 
 def test_a_run_reports_what_every_worker_did(pool: WorkerPool, dataset: Dataset) -> None:
     seen: list[RunProgress] = []
-    outcome = run_spec(pool, spec_of(compute_ms=20.0, slow={1: 3.0}), dataset, seen.append)
+    outcome = run_spec(pool, spec_of(compute_ms=10.0, slow={1: 3.0}), dataset, seen.append)
     result = outcome.result
     assert [worker.steps for worker in result.worker_results] == [40] * WORKERS
     assert [len(worker.step_ms) for worker in result.worker_results] == [40] * WORKERS
     # padding is a lower bound on compute: the slow worker really took three times as long
     for worker, factor in zip(result.worker_results, (1, 3, 1), strict=True):
         assert worker.slow_factor == factor
-        assert worker.compute_seconds >= 40 * 0.020 * factor
+        assert worker.compute_seconds >= 40 * 0.010 * factor
     assert 0 <= result.wait_share <= 1
     assert result.curve[0].seconds == 0
     assert [p.seconds for p in result.curve] == pytest.approx(
@@ -75,11 +76,20 @@ def test_a_run_reports_what_every_worker_did(pool: WorkerPool, dataset: Dataset)
     assert kinds == set(SpanKind)
 
 
-def test_the_same_pool_runs_strategy_after_strategy(pool: WorkerPool, dataset: Dataset) -> None:
-    finals = {
-        name: run_spec(pool, spec_of(strategy=name), dataset).result
-        for name in ("all-reduce", "ds-sync", "local-sgd", "ps-asp", "ad-psgd", "ripples-random")
-    }
+@pytest.mark.parametrize(
+    "names",
+    seldom(
+        [
+            ["all-reduce", "ds-sync", "ps-asp"],
+            ["all-reduce", "local-sgd", "ad-psgd", "ripples-random"],
+        ],
+        often=[["all-reduce", "ds-sync", "ps-asp"]],
+    ),
+)
+def test_the_same_pool_runs_strategy_after_strategy(
+    pool: WorkerPool, dataset: Dataset, names: list[str]
+) -> None:
+    finals = {name: run_spec(pool, spec_of(strategy=name), dataset).result for name in names}
     for name, result in finals.items():
         assert result.strategy == name
         assert result.final_averaged is not None
@@ -110,7 +120,7 @@ def test_a_target_met_after_the_last_snapshot_counts_at_the_end(
     assert result.time_to_target_seconds == (result.duration_seconds if is_met else None)
 
 
-@pytest.mark.parametrize("strategy", ["all-reduce", "ps-bsp"])
+@pytest.mark.parametrize("strategy", seldom(["all-reduce", "ps-bsp"], often=["ps-bsp"]))
 def test_time_that_is_up_ends_lock_step_workers_after_the_same_step(
     strategy: str, pool: WorkerPool, dataset: Dataset
 ) -> None:

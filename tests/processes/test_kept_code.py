@@ -190,16 +190,21 @@ def test_damaged_code_is_compiled_anew(
     assert not place.run().compiles
 
 
-def test_code_is_for_one_processor_and_one_source(place: Place) -> None:
+@pytest.mark.long  # as long as that of one source
+def test_code_is_for_one_processor(place: Place) -> None:
     """What stands for another processor here is another setting of numba."""
     assert place.run(NUMBA_OPT="1").compiles
     assert len(place.kept()) == 8
+
+
+def test_code_is_for_one_source(place: Place) -> None:
     place.script.write_text(SCRIPT.replace("total = 0.0", "total = 1.0"))
     changed = place.run("--plain")
     assert changed.compiles
     assert changed.results == changed.plain
 
 
+@pytest.mark.long
 def test_another_clone_of_the_source_compiles_nothing(place: Place, tmp_path: Path) -> None:
     clone = Place(tmp_path / "clone")
     clone.folder.mkdir()

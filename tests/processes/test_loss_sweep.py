@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from thoroughness import seldom
+
 pytest.importorskip("torch")
 
 from shoal.cli.profile_loss import profile_loss
@@ -78,7 +80,11 @@ def test_losses_are_real_and_error_feedback_makes_up_for_them(
 
 
 @pytest.mark.parametrize(
-    ("layers", "parameters"), [("front", 64 * HIDDEN + HIDDEN), ("back", 10 * HIDDEN + 10)]
+    ("layers", "parameters"),
+    seldom(
+        [("front", 64 * HIDDEN + HIDDEN), ("back", 10 * HIDDEN + 10)],
+        often=[("front", 64 * HIDDEN + HIDDEN)],
+    ),
 )
 def test_only_the_layers_that_may_lose_something_do(
     pool: WorkerPool, dataset: Dataset, layers: str, parameters: int
@@ -89,6 +95,7 @@ def test_only_the_layers_that_may_lose_something_do(
     assert 0 < counters[BYTES_LOST] <= BOUND * counters[BYTES_DUE]
 
 
+@pytest.mark.long
 def test_losing_large_gradients_leads_further_astray_than_losing_small_ones(
     pool: WorkerPool, dataset: Dataset
 ) -> None:

@@ -1,8 +1,9 @@
-"""`overlap="next-forward"` gives bit for bit what waiting at the end of backward gives.
+"""`overlap="next-forward"` gives bit for bit what waiting at once gives.
 
 Every script below is trained both ways in the same processes; losses, parameters, statistics and
-the optimizer's state are compared as bits. Gloo adds in a fixed order for any number of workers;
-Shoal's transport adds in the order of arrival, which two workers cannot tell apart.
+the optimizer's state are compared as bits. Gloo adds in a fixed order for any number of workers, as
+parameter servers do; Shoal's transport adds in the order of arrival, which two workers cannot tell
+apart.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import cross_entropy, linear  # noqa: E402
 
 import shoal  # noqa: E402
+from shoal.collectives import pieces  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -30,7 +32,7 @@ BATCH = 6
 FEATURES = 5
 CLASSES = 3
 BUCKET_BYTES = 64
-"""So that nearly every parameter is a bucket of its own."""
+"""So that nearly every parameter is a bucket of its own, or a piece."""
 
 
 class Everything(nn.Module):
@@ -319,9 +321,20 @@ def bits(tensor: Tensor) -> str:
     return hashlib.sha256(tensor.detach().reshape(-1).view(torch.uint8).numpy()).hexdigest()
 
 
-def train_once(
-    rank: int, script: str, optimizer: str, transport: str, overlap: str
-) -> dict[str, Any]:
+SYNCS: dict[str, Callable[[str], Any]] = {
+    "all-reduce": lambda overlap: shoal.AllReduce(bucket_bytes=BUCKET_BYTES, overlap=overlap),
+    "ds-sync": lambda overlap: shoal.DSSync(overlap=overlap),
+    "ripples-static": lambda overlap: shoal.RipplesStatic(overlap=overlap, workers_per_host=2),
+    "local-sgd": lambda overlap: shoal.LocalSGD(overlap=overlap, interval=2),
+    # whoever asks first draws a group of all, the others take it
+    "ripples": lambda overlap: shoal.Ripples(
+        overlap=overlap, group_size=2, global_division=False, slowdown_threshold=None
+    ),
+    "ps-bsp": lambda overlap: shoal.ParameterServer.bsp(overlap=overlap),
+}
+
+
+def train_once(rank: int, script: str, optimizer: str, transport: str, sync: Any) -> dict[str, Any]:
     model = Everything()
     late = {id(p) for p in model.late.parameters()}
     groups = [
@@ -331,12 +344,20 @@ def train_once(
     wrapped = shoal.DistributedOptimizer(
         OPTIMIZERS[optimizer](groups),
         model,
-        sync=shoal.AllReduce(bucket_bytes=BUCKET_BYTES, overlap=overlap),
+        sync=sync,
         transport=transport,
     )
     trace = list(globals()[script]((model, wrapped, rank)))
     wrapped.finish()
-    state = wrapped.state_dict()["state"]
+    saved = wrapped.state_dict()
+    state = {
+        **saved["state"],
+        **{
+            (shard, index): entry
+            for shard, its in enumerate(saved["shoal"]["state"].get("shards", ()))
+            for index, entry in its["optimizer"]["state"].items()
+        },
+    }
     return {
         "trace": trace,
         "model": {name: bits(value) for name, value in model.state_dict().items()},
@@ -349,14 +370,22 @@ def train_once(
     }
 
 
-def train_both_ways(scripts: list[tuple[str, str]], transport: str) -> list[Any]:
+def train_both_ways(
+    scripts: list[tuple[str, str]],
+    transport: str,
+    sync: str = "all-reduce",
+    word: str = "next-forward",
+) -> list[Any]:
+    pieces.LEAST_PIECE_BYTES, pieces.MOST_PIECES = BUCKET_BYTES, 1000
+    pieces.LEAST_PART_BYTES = BUCKET_BYTES
     rank = shoal.init(deadline_s=20).rank
     outcomes = []
+    at_once = "backward" if sync == "all-reduce" else "none"
     for script, optimizer in scripts:
         try:
             eager, lazy = (
-                train_once(rank, script, optimizer, transport, overlap)
-                for overlap in ("backward", "next-forward")
+                train_once(rank, script, optimizer, transport, SYNCS[sync](overlap))
+                for overlap in (at_once, word)
             )
         except Exception as error:
             error.add_note(f"in script {script!r} with {optimizer}")
@@ -366,32 +395,203 @@ def train_both_ways(scripts: list[tuple[str, str]], transport: str) -> list[Any]
     return outcomes
 
 
-def check_equal(outcomes: list[Any]) -> None:
+def check_equal(outcomes: list[Any], *, are_replicas_equal: bool = True) -> None:
     for by_rank in zip(*outcomes, strict=True):
         for script, optimizer, eager, lazy in by_rank:
             assert repr(lazy["trace"]) == repr(eager["trace"]), (script, optimizer)  # NaN too
             for part in ("model", "state", "classes"):
                 assert lazy[part] == eager[part], (script, optimizer, part)
         script, _, first, _ = by_rank[0]
-        if script not in UNEQUAL:
+        if are_replicas_equal and script not in UNEQUAL:
             assert all(eager["model"] == first["model"] for _, _, eager, _ in by_rank), script
+
+
+OFTEN = [
+    plain,
+    scheduled,
+    accumulating,
+    discarding,
+    clipping,
+    changing_one_gradient,
+    scaling,
+    averaging_parameters,
+    evaluating,
+    saving,
+    stopping_early,
+]
+OTHERS = [script for script in SCRIPTS if script not in OFTEN]
 
 
 @pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
 @pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["adam"]))
+@pytest.mark.parametrize("scripts", seldom([OFTEN, OTHERS], often=[OFTEN]), ids=["often", "others"])
 def test_every_script_ends_with_the_same_bits(
-    run_workers: RunWorkers, optimizer: str, transport: str
+    run_workers: RunWorkers,
+    scripts: list[Callable[[Run], Iterator[float]]],
+    optimizer: str,
+    transport: str,
 ) -> None:
-    cases = [(script.__name__, optimizer) for script in SCRIPTS]
+    cases = [(script.__name__, optimizer) for script in scripts]
     size = 3 if transport == "gloo" else 2
     check_equal(run_workers(train_both_ways, size, cases, transport))
 
 
+@pytest.mark.parametrize(
+    ("sync", "transport"),
+    seldom(
+        [
+            (sync, over)
+            for sync in SYNCS
+            if sync not in {"all-reduce", "ps-bsp"}
+            for over in ("gloo", "shoal")
+        ],
+        often=[("ds-sync", "shoal"), ("local-sgd", "gloo")],
+    ),
+)
+@pytest.mark.parametrize("scripts", seldom([OFTEN, OTHERS], often=[OFTEN]), ids=["often", "others"])
+def test_averages_hidden_behind_the_next_forward_pass_are_the_same(
+    run_workers: RunWorkers,
+    scripts: list[Callable[[Run], Iterator[float]]],
+    sync: str,
+    transport: str,
+) -> None:
+    # two workers, and the pairs of a grid, cannot tell the order of arrival apart
+    is_large = sync == "ds-sync" or (transport == "gloo" and sync != "ripples")
+    size = 4 if is_large else 2
+    cases = [(script.__name__, "adam") for script in scripts]
+    outcomes = run_workers(train_both_ways, size, cases, transport, sync)
+    check_equal(outcomes, are_replicas_equal=False)
+
+
+@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["shoal"]))
+@pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["momentum"]))
+@pytest.mark.parametrize("scripts", seldom([OFTEN, OTHERS], often=[OFTEN]), ids=["often", "others"])
+def test_pulls_hidden_behind_the_next_forward_pass_are_the_same(
+    run_workers: RunWorkers,
+    scripts: list[Callable[[Run], Iterator[float]]],
+    optimizer: str,
+    transport: str,
+) -> None:
+    cases = [(script.__name__, optimizer) for script in scripts]
+    size = 3 if transport == "gloo" else 2
+    outcomes = run_workers(train_both_ways, size, cases, transport, "ps-bsp")
+    check_equal(outcomes)
+    assert all(eager["state"] for worker in outcomes for _, _, eager, _ in worker)
+
+
+PUSHED_EARLY = [
+    plain,
+    scheduled,
+    accumulating,
+    clearing_to_zero,
+    averaging_parameters,
+    evaluating,
+    saving,
+    looking_at_gradients,
+    stopping_early,
+]
+SELDOM_PUSHED_EARLY = [
+    scheduled_below,
+    never_clearing,
+    clearing_the_model,
+    regularizing,
+    stepping_twice,
+]
+
+
 @pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["gloo"]))
+@pytest.mark.parametrize("optimizer", seldom(["momentum", "adam"], often=["adam"]))
+@pytest.mark.parametrize(
+    "scripts",
+    seldom([PUSHED_EARLY, SELDOM_PUSHED_EARLY], often=[PUSHED_EARLY]),
+    ids=["often", "others"],
+)
+def test_pushes_that_begin_in_backward_give_the_same(
+    run_workers: RunWorkers,
+    scripts: list[Callable[[Run], Iterator[float]]],
+    optimizer: str,
+    transport: str,
+) -> None:
+    cases = [(script.__name__, optimizer) for script in scripts]
+    size = 3 if transport == "gloo" else 2
+    check_equal(run_workers(train_both_ways, size, cases, transport, "ps-bsp", "layers"))
+
+
+def changing_the_rate(run: Run) -> Iterator[float]:
+    for step in range(STEPS):
+        run[1].zero_grad()
+        loss = loss_of(run, step)
+        loss.backward()
+        run[1].param_groups[0]["lr"] = 0.1 / (1 + step)
+        run[1].step()
+        yield loss.item()
+
+
+def accumulating_the_wrong_way_round(run: Run) -> Iterator[float]:
+    for step in range(STEPS):
+        run[1].zero_grad()
+        loss = loss_of(run, step)
+        loss.backward()
+        with run[1].no_sync():
+            loss_of(run, step + 50).backward()
+        run[1].step()
+        yield loss.item()
+
+
+def clearing_to_zero_before_a_step(run: Run) -> Iterator[float]:
+    for step in range(STEPS):
+        loss = loss_of(run, step)
+        loss.backward()
+        run[1].zero_grad(set_to_none=False)
+        run[1].step()
+        yield loss.item()
+
+
+def ending_before_a_step(run: Run) -> Iterator[float]:
+    yield from plain(run)
+    loss_of(run, STEPS).backward()
+    run[1].finish()
+
+
+REFUSED = {
+    "clipping": "added to between its push and step(): use overlap='next-forward'",
+    "changing_one_gradient": "a gradient scaler, zero_grad() or a look at it",
+    "scaling": "while backward is running",
+    "discarding": "zero_grad()",
+    "clearing_to_zero_before_a_step": "zero_grad()",
+    "accumulating_without_no_sync": "no_sync() for all but a step's last",
+    "accumulating_the_wrong_way_round": "no_sync() for all but a step's last",
+    "changing_the_rate": "pushes the learning rate and other options",
+    "ending_before_a_step": "between its push and step()",
+}
+
+
+def refused_early_pushes(script: str) -> str:
+    pieces.LEAST_PIECE_BYTES, pieces.MOST_PIECES = BUCKET_BYTES, 1000
+    pieces.LEAST_PART_BYTES = BUCKET_BYTES
+    rank = shoal.init(deadline_s=20).rank
+    with pytest.raises(shoal.UsageError) as caught:
+        train_once(rank, script, "momentum", "gloo", SYNCS["ps-bsp"]("layers"))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "script", seldom(REFUSED, often=["clipping", "discarding", "accumulating_without_no_sync"])
+)
+def test_what_changes_gradients_that_have_been_pushed_is_refused(
+    run_workers: RunWorkers, script: str
+) -> None:
+    (sentence,) = run_workers(refused_early_pushes, 1, script)
+    assert REFUSED[script] in sentence
+
+
+@pytest.mark.parametrize("transport", seldom(["gloo", "shoal"], often=["gloo"]))
+@pytest.mark.long
 def test_every_optimizer_ends_with_the_same_bits(run_workers: RunWorkers, transport: str) -> None:
     cases = [("plain", name) for name in OPTIMIZERS]
     check_equal(run_workers(train_both_ways, 2, cases, transport))
 
 
+@pytest.mark.long  # test_transport_torch_ddp.py compiles, too
 def test_a_compiled_model_ends_with_the_same_bits(run_workers: RunWorkers) -> None:
     check_equal(run_workers(train_both_ways, 2, [("compiled", "momentum")], "shoal"))

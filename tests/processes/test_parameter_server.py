@@ -20,7 +20,7 @@ from shoal.errors import UsageError, WorkerLost
 from shoal.strategies import ParameterServer
 from shoal.trace import SpanKind
 from shoal.train.servers.hyperparameters import Hyperparameters, spread_over
-from shoal.train.servers.shard import ModelLayout, ParameterShard, TrainedSpan
+from shoal.train.servers.shard import ModelLayout, ParameterShard, PieceSpan, TrainedSpan
 from thoroughness import seldom
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 # --- BSP ------------------------------------------------------------------------------------------
 
 
-def train_bsp(kind: str, num_steps: int, stagger: int = 0) -> tuple[Tensor, Tensor]:
+def train_bsp(
+    kind: str, num_steps: int, stagger: int = 0, servers: int = 0
+) -> tuple[Tensor, Tensor]:
     """Return the parameters after the last step and after `finish`."""
     model = make_model()
     optimizer = make_optimizer(kind, model)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 2))
-    strategy = bind(ParameterServer.bsp(), model, optimizer)
+    strategy = bind(ParameterServer.bsp(servers=servers), model, optimizer)
     rank = strategy.course.rank
     optimizer._opt_called = True  # the scheduler looks for it
     for step in range(num_steps):
@@ -47,6 +49,8 @@ def train_bsp(kind: str, num_steps: int, stagger: int = 0) -> tuple[Tensor, Tens
         schedule.step()
     last = parameters_of(model)
     strategy.finish()
+    updates = strategy.replica.counters["shard_updates"]
+    assert updates == (num_steps if rank < (servers or 100) else 0)
     return last, parameters_of(model)
 
 
@@ -64,15 +68,21 @@ def train_alone(kind: str, num_steps: int, world_size: int) -> Tensor:
 
 @pytest.mark.parametrize(
     ("world_size", "kind"),
-    seldom(
-        itertools.product((1, 2, 3), ("sgd", "adamw")), often=[(1, "sgd"), (2, "sgd"), (3, "adamw")]
-    ),
+    seldom(itertools.product((1, 2, 3), ("sgd", "adamw")), often=[(1, "sgd"), (3, "adamw")]),
 )
 def test_bsp_equals_one_process_on_the_whole_batch(
     run_workers: RunWorkers, kind: str, world_size: int
 ) -> None:
     expected = train_alone(kind, 6, world_size)
     for last, final in run_workers(train_bsp, world_size, kind, 6):
+        torch.testing.assert_close(last, expected, rtol=0, atol=1e-12)
+        assert torch.equal(last, final)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_some_workers_may_serve_all(run_workers: RunWorkers, servers: int) -> None:
+    expected = train_alone("adamw", 4, 3)
+    for last, final in run_workers(train_bsp, 3, "adamw", 4, 0, servers):
         torch.testing.assert_close(last, expected, rtol=0, atol=1e-12)
         assert torch.equal(last, final)
 
@@ -137,6 +147,77 @@ def test_two_models_train_at_the_same_time(run_workers: RunWorkers) -> None:
     expected = [train_two_alone(kind, 4) for kind in ("sgd", "adamw")]
     for finals in run_workers(train_two, 2, 4):
         torch.testing.assert_close(finals, expected, rtol=0, atol=1e-12)
+
+
+# --- what exchanges hide behind -------------------------------------------------------------------
+
+TURNS = 5
+"""Channel of the tests' own messages."""
+
+
+def make_pieces() -> nn.Module:
+    """Two layers, each large enough to be a piece: the front one is piece 0."""
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(2)))
+
+
+def step_while_the_other_computes() -> tuple[str, Tensor, Tensor]:
+    """Rank 1 computes its gradient when rank 0's step has returned."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = make_pieces()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    strategy = bind(ParameterServer.bsp(overlap="next-forward"), model, optimizer, communicator)
+    before, word = parameters_of(model), torch.zeros(1)
+    if communicator.rank == 1:
+        communicator.receive(word, 0, channel=TURNS).wait()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    strategy.step(never)
+    kind = type(model[0].weight).__name__
+    if communicator.rank == 0:
+        communicator.send(word, 1, channel=TURNS).wait()
+    after = parameters_of(model)
+    strategy.finish()
+    return kind, before, after
+
+
+def test_a_step_returns_with_its_pull_under_way(run_workers: RunWorkers) -> None:
+    for kind, before, after in run_workers(step_while_the_other_computes, 2):
+        assert kind == "AwaitedParameter"
+        assert torch.equal(after, before - 1)
+
+
+def push_in_backward() -> tuple[list[int], bool, Tensor, Tensor]:
+    """Return what servers have updated, by piece, when rank 0 has only the rear gradient."""
+    communicator = TorchCommunicator(deadline_s=20.0)
+    model = make_pieces()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    strategy = bind(ParameterServer.bsp(overlap="layers"), model, optimizer, communicator)
+    before = parameters_of(model)
+    inputs = torch.ones(1, 1024)
+    front = model[0](inputs)
+    model[1](front if communicator.rank else front.detach()).sum().backward()
+    shards = strategy._host._shards
+    while not shards[1].decisions.version:
+        strategy.check()
+        time.sleep(0.001)
+    communicator.barrier()  # all have pushed what they push before their step
+    versions = [shard.decisions.version for shard in shards.values()]
+    is_as_before = torch.equal(parameters_of(model), before)
+    communicator.barrier()
+    strategy.step(never)
+    after = parameters_of(model)
+    strategy.finish()
+    return versions, is_as_before, after, parameters_of(model)
+
+
+def test_a_layer_is_updated_when_all_have_its_gradient(run_workers: RunWorkers) -> None:
+    outcomes = run_workers(push_in_backward, 2)
+    for versions, is_as_before, after, final in outcomes:
+        assert versions == [0, 1], "the rear layer's, and before any step"
+        assert is_as_before, "until the step the model is the one that gradients are of"
+        assert torch.equal(after, final)
+        assert torch.equal(after, outcomes[0][2])
 
 
 # --- skipped steps, unused parameters, buffers ----------------------------------------------------
@@ -265,12 +346,18 @@ def test_shards_together_make_the_optimizer_s_update(kind: str, num_shards: int)
     groups = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.003}]
     optimizer = getattr(torch.optim, kind)(groups, lr=0.02)
     layout = ModelLayout(
-        (17,),
+        (
+            PieceSpan(0, range(2), is_statistics=False),
+            PieceSpan(0, range(2, 17), is_statistics=False),
+        ),
         tuple(TrainedSpan(0, part, int(part.start == 15)) for part in parts),
-        (range(17, 17),),
         num_shards,
     )
-    shards = [ParameterShard([flat], layout, owner, optimizer) for owner in range(num_shards)]
+    shards = {
+        (piece, server): ParameterShard([flat], layout, piece, server, optimizer)
+        for piece in range(2)
+        for server in range(num_shards)
+    }
     hyperparameters = Hyperparameters(optimizer.param_groups)
     generator = torch.Generator().manual_seed(0)
     for step in range(4):
@@ -280,13 +367,13 @@ def test_shards_together_make_the_optimizer_s_update(kind: str, num_shards: int)
             parameter.grad = gradient[part.start : part.stop].clone()
         values = hyperparameters.read(optimizer.param_groups)
         optimizer.step()
-        for owner, shard in enumerate(shards):
-            piece = gradient[layout.shard(0, owner)]
-            shard.add([piece + 1], torch.ones(3, dtype=torch.bool))
-            shard.add([piece - 1], torch.ones(3, dtype=torch.bool))
+        for (piece, server), shard in shards.items():
+            part = layout.part_of([gradient], piece, server)
+            shard.add(part + 1, range(3))
+            shard.add(part - 1, range(3))
             shard.apply(values, divisor=2.0, share=1.0)
     expected = torch.cat([parameter.detach() for parameter in parameters])
-    found = torch.cat([shard.weights[0] for shard in shards])
+    found = torch.cat([shard.weights for shard in shards.values()])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
@@ -377,9 +464,10 @@ def refused_checkpoints() -> None:
         strategy.load_state_dict({**state, "workers": 3})
     with pytest.raises(UsageError, match="is rank 2's"):  # of the same shape, as likely as not
         strategy.load_state_dict({**state, "rank": 2})
-    other = [torch.zeros(5, dtype=torch.float64)]
-    with pytest.raises(UsageError, match="another shard"):
-        strategy.load_state_dict({**state, "shard": {**state["shard"], "weights": other}})
+    other = {**state["shards"][0], "weights": torch.zeros(5, dtype=torch.float64)}
+    for shards in ([other], []):
+        with pytest.raises(UsageError, match="another shard"):
+            strategy.load_state_dict({**state, "shards": shards})
     strategy.finish()
 
 
@@ -424,6 +512,39 @@ def test_a_killed_worker_is_reported_in_training(
     assert [message is None for message in messages] == [rank == victim for rank in range(3)]
 
 
+def lose_a_pull(overlap: str) -> tuple[bool, bool]:
+    """Return whether the loss came with the step, and whether the model is as it was before it."""
+    session = shoal.init(deadline_s=15.0)
+    model = make_model()
+    definition = ParameterServer.bsp(overlap=overlap)
+    optimizer = shoal.DistributedOptimizer(make_optimizer("sgd", model), model, definition)
+    for step in range(2):
+        backward(model, *batch(session.rank, step))
+        optimizer.step()
+    before = parameters_of(model)
+    if session.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    steps: list[int] = []
+
+    def train() -> None:
+        for step in range(2, 4):
+            backward(model, *batch(session.rank, step))
+            optimizer.step()
+            steps.append(step)
+
+    with pytest.raises(WorkerLost):
+        train()
+    return not steps, torch.equal(parameters_of(model), before)
+
+
+@pytest.mark.parametrize("overlap", ["none", "next-forward"])
+def test_a_pull_that_fails_leaves_the_model_as_it_was(
+    run_workers: RunWorkers, overlap: str
+) -> None:
+    survivor, _ = run_workers(lose_a_pull, 2, overlap, may_die=(1,))
+    assert survivor == (overlap == "none", True)
+
+
 # --- refusals and accounting ----------------------------------------------------------------------
 
 
@@ -464,7 +585,13 @@ def test_names_and_options() -> None:
         "staleness": 4,
         "scale_updates": True,
         "pull_bound": 0.0,
+        "overlap": "none",
+        "servers": 0,
     }
+    with pytest.raises(UsageError, match="Servers are 1 to 2 of the workers"):
+        ParameterServer.bsp(servers=3).check_size(2)
+    with pytest.raises(UsageError, match="none, next-forward, layers"):
+        ParameterServer.bsp(overlap="backward")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least 0"):
         ParameterServer(-1)
     with pytest.raises(UsageError, match="ps-bsp"):
@@ -488,8 +615,8 @@ def test_bytes_and_staleness_are_counted(run_workers: RunWorkers) -> None:
     counters = run_workers(counters_of_bsp, 2, 5)
     model_bytes = 66 * 8
     for own in counters:
-        assert own["pulled_bytes"] == 5 * (model_bytes // 2 + 2 * 8)
-        assert own["pushed_bytes"] > 5 * model_bytes // 2
+        assert own["pulled_bytes"] == 6 * (model_bytes // 2 + 2 * 8), "the last is of finish"
+        assert own["pushed_bytes"] > 6 * model_bytes // 2
         assert own["shard_updates"] == 5
         assert own["shard_reads"] == 2 * (1 + 5), "the first one is free"
         assert own["max.staleness"] == 0

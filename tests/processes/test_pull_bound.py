@@ -17,7 +17,7 @@ from shoal.strategies import check_pulls, make_strategy  # noqa: E402
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
-STEPS = 40
+STEPS = 25
 PULL_BOUND, LOSS_BOUND = 0.2, 0.25
 RUNS = ("ps-bsp", "ps-ssp", "ps-asp")
 STATISTICS = ("1.running_mean", "1.running_var")
@@ -90,9 +90,7 @@ def train_all() -> dict[tuple[str, float], dict[str, Any]]:
 def runs() -> list[dict[tuple[str, float], dict[str, Any]]]:
     from worker_processes import run_workers
 
-    return run_workers(
-        train_all, 2, environment={"SHOAL_STOP_EARLY": "1", "SHOAL_SHARED_MEMORY": "0"}
-    )
+    return run_workers(train_all, 2, environment={"SHOAL_STOP_EARLY": "1"})
 
 
 @pytest.mark.parametrize("sync", RUNS)

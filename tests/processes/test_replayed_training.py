@@ -35,6 +35,7 @@ measured = "trace.json"
 """
 
 
+@pytest.mark.long
 def test_a_traced_run_replayed_takes_as_long(tmp_path: Path) -> None:
     """Within a third, on a machine that may be busy: the replay has to wait for a slow worker."""
     app = Typer()

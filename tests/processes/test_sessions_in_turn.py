@@ -59,7 +59,7 @@ def keep_the_users_group(backend: str) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("backend", ["gloo", "shoal"])
+@pytest.mark.parametrize("backend", seldom(["gloo", "shoal"], often=["shoal"]))
 def test_a_group_of_the_users_outlives_the_session(run_workers: RunWorkers, backend: str) -> None:
     for seen in run_workers(keep_the_users_group, 2, backend, initialize=False):
         assert seen == [(True, backend, [2.0, 2.0])] * 2
@@ -137,7 +137,6 @@ def note_warnings(sync: str, finish: bool, average: bool, bare: bool) -> list[st
         ],
         often=[
             ("ripples", True, True, ""),
-            ("ripples", True, False, "leaves without average_model()"),
             ("ds-sync", False, False, "leaves without finish(), average_model()"),
             ("all-reduce", False, False, ""),
         ],

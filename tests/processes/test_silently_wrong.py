@@ -161,7 +161,7 @@ def _train_with_graphs(sync: str, overlap: str | None) -> float:
             ("ds-sync", None),
             ("ripples", None),
         ],
-        often=[("all-reduce", "next-forward"), ("ps-bsp", None), ("ripples", None)],
+        often=[("all-reduce", "next-forward"), ("ps-bsp", None)],
     ),
 )
 def test_gradients_may_carry_a_graph(

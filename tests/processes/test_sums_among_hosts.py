@@ -77,7 +77,7 @@ def check_shares(hosts: list[int], sent: list[dict[str, int]]) -> None:
                 assert shards == pytest.approx(2 * reached, abs=0.1), (rank, other, size)
 
 
-@pytest.mark.parametrize("bound", [0.0, 0.1])
+@pytest.mark.parametrize("bound", seldom([0.0, 0.1], often=[0.0]))
 def test_hosts_send_their_sums_to_each_other(bound: float) -> None:
     hosts = [0, 0, 1, 1, 2, 2]
     sums, shares = found_by(hosts, bound)
@@ -95,7 +95,7 @@ def test_hosts_send_their_sums_to_each_other(bound: float) -> None:
                 assert sent[peer] < 0.01  # barriers
 
 
-@pytest.mark.parametrize("hosts", [[0, 1, 0, 1], [0, 0, 0, 1]])
+@pytest.mark.parametrize("hosts", seldom([[0, 1, 0, 1], [0, 0, 0, 1]], often=[[0, 0, 0, 1]]))
 def test_where_hosts_are_unlike_or_mixed_everyone_sends_to_everyone(hosts: list[int]) -> None:
     sums, shares = found_by(hosts)
     assert sums == [[6, 4 * (SIZE - 1) + 6]] * 4

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked_process import ForkedProcess, run_command
 
 from process_table import marked_environment, processes_of, wait_for_end
 from shoal.errors import ProtocolError, ResourceError
 from shoal.sweeps import Journal, Run, make_runs
 from shoal.sweeps.processes import in_processes
+from started_ranks import outcomes
 from thoroughness import seldom
 
 DEADLINE_S = 60
@@ -83,6 +85,7 @@ def test_processes_share_the_runs_and_end(tmp_path: Path) -> None:
     assert len(set(told)) > 6  # what a run says on its way is told as well
 
 
+@pytest.mark.long
 def test_no_thread_outlives_a_sweep_that_is_stopped() -> None:
     """A thread of the pool that is still at work when Python ends meets pipes that are closed.
 
@@ -117,13 +120,17 @@ class Sweep:
         self.kept, self.out = folder / "runs.jsonl", folder / "out.json"
         (folder / "job.toml").write_text(JOB.format(steps=STEPS))
         self.environment = marked_environment()
-        command = [sys.executable, "-m", "shoal.cli", "simulate", str(folder / "job.toml")]
-        command += ["--seeds", seeds, "--jobs", str(jobs)]
-        command += ["--runs", str(self.kept), "--json", str(self.out)]
+        command = [sys.executable, "-m", "shoal.cli", *self.words(seeds, jobs)]
         self.process = subprocess.Popen(
             command, env=self.environment, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
+
+    def words(self, seeds: str, jobs: int) -> list[str]:
+        """Return the command without its program."""
+        job = str(self.kept.parent / "job.toml")
+        files = ["--runs", str(self.kept), "--json", str(self.out)]
+        return ["simulate", job, "--seeds", seeds, "--jobs", str(jobs), *files]
 
     def wait_for_runs(self, count: int) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -154,15 +161,16 @@ def test_an_interrupted_sweep_leaves_nothing_running_and_goes_on(tmp_path: Path,
     before = first.lines()
     assert 3 <= len(before) < 30
     assert not first.out.exists()
-    again = Sweep(tmp_path, f"1-{len(before) + 2}", jobs=1)
-    _, errors = again.process.communicate(timeout=DEADLINE_S)
-    assert again.process.returncode == 0, errors
-    after = again.lines()
+    seeds = f"1-{len(before) + 2}"
+    again = ForkedProcess(first.environment, run_command, first.words(seeds, jobs=1))
+    ((status, _, errors),) = outcomes([again])
+    assert status == 0, errors
+    after = first.lines()
     assert after[: len(before)] == before
     keys = [json.loads(line)["key"] for line in after]
     assert len(set(keys)) == len(keys)
     assert "0 of" in errors  # and of those only what was missing
     assert f"0 of {len(after) - len(before)} runs" in errors
-    report = json.loads(again.out.read_text())
+    report = json.loads(first.out.read_text())
     assert len(report["outcomes"]) == len(before) + 2
-    assert processes_of(again.environment) == {}
+    assert processes_of(first.environment) == {}

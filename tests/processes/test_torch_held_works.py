@@ -11,6 +11,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -59,6 +60,7 @@ def test_ddp_trains_on_works_that_are_done_at_once(run_workers: RunWorkers) -> N
         assert len(set(run_workers(train, size, initialize=False))) == 1
 
 
+@pytest.mark.long  # an interpreter of its own that loads torch
 def test_a_torch_that_is_too_old_is_refused_in_a_sentence() -> None:
     program = (
         "import torch; from torch.torch_version import TorchVersion\n"

@@ -54,7 +54,8 @@ def train_in_turn(transport: str) -> list[float]:
     return sums
 
 
-@pytest.mark.parametrize("transport", seldom(["shoal", "gloo"], often=["shoal"]))
+@pytest.mark.long
+@pytest.mark.parametrize("transport", ["shoal", "gloo"])
 def test_a_seventh_run_may_have_requests_of_another_size(
     run_workers: RunWorkers, transport: str
 ) -> None:
@@ -93,8 +94,6 @@ def train_side_by_side(sync: str, transport: str) -> tuple[float, float]:
         itertools.product(("shoal", "gloo"), ("all-reduce", "local-sgd", "ds-sync", "ripples")),
         often=[
             ("shoal", "all-reduce"),
-            ("gloo", "local-sgd"),
-            ("shoal", "ds-sync"),
             ("gloo", "ripples"),
         ],
     ),
@@ -155,7 +154,7 @@ def train_in_a_loop(sync: str, overlap: str, num_steps: int) -> list[float]:
     return [float(model.weight.detach().max()) for model in models]
 
 
-@pytest.mark.parametrize("overlap", ["none", "next-steps"])
+@pytest.mark.parametrize("overlap", seldom(["none", "next-steps"], often=["next-steps"]))
 @pytest.mark.parametrize("sync", seldom(["ripples", "ripples-random"], often=["ripples"]))
 def test_workers_that_train_two_models_do_not_wait_in_a_circle(
     run_workers: RunWorkers, sync: str, overlap: str

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from worker_processes import RunWorkers
 
 BOUND = 0.3
-DROPPING = {"SHOAL_STOP_EARLY": "1", "SHOAL_SHARED_MEMORY": "0"}
+DROPPING = {"SHOAL_STOP_EARLY": "1"}
 """So something is missing where nothing gets lost."""
 LONG = 200_000
 WHOLES = (torch.int64, torch.int32, torch.int8, torch.uint8)

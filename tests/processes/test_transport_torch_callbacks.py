@@ -14,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from shoal.errors import WorkerLost
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -84,7 +85,7 @@ def out_of_order() -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", seldom([2, 4], often=[4]))
 def test_callbacks_have_an_order_of_their_own(run_workers: RunWorkers, size: int) -> None:
     run_workers(out_of_order, size, initialize=False)
 
@@ -191,7 +192,7 @@ def train_alone(steps: int, size: int) -> Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", seldom([2, 4], often=[2]))
 def test_powersgd_with_several_buckets_equals_one_process(
     run_workers: RunWorkers, size: int
 ) -> None:

@@ -79,6 +79,7 @@ def test_all_methods_of_a_class_are_but_those_of_python() -> None:
     assert not hasattr(Both.__init__, "_torchdynamo_disable")
 
 
+@pytest.mark.long  # an interpreter of its own that loads torch, for what costs time alone
 def test_the_compiler_is_not_imported_for_it() -> None:
     code = (
         "import sys, shoal.adapters.torch_process_group;"

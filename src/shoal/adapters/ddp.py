@@ -1,7 +1,7 @@
 """A communication hook for DistributedDataParallel over the backend "shoal".
 
 Without it, the backend sees buckets of numbers. The hook knows which layers a bucket holds, so its
-packets get the class of the front-most one (docs/papers.md, 1.6), its tags for importance
+messages get the classes of what is in them (docs/papers.md, 1.6), its tags for importance
 follow the bucket from one iteration to the next, and its bound on losses is the model's own:
 
     torch.distributed.init_process_group("shoal")
@@ -16,6 +16,7 @@ in the place of DDP.
 
 # No `from __future__ import annotations`: DDP compares the hook's annotations with its own types.
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from shoal.adapters.torch_process_group import ShoalProcessGroup
 from shoal.carriers import check_transport
 from shoal.errors import UsageError
 from shoal.train import ForwardOrder
-from shoal.transport import layer_class
+from shoal.transport import classes_of
 from shoal.wire import SumOptions
 
 
@@ -76,8 +77,9 @@ class HookState:
         """Return how a bucket is to be summed: its class, its bound and its name for tags."""
         self._order.settle()
         parameters = bucket.parameters()
-        found = layer_class(*self._order.layer_of(parameters))
-        options = replace(self.group.sums, layer_class=found, loss_bound=0.0, wire=self._wire)
+        starts = [0, *accumulate(p.numel() for p in parameters[:-1])]
+        layers = classes_of(*self._order.layers_of(parameters, starts))
+        options = replace(self.group.sums, layers=layers, loss_bound=0.0, wire=self._wire)
         if not self.loss_bound:
             return options
         # DDP makes other buckets in its second iteration: what is in one is what names it.

@@ -1,4 +1,4 @@
-"""Channels for what runs beside training: a few of their own for each training run.
+"""Channels for what runs beside training: some of their own for each training run.
 
 Two optimizers may train at the same time (a generator and its critic); their servers, and averages
 in the background, must not read each other's mail. Workers make their optimizers in the same order,
@@ -8,7 +8,7 @@ so counting agrees everywhere.
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 
     from shoal.comm import Communicator
 
-CHANNELS_PER_RUN = 4
+CHANNELS_PER_RUN: Final = 80
+"""Channels of each run: one for requests to servers, and two for every piece of a model."""
 
-_FIRST = 8
-_NUM_RUNS = 6
+_FIRST: Final = 8
+_NUM_RUNS: Final = 6
 
 _runs: WeakKeyDictionary[Communicator, Iterator[int]] = WeakKeyDictionary()
 
 
-def reserve_channels(communicator: Communicator) -> tuple[int, int, int, int]:
-    """Return four channels for what a new run does beside training; every worker gets the same.
+def reserve_channels(communicator: Communicator) -> range:
+    """Return channels for what a new run does beside training; every worker gets the same.
 
     After six runs the first one's are given out again: it must have finished by then, and services
     say who may still send them something (`receive_any`), so that it has left nothing open.
     """
     number = next(_runs.setdefault(communicator, count()))
     base = _FIRST + CHANNELS_PER_RUN * (number % _NUM_RUNS)
-    return base, base + 1, base + 2, base + 3
+    return range(base, base + CHANNELS_PER_RUN)

@@ -22,11 +22,11 @@ from shoal.errors import UsageError, WorkerLost
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
-CHANNELS = 32
-"""Number of channels; a tag holds 31 bits: 2 of kind, 5 of channel, 24 of fingerprint."""
+CHANNELS = 512
+"""Number of channels; a tag holds 31 bits: 2 of kind, 9 of channel, 20 of fingerprint."""
 
-_FINGERPRINT_BITS = 24
-_CHANNEL_BITS = 5
+_FINGERPRINT_BITS = 20
+_CHANNEL_BITS = 9
 _UNUSED_TAG = (1 << 31) - 1
 
 
@@ -47,7 +47,7 @@ def message_tag(kind: Kind, channel: int, *meaning: object) -> int:
     """Return the tag of messages of this `kind` on `channel` that mean `meaning`.
 
     Workers that disagree on any of it (a sequence number, the members, the number of bytes) compute
-    different tags, but for one chance in 16 million, and so never take one message for another.
+    different tags, but for one chance in a million, and so never take one message for another.
     gloo would end the process on a message longer than the buffer, and accept a shorter one.
     """
     if not 0 <= channel < CHANNELS:

@@ -16,10 +16,10 @@ from shoal.wire import Memory
 
 @dataclass(frozen=True, slots=True)
 class Summand:
-    """A contiguous host tensor as the transport sums it: in its own memory, or a copy in float32.
+    """A contiguous host tensor as the transport sums it: in its own memory, or in a copy.
 
-    The copy is made for types of 16 bits, which are summed in float32, and for float64 that is to
-    be sent as something narrower. `bring_back` writes the sum in the copy to the tensor.
+    The copy, in float32, is made for types of 16 bits, which are summed in that, and for float64
+    that is to be sent as something narrower. `bring_back` writes the sum in the copy to the tensor.
     """
 
     tensor: Tensor
@@ -38,6 +38,12 @@ class Summand:
             message = f"The transport cannot sum tensors of {tensor.dtype}."
             raise UsageError(message)
         return cls(tensor, tensor if lies_in_form(tensor.dtype, form) else tensor.float(), form)
+
+    @classmethod
+    def apart(cls, tensor: Tensor, wire: str | None = None) -> Summand:
+        """Return what `of` does, always as a copy: the tensor stays as it is until the end."""
+        made = cls.of(tensor, wire)
+        return made if made.is_copy else cls(tensor, tensor.clone(), made.form)
 
     @property
     def memory(self) -> Memory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -26,10 +27,14 @@ from shoal.carriers.guard import GRACE_S, Guard, Waiting
 from shoal.carriers.host_copy import HOST
 from shoal.carriers.mean import NARROW_TYPES, Mean, load_means
 from shoal.carriers.scratch import Scratch
+from shoal.carriers.started_mean import RotatingHelpers, StartedMean
 from shoal.carriers.subgroup_cache import Subgroups
 from shoal.collectives import plan_average
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, WorkerLost
 from shoal.membership import View
+
+if TYPE_CHECKING:
+    from shoal.comm import Layers
 
 
 class TorchCommunicator:
@@ -70,6 +75,8 @@ class TorchCommunicator:
         self._always_subgroups = always_subgroups
         self._scratch = Scratch()
         self._on_abort: list[Callable[[ShoalError], None]] = []
+        self._helpers: dict[int, RotatingHelpers] = {}
+        """What carries out the means of each channel."""
 
     @property
     def rank(self) -> int:
@@ -106,12 +113,12 @@ class TorchCommunicator:
         self,
         buffer: Tensor,
         *,
-        layer: tuple[int, int] | None = None,
+        layers: Layers | None = None,
         exact_from: int | None = None,
     ) -> GuardedWork:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
-        `layer` has no effect: gloo serves sums in the order in which they were started. Nor has
+        `layers` have no effect: gloo serves sums in the order in which they were started. Nor has
         `exact_from`: it loses nothing.
         """
         what = f"summing {_describe(buffer)} over all workers"
@@ -126,32 +133,48 @@ class TorchCommunicator:
         weights: Sequence[int] = (),
         channel: int = 0,
         wire: str | None = None,
-    ) -> None:
-        """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
+        layers: Layers | None = None,
+    ) -> StartedMean:
+        """Start taking the mean of `buffer` over `members`, which `wait` then writes to it.
 
-        Only members call it and nobody else is involved. float32, float64, bfloat16 or float16;
-        the last two are summed in float32. What `buffer` holds after an error is undefined.
-        Members that disagree on the sequence, the members, the weights or the buffer's length and
-        type get `DeadlineExceeded`. `wire` has no effect: gloo sends what there is.
+        float32, float64, bfloat16 or float16; the last two are summed in float32. Members that
+        disagree on the sequence, the members, the weights or the buffer's length and type get
+        `DeadlineExceeded`. `wire` and `layers` have no effect: gloo sends what there is. Tensors
+        of a GPU are averaged by the time this returns.
         """
-        del wire
+        del wire, layers
         members = tuple(members)
         mean = self._checked_mean(buffer, members, tuple(weights))
         self._guard.check()
-        if len(members) == 1 or buffer.numel() == 0:
-            return
         flat = _flat(buffer)
+        if len(members) == 1 or flat.numel() == 0:
+            return StartedMean(flat, flat)
         meaning = (sequence, mean.weights, flat.numel(), flat.dtype)
         what = f"averaging {_describe(flat)} over ranks {members} (number {sequence})"
-        waiting = Waiting(self._guard.deadline, what)
-        talk = Conversation(self._group, members, channel, meaning, waiting)
+        talk = Conversation(
+            self._group, members, channel, meaning, Waiting(self._guard.deadline, what)
+        )
+        work = StartedMean(flat, flat.clone())
+        if self._always_subgroups or flat.is_cuda:  # for one thread a channel: this one
+            work.carry_out(
+                lambda values: self._letting_know(
+                    self._subgroups.average, values, mean, talk, members=members, channel=channel
+                )
+            )
+        else:
+            helpers = self._helpers.setdefault(channel, RotatingHelpers("shoal-means"))
+            helpers.start(
+                lambda: work.carry_out(
+                    lambda values: self._letting_know(self._average_by_messages, values, mean, talk)
+                )
+            )
+        return work
+
+    def _letting_know(self, average: Callable[..., None], *given: Any, **options: Any) -> None:
+        """Let `average` do its work; members that do not talk to a lost one hear of it."""
         try:
-            if self._always_subgroups or flat.is_cuda:
-                self._subgroups.average(flat, mean, talk, members=members, channel=channel)
-            else:
-                self._average_by_messages(flat, mean, talk)
+            average(*given, **options)
         except (WorkerLost, DeadlineExceeded) as error:
-            # Members that do not talk to the lost one wait for this one: let them know.
             self.abort(error)
             raise
 
@@ -163,13 +186,14 @@ class TorchCommunicator:
         channel: int,
         lossy: bool = False,
         renew_bound: float = 0.0,
+        layers: Layers | None = None,
     ) -> GuardedWork:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
         The receiver's buffer must have the same number of bytes. Nothing gets lost over gloo,
-        whatever `lossy` and `renew_bound` allow.
+        whatever `lossy` and `renew_bound` allow, and `layers` have no effect.
         """
-        del lossy, renew_bound
+        del lossy, renew_bound, layers
         flat, tag = self._single(buffer, destination, channel)
         what = f"sending it {_describe(buffer)} on channel {channel}"
         return self._messages.send(flat, destination, tag, what)

@@ -9,7 +9,7 @@ messages carry host tensors only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -30,7 +30,7 @@ from shoal.carriers.transports import LossOptions
 from shoal.collectives import AUTO
 from shoal.errors import DeadlineExceeded, ShoalError, UsageError, ViewChanging, WorkerLost
 from shoal.membership import View
-from shoal.transport import INT32, INT64, RAW, check_messages, layer_class
+from shoal.transport import INT32, INT64, MOST_URGENT, RAW, check_messages, classes_of
 from shoal.wire import (
     EXACT,
     KEPT_GROUPS,
@@ -42,6 +42,8 @@ from shoal.wire import (
 )
 
 if TYPE_CHECKING:
+    from shoal.comm import Layers
+    from shoal.transport import LayerClasses
     from shoal.wire import Carrier, Transfer, TransportStats
 
 NO_LOSS: Final = LossOptions()
@@ -68,14 +70,30 @@ class TransportWork:
         finish: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._communicator, self._transfers = communicator, transfers
+        self._view = communicator.view
         self._finish = list(finish)
 
     def wait(self) -> None:
         """Block until done. Raises `WorkerLost` or `DeadlineExceeded`, never hangs."""
         for transfer in self._transfers:
-            self._communicator.await_transfer(transfer)
+            self._communicator.await_transfer(transfer, self._view)
         while self._finish:
             self._finish.pop()()
+
+
+class _MeanWork(TransportWork):
+    """A mean under way; if it fails, so does whatever else the members are waiting for."""
+
+    def wait(self) -> None:
+        """Block until done, and write the mean. Raises `WorkerLost` or `DeadlineExceeded`."""
+        try:
+            super().wait()
+        except ViewChanging:
+            raise
+        except (WorkerLost, DeadlineExceeded) as error:
+            # Members that do not talk to the lost one wait for this one: let them know.
+            self._communicator.abort(error)
+            raise
 
 
 class HostCopyWork:
@@ -186,43 +204,50 @@ class TransportCommunicator:
         self,
         buffer: Tensor,
         *,
-        layer: tuple[int, int] | None = None,
+        layers: Layers | None = None,
         exact_from: int | None = None,
     ) -> TransportWork | HostCopyWork:
         """Start summing `buffer` over all workers, in place. Same order on every worker.
 
-        `layer`, and of how many, gives its packets their class: front layers overtake others.
+        `layers` give its messages their classes: front layers overtake others.
         Nothing is lost of the elements from index `exact_from` on, and they are sent as they are.
         Types of 16 bits are summed in float32.
         """
         flat = _flat(buffer)
-        parts = self._parts_of_sum(flat, layer, exact_from)
+        parts = self._parts_of_sum(flat, layers, exact_from)
         numbers = [self._world.reserve() for _ in parts]
         if not needs_host_copy(flat):
             return self._sums(parts, numbers, flat)
         self.check()
+        return self._by_host_copy(flat, partial(self._sums, parts, numbers))
+
+    def _by_host_copy(self, flat: Tensor, start: Callable[[Tensor], TransportWork]) -> HostCopyWork:
+        """Let `start` begin with a copy of `flat` in host memory once that is there."""
         work = HostCopyWork(self, HostCopy(flat))
         self._copier = self._copier or HelperThread("shoal-host-copies")
-        self._copier.start(partial(work.begin, partial(self._sums, parts, numbers)))
+        self._copier.start(partial(work.begin, start))
         return work
 
     def _parts_of_sum(
-        self, flat: Tensor, layer: tuple[int, int] | None, exact_from: int | None
+        self, flat: Tensor, layers: Layers | None, exact_from: int | None
     ) -> list[tuple[slice, SumOptions]]:
         """Return the elements of `flat` that are summed in each of one or two ways."""
         options = SumOptions(
-            layer_class=layer_class(*layer) if layer else 0,
+            layers=_classes(layers),
             algorithm=self.algorithm,
             per_host=self.workers_per_host,
         )
-        bound, wire = self.loss.bound_of(layer), self.loss.wire
+        bound, wire = self.loss.bound_of(layers), self.loss.wire
         if not flat.is_floating_point() or exact_from == 0 or not (bound or wire):
             return [(slice(None), options)]
-        loose, exact = slice(None), slice(0, 0)
+        loose, exact, exact_options = slice(None), slice(0, 0), options
         if exact_from is not None and form_of(flat.dtype, wire) != form_of(flat.dtype):
             # for two forms there must be two
             loose, exact = slice(exact_from), slice(exact_from, None)
             exact_from = None
+            if layers is not None and exact.start < len(flat):
+                rear = layers.within(exact.start, len(flat))
+                exact_options = replace(options, layers=_classes(rear))
         loose_options = replace(options, wire=wire)
         if bound:
             loose_options = replace(
@@ -233,7 +258,7 @@ class TransportCommunicator:
                 importance=self.loss.importance,
                 exact_from=exact_from,
             )
-        return [(exact, options), (loose, loose_options)]
+        return [(exact, exact_options), (loose, loose_options)]
 
     def group_average(
         self,
@@ -244,56 +269,41 @@ class TransportCommunicator:
         weights: Sequence[int] = (),
         channel: int = 0,
         wire: str | None = None,
-    ) -> None:
-        """Replace `buffer` by the mean over `members`, in place; bitwise equal on all of them.
+        layers: Layers | None = None,
+    ) -> TransportWork | HostCopyWork:
+        """Start taking the mean of `buffer` over `members`, which `wait` then writes to it.
 
         float32, float64, bfloat16 or float16; the last two are summed in float32, and sent in
         it if there are weights, so that they are rounded once. `wire` is what all are sent as if
-        there are none; see `tensor_memory.round_to`.
+        there are none; see `tensor_memory.round_to`. `layers` are as in `all_reduce`.
         """
         members, weights = tuple(map(int, members)), tuple(map(int, weights))
         check_average(buffer.dtype, self.rank, self.view, members, weights)
         self.check()
         if len(members) == 1 or buffer.numel() == 0:
-            return
+            return TransportWork(self)
         flat = _flat(buffer)
-        name = ("mean", flat.data_ptr(), flat.numel())
-        with _in_host_memory(flat) as values:
-            self._average(values, name, members, sequence, weights, channel, wire)
-
-    def _average(
-        self,
-        flat: Tensor,
-        name: Hashable,
-        members: tuple[int, ...],
-        sequence: int,
-        weights: tuple[int, ...],
-        channel: int,
-        wire: str | None,
-    ) -> None:
-        """Carry out an average of a host tensor; `name` stays the same from one to the next."""
         if weights:
             wire = "float32" if flat.dtype in NARROW_TYPES else None
-        summand = Summand.of(flat, wire)
-        if weights:
-            summand.values.mul_(weights[members.index(self.rank)] / sum(weights))
         options = mean_options(
             len(members),
             is_weighted=bool(weights),
             loss_bound=self.loss.bound_of(None),
-            tensor=name,
+            tensor=("mean", flat.data_ptr(), flat.numel()),
+            layers=_classes(layers),
         )
+        share = weights[members.index(self.rank)] / sum(weights) if weights else 1.0
         group = self._group(members, weights, channel)
-        transfer = group.all_reduce(summand.memory, options, iteration=sequence)
-        try:
-            self._work(transfer).wait()
-        except ViewChanging:
-            raise
-        except (WorkerLost, DeadlineExceeded) as error:
-            # Members that do not talk to the lost one wait for this one: let them know.
-            self.abort(error)
-            raise
-        summand.bring_back()
+
+        def start(summand: Summand) -> TransportWork:
+            if weights:
+                summand.values.mul_(share)
+            transfer = group.all_reduce(summand.memory, options, iteration=sequence)
+            return _MeanWork(self, transfer, finish=[summand.bring_back])
+
+        if not needs_host_copy(flat):
+            return start(Summand.apart(flat, wire))
+        return self._by_host_copy(flat, lambda values: start(Summand.of(values, wire)))
 
     def send(
         self,
@@ -303,18 +313,22 @@ class TransportCommunicator:
         channel: int,
         lossy: bool = False,
         renew_bound: float = 0.0,
+        layers: Layers | None = None,
     ) -> TransportWork:
         """Start sending `buffer`; it must stay unchanged until the work is done.
 
         `lossy` says that it is a contribution to a sum of the receiver's, which says so too: of
         floats the loss bound may then get lost, error feedback makes up for it, and they are sent
         as the wire's type. `renew_bound` is the share of a newer version that may get lost: the
-        receiver, which says so too, has an older one.
+        receiver, which says so too, has an older one. `layers` are as in `all_reduce`.
         """
         check_peer(destination, self.rank, self.view)
         options = self._message_options(buffer, lossy=lossy, renew_bound=renew_bound)
         summand = _summand(buffer, options)
         memory = summand.memory if summand else bytes_of(_flat(buffer))
+        if layers is not None:
+            unit = buffer.element_size() if memory.form == RAW else 1
+            options = replace(options, layers=_classes(layers, unit))
         peer = self.view.place_of(destination)
         return self._work(self._world.send(memory, peer, tag=channel, options=options))
 
@@ -381,19 +395,31 @@ class TransportCommunicator:
         here = torch.zeros(len(self.view), dtype=torch.uint8, device=HOST)
         self._work(self._world.barrier(bytes_of(here))).wait()
 
-    def await_transfer(self, transfer: Transfer) -> None:
-        """Wait for a transfer; if a peer is lost, give the job a moment to say which, and why."""
+    def await_transfer(self, transfer: Transfer, view: View) -> None:
+        """Wait for a transfer; if a peer is lost, give the job a moment to say which, and why.
+
+        What fails of a `view` that is over has been cut off, whatever ended it first.
+        """
         try:
             transfer.wait()
-        except WorkerLost as error:
-            if self._on_peer_error is not None and self._engine.error is None:
-                self._on_peer_error(error.rank, "its connection has ended")
-                deadline = time.monotonic() + self._grace_s
-                while self._engine.error is None and time.monotonic() < deadline:
-                    time.sleep(POLL_S)
-            raise self._engine.error or error from None
         except ShoalError as error:
+            if isinstance(error, WorkerLost) and self._on_peer_error is not None:
+                self._await_verdict(error, view)
+            if self.view.epoch != view.epoch:
+                raise ViewChanging("The workers that take part have changed.") from None
             raise self._engine.error or error from None
+
+    def _await_verdict(self, error: WorkerLost, view: View) -> None:
+        """Tell the job that a connection is lost; wait until it ends or goes on in another view."""
+        if self._engine.error is not None or self.view.epoch != view.epoch:
+            return
+        assert self._on_peer_error is not None
+        self._on_peer_error(error.rank, "its connection has ended")
+        deadline = time.monotonic() + self._grace_s
+        while time.monotonic() < deadline:
+            if self._engine.error is not None or self.view.epoch != view.epoch:
+                return
+            time.sleep(POLL_S)
 
     def _work(
         self, *transfers: Transfer, finish: Sequence[Callable[[], None]] = ()
@@ -434,6 +460,13 @@ class TransportCommunicator:
         return TransportGroup(
             self._engine, members, stream_of("mean", self._stream, members, weights, channel)
         )
+
+
+def _classes(layers: Layers | None, unit: int = 1) -> LayerClasses:
+    """Return the classes of the messages of a buffer; each of its elements counts as `unit`."""
+    if layers is None:
+        return MOST_URGENT
+    return classes_of([start * unit for start in layers.starts], layers.numbers, layers.depth)
 
 
 @contextmanager

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shoal.arguments import one_of, share
 from shoal.errors import UsageError
 from shoal.transport import IMPORTANCE, LARGE, POLICIES, ZERO, check_wire_type
+
+if TYPE_CHECKING:
+    from shoal.comm import Layers
 
 TRANSPORTS: Final = ("gloo", "shoal")
 """torch's gloo over TCP, or Shoal's own transport over UDP."""
@@ -37,13 +40,13 @@ class LossOptions:
     """What the floats of contributions, and of their sums, are sent as: one of
     `transport.forms.WIRE_TYPES`, or None for what they are in the tensor."""
 
-    def bound_of(self, layer: tuple[int, int] | None) -> float:
-        """Return the bound for sums of `layer`, counted from the input, and of how many."""
+    def bound_of(self, layers: Layers | None) -> float:
+        """Return the bound for sums of `layers`, of which the front-most counts."""
         if self.layers == ALL_LAYERS:
             return self.bound
-        if layer is None:
+        if layers is None:
             return 0.0
-        is_front = 2 * layer[0] < layer[1]
+        is_front = 2 * layers.front < layers.depth
         return self.bound if is_front == (self.layers == FRONT) else 0.0
 
 

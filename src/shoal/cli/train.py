@@ -112,7 +112,8 @@ OverlapOption = Annotated[
     typer.Option(
         metavar="WORD",
         help="What runs while workers exchange. For all-reduce: backward (default) or"
-        " next-forward. Where parameters are averaged: none (default) or next-steps.",
+        " next-forward. For parameter servers: none (default), next-forward or layers. Where"
+        " parameters are averaged: none (default), next-forward or next-steps.",
     ),
 ]
 MetricsOption = Annotated[

@@ -17,6 +17,7 @@ from shoal.collectives.message_graph import NO_GATE as NO_GATE
 from shoal.collectives.message_graph import MessageGraph as MessageGraph
 from shoal.collectives.message_graph import divided as divided
 from shoal.collectives.message_graph import exact_from as exact_from
+from shoal.collectives.pieces import cut_into_pieces as cut_into_pieces
 from shoal.collectives.plan import AwaitFill as AwaitFill
 from shoal.collectives.plan import AwaitSend as AwaitSend
 from shoal.collectives.plan import Combine as Combine

@@ -13,10 +13,11 @@ from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
-from shoal.compiled.indices import WithoutSigns
 from shoal.compiled.intrinsics import array_over
 from shoal.compiled.kept_functions import KeptFunctions
+from shoal.compiled.kept_parts import KeptParts
 from shoal.compiled.machine_code import MachineCode
+from shoal.compiled.parts import Parts, Wholes
 
 if TYPE_CHECKING:
     from shoal.compiled.entry import Entry
@@ -28,7 +29,6 @@ _OPTIONS: Final[dict[str, Any]] = {
     "nogil": True,
     "error_model": "numpy",
     "_nrt": False,
-    "pipeline_class": WithoutSigns,
 }
 """No reference counts: arrays belong to the Python caller for as long as compiled code runs, and
 nothing is allocated there (numba refuses to). Counting took up to half of short functions' time."""
@@ -45,13 +45,21 @@ _KINDS: Final = {
 """What annotations say to numba."""
 
 
-def make_dispatcher(function: Callable[..., object], *, inline: bool) -> Any:
-    """Return what compiles `function` for the types that it is called with, kept on disk."""
-    options = _OPTIONS | ({"forceinline": True} if inline else {})
-    dispatcher = numba.njit(**options)(function)
+def make_part_dispatcher(function: Callable[..., object], *, inline: bool) -> Any:
+    """Return what compiles `function` for the types that compiled code calls it with."""
+    options = _OPTIONS | _BARE | ({"forceinline": True} if inline else {})
+    dispatcher = numba.njit(**options, pipeline_class=Parts)(function)
+    dispatcher._insert = lambda *_: None  # noqa: SLF001 - of Python's calls: there are none
+    dispatcher._cache = KeptParts(function)  # noqa: SLF001 - as numba's own `cache=True` does
+    _widen_arguments(dispatcher, function)
+    return dispatcher
+
+
+def make_dispatcher(function: Callable[..., object]) -> Any:
+    """Return what compiles `function` for the types that Python calls it with, kept on disk."""
+    dispatcher = numba.njit(**_OPTIONS, pipeline_class=Wholes)(function)
     with contextlib.suppress(RuntimeError):  # no place to write: compile in every process
         dispatcher._cache = KeptFunctions(function)  # noqa: SLF001 - as numba's own `cache=True` does
-    _widen_arguments(dispatcher, function)
     return dispatcher
 
 
@@ -93,7 +101,7 @@ def compile_entry(function: Entry[..., Any], tables: Sequence[Any]) -> MachineCo
         return function(*arranged(words, numbers))
 
     signature = _KINDS[function.result](types.int64, numbers)
-    dispatcher = numba.njit(signature, **_OPTIONS, **_BARE)(call)
+    dispatcher = numba.njit(signature, **_OPTIONS, **_BARE, pipeline_class=Wholes)(call)
     (compiled,) = dispatcher.overloads.values()
     _name, _kind, (image, _bitcode) = compiled.library.serialize_using_object_code()
     return MachineCode(compiled.fndesc.llvm_func_name, image)

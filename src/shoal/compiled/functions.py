@@ -29,13 +29,20 @@ class Function(Generic[Parameters, Result]):
     @property
     def _numba_type_(self) -> Any:
         """What numba takes this for where compiled code names it."""
-        return self._dispatcher._numba_type_
+        return self.part_dispatcher._numba_type_
 
     @functools.cached_property
     def _dispatcher(self) -> Any:
         from shoal.compiled.compiler import make_dispatcher
 
-        return make_dispatcher(self.function, inline=self._inline)
+        return make_dispatcher(self.function)
+
+    @functools.cached_property
+    def part_dispatcher(self) -> Any:
+        """What compiles the function for the types that compiled code calls it with."""
+        from shoal.compiled.compiler import make_part_dispatcher
+
+        return make_part_dispatcher(self.function, inline=self._inline)
 
 
 def compiled(function: Callable[Parameters, Result]) -> Function[Parameters, Result]:

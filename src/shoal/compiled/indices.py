@@ -15,7 +15,7 @@ from numba.core.compiler import CompilerBase
 from numba.core.compiler import DefaultPassBuilder as _DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass
 from numba.core.compiler_machinery import register_pass as _register_pass
-from numba.core.typed_passes import NopythonRewrites
+from numba.core.typed_passes import NativeLowering, NopythonRewrites
 
 types: Any = _types
 pass_builder: Any = _DefaultPassBuilder
@@ -48,10 +48,16 @@ class IndicesWithoutSign(FunctionPass):
 class WithoutSigns(CompilerBase):
     """Numba's usual steps, with indices that are never negative."""
 
+    lowering: Any = NativeLowering
+
     def define_pipelines(self) -> list[Any]:
         """Return the steps from bytecode to machine code."""
         manager = pass_builder.define_nopython_pipeline(self.state)
         manager.add_pass_after(IndicesWithoutSign, NopythonRewrites)
+        manager.passes = [
+            (self.lowering, about) if each is NativeLowering else (each, about)
+            for each, about in manager.passes
+        ]
         manager.finalize()
         return [manager]
 

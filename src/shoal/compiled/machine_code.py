@@ -10,7 +10,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,10 +17,10 @@ from typing import Any, Final, NamedTuple
 import llvmlite.binding as _llvm
 
 from shoal.compiled.cache import folder_for
+from shoal.compiled.kept_files import read_kept, target_hash, write_kept
 
 llvm: Any = _llvm
 
-_DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _NUMBERS: Final = itertools.count()
 _LINKED: Final[list[Any]] = []
 """What owns the code that has been linked: it stays until the process ends."""
@@ -44,7 +43,7 @@ def linked(function: Callable[..., object], variant: str, make: Callable[[], Mac
         return _link(_read(file))
     code = make()
     with contextlib.suppress(OSError):  # no place to write: compile in every process
-        _write(file, code)
+        write_kept(file, code.symbol.encode() + b"\0" + code.image)
     return _link(code)
 
 
@@ -53,33 +52,13 @@ def _file(function: Callable[..., object], variant: str) -> Path:
     source = Path(function.__code__.co_filename).read_bytes()
     digest = hashlib.sha256(variant.encode() + source).hexdigest()[:16]
     name = f"{function.__module__}.{function.__qualname__}-{digest}"
-    return Path(folder_for(function.__module__), f"entries-{_target()}", name)
-
-
-@functools.cache
-def _target() -> str:
-    """Return a hash of what code is made for: this processor, and the settings of numba."""
-    settings = sorted(each for each in os.environ.items() if each[0].startswith("NUMBA_"))
-    target = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), settings
-    return hashlib.sha256(repr(target).encode()).hexdigest()[:16]
+    return Path(folder_for(function.__module__), f"entries-{target_hash()}", name)
 
 
 def _read(file: Path) -> MachineCode:
     """Return the code in a file. Raises `ValueError` if it is not as it was written."""
-    content = file.read_bytes()
-    digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    if hashlib.sha256(body).digest() != digest:
-        raise ValueError(file)
-    symbol, _, image = body.partition(b"\0")
+    symbol, _, image = read_kept(file).partition(b"\0")
     return MachineCode(symbol.decode(), image)
-
-
-def _write(file: Path, code: MachineCode) -> None:
-    body = code.symbol.encode() + b"\0" + code.image
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f"{file.name}.{os.getpid()}")
-    part.write_bytes(hashlib.sha256(body).digest() + body)
-    part.replace(file)
 
 
 @functools.cache

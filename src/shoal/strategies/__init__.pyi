@@ -42,6 +42,7 @@ from shoal.strategies.generated import GeneratedAveraging as GeneratedAveraging
 from shoal.strategies.hierarchical_sgd import HierarchicalSGD as HierarchicalSGD
 from shoal.strategies.local_sgd import LocalSGD as LocalSGD
 from shoal.strategies.parameter_server import ParameterServer as ParameterServer
+from shoal.strategies.parameter_server import ServerOverlap as ServerOverlap
 from shoal.strategies.periodic import HIDDEN as HIDDEN
 from shoal.strategies.periodic import AveragingOverlap as AveragingOverlap
 from shoal.strategies.periodic import PeriodicAveraging as PeriodicAveraging

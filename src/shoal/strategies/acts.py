@@ -146,7 +146,10 @@ class Goodbye(Act, frozen=True):
 
 
 class Exchange(Act, frozen=True):
-    """Push to every shard of a parameter server, and pull. The answer is `Pulled`."""
+    """Push to every shard of a parameter server, and pull.
+
+    The answer is `Pulled`, or nothing where the pull is taken in later.
+    """
 
     kind: Literal["push", "skip", "leave"]
     """Gradients; nothing, as mixed precision found infinities; or nothing any more."""

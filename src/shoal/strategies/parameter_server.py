@@ -1,17 +1,19 @@
 """Parameter server, sharded over the workers: BSP, SSP and ASP (docs/papers.md, 4.2).
 
 Workers push gradients and pull weights; the update happens on the servers, which run the user's
-optimizer on their shards. Every worker process hosts one server, so that every machine carries the
-same share of the traffic. See docs/parameter-server.md. What a server does is `strategies.shard`.
+optimizer on their shards. Every worker process hosts one server, unless fewer are asked for, so
+that every machine carries the same share of the traffic. See docs/parameter-server.md. What a
+server does is `strategies.shard`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from typing import TYPE_CHECKING, ClassVar, Literal, final, get_args
 
 from msgspec.structs import force_setattr
 
 from shoal.arguments import flag, share, whole_number
+from shoal.errors import UsageError
 from shoal.groups import UpdateRule, ssp_staleness
 from shoal.strategies.acts import CHANGED, Exchange
 from shoal.strategies.course import AbstractCourse
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from shoal.strategies.acts import Acts
     from shoal.strategies.course import Setting
     from shoal.strategies.definition import CourseOf
+
+ServerOverlap = Literal["none", "next-forward", "layers"]
+"""What an exchange hides behind: nothing; the next forward pass, layer by layer and with the same
+result under BSP; or that and the backward pass, where nobody changes gradients after it."""
 
 
 @final
@@ -36,6 +42,11 @@ class ParameterServer(AbstractDefinition, frozen=True):
     it every push makes a full step. `pull_bound` is the share of the parameters of each pull that
     may get lost over a transport with a loss bound: they keep their older values at that worker
     until the next pull. Nothing of the last pull, in `finish`, may get lost.
+    With `overlap="next-forward"` a step ends when the gradients are on their way, and each layer
+    waits for its part of the pull when the next forward pass gets there. With "layers" each layer's
+    gradients are pushed as soon as backward has them, too; clipping and gradient scalers, which
+    change them before the step, are refused. `servers` is how many of the workers' processes serve,
+    the first ones; 0: all, so that every machine carries the same share of the traffic.
     """
 
     family: ClassVar[Family] = Family.SERVERS
@@ -45,6 +56,8 @@ class ParameterServer(AbstractDefinition, frozen=True):
     staleness: int | None = 0
     scale_updates: bool = True
     pull_bound: float = 0.0
+    overlap: ServerOverlap = "none"
+    servers: int = 0
 
     def __post_init__(self) -> None:
         if self.staleness is not None:
@@ -52,23 +65,56 @@ class ParameterServer(AbstractDefinition, frozen=True):
             force_setattr(self, "staleness", whole_number(self.staleness, what, low=0))
         flag(self.scale_updates, "scale_updates")
         force_setattr(self, "pull_bound", share(self.pull_bound, "A pull's bound"))
+        if self.overlap not in get_args(ServerOverlap):
+            words = ", ".join(get_args(ServerOverlap))
+            message = f"overlap is one of {words} for parameter servers, not {self.overlap!r}."
+            raise UsageError(message)
+        what = "The number of servers, 0 for all,"
+        force_setattr(self, "servers", whole_number(self.servers, what, low=0))
 
     @classmethod
-    def bsp(cls, *, pull_bound: float = 0.0) -> ParameterServer:
+    def bsp(
+        cls, *, pull_bound: float = 0.0, overlap: ServerOverlap = "none", servers: int = 0
+    ) -> ParameterServer:
         """Return the bulk-synchronous parameter server."""
-        return cls(0, pull_bound=pull_bound)
+        return cls(0, pull_bound=pull_bound, overlap=overlap, servers=servers)
 
     @classmethod
     def ssp(
-        cls, *, staleness: int = 3, scale_updates: bool = True, pull_bound: float = 0.0
+        cls,
+        *,
+        staleness: int = 3,
+        scale_updates: bool = True,
+        pull_bound: float = 0.0,
+        overlap: ServerOverlap = "none",
+        servers: int = 0,
     ) -> ParameterServer:
         """Return the stale-synchronous parameter server; `staleness` is at least 1."""
-        return cls(ssp_staleness(staleness), scale_updates=scale_updates, pull_bound=pull_bound)
+        return cls(
+            ssp_staleness(staleness),
+            scale_updates=scale_updates,
+            pull_bound=pull_bound,
+            overlap=overlap,
+            servers=servers,
+        )
 
     @classmethod
-    def asp(cls, *, scale_updates: bool = True, pull_bound: float = 0.0) -> ParameterServer:
+    def asp(
+        cls,
+        *,
+        scale_updates: bool = True,
+        pull_bound: float = 0.0,
+        overlap: ServerOverlap = "none",
+        servers: int = 0,
+    ) -> ParameterServer:
         """Return the asynchronous parameter server."""
-        return cls(None, scale_updates=scale_updates, pull_bound=pull_bound)
+        return cls(
+            None,
+            scale_updates=scale_updates,
+            pull_bound=pull_bound,
+            overlap=overlap,
+            servers=servers,
+        )
 
     @property
     def word(self) -> str:  # type: ignore[override]  # it depends on the mode
@@ -89,6 +135,14 @@ class ParameterServer(AbstractDefinition, frozen=True):
     def bound_of_pulls(self) -> float:
         """The share of a pull that may get lost, as the options say."""
         return self.pull_bound
+
+    def check_size(self, workers: int) -> None:
+        """Raise `UsageError` for more servers than workers."""
+        if self.servers > workers:
+            message = (
+                f"Servers are 1 to {workers} of the workers, or 0 for all: not {self.servers}."
+            )
+            raise UsageError(message)
 
     def courses(self, setting: Setting) -> CourseOf:
         """Return what makes the workers' courses."""

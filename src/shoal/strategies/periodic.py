@@ -23,18 +23,21 @@ if TYPE_CHECKING:
     from shoal.membership import View
     from shoal.strategies.acts import Acts
 
-AveragingOverlap = Literal["none", "next-steps"]
-"""What an average of parameters hides behind: nothing, or the steps until the next one is due."""
+AveragingOverlap = Literal["none", "next-forward", "next-steps"]
+"""What an average of parameters hides behind: nothing, the next forward pass, layer by layer and
+with the same result, or the steps until the next one is due."""
 
 
 class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
     """Every `interval` local steps an average is due; under `overlap` computing goes on meanwhile.
 
-    Then a copy of the model is averaged. What that has changed is added at the end of the first
-    step at which it is known, and waited for at the end of the step after which the next average is
-    due: a worker has one under way at most. With `average_state` the local optimizer's state is
-    averaged with them (docs/papers.md, 2.9: an ablation), which waits like the parameters. Raises
-    `UsageError` for an interval below 1, an unknown word, and state while computing goes on.
+    With "next-forward" each layer waits for its part of the average when the next forward pass
+    gets there, and the result is that of "none". With "next-steps" a copy of the model is averaged.
+    What that has changed is added at the end of the first step at which it is known, and waited for
+    at the end of the step after which the next average is due: a worker has one under way at most.
+    With `average_state` the local optimizer's state is averaged with them (docs/papers.md, 2.9: an
+    ablation), which waits like the parameters. Raises `UsageError` for an interval below 1, an
+    unknown word, and state while computing goes on.
     """
 
     family: ClassVar[Family] = Family.MEANS
@@ -54,10 +57,9 @@ class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
         interval = whole_number(self.interval, "The interval between synchronizations", low=1)
         force_setattr(self, "interval", interval)
         flag(self.average_state, "average_state")
-        if self.average_state and self.is_delayed:
+        if self.average_state and self.overlap != "none":
             raise UsageError(
-                "average_state is for overlap='none': the optimizer goes on changing its state"
-                " while copies of parameters are averaged."
+                "average_state is for overlap='none': averages of parameters alone can be hidden."
             )
 
     @property

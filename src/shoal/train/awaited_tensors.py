@@ -98,8 +98,8 @@ def check_can_await(tensor: Tensor, name: str) -> None:
     """Raise `UsageError` for a tensor of a class of its own, which cannot be swapped for ours."""
     if type(tensor) not in _CLASSES:
         message = (
-            f"{name} is a {type(tensor).__name__}, and overlap='next-forward' works with plain"
-            f" tensors and parameters only; use overlap='backward'."
+            f"{name} is a {type(tensor).__name__}, and what is waited for layer by layer works with"
+            f" plain tensors and parameters only; leave overlap out."
         )
         raise UsageError(message)
 

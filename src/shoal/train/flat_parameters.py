@@ -10,6 +10,7 @@ share memory go on sharing it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Elements of a flat tensor and what lies in them: one tensor, or several that overlap."""
+
+    elements: range
+    tensors: tuple[Tensor, ...]
 
 
 class FlatParameters:
@@ -61,15 +70,21 @@ class FlatParameters:
             for stretch in stretches
         )
         ends = []
+        self.held: list[list[Held]] = []
+        """What lies in each flat tensor, in order."""
         for (dtype, device), stretches in kinds.items():
             lengths = [_length_of(stretch) for stretch in stretches]
             flat = torch.empty(sum(lengths), dtype=dtype, device=device)
+            held, start = [], 0
             for stretch, place in zip(stretches, flat.split(lengths), strict=True):
+                held.append(Held(range(start, start + len(place)), stretch.tensors))
+                start += len(place)
                 if stretch.is_shared:
                     self._places.move_together(stretch, place)
                 else:
                     self._places.move_in(stretch.tensors[0], place)
             self._buffers.append(flat)
+            self.held.append(held)
             ends.append(
                 sum(
                     length

@@ -7,9 +7,10 @@ it. Knows neither buckets nor classes of priority.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from shoal.comm import Layers
 from shoal.train.model_hooks import ModelHook
 
 if TYPE_CHECKING:
@@ -30,10 +31,18 @@ class ForwardOrder:
         self._positions = _positions(layers)
         self._hooks = [layer.register_forward_pre_hook(ModelHook(self._note)) for layer in layers]
 
-    def layer_of(self, parameters: Iterable[Tensor]) -> tuple[int, int]:
-        """Return the front-most layer of `parameters`, counted from the input, and of how many."""
-        count = max(1, len(self._registered))
-        return min((self._positions.get(id(p), count - 1) for p in parameters), default=0), count
+    def layers_of(self, parameters: Sequence[Tensor], starts: Sequence[int]) -> Layers:
+        """Return the layers of `parameters` in a buffer where each begins at one of `starts`.
+
+        `starts` increase, and what comes before the first belongs to that.
+        """
+        numbers = tuple(self._positions.get(id(p), self.count - 1) for p in parameters)
+        return Layers((0, *starts[1:]), numbers, self.count)
+
+    @property
+    def count(self) -> int:
+        """The number of layers."""
+        return max(1, len(self._registered))
 
     def settle(self) -> bool:
         """Take what has been seen so far as the order and watch no longer; return whether new.

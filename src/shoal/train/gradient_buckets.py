@@ -4,7 +4,7 @@ Owns the hooks on the parameters, the buckets' memory and the order in which buc
 Every worker starts the same reductions in the same order, whatever order its gradients become ready
 in: a bucket waits for the one before it, and the end of backward starts what is left. So parameters
 that got no gradient on some workers (unused in this step) cannot make the workers disagree. The
-transport may finish them in another order: each is as urgent as its front-most layer.
+transport may finish them in another order: each part of one is as urgent as its layer.
 
 A trailer on the last bucket carries, summed like a gradient: how many workers contributed, how many
 still train, and per parameter how many had a gradient for it. It is needed before any other sum can
@@ -26,6 +26,7 @@ import torch
 
 from shoal.carriers import is_in_backward, run_after_backward, unasked
 from shoal.collectives import BUCKET_BYTES, layout_buckets
+from shoal.comm import Layers
 from shoal.errors import UsageError, ViewChanging
 from shoal.trace import SpanKind
 from shoal.train.changed_statistics import ChangedStatistics
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from shoal.comm import Communicator, Work
     from shoal.control import Member
     from shoal.train.replica import Stopwatch
+
+_MOST_URGENT: Final = Layers((0,), (0,), 1)
+"""The layers of what everyone waits for first."""
 
 
 class GradientBuckets:
@@ -210,22 +214,22 @@ class GradientBuckets:
         exact_from = self.layout[number].num_elements if number == self.trailer else None
         self._started.append(
             self._communicator.all_reduce(
-                self._memory[number], layer=self._layers[number], exact_from=exact_from
+                self._memory[number], layers=self._layers[number], exact_from=exact_from
             )
         )
         if number == self.trailer:
             self._apart_started = [
-                self._communicator.all_reduce(memory, layer=self._layers[number], exact_from=0)
+                self._communicator.all_reduce(memory, layers=_MOST_URGENT, exact_from=0)
                 for memory in self.statistics.apart
             ]
 
-    def _layers_of_buckets(self) -> list[tuple[int, int]]:
-        """Return every bucket's front-most layer and how many there are."""
+    def _layers_of_buckets(self) -> list[Layers]:
+        """Return where each layer lies in every bucket."""
         layers = [
-            self._order.layer_of(self.parameters[index] for index in bucket.parameters)
+            self._order.layers_of([self.parameters[k] for k in bucket.parameters], bucket.offsets)
             for bucket in self.layout
         ]
-        layers[self.trailer] = (0, layers[self.trailer][1])  # everyone waits for the trailer first
+        layers[self.trailer] = _MOST_URGENT  # everyone waits for the trailer first
         return layers
 
     @torch.no_grad()  # backward(create_graph=True) runs this with autograd on

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from shoal.carriers import all_step_hooks, note_step, run_after_backward, unasked
+from shoal.carriers import all_step_hooks, note_step, unasked
 from shoal.errors import UsageError
 from shoal.train.awaited_tensors import await_values, check_can_await, release
 from shoal.train.bare_steps import BareSteps
-from shoal.train.model_hooks import ModelHook
+from shoal.train.layer_hooks import LayerHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,42 +64,23 @@ class LayerwiseUpdates:
         self._options: list[dict[str, Any]] = []
         self._members: dict[int, dict[int, list[Tensor]]] = {}
         """Lists what to update, by bucket and parameter group."""
-        self._stale: set[int] = set()
+        statistics = {id(tensor) for tensor in buckets.statistics.tensors}
         self._number_of = {id(p): buckets.place[i] for i, p in enumerate(buckets.parameters)}
         buckets.on_started = self._begin
+        self._layers = LayerHooks(
+            model,
+            buckets.parameters,
+            {
+                **{tensor: (number,) for tensor, number in self._number_of.items()},
+                **dict.fromkeys(statistics, (buckets.trailer,)),
+            },
+            self.settle,
+            self._settle_rest,
+        )
         self._hooks: list[Any] = [
-            *self._hook_modules(model),
-            *(
-                p.register_hook(self._make_guard(buckets.place[index]))
-                for index, p in enumerate(buckets.parameters)
-            ),
             optimizer.register_state_dict_pre_hook(lambda _: self.settle()),
             optimizer.register_load_state_dict_pre_hook(lambda *_: self.settle()),
         ]
-
-    def _hook_modules(self, model: nn.Module) -> Iterator[Any]:
-        """Make every module wait for its own parameters and statistics before it runs.
-
-        A compiled one waits for all: torch's compiler must not meet a tensor that is awaited, and
-        what a module of it reads is not only its own.
-        """
-        statistics = {id(tensor) for tensor in self._buckets.statistics.tensors}
-        for module in model.modules():
-            numbers = {
-                self._number_of[id(p)]
-                for p in module.parameters(recurse=False)
-                if id(p) in self._number_of
-            }
-            if any(id(buffer) in statistics for buffer in module.buffers(recurse=False)):
-                numbers.add(self._buckets.trailer)
-            if numbers or module is model:
-                yield module.register_forward_pre_hook(self._make_wait(sorted(numbers)))
-
-    def _make_wait(self, numbers: list[int]) -> ModelHook:
-        return ModelHook(lambda *_: self.settle(numbers), within_compiled=lambda *_: self.settle())
-
-    def _make_guard(self, number: int) -> Callable[[Tensor], None]:
-        return lambda _gradient: self._before_gradient(number)
 
     # ---- one round: begin at the end of backward, step, settle bucket by bucket ------------------
 
@@ -109,13 +90,13 @@ class LayerwiseUpdates:
         self._open = set(range(len(buckets.layout)))
         self._is_owed = self._is_cleared = False
         for index, parameter in enumerate(buckets.parameters):
-            arrive = self._make_wait([buckets.place[index]])
+            arrive = self._layers.wait_for([buckets.place[index]])
             if index in buckets.ready:
                 await_values(buckets.views[index], arrive)
             else:  # whether it has a gradient depends on the others
                 await_values(parameter, arrive, guards_gradient=True)
         for tensor in buckets.statistics.tensors:
-            await_values(tensor, self._make_wait([buckets.trailer]))
+            await_values(tensor, self._layers.wait_for([buckets.trailer]))
 
     def step(self, update: Callable[[], None]) -> None:
         """Put off `update`, or call it if something needed all gradients already."""
@@ -131,7 +112,7 @@ class LayerwiseUpdates:
         self._is_owed = True
         note_step(self._optimizer)
         for index, parameter in enumerate(self._buckets.parameters):
-            arrive = self._make_wait([self._buckets.place[index]])
+            arrive = self._layers.wait_for([self._buckets.place[index]])
             await_values(parameter, arrive, guards_gradient=index not in self._buckets.ready)
 
     def _can_wait(self) -> bool:
@@ -226,22 +207,14 @@ class LayerwiseUpdates:
 
     # ---- everything that does not ask ------------------------------------------------------------
 
-    def _before_gradient(self, number: int) -> None:
-        """Run before a gradient is added to a parameter's: nothing may be under way any more.
+    def _settle_rest(self) -> set[int]:
+        """Settle what this forward pass did not use; return what was owed an update.
 
         Also guards the buckets' memory, which the next exchange is about to use.
         """
-        if self._open:
-            if self._is_owed:
-                self._stale = set(self._open)
-                run_after_backward(self._stale.clear)
-            self.settle()  # what is left: this forward pass did not use it
-        if number in self._stale:
-            raise UsageError(
-                "A parameter was used before its update of the step before was made: through a"
-                " graph kept from then, or by code that torch cannot observe (TorchScript);"
-                " use overlap='backward'."
-            )
+        owed = set(self._open) if self._is_owed else set()
+        self.settle()
+        return owed
 
     @contextmanager
     def clearing(self, *, set_to_none: bool) -> Iterator[None]:
@@ -267,6 +240,7 @@ class LayerwiseUpdates:
         """Make what is left and take the hooks off the model and the optimizer."""
         self.settle()
         self._buckets.on_started = None
+        self._layers.remove()
         for hook in self._hooks:
             hook.remove()
 

@@ -2,17 +2,19 @@
 
 Carries out the courses by schedule and by generator (`strategies.scheduled`,
 `strategies.generated`). Optimizer state stays local unless asked for otherwise. With
-`overlap="next-steps"` a thread averages a copy of the model (`train.delayed_average`).
+`overlap="next-forward"` a mean is waited for layer by layer (`train.awaited_pieces`), with
+"next-steps" a thread averages a copy of the model (`train.delayed_average`).
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from shoal.carriers import reserve_channels
-from shoal.errors import DeadlineExceeded
+from shoal.errors import DeadlineExceeded, ViewChanging
 from shoal.strategies import (
     ROUNDS_PER_BLOCK,
     Act,
@@ -30,10 +32,12 @@ from shoal.strategies import (
 )
 from shoal.trace import SpanKind
 from shoal.train.averaged_state import AveragedState
+from shoal.train.awaited_pieces import AwaitedPieces
 from shoal.train.delayed_average import DelayedAverage
 from shoal.train.executor import AbstractExecutor
 from shoal.train.group_requests import GroupRequests
 from shoal.train.model_use import ModelUse
+from shoal.train.piece_means import PieceMeans, sequence_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,12 +62,17 @@ class MeansExecutor(AbstractExecutor):
         self._channel = 0  # the training thread's, which makes its averages one after another
         self._state: AveragedState | None = None
         self._delayed: DelayedAverage | None = None
+        self._awaited: AwaitedPieces | None = None
         self._groups: GroupRequests | None = None
         if definition.average_state:
             self._state = AveragedState(replica.optimizer)
         if definition.is_delayed and len(self.view) > 1:
             self._channel, *_ = reserve_channels(replica.communicator)
             self._delayed = DelayedAverage(replica)
+        else:
+            self._means = PieceMeans(replica, self._channel)
+            if definition.overlap == "next-forward":
+                self._awaited = AwaitedPieces(replica, self._means.pieces, self._take_in_piece)
         self.carry_out(self.course.begin())
 
     def do(self, act: Act) -> object:
@@ -96,6 +105,31 @@ class MeansExecutor(AbstractExecutor):
                 raise TypeError(act)
         return None
 
+    def update(self) -> None:
+        """Apply the local update, after the last mean of all parameters is there."""
+        if self._awaited is not None:
+            self._awaited.settle()  # what neither forward nor backward came to
+        super().update()
+
+    def _average_model(self, mean: Mean) -> None:
+        self._count(mean)
+        if len(mean.members) < 2:
+            return
+        if self._awaited is not None:
+            self._awaited.settle()
+            self._means.begin(mean)
+            self._awaited.begin()
+            return
+        self._means.begin(mean, () if self._state is None else self._state.gather())
+        self._means.take_in_all()
+        if self._state is not None:
+            self._state.scatter()
+
+    def _take_in_piece(self, number: int) -> None:
+        """Take in one piece; one that the view's end has cut off stays this worker's own."""
+        with suppress(ViewChanging):
+            self._means.take_in([number])
+
     def _carry_out_beside(
         self, acts: Acts, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
     ) -> None:
@@ -105,36 +139,30 @@ class MeansExecutor(AbstractExecutor):
             if isinstance(act, AskGroup):
                 return self._ask(act, stopwatch)
             assert isinstance(act, Mean)
-            self._average(act, flats, stopwatch, wire)
+            self._average_copies(act, flats, stopwatch, wire)
             return None
 
         self.carry_out(acts, do)
 
-    def _average_model(self, mean: Mean) -> None:
-        flats: list[Tensor] = self.replica.flat.buffers
-        if self._state is not None:
-            flats = [*flats, *self._state.gather()]
-        self._average(mean, flats, self.replica.stopwatch, None)
-        if self._state is not None:
-            self._state.scatter()
-
-    def _average(
+    def _average_copies(
         self, mean: Mean, flats: Sequence[Tensor], stopwatch: Stopwatch, wire: str | None
     ) -> None:
-        self.replica.count(f"group_size.{len(mean.members)}")
+        self._count(mean)
         if len(mean.members) < 2:
             return
-        epoch, number = mean.number
         with stopwatch.span(SpanKind.EXCHANGE, mean.members, mean.reason):
             for place, flat in enumerate(flats):
                 self.replica.communicator.group_average(
                     flat,
                     mean.members,
-                    sequence=epoch << 32 | number * len(flats) + place,
+                    sequence=sequence_of(mean, place, len(flats)),
                     weights=mean.weights,
                     channel=self._channel,
                     wire=wire,
-                )
+                ).wait()
+
+    def _count(self, mean: Mean) -> None:
+        self.replica.count(f"group_size.{len(mean.members)}")
 
     def _ask(self, act: AskGroup, stopwatch: Stopwatch) -> Group:
         assert self._groups is not None
@@ -173,12 +201,16 @@ class MeansExecutor(AbstractExecutor):
         """Wait for the average under way, if there is one, and take it in."""
         if self._delayed is not None:
             self._delayed.take_in(wait=True)
+        if self._awaited is not None:
+            self._awaited.settle()
 
     def end(self) -> None:
         """Finish the course, and average nothing more."""
         super().end()
         if self._delayed is not None:
             self._delayed.close()
+        if self._awaited is not None:
+            self._awaited.close()
 
     def remarks(self) -> tuple[Remark, ...]:
         """Return who is slow, as a group generator sees it."""

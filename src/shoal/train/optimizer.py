@@ -34,7 +34,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.comm import Communicator
-    from shoal.strategies import AbstractDefinition, AveragingOverlap, GradientOverlap
+    from shoal.strategies import (
+        AbstractDefinition,
+        AveragingOverlap,
+        GradientOverlap,
+        ServerOverlap,
+    )
     from shoal.trace import TraceSink
     from shoal.wire import TransportStats
 
@@ -65,13 +70,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
     `pull_bound` is for the parameter servers: the share, at most `loss_bound`, of each pull that
     may get lost too. Those parameters keep their older values at that worker until the next pull.
 
-    `overlap` is for "all-reduce": "backward" waits for the gradients at the end of backward,
-    "next-forward" when the next forward pass gets to their layer, which then updates it. The result
-    is the same; what needs all gradients or parameters before (clipping, a gradient scaler, a
-    checkpoint) waits for them. For those that average parameters it is "none", or "next-steps":
-    computing goes on while the model as it was is averaged, and what that has changed is added when
-    it is known, at the latest when the next average is due. `state_dict()` waits for it: save the
-    model after the optimizer.
+    `overlap` says what an exchange hides behind. "next-forward" waits for each layer when the next
+    forward pass gets there. The result is that of waiting at once, bit for bit; what needs all
+    parameters before (a checkpoint, an average of them) waits for all. Under "all-reduce" the layer
+    is then updated, too, so what needs all gradients (clipping, a gradient scaler) waits as well;
+    the default is "backward", which waits at its end. Under the parameter servers it is a layer's
+    part of the pull that is waited for; the default is "none", and with "layers" its gradients are
+    pushed as soon as backward has them, too, which whatever changes gradients between backward and
+    `step()` (clipping, a gradient scaler) cannot go with: that is refused. Where parameters are
+    averaged the default is "none", and there is "next-steps", too: computing goes on while the
+    model as it was is averaged, and what that has changed is added when it is known, at the latest
+    when the next average is due. `state_dict()` waits for it: save the model after the optimizer.
 
     `seed`, the same on every worker, is what random schedules and groups are drawn with. `trace`
     takes what the worker does.
@@ -104,7 +113,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         holes: str = DEFAULT_HOLES,
         wire: str | None = None,
         pull_bound: float | None = None,
-        overlap: GradientOverlap | AveragingOverlap | None = None,
+        overlap: GradientOverlap | AveragingOverlap | ServerOverlap | None = None,
         seed: int = 0,
         trace: TraceSink | None = None,
         **unknown: Never,

@@ -72,10 +72,14 @@ from shoal.transport.tables import State as State
 from shoal.transport.tables import new_state as new_state
 from shoal.transport.tags import IMPORTANCE as IMPORTANCE
 from shoal.transport.tags import LARGE as LARGE
+from shoal.transport.tags import MOST_URGENT as MOST_URGENT
 from shoal.transport.tags import NONE as NONE
 from shoal.transport.tags import SMALL as SMALL
 from shoal.transport.tags import UNIMPORTANT_SHARE as UNIMPORTANT_SHARE
 from shoal.transport.tags import ImportanceTagger as ImportanceTagger
+from shoal.transport.tags import LayerClasses as LayerClasses
+from shoal.transport.tags import class_of as class_of
+from shoal.transport.tags import classes_of as classes_of
 from shoal.transport.tags import layer_class as layer_class
 from shoal.transport.tags import tag_messages as tag_messages
 from shoal.transport.tags import tag_these as tag_these

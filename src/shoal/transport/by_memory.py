@@ -17,7 +17,6 @@ from shoal.transport.mailboxes import (
     BLOCK,
     PACKET,
     RUN,
-    SHARE,
     box_at,
     free_block,
     give_back_blocks,
@@ -96,7 +95,7 @@ def _write_run(state: State, number: int) -> int:
     if peer.queue < 0 or peer.lost:
         return 0
     give_back_blocks(post, number)
-    if box.unread >= SHARE or not has_slot(box):
+    if box.unread >= post.share or not has_slot(box):
         return 0
     handle = int(peer.queue)
     row, operation = outgoing_at(state, handle), state.operations[slot_of(handle)]

@@ -21,6 +21,7 @@ from shoal.transport.messages import (
     Sending,
 )
 from shoal.transport.tables import ADD, WRITE
+from shoal.transport.tags import MOST_URGENT, LayerClasses, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,7 @@ class GraphOptions:
     loss_bound: float = 0.0
     """The loss bound of every hop on which something may get lost."""
     policy: int = ZERO
-    layer_class: int = 0
+    layers: LayerClasses = MOST_URGENT
     keeps_missing: bool = False
     tagged: bool = False
 
@@ -115,7 +116,7 @@ def tables_of(
                 message.piece.start,
                 len(message.piece),
                 message.after,
-                options.layer_class,
+                class_of(options.layers, message.piece.start, message.piece.stop),
                 bound if message.lossy else 0.0,
             )
             for message in graph.outgoing

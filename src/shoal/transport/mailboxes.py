@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from shoal.transport.tables import Row, State
 
 BLOCK_BYTES: Final = 64 << 10
-SHARE: Final = 8
-"""The blocks of each other rank, which may wait for it to read them: few enough for what is written
-to be still in a cache when it is read, and enough for few hand-overs where cores are few."""
-
 SLOTS: Final = 256
 """The slots of a mailbox; a power of two."""
 
@@ -104,19 +100,20 @@ POST: Final = np.dtype(
         ("count", "<i4"),  # mailboxes
         ("block_bytes", "<i4"),
         ("block_count", "<i4"),
+        ("share", "<i4"),  # blocks that may wait for one reader
         ("next_block", "<i4"),
+        ("pad", "<i4"),
     ],
     align=True,
 )
 
 
-def area_bytes(ranks: int) -> int:
-    """Return how large the area of one of `ranks` ranks of a host is."""
-    return _blocks_at(ranks) + _block_count(ranks) * BLOCK_BYTES
+def area_bytes(ranks: int, share: int) -> int:
+    """Return how large the area of one of `ranks` ranks of a host is.
 
-
-def _block_count(ranks: int) -> int:
-    return SHARE * (ranks - 1)
+    It has `share` blocks for each of the others.
+    """
+    return _blocks_at(ranks) + share * (ranks - 1) * BLOCK_BYTES
 
 
 def _blocks_at(ranks: int) -> int:
@@ -139,16 +136,17 @@ class Area:
 class PostOffice:
     """This rank's mailboxes: its own area, and those of the other ranks of its host, `others`.
 
-    `num_ranks` is how many ranks the job has. Areas are `area_bytes` long and zero at first.
+    `num_ranks` is how many ranks the job has. Areas are `area_bytes` long, with `share` blocks for
+    each other rank, which may wait for it to read them, and zero at first.
     """
 
-    def __init__(self, mine: Area, others: Sequence[Area], num_ranks: int) -> None:
+    def __init__(self, mine: Area, others: Sequence[Area], num_ranks: int, share: int) -> None:
         here = sorted([mine.rank, *(each.rank for each in others)])
         # whoever begins, begins after its own rank: not all serve the same one first
         boxes = sorted(others, key=lambda each: (each.rank - mine.rank) % num_ranks)
         self._areas = mine, tuple(others)
         self.boxes = np.zeros(len(boxes), BOX)
-        self.blocks = np.zeros(_block_count(len(here)), BLOCK)
+        self.blocks = np.zeros(share * len(boxes), BLOCK)
         self.blocks["order"] = -1
         self._placed = np.full(len(boxes) * SLOTS, -1, I4)
         self._box_of = np.full(num_ranks, -1, I4)
@@ -156,13 +154,13 @@ class PostOffice:
             row["rank"], row["wake_fd"] = other.rank, other.wake_fd
             row["out"] = mine.address + _PAGE + here.index(other.rank) * _BOX_BYTES
             row["incoming"] = other.address + _PAGE + here.index(mine.rank) * _BOX_BYTES
-            row["area"], row["area_bytes"] = other.address, area_bytes(len(here))
+            row["area"], row["area_bytes"] = other.address, area_bytes(len(here), share)
             self._box_of[other.rank] = number
         self.row = np.zeros(1, POST)
         """The row that compiled code finds all of it by."""
         self.row["area"], self.row["blocks_at"] = mine.address, _blocks_at(len(here))
         self.row["count"], self.row["block_bytes"] = len(boxes), BLOCK_BYTES
-        self.row["block_count"] = len(self.blocks)
+        self.row["block_count"], self.row["share"] = len(self.blocks), share
         self.row["boxes"], self.row["blocks"] = self.boxes.ctypes.data, self.blocks.ctypes.data
         self.row["placed"] = self._placed.ctypes.data
         self.row["box_of"] = self._box_of.ctypes.data
@@ -204,8 +202,8 @@ def next_to_read(box: Row) -> Row:
 
 @compiled
 def has_slot(box: Row) -> bool:
-    """Return whether a slot is free for writing."""
-    return bool(box.written - loaded(box.out + _LINE) < SLOTS)
+    """Return whether a slot is free for writing: read, and its block given back."""
+    return bool(box.written - box.freed < SLOTS)
 
 
 @compiled
@@ -241,6 +239,7 @@ def post_packet(state: State, rank: int, packet: int, size: int) -> bool:
     post = post_of(state)
     number = rows_at(post.box_of, state.peers.size, I4)[rank]
     box = box_at(post, number)
+    give_back_blocks(post, number)
     slot = next_to_write(box)
     if size > slot.packet.size or not has_slot(box):
         return False
@@ -292,7 +291,7 @@ def fall_asleep(state: State) -> bool:
     for number in range(post.count):
         box = box_at(post, number)
         give_back_blocks(post, number)
-        is_free = box.unread <= SHARE // 2 and has_slot(box)
+        is_free = box.unread <= post.share // 2 and has_slot(box)
         waits = state.peers[box.rank].queue >= 0 and not state.peers[box.rank].lost
         if (is_mail(box) and not box.held) or (waits and is_free):
             wake_up(state)
@@ -320,6 +319,6 @@ def next_sleeper(state: State) -> int:
         if sleep == AWAKE:
             continue
         has_mail = loaded(box.out) != loaded(box.out + _LINE)
-        if has_mail or (sleep == WRITES and loaded(box.incoming) - box.read <= SHARE // 2):
+        if has_mail or (sleep == WRITES and loaded(box.incoming) - box.read <= post.share // 2):
             return int(box.wake_fd)
     return -1

@@ -11,8 +11,9 @@ threshold open).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -45,9 +46,43 @@ KEPT_THRESHOLDS: Final = 4096
 """The number of tensors, the latest ones, whose thresholds are remembered."""
 
 
+LayerClasses: TypeAlias = tuple[tuple[int, int], ...]
+"""Element by element, which class messages have: each pair says from which element on, and which
+class, 0 for the most urgent. The first begins with element 0."""
+
+MOST_URGENT: Final[LayerClasses] = ((0, 0),)
+
+
 def layer_class(layer: int, layers: int) -> int:
     """Return the class, 0 for the most urgent, of `layer` of so many, counted from the input."""
     return min(CLASSES - 1, layer * CLASSES // max(1, layers))
+
+
+def classes_of(starts: Sequence[int], layers: Sequence[int], depth: int) -> LayerClasses:
+    """Return the classes in a buffer that holds layer `layers[k]` from element `starts[k]` on.
+
+    The model has `depth` layers.
+    """
+    classes: list[tuple[int, int]] = []
+    for start, layer in zip(starts, layers, strict=True):
+        found = layer_class(layer, depth)
+        if not classes or classes[-1][1] != found:
+            classes.append((start, found))
+    return tuple(classes)
+
+
+def class_of(classes: LayerClasses, first: int, last: int) -> int:
+    """Return the class of a message with the elements from `first` on and before `last`.
+
+    That is the most urgent one of any element in it.
+    """
+    begin = max(0, bisect_right(classes, first, key=_start) - 1)
+    end = max(begin + 1, bisect_left(classes, last, key=_start))
+    return min(found for _, found in classes[begin:end])
+
+
+def _start(part: tuple[int, int]) -> int:
+    return part[0]
 
 
 class ImportanceTagger:

@@ -25,7 +25,7 @@ from shoal.launch import rank_on_host
 from shoal.transport import RAW, MessageTables, area_bytes, cancel_operation, tag_messages
 from shoal.wire.lane import Lane, LaneCard
 from shoal.wire.links import LinkListener, PeerLinks
-from shoal.wire.memory_areas import MOST_RANKS, Handover
+from shoal.wire.memory_areas import MOST_RANKS, Handover, blocks_of_each
 from shoal.wire.operation_log import OperationLog
 from shoal.wire.paths import check_reachable, parse_interfaces
 from shoal.wire.stats import TransportStats, joined_loops, operation_stats, read_traffic
@@ -194,13 +194,14 @@ class UdpEngine:
         try:
             if not others or ranks > MOST_RANKS or not all(others.values()):
                 return
-            areas = [lane.make_area(ranks) for lane in self.lanes]
+            size = area_bytes(ranks, blocks_of_each(ranks))
+            areas = [lane.make_area(size) for lane in self.lanes]
             has_all = all(area is not None for area in areas)
             found = handover.exchange(
                 [fd for area in areas if area for fd in area] if has_all else [],
                 others,
                 links,
-                size=area_bytes(ranks),
+                size=size,
                 tags_in=tags_in,
                 tags_out=tags_out,
                 deadline_s=self.deadline_s,

@@ -528,7 +528,7 @@ class TransportGroup:
                 options.scale,
                 bound,
                 options.policy,
-                options.layer_class,
+                options.layers,
                 options.keeps_missing,
                 options.tensor is not None,
             ),
@@ -538,6 +538,6 @@ class TransportGroup:
         )
         if bound > 0:
             self._accounts[tables] = SumAccount.of(
-                graph, self.ranks, options.layer_class, renews=options.renews
+                graph, self.ranks, options.layers, renews=options.renews
             )
         return tables

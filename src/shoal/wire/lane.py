@@ -28,7 +28,7 @@ from shoal.errors import (
     WorkerLost,
 )
 from shoal.transport import Counter, Endpoint, PostOffice, TransportConfig
-from shoal.wire.memory_areas import OwnArea, area_at
+from shoal.wire.memory_areas import OwnArea, area_at, blocks_of_each
 from shoal.wire.paths import Interface, plan_paths
 from shoal.wire.pump import EVENTS, FAILED, Sockets, new_sockets, pump
 from shoal.wire.recent_traffic import RecentTraffic
@@ -104,7 +104,7 @@ class Lane:
         self._running: dict[int, _Task] = {}
         self._lost: dict[int, ShoalError] = {}
         self._newly_lost: deque[tuple[int, str]] = deque()
-        self._ended_owners: deque[tuple[object, ShoalError]] = deque()
+        self._ended_owners: deque[tuple[object, ShoalError, float]] = deque()
         self._traffic = RecentTraffic()
         self._stopping = False
         self._error: ShoalError | None = None
@@ -136,13 +136,13 @@ class Lane:
         row["uses_segmentation"] = sockets.segmentation
         row["uses_coalescing"] = sockets.coalescing
 
-    def make_area(self, ranks: int) -> tuple[int, int] | None:
-        """Make an area of memory for `ranks` ranks of this host; return its descriptors.
+    def make_area(self, size: int) -> tuple[int, int] | None:
+        """Make an area of memory of `size` bytes for this host's ranks; return its descriptors.
 
         Another rank needs them to `share` it. None if the system has no memory for it.
         """
         with suppress(OSError):
-            self._area = OwnArea(ranks)
+            self._area = OwnArea(size)
             return self._area.descriptors(self._wake_fd)
         return None
 
@@ -158,7 +158,8 @@ class Lane:
             self._peers_wake_fds = [wake_fd for _, wake_fd in others.values()]
             mine = area_at(self.endpoint.rank, area.memory)
             theirs = [area_at(rank, *each) for rank, each in others.items()]
-            self.endpoint.open_post(PostOffice(mine, theirs, self.endpoint.num_ranks))
+            share = blocks_of_each(len(others) + 1)
+            self.endpoint.open_post(PostOffice(mine, theirs, self.endpoint.num_ranks, share))
         area.close()
 
     def load(self) -> None:
@@ -183,7 +184,7 @@ class Lane:
 
     def end_transfers(self, owner: object, error: ShoalError) -> None:
         """Make every transfer of `owner` fail with `error` that has been submitted so far."""
-        self._ended_owners.append((owner, error))
+        self._ended_owners.append((owner, error, time.monotonic()))
         self._wake()
 
     def note_lost(self, rank: int, why: str) -> None:
@@ -337,8 +338,10 @@ class Lane:
 
     def _end_owned(self) -> None:
         while self._ended_owners:
-            owner, error = self._ended_owners.popleft()
-            self._give_up([task for task in self._all() if task.transfer.owner is owner], error)
+            owner, error, moment = self._ended_owners.popleft()
+            mine = [task for task in self._all() if task.transfer.owner is owner]
+            # what has been submitted since is not meant: its owner may have gone on by now
+            self._give_up([task for task in mine if task.transfer.submitted <= moment], error)
 
     def _give_up_late(self) -> None:
         now = time.monotonic()

@@ -22,10 +22,19 @@ from typing import Final
 import numpy as np
 
 from shoal.errors import ResourceError
-from shoal.transport import Area, area_bytes
+from shoal.transport import Area
 
 MOST_RANKS: Final = 64
 """The most ranks of a host that share memory: each looks into the mailboxes of all."""
+
+_SHARE: Final = 8
+"""The blocks that a rank has for each other one where cores are few: what is written is then still
+in a cache when it is read."""
+
+_BLOCKS: Final = 64
+"""The least number of blocks in all where every rank has a core: no rank sleeps then while another
+is about to read. Among 2 ranks on 2 cores sums took half as long as with 8; among 4 ranks, which
+share the cores, 8 for each were faster by a sixth than 16."""
 
 _HELLO: Final = struct.Struct("<4sHI")
 """Magic, the caller's rank, the tag that the one called has given it."""
@@ -36,18 +45,27 @@ _YES: Final = b"y"
 _NO: Final = b"n"
 
 
+def blocks_of_each(ranks: int) -> int:
+    """Return how many blocks each of a host's `ranks` ranks has for each of the others.
+
+    The same on all of them.
+    """
+    has_cores = (os.cpu_count() or 1) >= ranks
+    return max(_SHARE, _BLOCKS // (ranks - 1)) if has_cores else _SHARE
+
+
 class OwnArea:
-    """The area of one lane of this rank, for `ranks` ranks of its host.
+    """The area of one lane of this rank, of `size` bytes.
 
     Raises `OSError` if the system has no memory for it.
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, size: int) -> None:
         self._file = os.memfd_create("shoal", os.MFD_CLOEXEC)
         try:
             # now or never: a page that is missing later would end the process
-            os.posix_fallocate(self._file, 0, area_bytes(ranks))
-            self.memory = mmap.mmap(self._file, area_bytes(ranks))
+            os.posix_fallocate(self._file, 0, size)
+            self.memory = mmap.mmap(self._file, size)
         except BaseException:
             os.close(self._file)
             raise

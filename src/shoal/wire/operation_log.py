@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from shoal.collectives import NO_GATE
-from shoal.transport import CLASSES, NEVER
+from shoal.transport import CLASSES, NEVER, class_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shoal.collectives import MessageGraph
-    from shoal.transport import MessageTables
+    from shoal.transport import LayerClasses, MessageTables
 
 MOST_PEAKS: Final = 32
 """Longest waits that are remembered of a kind of operation; old ones are merged."""
@@ -35,9 +35,10 @@ Peaks = tuple[tuple[int, float], ...]
 class SumAccount:
     """How what a sum has lost is counted, by the messages that may lose something."""
 
-    layer_class: int
     rows: Numbers
     """The rows of the messages in the table of incoming messages."""
+    classes: Numbers
+    """The layer class of each."""
     carried: Numbers
     """How many contributions each carries."""
     due: Numbers
@@ -48,16 +49,27 @@ class SumAccount:
 
     @classmethod
     def of(
-        cls, graph: MessageGraph, ranks: Sequence[int], layer_class: int, *, renews: bool = False
+        cls,
+        graph: MessageGraph,
+        ranks: Sequence[int],
+        layers: LayerClasses,
+        *,
+        renews: bool = False,
     ) -> SumAccount:
-        """Return that of a graph among `ranks`."""
+        """Return that of a graph among `ranks`; `layers` are the classes of its elements."""
         table = sorted(graph.incoming, key=lambda message: ranks[message.peer])
         lossy = [(row, m) for row, m in enumerate(table) if m.lossy]
         numbers = [
-            (row, m.contributions, m.contributions * _completes(graph, m.gate)) for row, m in lossy
+            (
+                row,
+                class_of(layers, m.piece.start, m.piece.stop),
+                m.contributions,
+                m.contributions * _completes(graph, m.gate),
+            )
+            for row, m in lossy
         ]
-        rows, carried, due = np.array(numbers, np.int64).reshape(-1, 3).T
-        return cls(layer_class, rows, carried, due, renews)
+        rows, classes, carried, due = np.array(numbers, np.int64).reshape(-1, 4).T
+        return cls(rows, classes, carried, due, renews)
 
 
 def _completes(graph: MessageGraph, gate: int) -> bool:
@@ -151,10 +163,10 @@ class OperationLog:
             np.add.at(self._renewals[0], peers, size)
             np.add.at(self._renewals[1], peers, size - rows["received"])
             return
-        of_class = self._sums[:, :, account.layer_class]
-        np.add.at(of_class[0], peers, size * account.due)
-        np.add.at(of_class[1], peers, (size - rows["target"]) * account.carried)
-        np.add.at(of_class[2], peers, (size - rows["received"]) * account.carried)
+        of_peer = peers, account.classes
+        np.add.at(self._sums[0], of_peer, size * account.due)
+        np.add.at(self._sums[1], of_peer, (size - rows["target"]) * account.carried)
+        np.add.at(self._sums[2], of_peer, (size - rows["received"]) * account.carried)
 
     def read(self) -> LogEntries:
         """Return a copy."""

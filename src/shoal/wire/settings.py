@@ -7,7 +7,7 @@
 | SHOAL_PORTS | first-last port to receive on | any free |
 | SHOAL_MTU | largest IP packet, bytes | 1500 |
 | SHOAL_LANES | threads that move datagrams, each with its sockets | 1, or 2 (`opening.py`) |
-| SHOAL_SHARED_MEMORY | 0: ranks of one host send datagrams to each other, too | 1 |
+| SHOAL_SHARED_MEMORY | 0: ranks of one host send datagrams to each other, too | 1; 0 (*) |
 | SHOAL_PATHS | source ports to spray over, on each address | 1 |
 | SHOAL_SPRAY | packets that go one path before the next is chosen | 44 |
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
@@ -17,6 +17,8 @@
 | SHOAL_LOSS_BOUND | torch backend: share of each contribution to a sum that may get lost | 0 |
 | SHOAL_HOLES | torch backend: zero, divide-by-count or error-feedback | zero |
 | SHOAL_WIRE | torch backend: sums of floats are sent as float32, float16, bfloat16 | as is |
+
+(*) with SHOAL_STOP_EARLY=1, or another rate control than credit: they are about datagrams.
 """
 
 from __future__ import annotations
@@ -87,12 +89,14 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     mtu = _number(given, "SHOAL_MTU", 1500, low=576)
     usual, tags = TransportConfig(), _choice(given, "SHOAL_TAGS", _TAGS)
     rate_control = given.get("SHOAL_RATE_CONTROL", usual.rate_control)
+    stop_early = _choice(given, "SHOAL_STOP_EARLY", ("0", "1")) == "1"
+    words = ("0", "1") if stop_early or rate_control != usual.rate_control else ("1", "0")
     return Settings(
         bind=bind,
         advertise=advertise,
         ports=_ports(given.get("SHOAL_PORTS")),
         lane_count=_number(given, "SHOAL_LANES", 1, low=1) if given.get("SHOAL_LANES") else None,
-        shares_memory=_choice(given, "SHOAL_SHARED_MEMORY", ("1", "0")) == "1",
+        shares_memory=_choice(given, "SHOAL_SHARED_MEMORY", words) == "1",
         transport=TransportConfig(
             segment_bytes=segment_bytes_for(mtu, ipv6=":" in bind),
             paths=_number(given, "SHOAL_PATHS", 1, low=1, high=_PORTS),
@@ -101,7 +105,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
             rate_bytes_per_us=_rate(given, rate_control) or usual.rate_bytes_per_us,
             layer_tags=tags in ("both", "layers"),
             importance_tags=tags in ("both", "importance"),
-            stop_early=_choice(given, "SHOAL_STOP_EARLY", ("0", "1")) == "1",
+            stop_early=stop_early,
         ),
         sums=SumOptions(
             loss_bound=_share(given, "SHOAL_LOSS_BOUND"),

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from shoal.collectives import AUTO
-from shoal.transport import DIVIDE_BY_COUNT, ERROR_FEEDBACK, LARGE, ZERO
+from shoal.transport import (
+    DIVIDE_BY_COUNT,
+    ERROR_FEEDBACK,
+    LARGE,
+    MOST_URGENT,
+    ZERO,
+    LayerClasses,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +24,8 @@ class SumOptions:
     scale: float = 1.0
     loss_bound: float = 0.0
     policy: int = ZERO
-    layer_class: int = 0
+    layers: LayerClasses = MOST_URGENT
+    """The classes of its messages, by the elements that are in them."""
     tensor: Hashable = None
     """Names what is summed from one iteration to the next, for importance tags and error feedback;
     None: neither."""
@@ -51,7 +59,12 @@ EXACT: Final = SumOptions()
 
 
 def mean_options(
-    members: int, *, is_weighted: bool, loss_bound: float, tensor: Hashable
+    members: int,
+    *,
+    is_weighted: bool,
+    loss_bound: float,
+    tensor: Hashable,
+    layers: LayerClasses = MOST_URGENT,
 ) -> SumOptions:
     """Return how parameters are averaged: what gets lost counts as not there.
 
@@ -59,9 +72,13 @@ def mean_options(
     is left would have other weights.
     """
     if is_weighted:
-        return EXACT
+        return SumOptions(layers=layers)
     if loss_bound == 0:
-        return SumOptions(scale=1 / members)
+        return SumOptions(scale=1 / members, layers=layers)
     return SumOptions(
-        scale=1 / members, loss_bound=loss_bound, policy=DIVIDE_BY_COUNT, tensor=tensor
+        scale=1 / members,
+        loss_bound=loss_bound,
+        policy=DIVIDE_BY_COUNT,
+        layers=layers,
+        tensor=tensor,
     )

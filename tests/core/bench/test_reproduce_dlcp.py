@@ -143,6 +143,7 @@ def test_the_least_timeout_is_the_trials() -> None:
     assert timeout_words(replace(trial, min_timeout_s=0.2)) == "200 ms"
 
 
+@pytest.mark.long
 def test_a_lossy_link_costs_tcp_more() -> None:
     trials = {
         (rival, loss): measure_trial(Trial("8", "resnet50", rival, "all-reduce", loss=loss), 1)

@@ -185,8 +185,8 @@ def test_networks_are_what_their_comments_say(network: str) -> None:
 def test_the_command_trains_and_writes_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learnt = Learnt("digits", "mlp", 0.5, 12, 0.5, 100, until_target=False)
-    monkeypatch.setattr(ds_sync_jobs, "JOBS", (replace(JOBS[0], learnt=learnt, steps_of_16=12),))
+    learnt = Learnt("digits", "mlp", 0.3, 6, 0.5, 100, until_target=False)
+    monkeypatch.setattr(ds_sync_jobs, "JOBS", (replace(JOBS[0], learnt=learnt, steps_of_16=6),))
     monkeypatch.setattr(paper, "NETWORKS", ("flat", "contended"))
     monkeypatch.setattr(paper, "_SCALE_STEPS", 2)
     out, plot = tmp_path / "out.json", tmp_path / "out.svg"

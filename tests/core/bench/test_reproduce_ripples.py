@@ -123,6 +123,7 @@ def test_sweeps_hold_every_size_and_interval_once() -> None:
             assert every == set(paper.INTERVALS)
 
 
+@pytest.mark.long
 def test_who_is_slow_matters_to_those_who_wait_for_everyone() -> None:
     chosen = ("all-reduce", "ripples")
     cases = [c for c in paper.main_cases() if c.strategy in chosen and not c.options]
@@ -137,7 +138,10 @@ def test_who_is_slow_matters_to_those_who_wait_for_everyone() -> None:
     assert again[1].result.digest != again[0].result.digest
 
 
-def test_a_hosts_link_and_software_are_varied_where_they_are_not_known() -> None:
+def test_a_hosts_link_and_software_are_varied_where_they_are_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paper, "_TIMED_STEPS", 10)
     runs = paper.timing_runs(1)
     timed = paper.timings_of(make_runs(runs, Outcome, lambda *_: None))
     assert len(timed) == 4 * 7
@@ -157,7 +161,9 @@ def test_the_command_writes_tables_runs_and_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paper, "QUICK", replace(TINY, steps=4))
+    monkeypatch.setattr(paper, "_TIMED_STEPS", 4)
     monkeypatch.setattr(paper, "SLOWDOWNS", (1.0, 2.0, 5.0))
+    monkeypatch.setattr(paper, "SWEPT_SLOWDOWNS", (5.0,))
     monkeypatch.setattr(paper, "GROUP_SIZES", (2, 4))
     monkeypatch.setattr(paper, "INTERVALS", (1, 2))
     out, plot, runs = (tmp_path / name for name in ("out.json", "out.svg", "runs.jsonl"))

@@ -149,6 +149,7 @@ def test_ring_value(world_size: int) -> None:
     assert second_singular_value(rounds) == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
+@pytest.mark.long
 def test_exact_schedules_contract_to_nothing_in_large_worlds() -> None:
     for schedule in (AllWorkers(4096), Grid(4096), Grid(4099), Exponential(4096)):
         rounds = period_rounds(schedule)
@@ -163,6 +164,7 @@ def test_contraction_per_step_compares_schedules_of_different_period() -> None:
     assert contraction_per_step(RandomPartition(16, 4)) == pytest.approx(math.sqrt(3 / 15))
 
 
+@pytest.mark.long
 def test_a_sample_of_rounds_nears_the_expectation_from_above() -> None:
     partition = RandomPartition(16, 4)
     sampled = second_eigenvalue(expected_gram(partition.round_at(step) for step in range(1000)))

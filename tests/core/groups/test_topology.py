@@ -161,7 +161,7 @@ def test_division_keeps_the_contract(topology: Topology) -> None:
         (4, 1, 1, 1, 1),  # one host: everybody meets
         (4, 4, 1, 1, 1 + 4),
         (1, 4, 1, 1, 1),  # one worker per host: nothing to do inside
-        (4, 8, 2, 4, 1 + 4 + 32 // 2),
+        pytest.param(4, 8, 2, 4, 1 + 4 + 32 // 2, marks=pytest.mark.long),
         (4, 8, 2, 1, 1 + 4 + 32 // 8),
         (2, 1, 3, 1, 1 + 2),
     ],

@@ -36,7 +36,7 @@ from shoal.switching.topology import (
     make_state,
     star,
 )
-from thoroughness import seldom
+from thoroughness import examples, seldom
 
 SAME = Materials(Port(10**8), Port(10**8), Link())
 SHAPES = {
@@ -169,10 +169,10 @@ def test_certain_outcomes_have_an_interval_of_one() -> None:
     ids=["random", "bursty"],
 )
 def test_losses_of_the_switch_lie_in_their_interval(link: Link) -> None:
-    """Of 100 seeds none lies outside of 99.9 %, and they do not all lie far within."""
+    """None of a seed's lies outside of 99.9 %, and they do not all lie far within."""
     packets, losses = 2_000, []
     topology = star(host_names(2), Materials(Port(10**9), Port(10**9), link))
-    for seed in range(100):
+    for seed in range(examples(100)):
         state = make_state(topology, seed=seed, packets=packets)
         for k in range(packets):
             row, at = take_row(state), 10**8 * k

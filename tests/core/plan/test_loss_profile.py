@@ -12,6 +12,7 @@ import pytest
 
 from shoal.carriers.transports import LossOptions
 from shoal.cli.profile_loss import profile_loss
+from shoal.comm import Layers
 from shoal.errors import DataError, UsageError
 from shoal.jobs.environment import describe_environment
 from shoal.plan.loss.arms import LOSSLESS, Arm, arms_of
@@ -142,7 +143,7 @@ def test_halves_of_the_layers_share_no_loss() -> None:
     for count in (1, 2, 5, 8):
         for layer in range(count):
             front, back, both = (
-                LossOptions(0.1, layers=layers).bound_of((layer, count))
+                LossOptions(0.1, layers=layers).bound_of(Layers((0,), (layer,), count))
                 for layers in ("front", "back", "all")
             )
             assert {front, back} == {0.0, 0.1}

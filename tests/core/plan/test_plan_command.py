@@ -13,6 +13,8 @@ from scenario_texts import SMALL
 from typer import Typer
 from typer.testing import CliRunner, Result
 
+from thoroughness import seldom
+
 pytest.importorskip("torch")
 
 import shoal
@@ -139,6 +141,7 @@ def test_where_exchanges_are_long_the_plan_hides_them(monkeypatch: pytest.Monkey
     assert hides.consensus_distance > waits.consensus_distance
 
 
+@pytest.mark.long
 def test_who_hardly_exchanges_takes_more_steps() -> None:
     """Workers alone take several times as many, so exchanges that come late cost something."""
     text = SMALL[: SMALL.index("[[training.slow]]")].replace("workers = 2", "workers = 4")
@@ -317,9 +320,11 @@ def test_of_many_that_learn_alone_three_are_named() -> None:
     assert ranking.make_plan(made).reason.endswith("exchanged: b; c; d; 2 more.")
 
 
+@pytest.mark.parametrize("every", seldom([1, 3], often=[3]))
 def test_the_plan_is_ranked_by_time_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
+    monkeypatch.setattr(ranking, "candidates", lambda where: candidates(where)[::every])
     monkeypatch.setattr(ranking, "TARGET", 0.3)
     monkeypatch.setattr(ranking, "SEEDS", 1)
     (tmp_path / "cluster.toml").write_text(SMALL[: SMALL.index("[[training.strategy]]")])
@@ -332,7 +337,7 @@ def test_the_plan_is_ranked_by_time_and_says_why(
     assert times == sorted(times)
     assert first <= 1.05 * times[0]
     assert {each["name"] for each in found["ranked"]} == {
-        each.name for each in candidates(Topology.uniform(4, 2))
+        each.name for each in candidates(Topology.uniform(4, 2))[::every]
     }
     best = found["ranked"][0]
     assert result.stdout.splitlines()[1].startswith(best["name"])

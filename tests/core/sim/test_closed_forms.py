@@ -55,7 +55,10 @@ def test_a_thousand_workers_take_what_a_hand_works_out(
     assert out.steps == 20 * hosts
 
 
-@pytest.mark.parametrize("where", [cluster(8), cluster(4, workers=4), RACKS])
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(cluster(8), marks=pytest.mark.long), cluster(4, workers=4), RACKS],
+)
 @pytest.mark.parametrize(
     "changes", [{}, {"layers": 3}, {"message_cost_s": 1e-4, "server_cost_s": 0.003}]
 )
@@ -107,6 +110,7 @@ def test_a_slow_worker_holds_up_whom_it_meets(name: str, options: dict[str, obje
         ("ripples", {}, {}, "no closed form of ripples: the generator forms groups"),
         ("ripples-random", {}, {}, "no closed form of ripples-random"),
         ("ps-layers", {}, {}, "no closed form of ps-layers"),
+        ("ps-bsp", {"overlap": "next-forward"}, {}, 'simulated with overlap = "none"'),
         ("ad-psgd", {}, {}, "no closed form of random pairs"),
         ("ad-psgd", {"peers": "exponential"}, {"compute_s": 0.01}, "do not hide behind"),
         ("ps-asp", {}, {"slow": {1: 2.0}}, "no closed form of a server with a slow worker"),

@@ -92,7 +92,7 @@ def test_a_background_flow_keeps_its_rate_however_far_it_goes(
     assert network.carried()[0] == pytest.approx(due_bytes(flow, 0.995), rel=0.02)
 
 
-@pytest.mark.parametrize("transport", ["", "cubic", "shoal"])
+@pytest.mark.parametrize("transport", seldom(["", "cubic", "shoal"], often=["", "shoal"]))
 def test_a_delay_that_changes_counts_from_then_on(transport: str) -> None:
     """Of ten steps five, or those from the sixth to the eighth, take what they take far away."""
     job = replace(JOB, parameters=100, transport=transport)

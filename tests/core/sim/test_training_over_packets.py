@@ -52,8 +52,17 @@ def run(strategy: StrategySpec, text: str = TEXT) -> Outcome:
     return simulate(scenario.cluster, training, strategy)
 
 
-@pytest.mark.parametrize("transport", ["newreno", "cubic", "dctcp", "shoal"])
-@pytest.mark.parametrize("sync", ["all-reduce", "local-sgd"])
+@pytest.mark.parametrize(
+    ("sync", "transport"),
+    seldom(
+        [
+            (s, t)
+            for t in ("newreno", "cubic", "dctcp", "shoal")
+            for s in ("all-reduce", "local-sgd")
+        ],
+        often=[("local-sgd", "shoal"), *(("all-reduce", t) for t in TRANSPORTS)],
+    ),
+)
 def test_transfers_much_longer_than_their_way_take_what_flows_take(
     sync: str, transport: str
 ) -> None:
@@ -64,8 +73,16 @@ def test_transfers_much_longer_than_their_way_take_what_flows_take(
     assert packets.step_ms == pytest.approx(flows.step_ms, rel=0.05)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("sync", ["all-reduce", "ps-bsp", "ds-sync", "ripples", "ad-psgd"])
+SYNCS = ("all-reduce", "ps-bsp", "ds-sync", "ripples", "ad-psgd")
+
+
+@pytest.mark.parametrize(
+    ("sync", "transport"),
+    seldom(
+        [(sync, transport) for transport in TRANSPORTS for sync in SYNCS],
+        often=[*((s, "shoal") for s in SYNCS), *(("all-reduce", t) for t in TRANSPORTS)],
+    ),
+)
 def test_large_transfers_take_what_flows_take(sync: str, transport: str) -> None:
     """Within what windows, credit and acknowledgements cost; where loss is no matter."""
     flows = run(StrategySpec(sync))
@@ -105,7 +122,7 @@ def test_unknown_transports_are_refused() -> None:
 
 
 def learn(
-    loss: str, strategy: StrategySpec, *, steps: int = 30, workers: int = 1
+    loss: str, strategy: StrategySpec, *, steps: int = 16, workers: int = 1
 ) -> tuple[Replicas, Outcome]:
     text = TEXT.replace("2_000_000", str(PARAMETERS)).replace('"5 us"', f'"5 us"\nloss = {loss}')
     text = text.replace("count = 4", f"count = 4\nworkers = {workers}")
@@ -161,15 +178,20 @@ def test_what_a_lost_part_counts_as_is_a_choice() -> None:
     assert off["divide-by-count"] not in (off["zero"], off["error-feedback"])
 
 
-@pytest.mark.parametrize("sync", ["ps-bsp", "ps-layers"])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_gradients_that_are_pushed_are_those_that_were_computed(sync: str, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "sync"),
+    seldom(
+        [(1, "ps-bsp"), (2, "ps-bsp"), (1, "ps-layers"), (2, "ps-layers")],
+        often=[(1, "ps-bsp"), (2, "ps-layers")],
+    ),
+)
+def test_gradients_that_are_pushed_are_those_that_were_computed(workers: int, sync: str) -> None:
     still, _ = learn("0.0", StrategySpec(sync), steps=10, workers=workers)
     moved, _ = learn("0.02", StrategySpec(sync, transport="shoal"), steps=10, workers=workers)
     assert moved.last_loss == pytest.approx(still.last_loss, rel=1e-4)
 
 
-@pytest.mark.parametrize("sync", ["ps-bsp", "ps-layers"])
+@pytest.mark.parametrize("sync", seldom(["ps-bsp", "ps-layers"], often=["ps-bsp"]))
 def test_pushes_that_get_lost_are_missed(sync: str) -> None:
     bounded = StrategySpec(sync, transport="shoal", loss_bound=0.5)
     still, _ = learn("0.0", StrategySpec(sync))
@@ -191,7 +213,7 @@ def test_pushes_that_get_lost_are_made_up_for_if_wanted(sync: str) -> None:
     assert off["error-feedback"] < off["zero"]
 
 
-@pytest.mark.parametrize("sync", ["ps-bsp", "ps-ssp", "ps-asp"])
+@pytest.mark.parametrize("sync", seldom(["ps-bsp", "ps-ssp", "ps-asp"], often=["ps-bsp", "ps-asp"]))
 def test_of_what_gets_lost_of_a_pull_a_worker_keeps_its_own(sync: str) -> None:
     exact = StrategySpec(sync, transport="shoal", loss_bound=0.3)
     bounded = replace(exact, options={"pull_bound": 0.3})
@@ -248,8 +270,9 @@ def test_of_weighted_means_nothing_gets_lost(level: Literal["packets", "flows"])
 
 
 def test_a_bound_saves_time_where_packets_get_lost() -> None:
-    _, exact = learn("0.1", StrategySpec("all-reduce", transport="shoal"))
-    _, bounded = learn("0.1", StrategySpec("all-reduce", transport="shoal", loss_bound=0.5))
+    _, exact = learn("0.1", StrategySpec("all-reduce", transport="shoal"), steps=30)
+    bound = StrategySpec("all-reduce", transport="shoal", loss_bound=0.5)
+    _, bounded = learn("0.1", bound, steps=30)
     assert bounded.seconds < exact.seconds
 
 

@@ -8,6 +8,8 @@ from exploration.families import FAMILIES
 from shoal.strategies import make_strategy, scheduled
 from thoroughness import examples
 
+HISTORIES = examples(1_500, share=12)
+
 
 @pytest.fixture(autouse=True)
 def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +21,7 @@ def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_waits_for_ever_and_exact_models_are_equal(family: str) -> None:
     kind, word, options = FAMILIES[family]
     deaths = views = 0
-    for seed in range(examples(1500)):
+    for seed in range(HISTORIES):
         definition = make_strategy(word, options)
         if hasattr(definition, "interval"):
             definition = make_strategy(word, {**options, "interval": 1 + seed % 2})
@@ -27,8 +29,8 @@ def test_nobody_waits_for_ever_and_exact_models_are_equal(family: str) -> None:
         assert history.run() == "", f"seed {seed}"
         deaths += history.deaths
         views += history.views
-    assert deaths > examples(1500) / 2, "the histories have something in them"
-    assert views > examples(1500) / 2
+    assert deaths > HISTORIES / 2, "the histories have something in them"
+    assert views > HISTORIES / 2
 
 
 @pytest.mark.parametrize(

@@ -126,13 +126,17 @@ class ThreadCommunicator:
         weights: Sequence[int] = (),
         channel: int = 0,
         **_hints: object,
-    ) -> None:
+    ) -> Work:
         self.means.append((tuple(members), sequence))
         key = ("mean", tuple(members), channel, sequence)
-        values = self.job.meet(key, self.rank, members, buffer)
         shares = weights or [1] * len(members)
-        total = sum(value * share for value, share in zip(values, shares, strict=True))
-        buffer.copy_(total / sum(shares))
+
+        def wait() -> None:
+            values = self.job.meet(key, self.rank, members, buffer)
+            total = sum(value * share for value, share in zip(values, shares, strict=True))
+            buffer.copy_(total / sum(shares))
+
+        return Work(wait)
 
     def broadcast(self, buffer: Tensor, source: int) -> None:
         number, self._meetings = self._meetings, self._meetings + 1

@@ -69,7 +69,7 @@ def test_a_slope_marks_the_share_it_says() -> None:
     line = OnePort(Port(GIGABIT, (Queue(capable=slope),) * QUEUES))
     for _ in range(12):  # one on the link, and one that leaves before the next arrives
         line.send(0, FULL)
-    packets = 20_000
+    packets = examples(20_000)
     for turn in range(packets):
         line.send((turn + 1) * SLOT, FULL, ecn=1)
     line.run()
@@ -85,7 +85,7 @@ def test_a_slope_marks_the_share_it_says() -> None:
     ),
 )
 def test_links_lose_the_share_they_say(link: Link) -> None:
-    line, packets = OnePort(Port(100 * GIGABIT), link), examples(60_000)
+    line, packets = OnePort(Port(100 * GIGABIT), link), examples(60_000, share=10)
     for turn in range(packets):
         line.send(turn * SLOT, FULL)
     came = {each.number for each in line.run()}

@@ -165,7 +165,7 @@ def test_nothing_is_lost_uncounted_under_random_load(seed: int) -> None:
         packets=4096,
     )
     at, sent = 0, 0
-    for _ in range(3_000):
+    for _ in range(examples(3_000)):
         at += int(random.exponential(3_000_000))
         source, destination = random.choice(4, 2, replace=False).tolist()
         sent += send(

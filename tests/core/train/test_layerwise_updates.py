@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,9 @@ from shoal.strategies import AllReduce, make_strategy  # noqa: E402
 from shoal.train.flat_parameters import FlatParameters  # noqa: E402
 from shoal.train.replica import Replica, Stopwatch  # noqa: E402
 from shoal.train.sums import SumsExecutor  # noqa: E402
+
+if TYPE_CHECKING:
+    from shoal.comm import Layers
 
 WIDTH = 4
 
@@ -41,10 +44,10 @@ class RecordingCommunicator:
         self,
         buffer: Tensor,
         *,
-        layer: tuple[int, int] | None = None,
+        layers: Layers | None = None,
         exact_from: int | None = None,
     ) -> RecordedWork:
-        self.layers.append(layer)
+        self.layers.append(layers and (layers.front, layers.depth))
         self.started += 1
         return RecordedWork(self, self.started - 1, buffer)
 
@@ -148,7 +151,7 @@ def test_layers_are_as_urgent_as_the_first_forward_pass_needs_them() -> None:
         strategy.step(optimizer.step)
         model.order = (0, 1, 2)  # what it does later changes nothing
     # buckets hold layers 2, 1 and 0 with the trailer, which goes first
-    assert communicator.layers == [(1, 3), (0, 3), (0, 3)] * 2
+    assert communicator.layers == [(1, 3), (0, 3), (0, 1)] * 2
 
 
 def test_backward_waits_for_everything_by_default() -> None:
@@ -217,7 +220,7 @@ def test_a_parameter_used_behind_our_back_is_refused() -> None:
         strategy.step(optimizer.step)
         for layer in model.layers:
             graph = graph + layer.weight.sum()
-        with pytest.raises(UsageError, match="before its update"):
+        with pytest.raises(UsageError, match="before its new values"):
             graph.backward()
 
 

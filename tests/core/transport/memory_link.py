@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from shoal.transport.endpoint import Endpoint, TransportConfig
 
+SHARE = 8
+"""Blocks for each other rank."""
+
 MOST_TURNS = 10_000
 """Turns of one rank without a sleep after which it is said to spin."""
 
@@ -77,12 +80,12 @@ def with_memory(
         areas = [_area(rank, len(ranks)) for rank in ranks]
         for area in areas:
             others = [each for each in areas if each is not area]
-            office = made.offices[area.rank] = PostOffice(area, others, len(hosts))
+            office = made.offices[area.rank] = PostOffice(area, others, len(hosts), SHARE)
             endpoints[area.rank].open_post(office)
     return made, endpoints
 
 
 def _area(rank: int, ranks: int) -> Area:
     """Return an area whose rank is woken by its own number in place of an eventfd."""
-    memory = np.zeros(area_bytes(ranks) // 8, np.int64)
+    memory = np.zeros(area_bytes(ranks, SHARE) // 8, np.int64)
     return Area(rank, memory.ctypes.data, rank, memory)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_state import check_consistency, rows_at
-from memory_link import with_memory
+from memory_link import SHARE, with_memory
 from test_graphs import DTYPES, FAULTS, AllReduce, random_values
 from transfers import Transfer
 from virtual_link import Faults
@@ -20,7 +20,7 @@ from shoal.transport import mailboxes
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.forms import FLOAT32, WIRE_BYTES
 from shoal.transport.holes import DIVIDE_BY_COUNT
-from shoal.transport.mailboxes import BLOCK_BYTES, SHARE, SLOTS
+from shoal.transport.mailboxes import BLOCK_BYTES, SLOTS
 from shoal.transport.tables import ADD, Counter
 from thoroughness import examples
 
@@ -233,3 +233,33 @@ def leave_run(office: PostOffice, **fields: int) -> Any:
     box["written"] += 1
     rows_at(int(box["out"]), 1, np.dtype(np.int64))[0] = box["written"]
     return slot
+
+
+def test_packets_do_not_take_the_slots_of_blocks_that_are_still_to_be_given_back() -> None:
+    """More packets than there are slots, each read as it is written, follow a payload."""
+    link, (writer, _) = with_memory((0, 0))
+    post, theirs = link.offices[0].row[0], link.offices[1].boxes[0]
+    packet = np.zeros(8, np.uint8)
+    block = mailboxes.free_block(post)
+    mailboxes.publish(post, 0, block)
+    mailboxes.note_read(theirs)
+    for _ in range(2 * SLOTS):
+        assert mailboxes.post_packet(writer.state, 1, packet.ctypes.data, packet.size)
+        assert mailboxes.is_mail(theirs)
+        mailboxes.note_read(theirs)
+    assert mailboxes.fall_asleep(writer.state)
+    office = link.offices[0]
+    assert office.blocks["readers"].tolist() == [0] * len(office.blocks)
+    assert office.boxes["unread"].tolist() == [0]
+
+
+def test_a_mailbox_that_nobody_reads_is_full() -> None:
+    link, (writer, _) = with_memory((0, 0))
+    packet = np.zeros(8, np.uint8)
+    posted = [
+        mailboxes.post_packet(writer.state, 1, packet.ctypes.data, packet.size)
+        for _ in range(SLOTS + 1)
+    ]
+    assert posted == [True] * SLOTS + [False]
+    mailboxes.note_read(link.offices[1].boxes[0])
+    assert mailboxes.post_packet(writer.state, 1, packet.ctypes.data, packet.size)

@@ -229,7 +229,7 @@ def test_no_way_is_longer_than_a_round_trip_of_our_own() -> None:
     assert core["shortest_round"] == 700
 
 
-@pytest.mark.parametrize("budget", [1, 2, 17, 100_000])
+@pytest.mark.parametrize("budget", seldom([1, 2, 17, 100_000], often=[2, 100_000]))
 def test_any_budget_makes_progress_and_none_outruns_the_replay_window(budget: int) -> None:
     config = TransportConfig(segment_bytes=16, budget_packets=budget, first_budget_packets=budget)
     link, (_, receiver) = joined(2, config)
@@ -312,6 +312,7 @@ def gathered(senders: int, *, late: int = 0, loss: float = 0.0) -> VirtualLink:
     return link
 
 
+@pytest.mark.long
 def test_many_senders_take_turns_so_that_not_every_packet_needs_an_answer() -> None:
     link = gathered(31)
     counts = link.endpoints[0].counts()
@@ -321,7 +322,8 @@ def test_many_senders_take_turns_so_that_not_every_packet_needs_an_answer() -> N
     assert link.now < 1.05 * 31 * 50 * (1440 + 32) / 100.0
 
 
-@pytest.mark.parametrize("loss", seldom([0.0, 0.05], often=[0.0]))
+@pytest.mark.long
+@pytest.mark.parametrize("loss", [0.0, 0.05])
 def test_senders_that_have_nothing_to_send_yet_do_not_keep_their_turns(loss: float) -> None:
     """Of 31 senders 20 owe more than they have: the others' packets still fill the port."""
     alone, link = gathered(31, loss=loss), gathered(31, late=20, loss=loss)

@@ -168,6 +168,7 @@ def test_a_bitmap_that_claims_more_than_the_bound_overruns_nothing() -> None:
     assert endpoints[0].state.operations["active"].sum() == 0
 
 
+@pytest.mark.long
 def test_the_part_that_gets_lost_moves_from_iteration_to_iteration() -> None:
     """A receiver that stops at its bound cuts off what is sent last: never always the same."""
     config = TransportConfig(

@@ -13,7 +13,6 @@ from virtual_link import Datagram, VirtualLink, joined
 from shoal.transport.endpoint import TransportConfig
 from shoal.transport.own_queue import PACKET_BYTES
 from shoal.transport.wire import WAITED
-from thoroughness import seldom
 
 FRAME_BYTES, UDP_BYTES = 1514, 1472
 HEADERS_BYTES = FRAME_BYTES - UDP_BYTES
@@ -102,7 +101,8 @@ def test_packets_bear_the_time_when_they_leave_their_host() -> None:
     assert max(link.errors[False]) <= 0
 
 
-@pytest.mark.parametrize("megabits", seldom([50, 1_000], often=[50]))
+@pytest.mark.long  # core/sim/test_bounded_loss.py has more of this, and is compiled
+@pytest.mark.parametrize("megabits", [50, 1_000])
 def test_ports_are_busy_most_of_the_time_when_everyone_sends_to_everyone(megabits: int) -> None:
     """On a fast link, unlike on a slow one, there is enough credit for all to meet at one port."""
     hosts, count = 8, 125_000 if megabits < 1_000 else 250_000

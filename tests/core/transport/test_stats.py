@@ -92,7 +92,7 @@ def test_the_effective_loss_is_the_deficit_of_the_sum_and_within_its_bound(
         guard.bytes.view(np.float32)[:] = 1.0
         tables.place(guard.address)
         guards.append(guard)
-        members.append((rank, tables, SumAccount.of(graph, ranks, layer_class=3)))
+        members.append((rank, tables, SumAccount.of(graph, ranks, ((0, 3),))))
         link.at(1, rank, lambda rank=rank, tables=tables: link.post(rank, tables))
     link.kept.append((guards, members))
     link.run()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from shoal.comm import Layers
 from shoal.transport.bitmap import test_bit as is_set
 from shoal.transport.forms import FLOAT32, FLOAT64
 from shoal.transport.messages import Joining, MessageTables, Sending
@@ -14,9 +19,12 @@ from shoal.transport.tags import (
     NONE,
     SMALL,
     ImportanceTagger,
+    class_of,
+    classes_of,
     layer_class,
     tag_these,
 )
+from thoroughness import examples
 
 SEGMENT_BYTES = 240
 
@@ -147,3 +155,35 @@ def test_messages_without_room_for_tags_take_no_flags() -> None:
     found = [bool(is_set(int(row["important"]), k)) for k in range(int(row["segments"]))]
     assert found == flags.tolist()
     assert tables.outgoing["important"][0] == 0
+
+
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=12),
+    layers=st.lists(st.integers(0, 29), min_size=12, max_size=12),
+    first=st.integers(0, 300),
+    length=st.integers(1, 60),
+)
+@settings(max_examples=examples(200))
+def test_a_message_has_the_most_urgent_class_of_its_elements(
+    lengths: list[int], layers: list[int], first: int, length: int
+) -> None:
+    starts = [sum(lengths[:k]) for k in range(len(lengths))]
+    numbers = layers[: len(lengths)]
+    by_element = [
+        layer_class(layer, 30)
+        for layer, count in zip(numbers, lengths, strict=True)
+        for _ in range(count)
+    ]
+    first = min(first, len(by_element) - 1)
+    last = min(first + length, len(by_element))
+    classes = classes_of(starts, numbers, 30)
+    assert class_of(classes, first, last) == min(by_element[first:last])
+    assert all(one[1] != other[1] for one, other in itertools.pairwise(classes))
+    part = Layers(tuple(starts), tuple(numbers), 30).within(first, last)
+    assert part.starts[0] == 0
+    assert class_of(classes_of(*part), 0, last - first) == min(by_element[first:last])
+    assert part.front == min(
+        layer
+        for layer, start, count in zip(numbers, starts, lengths, strict=True)
+        if start < last and start + count > first
+    )

@@ -41,6 +41,7 @@ def test_each_fault_is_injected_as_often_as_asked(fault: str, counted: str) -> N
     assert not any(link.counts[other] for other in others)
 
 
+@pytest.mark.long
 def test_truncated_datagrams_and_marks_are_noticed() -> None:
     link = busy_link(Faults(truncation=0.1))
     found = sum(each.counts()[Counter.TRUNCATED] for each in link.endpoints)
@@ -56,6 +57,7 @@ def test_refusals_are_counted_as_the_pump_counts_them() -> None:
     assert refused == sum(link.counts[f"data refused {pair}"] for pair in ("0-1", "1-0")) > 500
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
     faults = Faults(loss=0.1, duplication=0.1, reordering=0.3, host_delay_us=100)
     first, second, other = (busy_link(faults, seed) for seed in (5, 5, 6))

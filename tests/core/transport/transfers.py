@@ -28,11 +28,12 @@ CANARY = 0xA5
 
 
 class Guarded:
-    """`size` bytes of memory between canaries."""
+    """`size` bytes of memory between canaries, of which there are `margin` on each side."""
 
-    def __init__(self, size: int) -> None:
-        self._whole = np.full(size + 2 * MARGIN, CANARY, np.uint8)
-        self.bytes = self._whole[MARGIN : MARGIN + size]
+    def __init__(self, size: int, margin: int = MARGIN) -> None:
+        self._margin = margin
+        self._whole = np.full(size + 2 * margin, CANARY, np.uint8)
+        self.bytes = self._whole[margin : margin + size]
         self.bytes[:] = 0
 
     @property
@@ -41,8 +42,8 @@ class Guarded:
 
     def check(self) -> None:
         """Fail unless everything around the memory is as it was."""
-        assert (self._whole[:MARGIN] == CANARY).all()
-        assert (self._whole[-MARGIN:] == CANARY).all()
+        assert (self._whole[: self._margin] == CANARY).all()
+        assert (self._whole[-self._margin :] == CANARY).all()
 
 
 def guarded(values: NDArray[np.generic]) -> tuple[NDArray[np.generic], Guarded]:

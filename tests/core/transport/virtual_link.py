@@ -376,11 +376,19 @@ class VirtualLink:
 
 
 def joined(
-    size: int, config: TransportConfig | None = None, **link: object
+    size: int,
+    config: TransportConfig | None = None,
+    *,
+    instead: Sequence[Endpoint] = (),
+    **link: object,
 ) -> tuple[VirtualLink, list[Endpoint]]:
-    """Return a link and its `size` endpoints, all connected to each other."""
+    """Return a link and its `size` endpoints, all connected to each other.
+
+    `instead` are the first of them, in place of new ones.
+    """
     config = config or TransportConfig(segment_bytes=64)
-    endpoints = [Endpoint(rank, size, config) for rank in range(size)]
+    others = [Endpoint(rank, size, config) for rank in range(len(instead), size)]
+    endpoints = [*instead, *others]
     for me in range(size):
         for peer in range(size):
             if me != peer:

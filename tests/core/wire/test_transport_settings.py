@@ -47,6 +47,7 @@ def test_sums_are_made_as_the_environment_says() -> None:
         ("SHOAL_PATHS", "1000000"),
         ("SHOAL_SPRAY", "0"),
         ("SHOAL_TAGS", "some"),
+        ("SHOAL_SHARED_MEMORY", "yes"),
         ("SHOAL_RATE", "1 Gbit/s"),  # and receivers grant credit
         ("SHOAL_ADVERTISE", "x"),
         ("SHOAL_PORTS", "70000-70001"),
@@ -75,6 +76,23 @@ def test_packets_are_paced_tagged_and_sprayed_as_the_environment_says() -> None:
     }
     assert [each.layer_tags for each in tags.values()] == [True, True, False, False]
     assert [each.importance_tags for each in tags.values()] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("environment", "shares"),
+    [
+        ({}, True),
+        ({"SHOAL_SHARED_MEMORY": "0"}, False),
+        ({"SHOAL_RATE_CONTROL": "credit"}, True),
+        ({"SHOAL_RATE_CONTROL": "fixed"}, False),
+        ({"SHOAL_STOP_EARLY": "1"}, False),
+        ({"SHOAL_STOP_EARLY": "1", "SHOAL_SHARED_MEMORY": "1"}, True),
+    ],
+)
+def test_ranks_of_a_host_share_memory_unless_it_is_about_datagrams(
+    environment: dict[str, str], shares: bool
+) -> None:
+    assert from_environment(environment).shares_memory is shares
 
 
 @pytest.mark.parametrize("rate", ["200", "fast", "0 bit/s", "1 bit/s", "-1 Mbit/s"])

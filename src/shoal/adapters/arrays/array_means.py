@@ -22,7 +22,7 @@ from shoal.collectives import BUCKET_BYTES, layout_buckets
 from shoal.errors import MismatchError, UsageError
 from shoal.groups import checked_weights
 from shoal.session import NumpyCommunicator
-from shoal.transport import layer_class, sum_form
+from shoal.transport import classes_of, sum_form
 from shoal.wire import KEPT_GROUPS, Memory, SumOptions, mean_options
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class ArrayMeans:
     ) -> list[NDArray[np.float32]]:
         """Start a sum for each bucket, the rear layers' first; return the means once all are there.
 
-        A bucket has the class of its front-most layer.
+        Each array counts as a layer, in the order in which they are given.
         """
         means: list[NDArray[np.float32]] = [_NOTHING] * len(arrays)
         transfers, form = [], sum_form(_FLOAT.name, options.wire)
@@ -188,7 +188,7 @@ class ArrayMeans:
                 continue
             kind = replace(
                 options,
-                layer_class=layer_class(min(bucket.parameters), len(arrays)),
+                layers=classes_of(bucket.offsets, bucket.parameters, len(arrays)),
                 tensor=None if options.tensor is None else (options.tensor, number),
             )
             piece = Memory(memory.ctypes.data, memory.size, form, memory)

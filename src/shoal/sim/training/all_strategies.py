@@ -14,7 +14,7 @@ from shoal.sim.training.means import MeansExecutor
 from shoal.sim.training.pairs import PairsExecutor
 from shoal.sim.training.servers import ServersExecutor
 from shoal.sim.training.sums import SumsExecutor
-from shoal.strategies import STRATEGIES, Family
+from shoal.strategies import STRATEGIES, Family, ParameterServer
 
 if TYPE_CHECKING:
     from shoal.sim.training.strategy import AbstractSimulatedStrategy
@@ -30,7 +30,7 @@ EXECUTORS: Final[dict[Family, Factory]] = {
 }
 """What takes a strategy, and by name what a simulated network may be asked beside."""
 
-NOT_SIMULATED: Final = ("bucket_bytes", "topology", "workers_per_host")
+NOT_SIMULATED: Final = ("bucket_bytes", "servers", "topology", "workers_per_host")
 """Options of real strategies that the simulated ones do not have. (Racks and hosts are those of the
 cluster.)"""
 
@@ -68,7 +68,14 @@ def define(name: str, options: Mapping[str, Any]) -> tuple[AbstractDefinition, d
     check_options(name, known, options)
     own = {each: value for each, value in options.items() if each not in of_network}
     rest = {each: value for each, value in options.items() if each in of_network}
-    return STRATEGIES[name](**own), rest
+    definition = STRATEGIES[name](**own)
+    if isinstance(definition, ParameterServer) and definition.overlap != "none":
+        message = (
+            f'{name} is simulated with overlap = "none": leave it out, or take ps-layers, whose'
+            " pushes go beside backward and pulls beside the next forward pass."
+        )
+        raise UsageError(message)
+    return definition, rest
 
 
 def options_of(name: str) -> dict[str, inspect.Parameter]:

@@ -1,7 +1,8 @@
 """Means of parameters among groups of workers, in virtual time.
 
-As `train.means`: computing waits for an average, or goes on while a copy is averaged
-(`train.delayed_average`). Groups are those of a schedule, or of the generator itself.
+As `train.means`: computing waits for an average at once, or layer by layer
+(`sim.training.layerwise_means`), or goes on while a copy is averaged (`train.delayed_average`).
+Groups are those of a schedule, or of the generator itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 from shoal.groups import GroupGenerator
 from shoal.sim.training.executor import DONE, AbstractExecutor, following
 from shoal.sim.training.facts import Facts
+from shoal.sim.training.layerwise_means import REST, LayerwiseMean
 from shoal.sim.training.world import Meeting, Times
 from shoal.sim.virtual_time import Signal
 from shoal.strategies import (
@@ -68,7 +70,11 @@ class MeansExecutor(AbstractExecutor):
         """Takes the time of each rank's averages: not the worker's own, if it computes
         meanwhile."""
         self._delayed = [DelayedAverage(world, rank) for rank in range(world.size)]
+        self._goes_forward = self._definition.overlap == "next-forward"
+        self._owed: list[LayerwiseMean | None] = [None] * world.size
+        """The mean that each rank's next forward pass waits for."""
         self._meetings: dict[tuple[tuple[int, int], int], Meeting] = {}
+        self._layerwise: dict[tuple[tuple[int, int], int], LayerwiseMean] = {}
         self._facts = Facts(world)
         self._generator: GroupGenerator | None = None
         self._answers = [Signal() for _ in range(world.size)]
@@ -96,7 +102,12 @@ class MeansExecutor(AbstractExecutor):
                 act = following(acts)
                 if isinstance(act, AskGroup):
                     lead = world.control_delay
-                yield world.computes(rank, step) + lead
+                share = 1.0
+                if (before := self._owed[rank]) is not None:
+                    self._owed[rank] = None
+                    yield from before.forward(rank, step)
+                    share = REST
+                yield world.computes(rank, step, share) + lead
                 world.learner.update(rank)
                 if act is None:
                     return
@@ -109,12 +120,15 @@ class MeansExecutor(AbstractExecutor):
     def settle(self, rank: int) -> Process:
         """Wait for the average under way and take it in."""
         yield from self._delayed[rank].take_in(wait=True)
+        if (before := self._owed[rank]) is not None:
+            self._owed[rank] = None
+            yield from before.end(rank)
 
     def do(self, rank: int, act: Act) -> Doing:
         """Carry out one act in the worker's time."""
         match act:
             case Mean():
-                return self._attend(rank, act)
+                return self._begin(rank, act) if self._goes_forward else self._attend(rank, act)
             case TakeIn():
                 return self._delayed[rank].take_in(wait=act.wait)
             case Begin():
@@ -163,6 +177,18 @@ class MeansExecutor(AbstractExecutor):
             )
         return meeting.attend(rank)
 
+    def _begin(self, rank: int, mean: Mean) -> Process:
+        """Take part in a mean that the next forward pass waits for; the one before is over."""
+        yield from self.settle(rank)
+        if len(mean.members) < 2 or not self._is_of_run(mean):
+            return
+        key = mean.number, mean.members[0]
+        if key not in self._layerwise:
+            exchange = partial(self._exchange_pieces, key, mean)
+            self._layerwise[key] = LayerwiseMean(self._world, mean.members, exchange)
+        self._owed[rank] = self._layerwise[key]
+        self._layerwise[key].arrive()
+
     def _is_of_run(self, mean: Mean) -> bool:
         """Return whether somebody trains in this round; all workers make as many steps.
 
@@ -173,18 +199,27 @@ class MeansExecutor(AbstractExecutor):
         is_scheduled = self._generator is None
         return not is_scheduled or number < self._world.steps // self._definition.interval
 
+    def _exchange_pieces(
+        self, key: tuple[tuple[int, int], int], mean: Mean, here: list[Signal]
+    ) -> Process:
+        yield from self._world.average_in_pieces(mean.members, _shares(mean), here)
+        self._end(mean)
+        del self._layerwise[key]
+
     def _exchange(self, key: tuple[tuple[int, int], int], mean: Mean) -> Process:
-        world, members, definition = self._world, mean.members, self._definition
-        total = sum(mean.weights)
+        world, definition = self._world, self._definition
         yield from world.average(
-            members,
-            [weight / total for weight in mean.weights],
+            mean.members,
+            _shares(mean),
             copies=definition.is_delayed,
             state=definition.average_state,
         )
-        if self._generator is None:
-            world.count(f"group_size.{len(members)}")
+        self._end(mean)
         del self._meetings[key]
+
+    def _end(self, mean: Mean) -> None:
+        if self._generator is None:
+            self._world.count(f"group_size.{len(mean.members)}")
 
     def finish(self, world: World) -> None:
         """Note what the generator has counted."""
@@ -198,6 +233,11 @@ class MeansExecutor(AbstractExecutor):
             world.count(name, steps)
         for size, count in sorted(counters.group_sizes.items()):
             world.count(f"group_size.{size}", count)
+
+
+def _shares(mean: Mean) -> list[float]:
+    total = sum(mean.weights)
+    return [weight / total for weight in mean.weights]
 
 
 class DelayedAverage:

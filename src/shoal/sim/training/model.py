@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from shoal.collectives import Bucket, layout_buckets
+from shoal.collectives import Bucket, cut_into_pieces, layout_buckets
 from shoal.errors import UsageError
 from shoal.transport import layer_class
 
@@ -26,6 +26,16 @@ class Layer:
     name: str
     parameters: int
     share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPiece:
+    """Layers whose parameters are averaged by themselves."""
+
+    bytes: float
+    forward: float
+    """The share of the step that going forward through them takes."""
+    layer_class: int
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,19 @@ class ModelSize:
         """Return how urgent each of `buckets` is: as its front-most layer."""
         fronts = [min(bucket.parameters) for bucket in self._layout]
         return [layer_class(front, len(self.layers)) for front in fronts]
+
+    @cached_property
+    def pieces(self) -> tuple[ModelPiece, ...]:
+        """What is averaged by itself and waited for layer by layer, from the front to the rear."""
+        sizes = [layer.parameters * ELEMENT_BYTES for layer in self.layers]
+        return tuple(
+            ModelPiece(
+                float(sum(sizes[indices.start : indices.stop])),
+                FORWARD * sum(self.layers[each].share for each in indices),
+                layer_class(indices.start, len(self.layers)),
+            )
+            for indices in cut_into_pieces(sizes)
+        )
 
     @cached_property
     def _layout(self) -> tuple[Bucket, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from shoal.sim.network import RingNetwork, SummingNetwork
 from shoal.sim.training.hierarchy import ONE_WAY_DELAYS, traffic_of
+from shoal.sim.training.model import ELEMENT_BYTES
 from shoal.sim.training.progress import StepProgress
 from shoal.sim.training.summing import Summand, sum_over_hosts
 from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
@@ -222,6 +223,44 @@ class World:
             learner.average_state(members, shares)
         for rank, mean in zip(members, summand.values, strict=False):
             learner.replace_parameters(rank, mean, copies=copies)
+
+    def average_in_pieces(
+        self, members: Sequence[int], shares: Sequence[float], here: Sequence[Signal]
+    ) -> Process:
+        """Do what `average` does, piece by piece of the model; give a signal as each is there.
+
+        The front pieces come first: one after another, or as the most urgent ones if the network
+        makes sums itself.
+        """
+        values = []
+        if self.loses_values and not shares:
+            values = [self.learner.parameters(rank) for rank in members]
+        start, under_way = 0, []
+        for piece, known in zip(self.model.pieces, here, strict=True):
+            part = slice(start, start + int(piece.bytes) // ELEMENT_BYTES)
+            start = part.stop
+            summand = replace(
+                self._whole,
+                size=piece.bytes,
+                tensor=("parameters", part.start),
+                values=[each[part] for each in values],
+                layer_class=piece.layer_class,
+                exact=bool(shares),
+            )
+            mean = self._mean_of_piece(members, summand, known)
+            if self.sums_overlap:
+                self.time.begin(mean)
+                under_way.append(known)
+            else:
+                yield from mean
+        yield from under_way
+        self.learner.average(members, shares)
+        for rank, mean_values in zip(members, values, strict=False):
+            self.learner.replace_parameters(rank, mean_values)
+
+    def _mean_of_piece(self, members: Sequence[int], summand: Summand, known: Signal) -> Process:
+        yield from self.mean(members, summand)
+        self.time.give(known)
 
     def hierarchical_mean(self, per_host: int, size: float) -> Process:
         """Let all workers average `size` bytes, first `per_host` that follow each other.

@@ -363,7 +363,9 @@ class BoundedLossNetwork:
         """
         count = max(len(hosts), round(size) // ELEMENT_BYTES)
         bound = (0.0 if exact else self.loss_bound) / graphs.lossy_hops(algorithm, len(hosts))
-        options = GraphOptions(loss_bound=bound, layer_class=layer_class, tagged=self.important < 1)
+        options = GraphOptions(
+            loss_bound=bound, layers=((0, layer_class),), tagged=self.important < 1
+        )
         number, tables = self._new_number(), self._sums(hosts, count, ABSENT, algorithm, options)
         self._tag(tables, number)
         return self._post(at, number, tables, 0)
@@ -393,7 +395,7 @@ class BoundedLossNetwork:
             1 / len(hosts),
             self.loss_bound / graphs.lossy_hops(algorithm, len(hosts)),
             policy,
-            layer_class,
+            ((0, layer_class),),
             keeps_missing=keeps,
             tagged=True,
         )

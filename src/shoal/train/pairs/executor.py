@@ -49,8 +49,9 @@ class PairsExecutor(AbstractExecutor):
     def check(self) -> None:
         """Raise what the threads failed with, if they did."""
         super().check()
-        if self._passive is not None:
-            self._passive.check()
+        for side in (self._active, self._passive):
+            if side is not None:
+                side.check()
 
     def do(self, act: Act) -> object:
         """Carry out one act in the training thread."""

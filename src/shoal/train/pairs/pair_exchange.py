@@ -84,6 +84,8 @@ class ActiveSide:
         self._progress = Progress(deadline_s)
         self._thread = BackgroundThread("ad-psgd-active", self._work, self._progress.announce)
         self._deadline_s = deadline_s
+        self._has_told = False
+        """Whether a caller knows that the thread has failed."""
 
     def start(self) -> None:
         """Begin to take orders."""
@@ -98,12 +100,23 @@ class ActiveSide:
     def wait(self) -> Exchange | None:
         """Wait for the exchange under way and return it, None if there was none.
 
-        Raises `WorkerLost` or `DeadlineExceeded`, also for a failure since the last call.
+        Raises `WorkerLost` or `DeadlineExceeded`, also for a failure since the last call, and once:
+        whoever knows of it may save the model, and nothing is under way any more.
         """
+        if self._has_told:
+            return None
         with self._progress:
-            self._progress.wait_for(self._poll_idle, "an exchange of parameters")
+            try:
+                self._progress.wait_for(self._poll_idle, "an exchange of parameters")
+            except Exception:
+                self._has_told = True
+                raise
             last, self._last = self._last, None
             return last
+
+    def check(self) -> None:
+        """Raise what the thread failed with, if it did."""
+        self._thread.check()
 
     def finish(self, passives: Sequence[int]) -> None:
         """End the thread, then tell every passive worker that no request of this one follows."""

@@ -1,8 +1,8 @@
-"""A worker's side of the sharded parameter server: push to all servers, pull from all, at once.
+"""A worker's side of the parameter servers: push to all servers, pull from all, piece by piece.
 
 Owns the order of the messages of one step (docs/papers.md, 4.2). All pulls are posted before
 anything is pushed; every worker starts with the server after itself, so that servers are not all
-met by the same crowd; the shard of its own process goes by reference. Knows no model.
+met by the same crowd; the shards of its own process go by reference. Knows no model.
 """
 
 from __future__ import annotations
@@ -13,114 +13,113 @@ import torch
 
 from shoal.carriers import HOST
 from shoal.strategies import Pulled
-from shoal.train.servers.protocol import (
-    ANSWER_WORDS,
-    Channels,
-    Kind,
-    Request,
-    read_answer,
-)
+from shoal.train.servers.protocol import ANSWER_WORDS, Kind, Request, RequestWords, read_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
-    from shoal.comm import Communicator, Work
-    from shoal.train.servers.shard import ModelLayout
-    from shoal.train.servers.shard_server import ShardServer
+    from shoal.comm import Work
+    from shoal.train.servers.service import Service
+    from shoal.train.servers.shard_host import ShardHost
 
 
 class ParameterClient:
     """Exchanges gradients for weights with every server.
 
-    `outbox` and `inbox` are CPU tensors shaped like the model's flat tensors: the first holds what
-    is pushed, the second receives what is pulled (it may be the model itself).
+    An exchange is `begin`, then `push` until every piece is pushed, then `take` of every piece.
     """
 
     def __init__(
         self,
-        communicator: Communicator,
-        channels: Channels,
-        layout: ModelLayout,
-        server: ShardServer,
-        request: Request,
+        service: Service,
+        host: ShardHost,
+        words: Callable[[], RequestWords],
         outbox: Sequence[Tensor],
         inbox: Sequence[Tensor],
-        pull_bound: float = 0.0,
+        count: Callable[[str, float], None],
     ) -> None:
-        """`server` is that of this process, `request` an empty request of the agreed size.
+        """Take CPU tensors shaped like the model's flat tensors to push from and pull into.
 
-        Of what is pulled, the share `pull_bound` may get lost: it keeps its value in `inbox`.
+        What gets lost of a pull keeps its value in `inbox`. `words` makes memory for a request;
+        `count` is told of the bytes that go over the network, and where.
         """
-        self._communicator = communicator
-        self._channels = channels
-        self._layout = layout
-        self._server, self._pull_bound = server, pull_bound
-        self._request = request
-        view = server.view
-        own = view.place_of(communicator.rank)
-        self._others = [*view.members[own + 1 :], *view.members[:own]]
-        self._pushed = [_shard_of(outbox, layout, owner) for owner in view.members]
-        self._pulled = [_shard_of(inbox, layout, owner) for owner in view.members]
-        self._answers = torch.zeros(len(view), ANSWER_WORDS, dtype=torch.int64, device=HOST)
-        remote = sum(_num_bytes(self._pushed[owner]) for owner in self._others)
-        self.bytes_per_exchange = {
-            "pushed_bytes": remote + len(self._others) * _num_bytes([request.words]),
-            "pulled_bytes": remote + len(self._others) * ANSWER_WORDS * 8,
-        }
-        """What one push and one pull move over the network."""
+        self._service, self._host = service, host
+        self._outbox, self._inbox, self._count = outbox, inbox, count
+        pieces, size = service.layout.pieces, len(service.serving)
+        self._words = [words() for _ in pieces]
+        """Memory for requests, by the first piece that each is for."""
+        self._answers = torch.zeros((size, ANSWER_WORDS), dtype=torch.int64, device=HOST)
+        self._pushes: list[list[Work]] = [[] for _ in pieces]
+        self._pulls: list[list[Work]] = [[] for _ in pieces]
 
-    def exchange(self, kind: Kind, used: list[bool], hyperparameters: list[float]) -> Pulled:
-        """Send every server a request of `kind`; return when `inbox` holds their answers.
+    def begin(self, kind: Kind) -> None:
+        """Post the pulls of an exchange."""
+        service = self._service
+        for piece in range(len(self._pulls)):
+            self._pulls[piece] = [
+                work
+                for rank in service.others
+                if service.pieces_at(rank, (piece,))
+                for work in service.receive_answer(
+                    self._answers[service.server_of(rank)],
+                    service.part_of(self._inbox, piece, rank),
+                    piece,
+                    rank,
+                    is_last=kind is Kind.LEAVE,
+                )
+            ]
 
-        The answer returned is the slowest server's. Raises `WorkerLost` or `DeadlineExceeded`.
+    def push(self, request: Request) -> None:
+        """Send every server its parts of the pieces that `request` is for, and the request.
+
+        The parts go first: the request says that they are there.
         """
-        own = self._communicator.rank
-        self._request.fill(kind, used, hyperparameters)
-        pulls = [self._start_pull(owner, kind) for owner in self._others]
-        pushes = [work for owner in self._others for work in self._start_push(owner, kind)]
-        self._server.submit(self._request, self._pushed[own])
-        for work in (*pushes, *(work for works in pulls for work in works)):
-            work.wait()
-        answers = [read_answer(self._answers[owner]) for owner in self._others]
-        answers.append(self._server.collect(self._pulled[own]))
+        service, words = self._service, self._words[request.pieces.start]
+        words.write(request)
+        for rank in service.others:
+            pieces = service.pieces_at(rank, request.pieces)
+            for piece in pieces if request.kind is not Kind.SKIP else ():
+                part = service.part_of(self._outbox, piece, rank)
+                self._pushes[piece].append(service.send_push(part, piece, rank))
+                self._count("pushed_bytes", _num_bytes(part))
+            if pieces:
+                self._pushes[request.pieces.start].append(
+                    service.communicator.send(words.words, rank, channel=service.channels.requests)
+                )
+                self._count("pushed_bytes", _num_bytes(words.words))
+        self._host.submit(request, self._outbox)
+
+    def take(self, pieces: Iterable[int]) -> Pulled:
+        """Return when the inbox holds the servers' weights of `pieces`, with the slowest answer.
+
+        What has been pushed of them may be overwritten then. Raises `WorkerLost` or
+        `DeadlineExceeded`.
+        """
+        answers = [answer for piece in pieces for answer in self._take(piece)]
         return Pulled(
-            max(answer.held_ns for answer in answers),
-            max(answer.staleness for answer in answers),
+            max((answer.held_ns for answer in answers), default=0),
+            max((answer.staleness for answer in answers), default=0),
         )
 
-    def _start_pull(self, owner: int, kind: Kind) -> list[Work]:
-        receive, bound = self._communicator.receive, 0.0 if kind is Kind.LEAVE else self._pull_bound
-        return [
-            receive(self._answers[owner], owner, channel=self._channels.answers),
-            *(
-                receive(
-                    part,
-                    owner,
-                    channel=self._channels.pulls,
-                    renew_bound=bound if lossy else 0.0,
-                )
-                for part, lossy in self._layout.messages(self._pulled[owner], owner)
-            ),
-        ]
-
-    def _start_push(self, owner: int, kind: Kind) -> list[Work]:
-        """Send the contribution first: the request says that it is there."""
-        send = self._communicator.send
-        parts = [] if kind is Kind.SKIP else self._pushed[owner]
-        return [
-            *(
-                send(part, owner, channel=self._channels.pushes, lossy=lossy)
-                for part, lossy in self._layout.messages(parts, owner)
-            ),
-            send(self._request.words, owner, channel=self._channels.requests),
-        ]
+    def _take(self, piece: int) -> list[Pulled]:
+        service, answers = self._service, []
+        for works in (self._pushes[piece], self._pulls[piece]):
+            for work in works:
+                work.wait()
+            works.clear()
+        for rank in service.others:
+            if service.pieces_at(rank, (piece,)):
+                part = service.part_of(self._inbox, piece, rank)
+                self._count("pulled_bytes", _num_bytes(part))
+            if service.has_words(piece, rank):
+                words = self._answers[service.server_of(rank)]
+                self._count("pulled_bytes", _num_bytes(words))
+                answers.append(read_answer(words))
+        own = self._host.collect(piece, self._inbox)
+        return answers if own is None else [*answers, own]
 
 
-def _shard_of(flats: Sequence[Tensor], layout: ModelLayout, owner: int) -> list[Tensor]:
-    return [flat[layout.shard(number, owner)] for number, flat in enumerate(flats)]
-
-
-def _num_bytes(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

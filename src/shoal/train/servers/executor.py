@@ -1,38 +1,47 @@
 """Gradients pushed to sharded servers, parameters pulled: the executor of parameter servers.
 
-Owns what connects a torch model to that: gradients gathered into flat tensors, weights taken back,
-time and counters accounted. Messages are `client`'s and `shard_server`'s, updates `shard`'s.
+Owns what connects a torch model to that: when a step waits for what, time and counters accounted.
+Messages are `client`'s, `shard_host`'s and `shard_server`'s, updates `shard`'s. With
+`overlap="next-forward"` a pull is waited for piece by piece (`train.awaited_pieces`), with "layers"
+a piece is also pushed when backward has its gradients (`early_pushes`).
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from shoal.carriers import HOST, in_profile, reserve_channels
+from shoal.carriers import in_profile, reserve_channels
 from shoal.errors import UsageError
 from shoal.strategies import Act, Exchange, Pulled
 from shoal.trace import SpanKind
+from shoal.train.awaited_pieces import AwaitedPieces
 from shoal.train.executor import AbstractExecutor
 from shoal.train.known_tensors import FrozenParameters
 from shoal.train.model_hooks import ModelHook
+from shoal.train.model_pieces import ModelPieces
 from shoal.train.model_use import ModelUse
+from shoal.train.servers.boxes import Inbox, Outbox
 from shoal.train.servers.client import ParameterClient
+from shoal.train.servers.early_pushes import EarlyPushes, refuse
 from shoal.train.servers.hyperparameters import Hyperparameters, check_fresh
-from shoal.train.servers.protocol import Channels, Kind, Request
-from shoal.train.servers.shard import ModelLayout, ParameterShard, TrainedSpan
-from shoal.train.servers.shard_server import ShardServer, options_for
+from shoal.train.servers.protocol import Channels, Kind, Request, RequestWords
+from shoal.train.servers.service import Service
+from shoal.train.servers.shard import ModelLayout, PieceSpan, TrainedSpan
+from shoal.train.servers.shard_host import ShardHost
+from shoal.train.servers.shard_server import options_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from shoal.strategies import ParameterServer
+    from shoal.train.model_pieces import Piece
     from shoal.train.replica import Replica
-    from shoal.train.servers.hyperparameters import ParamGroups
 
 
 @final
@@ -47,165 +56,207 @@ class ServersExecutor(AbstractExecutor):
     def __init__(self, definition: ParameterServer, replica: Replica) -> None:
         super().__init__(definition, replica)
         self._rule, self._pull_bound = definition.rule, definition.pull_bound
-        communicator = replica.communicator
-        communicator.check_contributions()
+        replica.communicator.check_contributions()
         replica.flat.check_apart(f"{definition.word}'s server")
         self._parameters = _trained_parameters(replica.optimizer)
         self._frozen = FrozenParameters(replica.model.parameters())
-        layout = _layout(replica, self._parameters)
         self._hyperparameters = Hyperparameters(replica.optimizer.param_groups)
-        self._allocate(replica.flat.buffers, layout)
-        channels = Channels(*reserve_channels(communicator))
-        self._server = ShardServer(
-            communicator,
-            self.view,
-            channels,
-            ParameterShard(replica.flat.buffers, layout, communicator.rank, replica.optimizer),
-            self._rule,
-            self._empty_request(),
-            replica.deadline_s,
-            self._pull_bound,
-        )
-        self._client = ParameterClient(
-            communicator,
-            channels,
+        serving = self.view.members[: definition.servers or None]
+        cut = ModelPieces(replica.model, replica.flat, len(serving))
+        self._cut, flats = cut, replica.flat.buffers
+        layout = _layout(replica, cut.pieces, self._parameters, len(serving))
+        service = Service(
+            replica.communicator,
+            Channels.among(reserve_channels(replica.communicator), len(cut.pieces)),
+            self.view.members,
+            serving,
+            cut,
             layout,
-            self._server,
-            self._empty_request(),
-            self._outbox,
-            self._inbox,
+            self._rule,
             self._pull_bound,
+            replica.deadline_s,
+        )
+        self._outbox = Outbox(flats, cut.pieces, layout, self._parameters)
+        self._inbox = Inbox(flats, cut.pieces)
+        self._host = ShardHost(service, flats, replica.optimizer, self._request_words())
+        self._client = ParameterClient(
+            service,
+            self._host,
+            self._request_words,
+            self._outbox.flats,
+            self._inbox.flats,
+            replica.count,
         )
         self._on_load = (
             # A model loaded later must not be undone by the next pull.
             replica.model.register_load_state_dict_post_hook(
-                ModelHook(lambda *_: self._server.load_weights(replica.flat.buffers))
+                ModelHook(lambda *_: self._host.load_weights(replica.flat.buffers))
             ),
             # State of another strategy's steps would lie where no step is made.
             replica.optimizer.register_load_state_dict_pre_hook(
                 lambda _, state_dict: check_fresh(state_dict["state"])
             ),
         )
-        self._server.start()
+        self._awaited: AwaitedPieces | None = None
+        if definition.overlap != "none":
+            self._awaited = AwaitedPieces(
+                replica, cut.pieces, lambda number: self._take_in((number,))
+            )
+        self._early: EarlyPushes | None = None
+        if definition.overlap == "layers":
+            self._early = EarlyPushes(self._parameters, self._outbox.members, self._push_early)
+        self._host.start()
         self.use = ModelUse(replica.model)
         self.carry_out(self.course.begin())
 
-    def _allocate(self, flats: list[Tensor], layout: ModelLayout) -> None:
-        """Make what is pushed from and pulled into; on the CPU weights are pulled in place."""
-        self._outbox = [_cpu_twin(flat) for flat in flats]
-        self._inbox = [flat if flat.device.type == "cpu" else _cpu_twin(flat) for flat in flats]
-        self._gradients = [
-            self._outbox[span.flat].as_strided(p.size(), p.stride(), span.elements.start)
-            for p, span in zip(self._parameters, layout.trained, strict=True)
-        ]
-        self._statistics = [
-            (twin[buffers.start : buffers.stop], flat[buffers.start : buffers.stop])
-            for twin, flat, buffers in zip(self._outbox, flats, layout.averaged, strict=True)
-        ]
+    def _request_words(self) -> RequestWords:
+        return RequestWords.allocate(len(self._parameters), len(self._hyperparameters))
 
-    def _options(self) -> ParamGroups:
-        return options_for(self._rule, self.replica.optimizer.param_groups, len(self.view))
-
-    def _empty_request(self) -> Request:
-        return Request.allocate(len(self._parameters), len(self._hyperparameters))
+    @property
+    def _all_pieces(self) -> range:
+        return range(len(self._cut.pieces))
 
     def check(self) -> None:
         """Raise what this worker's server failed with; refuse what was thawed since."""
         super().check()
-        self._server.check()
+        self._host.check()
         self._frozen.check()
 
     def do(self, act: Act) -> object:
-        """Carry out one act: an exchange."""
+        """Carry out one act: an exchange, of which the pull may be taken in later."""
         assert isinstance(act, Exchange)
-        if act.kind == "leave":
-            return self._leave()
-        begin_ns = time.monotonic_ns()
+        since_ns = time.monotonic_ns()
+        kind = Kind.of(act.kind)
         with torch.no_grad():
-            used = self._pack() if act.kind == "push" else [False] * len(self._parameters)
-            if self._pull_bound:
-                self._show_inbox()
-            with in_profile("shoal:exchange"):  # how long it was held back is in the answer
-                pulled = self._client.exchange(
-                    Kind.of(act.kind), used, self._hyperparameters.read(self._options())
-                )
-            self._unpack()
-        self._account(begin_ns, pulled.held_ns)
-        return pulled
+            self._push_rest(kind)
+            if kind is Kind.LEAVE:
+                pulled = self._client.take(self._all_pieces)
+                self._inbox.hand_over(self._all_pieces)
+                return pulled
+        if self._awaited is None:
+            return self._take_in(self._all_pieces, since_ns)
+        self._awaited.begin()
+        self.replica.stopwatch.add(SpanKind.EXCHANGE, since_ns, time.monotonic_ns())
+        return None
 
     def make_state(self, update: Callable[[], None]) -> None:
         """Make none: it is in the servers."""
 
-    def _pack(self) -> list[bool]:
-        """Copy gradients and buffers into the outbox; return which parameters had a gradient."""
-        used = []
-        for parameter, place in zip(self._parameters, self._gradients, strict=True):
-            gradient = parameter.grad
-            used.append(gradient is not None)
-            if gradient is None:
-                place.zero_()
-            else:
-                dense = gradient.to_dense() if gradient.is_sparse else gradient
-                place.copy_(dense, non_blocking=True)
-        for place, present in self._statistics:
-            place.copy_(present, non_blocking=True)
-        if any(flat.is_cuda for flat in self.replica.flat.buffers):
-            torch.cuda.current_stream().synchronize()
-        return used
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Return the context in which backward only adds to the local gradients."""
+        return nullcontext() if self._early is None else self._early.accumulating()
 
-    def _show_inbox(self) -> None:
-        """Let what is pulled into be as the model is: what gets lost of a pull stays that."""
-        for flat, pulled in zip(self.replica.flat.buffers, self._inbox, strict=True):
-            if flat is not pulled:
-                pulled.copy_(flat)
+    def clearing(self, *, set_to_none: bool) -> AbstractContextManager[None]:
+        """Return the context in which gradients are cleared: none that has been pushed."""
+        del set_to_none
+        if self._early is not None and self._early.pieces:
+            refuse()
+        return nullcontext()
 
-    def _unpack(self) -> None:
-        """Take pulled weights into the model, where they are not there already."""
-        for flat, pulled in zip(self.replica.flat.buffers, self._inbox, strict=True):
-            if flat is not pulled:
-                flat.copy_(pulled)  # blocking: the next pull may come without a push before it
+    def _push_early(self, piece: int) -> None:
+        """Push one piece, in the backward pass that has completed its gradients."""
+        assert self._early is not None
+        with self.replica.noting():
+            if not self._early.pieces:
+                self._begin(Kind.PUSH)
+            self._push(Kind.PUSH, range(piece, piece + 1))
 
-    def _account(self, begin_ns: int, held_ns: int) -> None:
-        """Record the step's time: under BSP all workers meet, otherwise the server knows."""
+    def _push_rest(self, kind: Kind) -> None:
+        """Push what backward has not pushed, and let the pull come."""
+        early: set[int] = set()
+        if self._early is not None:
+            if self._early.pieces:
+                self._check_unchanged(kind)
+            early = self._early.end_step()
+        if not early:
+            self.settle()  # what neither forward nor backward came to
+            self._begin(kind)
+            self._push(kind, self._all_pieces)
+            return
+        for piece in self._all_pieces:
+            if piece not in early:
+                self._push(kind, range(piece, piece + 1))
+
+    def _check_unchanged(self, kind: Kind) -> None:
+        """Raise `UsageError` if this step is not the one that backward has begun to push."""
+        if kind is not Kind.PUSH:
+            refuse()
+        if self._read_options() != self._options:
+            raise UsageError(
+                "overlap='layers' pushes the learning rate and other options with the gradients"
+                " while backward is running, and one has changed since: change them after step(),"
+                " or use overlap='next-forward'."
+            )
+
+    def _begin(self, kind: Kind) -> None:
+        """Let the pull of an exchange come; nothing of the one before is under way."""
+        self._held_ns = 0
+        self._cut.settle_order()
+        self._options = self._read_options()
+        if self._pull_bound:
+            self._inbox.show()
+        self._client.begin(kind)
+
+    def _read_options(self) -> list[float]:
+        groups = self.replica.optimizer.param_groups
+        return self._hyperparameters.read(options_for(self._rule, groups, len(self.view)))
+
+    def _push(self, kind: Kind, pieces: range) -> None:
+        used = self._outbox.pack(pieces) if kind is Kind.PUSH else []
+        self._pushed_ns = time.monotonic_ns()
+        self._client.push(Request(kind, pieces, used, self._options))
+
+    def _take_in(self, pieces: Sequence[int], since_ns: int | None = None) -> Pulled:
+        """Wait for the pull of `pieces`, and let them be the model's."""
+        since_ns = since_ns or time.monotonic_ns()
+        with torch.no_grad():
+            with in_profile("shoal:exchange"):  # how long it was held back is in the answer
+                pulled = self._client.take(pieces)
+            self._inbox.hand_over(pieces)
+        self._account(since_ns, pulled.held_ns)
+        return pulled
+
+    def _account(self, since_ns: int, held_ns: int) -> None:
+        """Record the time of a wait: under BSP all workers meet, otherwise the server knows."""
         replica, end_ns = self.replica, time.monotonic_ns()
         if self._rule.staleness == 0:
             reason = "every worker's gradient, every step"
-            replica.stopwatch.add(SpanKind.EXCHANGE, begin_ns, end_ns, self.view.members, reason)
+            replica.stopwatch.add(SpanKind.EXCHANGE, since_ns, end_ns, self.view.members, reason)
         else:
-            granted_ns = min(begin_ns + held_ns, end_ns)
-            if held_ns:
+            granted_ns = min(max(self._pushed_ns + held_ns, since_ns), end_ns)
+            if held_ns and granted_ns > since_ns:
                 reason = "too far ahead of the slowest worker"
-                replica.stopwatch.add(SpanKind.WAIT, begin_ns, granted_ns, reason=reason)
+                replica.stopwatch.add(SpanKind.WAIT, since_ns, granted_ns, reason=reason)
             replica.stopwatch.add(SpanKind.EXCHANGE, granted_ns, end_ns)
-        replica.count("server_wait_seconds", held_ns / 1e9)
-        for name, amount in self._client.bytes_per_exchange.items():
-            replica.count(name, amount)
+        longer_ns = max(0, held_ns - self._held_ns)  # than other pieces of this step
+        self._held_ns += longer_ns
+        replica.count("server_wait_seconds", longer_ns / 1e9)
 
-    def _leave(self) -> Pulled:
-        """Leave all servers; return when every worker has, with the final weights."""
-        with torch.no_grad():
-            pulled = self._client.exchange(
-                Kind.LEAVE,
-                [False] * len(self._parameters),
-                self._hyperparameters.read(self._options()),
-            )
-            self._unpack()
-        return pulled
+    def settle(self) -> None:
+        """Wait for the pull under way, if there is one, and take it in."""
+        if self._awaited is not None:
+            self._awaited.settle()
 
     def end(self) -> None:
         """Finish the course; free the server once it is done."""
         super().end()
-        self._server.join()
+        if self._awaited is not None:
+            self._awaited.close()
+        if self._early is not None:
+            self._early.remove()
+        self._host.join()
         for hook in self._on_load:
             hook.remove()
-        self.replica.counters.update(self._server.counters())
+        self.replica.counters.update(self._host.counters())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this worker's shard: weights, optimizer state, options and update count."""
+        """Return this worker's shards: weights, optimizer state, options and update counts."""
+        if self._early is not None and self._early.pieces:
+            refuse()  # servers have made a part of the step that this worker has not
         return {
             "workers": len(self.view),
             "rank": self.course.rank,
-            **self._server.state_dict(),
+            **self._host.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -226,8 +277,9 @@ class ServersExecutor(AbstractExecutor):
                 f" {rank}; let every worker save and load a checkpoint of its own."
             )
             raise UsageError(message)
+        self.settle()
         with torch.no_grad():
-            self._server.load_state_dict(state)
+            self._host.load_state_dict(state)
         self.replica.communicator.barrier()
 
 
@@ -241,7 +293,9 @@ def _trained_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     ]
 
 
-def _layout(replica: Replica, trained: list[Tensor]) -> ModelLayout:
+def _layout(
+    replica: Replica, pieces: Sequence[Piece], trained: list[Tensor], num_servers: int
+) -> ModelLayout:
     """Describe the model's flat tensors and what lies where in them."""
     groups = {
         id(parameter): index
@@ -249,13 +303,7 @@ def _layout(replica: Replica, trained: list[Tensor]) -> ModelLayout:
         for parameter in group["params"]
     }
     return ModelLayout(
-        sizes=tuple(flat.numel() for flat in replica.flat.buffers),
+        pieces=tuple(PieceSpan(each.flat, each.elements, each.is_statistics) for each in pieces),
         trained=tuple(TrainedSpan(*replica.flat.place_of(p), groups[id(p)]) for p in trained),
-        averaged=replica.flat.statistics,
-        num_shards=len(replica.view),
+        num_servers=num_servers,
     )
-
-
-def _cpu_twin(flat: Tensor) -> Tensor:
-    """Return zeros like `flat` on the CPU, in memory that a GPU copies to and from directly."""
-    return torch.zeros(flat.numel(), dtype=flat.dtype, pin_memory=flat.is_cuda, device=HOST)

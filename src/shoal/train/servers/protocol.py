@@ -1,11 +1,12 @@
 """Messages between workers and parameter servers: what is on the wire, and on which channels.
 
-A request is a fixed-size vector of 64-bit words that any worker may send at any time. A push is
-followed by its contribution, one message per flat tensor, into memory the server has prepared since
-its last answer. An answer is a short vector of words, then the server's weights, cut like a
-contribution. With a bound on pulls, a part of the weights may not come and keeps its older value
-at the worker; not in the answer to LEAVE, and not of averaged buffers. A worker has one request
-under way at each server.
+A model is cut into pieces (`train.model_pieces`), and every server keeps a part of each: a shard. A
+push of a shard is one message, into memory that the server has prepared since its last answer; a
+request, a fixed-size vector of 64-bit words that any worker may send at any time, says of some
+pieces that their pushes are on their way. The answer is the weights of every shard, the first one's
+after a short vector of words. With a bound on pulls, a part of the weights may not come and keeps
+its older value at the worker; not in the answer to LEAVE, and not of averaged buffers. A worker has
+one push under way at each shard.
 """
 
 from __future__ import annotations
@@ -17,47 +18,60 @@ from typing import TYPE_CHECKING, Final, Literal
 import torch
 
 from shoal.carriers import HOST
-from shoal.errors import ProtocolError
+from shoal.errors import ProtocolError, UsageError
 from shoal.strategies import Pulled
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """The channels of one training run."""
+    """The channels of one training run. What a piece's shards send does not wait for others'."""
 
     requests: int
     """Requests, worker to server."""
 
-    pushes: int
-    """Contributions, worker to server."""
+    pushes: range
+    """Contributions, worker to server, by piece."""
 
-    answers: int
-    """Answers, server to worker."""
+    pulls: range
+    """Answers and weights, server to worker, by piece."""
 
-    pulls: int
-    """Weights, server to worker."""
+    @classmethod
+    def among(cls, reserved: range, num_pieces: int) -> Channels:
+        """Return those of a model of so many pieces, out of `reserved` ones."""
+        requests, *_ = reserved
+        pushes = range(requests + 1, requests + 1 + num_pieces)
+        pulls = range(pushes.stop, pushes.stop + num_pieces)
+        if pulls.stop > reserved.stop:
+            raise UsageError(
+                "The model's parameters are of more types, and on more devices, than parameter"
+                " servers can keep apart: use another strategy."
+            )
+        return cls(requests, pushes, pulls)
 
 
 ANSWER_WORDS = 2
 
+_HEAD_WORDS = 3
 _BYTES_PER_WORD = 8
 
 
 class Kind(IntEnum):
-    """What a worker asks a server for. Every request is answered with the server's weights."""
+    """What a worker asks a server for. Every request is answered with the shards' weights."""
 
     PUSH = 0
-    """Take my contribution; answer when I may go on."""
+    """Take my contributions; answer when I may go on."""
 
     SKIP = 1
     """I have nothing to contribute to this step (mixed precision skips it); answer likewise."""
 
     LEAVE = 2
-    """I make no more steps; answer when nobody does. Followed by a contribution to be ignored,
-    which takes up the memory prepared for the next one."""
+    """I make no more steps; answer when nobody does. Followed by contributions to be ignored,
+    which take up the memory prepared for the next ones."""
 
     @classmethod
     def of(cls, word: str) -> Kind:
@@ -79,7 +93,19 @@ _WORDS: Final[dict[Kind, Literal["push", "skip", "leave"]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One worker's request, as one vector of words and views of it."""
+    """What one worker asks of the shards of some pieces."""
+
+    kind: Kind
+    pieces: range
+    used: Collection[int]
+    """The trained parameters, by their numbers, that had a gradient: at least those in `pieces`."""
+    hyperparameters: list[float]
+    """The worker's options, see `Hyperparameters`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWords:
+    """The memory of a request on its way: one vector of words and views of it."""
 
     words: Tensor
     """What is sent: int64 on the CPU."""
@@ -88,40 +114,34 @@ class Request:
     _values: Tensor
 
     @classmethod
-    def allocate(cls, num_parameters: int, num_hyperparameters: int) -> Request:
-        """Return an empty request of the size that this model and optimizer need."""
-        mask_words = -(-num_parameters // _BYTES_PER_WORD)
-        words = torch.zeros(1 + mask_words + num_hyperparameters, dtype=torch.int64, device=HOST)
+    def allocate(cls, num_parameters: int, num_hyperparameters: int) -> RequestWords:
+        """Return memory of the size that this model and optimizer need."""
+        values = _HEAD_WORDS + -(-num_parameters // _BYTES_PER_WORD)
+        words = torch.zeros(values + num_hyperparameters, dtype=torch.int64, device=HOST)
         return cls(
             words,
-            words[1 : 1 + mask_words].view(torch.uint8)[:num_parameters],
-            words[1 + mask_words :].view(torch.float64),
+            words[_HEAD_WORDS:values].view(torch.uint8)[:num_parameters],
+            words[values:].view(torch.float64),
         )
 
-    @property
-    def kind(self) -> Kind:
-        """What is asked for. Raises `ProtocolError` for a word that is no kind."""
-        word = int(self.words[0])
-        if word not in list(Kind):
-            message = f"A worker sent the parameter server a request of unknown kind {word}."
+    def write(self, request: Request) -> None:
+        """Overwrite it."""
+        pieces = request.pieces
+        head = [int(request.kind), pieces.start, pieces.stop]
+        self.words[:_HEAD_WORDS].copy_(torch.tensor(head, dtype=torch.int64, device=HOST))
+        self._used.zero_()
+        self._used[list(request.used)] = 1
+        values = request.hyperparameters
+        self._values.copy_(torch.tensor(values, dtype=torch.float64, device=HOST))
+
+    def read(self) -> Request:
+        """Return what it says. Raises `ProtocolError` for a word that is no kind."""
+        kind, start, stop = self.words[:_HEAD_WORDS].tolist()
+        if kind not in list(Kind):
+            message = f"A worker sent the parameter server a request of unknown kind {kind}."
             raise ProtocolError(message)
-        return Kind(word)
-
-    @property
-    def used(self) -> Tensor:
-        """Whether each trained parameter of the model had a gradient: a copy, one bool each."""
-        return self._used != 0
-
-    @property
-    def hyperparameters(self) -> list[float]:
-        """The worker's options, see `Hyperparameters`."""
-        return self._values.tolist()
-
-    def fill(self, kind: Kind, used: list[bool], hyperparameters: list[float]) -> None:
-        """Overwrite the request."""
-        self.words[0] = int(kind)
-        self._used.copy_(torch.tensor(used, dtype=torch.bool, device=HOST))
-        self._values.copy_(torch.tensor(hyperparameters, dtype=torch.float64, device=HOST))
+        used = self._used.nonzero().flatten().tolist()
+        return Request(Kind(kind), range(start, stop), used, self._values.tolist())
 
 
 def fill_answer(words: Tensor, answer: Pulled) -> None:

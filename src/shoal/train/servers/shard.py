@@ -1,4 +1,4 @@
-"""One server's share of the model: weights, the optimizer over them, and the round's gradients.
+"""One shard: a server's part of a piece of the model, with its optimizer and the round's gradients.
 
 Owns the arithmetic of a parameter server (docs/papers.md, 4.2) for the elements it keeps. Knows no
 message, no clock and no thread: `shard_server` says when to do what. Everything lies on the CPU.
@@ -6,8 +6,9 @@ message, no clock and no thread: `shard_server` says when to do what. Everything
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,96 +38,107 @@ class TrainedSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceSpan:
+    """The place of one piece among the model's flat tensors."""
+
+    flat: int
+    elements: range
+    is_statistics: bool
+    """Whether it holds averaged buffers (batch-norm statistics); else it holds parameters."""
+
+
+@dataclass(frozen=True)
 class ModelLayout:
     """What all workers know of the model: how it is cut into shards and what lies in them."""
 
-    sizes: tuple[int, ...]
-    """Elements of each flat tensor."""
+    pieces: tuple[PieceSpan, ...]
 
     trained: tuple[TrainedSpan, ...]
     """The trained parameters, in the same order on every worker."""
 
-    averaged: tuple[range, ...]
-    """The elements of each flat tensor that are averaged buffers (batch-norm statistics)."""
+    num_servers: int
 
-    num_shards: int
+    def shard(self, piece: int, server: int) -> range:
+        """Return the elements of its flat tensor that `server` keeps of `piece`; maybe none.
 
-    def shard(self, flat: int, owner: int) -> slice:
-        """Return the elements of flat tensor `flat` that server `owner` keeps."""
-        part = split_evenly(self.sizes[flat], self.num_shards)[owner]
-        return slice(part.start, part.stop)
-
-    def messages(self, parts: Sequence[Tensor], owner: int) -> list[tuple[Tensor, bool]]:
-        """Cut what is shaped like shard `owner` into messages, and say which may lose something.
-
-        Gradients may, which are summed, and parameters, which are pulled again. Averaged buffers
-        may not: half of one is none.
+        Every server keeps as much of each piece, so a piece comes from all of them at once.
         """
-        messages = []
-        for flat, part in enumerate(parts):
-            start, buffers = self.shard(flat, owner).start, self.averaged[flat]
-            cuts = [min(max(0, edge - start), len(part)) for edge in (buffers.start, buffers.stop)]
-            spans = ((0, cuts[0], True), (*cuts, False), (cuts[1], len(part), True))
-            messages += [(part[first:last], lossy) for first, last, lossy in spans if first < last]
-        return messages
+        return self._shards[piece][server]
+
+    @cached_property
+    def _shards(self) -> list[list[range]]:
+        return [
+            [
+                each.elements[part.start : part.stop]
+                for part in split_evenly(len(each.elements), self.num_servers)
+            ]
+            for each in self.pieces
+        ]
+
+    def trained_in(self, piece: int) -> list[int]:
+        """Return the numbers of the trained parameters that lie in `piece`; none is in two."""
+        span = self.pieces[piece]
+        return [
+            number
+            for number, each in enumerate(self.trained)
+            if each.flat == span.flat and each.elements.start in span.elements
+        ]
+
+    def part_of(self, flats: Sequence[Tensor], piece: int, server: int) -> Tensor:
+        """Return, of what is shaped like the flat tensors, what `server` keeps of `piece`."""
+        elements = self.shard(piece, server)
+        return flats[self.pieces[piece].flat][elements.start : elements.stop]
 
 
 class ParameterShard:
     """Weights of one shard, and how contributions of gradients become updates of them.
 
-    A contribution is a list of one-dimensional CPU tensors shaped like `weights`: gradients where
-    trained parameters lie, present values where averaged buffers lie; the rest is ignored. A
+    A contribution is a one-dimensional CPU tensor shaped like `weights`: of averaged buffers their
+    present values; else gradients where trained parameters lie, and the rest is ignored. A
     parameter that no contribution to an update used is skipped by the optimizer, as torch skips
     parameters whose gradient is None; if only some used it, the others count as zero.
     """
 
     def __init__(
-        self, flats: Sequence[Tensor], layout: ModelLayout, owner: int, optimizer: Optimizer
+        self,
+        flats: Sequence[Tensor],
+        layout: ModelLayout,
+        piece: int,
+        server: int,
+        optimizer: Optimizer,
     ) -> None:
-        """Copy shard `owner` out of the model's `flats` and make an optimizer like `optimizer`."""
-        self._layout, self._owner = layout, owner
-        self._shards = shards = [layout.shard(flat, owner) for flat in range(len(flats))]
-        self.weights = [
-            torch.empty(shard.stop - shard.start, dtype=flat.dtype, device=HOST)
-            for flat, shard in zip(flats, shards, strict=True)
-        ]
-        """The shard of each flat tensor."""
+        """Copy a shard out of the model's `flats` and make an optimizer like `optimizer`."""
+        self._layout, self._piece, self._server = layout, piece, server
+        self.is_statistics = layout.pieces[piece].is_statistics
+        elements = layout.shard(piece, server)
+        dtype = flats[layout.pieces[piece].flat].dtype
+        self.weights = torch.empty(len(elements), dtype=dtype, device=HOST)
         self.load_weights(flats)
-        self._sums = [torch.zeros_like(weights) for weights in self.weights]
+        self._sum = torch.zeros_like(self.weights)
         self.num_contributions = 0
-        self._used = torch.zeros(len(layout.trained), dtype=torch.bool, device=HOST)
+        self._used: set[int] = set()
         self._members: list[tuple[int, Tensor, Tensor]] = []
         by_group: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
-        for flat, shard in enumerate(shards):
-            here = [number for number, span in enumerate(layout.trained) if span.flat == flat]
-            spans = [layout.trained[number].elements for number in here]
-            for piece in pieces_within(spans, range(shard.start, shard.stop)):
-                weight = self.weights[flat][piece.start : piece.stop]
-                total = self._sums[flat][piece.start : piece.stop]
-                self._members.append((here[piece.span], weight, total))
-                by_group[layout.trained[here[piece.span]].group].append(weight)
-        self._buffers = [
-            (
-                self.weights[flat][piece.start : piece.stop],
-                self._sums[flat][piece.start : piece.stop],
-            )
-            for flat, shard in enumerate(shards)
-            for piece in pieces_within([layout.averaged[flat]], range(shard.start, shard.stop))
-        ]
+        here = [] if self.is_statistics else layout.trained_in(piece)
+        spans = [layout.trained[number].elements for number in here]
+        for part in pieces_within(spans, elements):
+            weight = self.weights[part.start : part.stop]
+            self._members.append((here[part.span], weight, self._sum[part.start : part.stop]))
+            by_group[layout.trained[here[part.span]].group].append(weight)
         self._optimizer = rebuild_optimizer(optimizer, by_group)
         self._hyperparameters = Hyperparameters(optimizer.param_groups)
 
-    def add(self, contribution: Sequence[Tensor], used: Tensor) -> None:
+    def add(self, contribution: Tensor, used: Collection[int]) -> None:
         """Add one worker's `contribution` to the next update.
 
-        `used` is a boolean per trained parameter of the model: whether it had a gradient.
+        `used` are the numbers of the trained parameters that had a gradient.
         """
-        for total, part in zip(self._sums, contribution, strict=True):
-            if self.num_contributions:
-                total.add_(part)
-            else:
-                total.copy_(part)
-        self._used = self._used | used if self.num_contributions else used.clone()
+        if self.num_contributions:
+            self._sum.add_(contribution)
+            self._used.update(used)
+        else:
+            self._sum.copy_(contribution)
+            self._used = set(used)
         self.num_contributions += 1
 
     def apply(self, hyperparameters: list[float], *, divisor: float, share: float) -> None:
@@ -135,50 +147,55 @@ class ParameterShard:
         `share` is the weight, up to 1, with which the mean of the contributed buffers replaces
         those kept here. `hyperparameters` are those of the workers, see `Hyperparameters`.
         """
-        self._hyperparameters.write(self._optimizer.param_groups, hyperparameters)
-        for weight, total in self._buffers:
-            mean = total / self.num_contributions
-            # a mask may have been filled with infinities, between which there is nothing
-            moved = torch.lerp(weight, mean, share)
-            weight.copy_(torch.where(weight.isinf() | mean.isinf(), mean, moved))
-        if divisor != 1:
-            for total in self._sums:
-                total.div_(divisor)
-        for number, weight, total in self._members:
-            weight.grad = total if self._used[number] else None
-        self._optimizer.step()
+        if self.is_statistics:
+            self._replace(share)
+        else:
+            self._update(hyperparameters, divisor)
         self.num_contributions = 0
 
-    def messages(self, contribution: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
-        """Cut a contribution into the messages it comes in; see `ModelLayout.messages`."""
-        return self._layout.messages(contribution, self._owner)
+    def _replace(self, share: float) -> None:
+        mean = self._sum / self.num_contributions
+        # a mask may have been filled with infinities, between which there is nothing
+        moved = torch.lerp(self.weights, mean, share)
+        self.weights.copy_(torch.where(self.weights.isinf() | mean.isinf(), mean, moved))
+
+    def _update(self, hyperparameters: list[float], divisor: float) -> None:
+        self._hyperparameters.write(self._optimizer.param_groups, hyperparameters)
+        if divisor != 1:
+            self._sum.div_(divisor)
+        for number, weight, total in self._members:
+            weight.grad = total if number in self._used else None
+        self._optimizer.step()
 
     def load_weights(self, flats: Sequence[Tensor]) -> None:
         """Copy this shard's weights out of the model's `flats`."""
-        for weights, flat, shard in zip(self.weights, flats, self._shards, strict=True):
-            weights.copy_(flat[shard])
+        self.weights.copy_(self._layout.part_of(flats, self._piece, self._server))
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of weights, optimizer state and options; no half-collected update."""
         return {
-            "weights": [weights.clone() for weights in self.weights],
+            "weights": self.weights.clone(),
             "optimizer": _cloned(self._optimizer.state_dict()),
             "hyperparameters": dict(self._hyperparameters.written),
         }
 
+    def check_fits(self, state: dict[str, Any]) -> None:
+        """Raise `UsageError` if `state` is another shard's."""
+        if state["weights"].shape != self.weights.shape:
+            raise UsageError(ANOTHER_SHARD)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, keeping contributions that wait for their update."""
-        saved = state["weights"]
-        if [tuple(w.shape) for w in saved] != [tuple(w.shape) for w in self.weights]:
-            raise UsageError(
-                "The checkpoint holds another shard than this server's; load every worker's own"
-                " checkpoint, with the same model and number of workers."
-            )
-        for weights, values in zip(self.weights, saved, strict=True):
-            weights.copy_(values)
+        self.weights.copy_(state["weights"])
         self._optimizer.load_state_dict(_cloned(state["optimizer"]))
         # With them the options were written: a worker's that differ from these are news.
         self._hyperparameters.written.update(state["hyperparameters"])
+
+
+ANOTHER_SHARD = (
+    "The checkpoint holds another shard than this server's; load every worker's own checkpoint,"
+    " with the same model and number of workers."
+)
 
 
 def _cloned(value: Any) -> Any:

@@ -1,0 +1,91 @@
+"""Means of a model among a group of workers, made and taken in piece by piece.
+
+Means lie beside the model until they are taken in. A model is cut alike whether all of its pieces
+are waited for at once or each in the next forward pass (`train.model_pieces`), so the result has
+the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from shoal.trace import SpanKind
+from shoal.train.model_pieces import ModelPieces
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shoal.comm import Work
+    from shoal.strategies import Mean
+    from shoal.train.replica import Replica
+
+
+def sequence_of(mean: Mean, place: int, count: int) -> int:
+    """Return what names the part at `place`, of `count`, of a mean to all its members."""
+    epoch, number = mean.number
+    return epoch << 32 | number * count + place
+
+
+class PieceMeans:
+    """One mean of a replica's model at a time: `begin`, and `take_in` for each piece.
+
+    What its members average meets on `channel`.
+    """
+
+    def __init__(self, replica: Replica, channel: int) -> None:
+        self._replica, self._channel = replica, channel
+        self._cut = ModelPieces(replica.model, replica.flat)
+        self.pieces = self._cut.pieces
+        self._works: list[Work] = []
+
+    def begin(self, mean: Mean, state: Sequence[Tensor] = ()) -> None:
+        """Start the mean of every piece, and of flat tensors of the optimizer's `state`."""
+        self._cut.settle_order()
+        self._mean, self._works = mean, []
+        parts = [
+            *zip((piece.memory for piece in self.pieces), self._cut.layers, strict=True),
+            *((flat, None) for flat in state),
+        ]
+        try:
+            for place, (memory, layers) in enumerate(parts):
+                work = self._replica.communicator.group_average(
+                    memory,
+                    mean.members,
+                    sequence=sequence_of(mean, place, len(parts)),
+                    weights=mean.weights,
+                    channel=self._channel,
+                    layers=layers,
+                )
+                self._works.append(work)
+        except BaseException:
+            self._await_all()
+            raise
+
+    def _await_all(self) -> None:
+        """Wait for what has begun of a mean that failed: others may have no more of it."""
+        for work in self._works:
+            try:
+                work.wait()
+            except Exception:  # noqa: BLE001 - the first failure is raised
+                continue
+
+    def take_in(self, numbers: Iterable[int]) -> None:
+        """Wait for the means of the pieces `numbers`, and let them be the model's."""
+        mean, stopwatch = self._mean, self._replica.stopwatch
+        with stopwatch.span(SpanKind.EXCHANGE, mean.members, mean.reason), torch.no_grad():
+            for number in numbers:
+                self._works[number].wait()
+
+    def take_in_all(self) -> None:
+        """Wait for all of the mean, that of state included, and let it be the model's.
+
+        After a failure nothing is under way, and what was there already is the mean.
+        """
+        try:
+            self.take_in(range(len(self._works)))
+        except BaseException:
+            self._await_all()
+            raise

@@ -1,0 +1,75 @@
+"""Parts of compiled code that one process has written and another links."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PARTS = ["first_place", "place_of", "recalls"]
+
+
+def run(cache: Path) -> tuple[list[str], list[int]]:
+    """Return the parts that a new process wrote itself, and where keys were found."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("use_parts.py")],
+        env=os.environ | {"XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=50,
+    )
+    written, places = json.loads(done.stdout)
+    return sorted(written), places
+
+
+def kept_parts(cache: Path) -> dict[str, Path]:
+    """Return the parts' files by their functions' names: each is called with one list of types."""
+    files = [each for each in cache.rglob("parts-*/*") if each.is_file()]
+    assert len(files) == len(PARTS)
+    return {each.name.rpartition("-")[0].rpartition(".")[2]: each for each in files}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """Return a folder in which a process has kept its parts, and where it found its keys."""
+    folder = tmp_path_factory.mktemp("cache")
+    written, places = run(folder)
+    assert written == PARTS
+    assert len(set(places)) == 5
+    assert min(places) >= 0
+    return folder, places
+
+
+@pytest.fixture
+def cache(kept: tuple[Path, list[int]], tmp_path: Path) -> Path:
+    """Return a folder that holds those parts, and no function that is whole."""
+    folder = tmp_path / "cache"
+    shutil.copytree(kept[0], folder)
+    for functions in list(folder.rglob("functions")):
+        shutil.rmtree(functions)
+    return folder
+
+
+def test_another_process_writes_none_of_the_parts_that_are_kept(
+    kept: tuple[Path, list[int]], cache: Path
+) -> None:
+    assert sorted(kept_parts(cache)) == PARTS
+    assert run(cache) == ([], kept[1])
+
+
+def test_a_part_that_is_damaged_or_missing_is_written_anew(
+    kept: tuple[Path, list[int]], cache: Path
+) -> None:
+    files = kept_parts(cache)
+    content = bytearray(files["place_of"].read_bytes())
+    content[len(content) // 2] ^= 1
+    files["place_of"].write_bytes(content)
+    files["first_place"].unlink()
+    assert run(cache) == (["first_place", "place_of"], kept[1])
+    assert sorted(kept_parts(cache)) == PARTS
