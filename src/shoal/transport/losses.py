@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import compiled
 from shoal.transport.credit import takes_turns
+from shoal.transport.own_queue import packets_per_us
 from shoal.transport.parity import MOST_CODE, blocks_of, rows_of
 from shoal.transport.round_trips import is_long
 
@@ -155,7 +156,7 @@ def rounds_left(core: Row, peer: Row, operation: Row, besides: int, segments: in
     """
     rate = core.arrivals / 1_000.0
     if core.own_rate_known:
-        rate = core.own_rate / core.segment_bytes
+        rate = packets_per_us(core)
     rows = rows_of(parity_code(segments, int(peer.losses), FAILURES))
     packets = (operation.queued - besides) * (1.0 + rows * blocks_of(segments) / segments)
     passes_on = operation.receivers > 1 and operation.to_come > 0
