@@ -162,9 +162,11 @@ def _transport_rows(text: str, by_rank: Sequence[Turns]) -> list[Row]:
     """Return what was sent again, and what was left out, of all ranks together."""
     sent = sum(each.counts["SENT"] for each in by_rank)
     again = sum(each.counts["SENT_AGAIN"] for each in by_rank)
+    parity = sum(each.counts["PARITY_SENT"] for each in by_rank)
     missing = max(each.missing for each in by_rank)
     return [
         figure(text, "packets sent again", "%", [100 * again / sent]),
+        figure(text, "packets of parity", "%", [100 * parity / sent]),
         figure(text, "contributions left out, most in a round", "%", [100 * missing]),
     ]
 

@@ -46,7 +46,7 @@ from shoal.transport.tables import (
     Row,
     State,
 )
-from shoal.transport.wire import FEEDBACK, SHALLOW, TURNS, unwrap
+from shoal.transport.wire import FEEDBACK, MISFIT, READY, SHALLOW, TURNS, unwrap
 
 _MISPLACED = int(Counter.MISPLACED)
 _TRUNCATED = int(Counter.TRUNCATED)
@@ -60,6 +60,8 @@ def on_feedback(state: State, rank: int, header: Row, feedback: Row, arrived: in
     """Take in what the receiver says of our packets to it, and how many more it grants."""
     peer = state.peers[rank]
     peer.gives_turns = header.flags & TURNS != 0
+    if header.kind & 15 not in (READY, MISFIT):
+        peer.losses = header.offset
     if header.flags & SHALLOW:
         hear_shallow(state.core[0], peer, arrived)
     is_turn = bool(peer.gives_turns and header.kind & 15 == FEEDBACK)
@@ -155,10 +157,11 @@ def on_bitmap(state: State, rank: int, header: Row, highest: int, bitmap: int, s
     if row.state != ASKING or unwrap(row.pass_end, highest) < row.pass_end:
         return
     _copy_bits(row.pending, bitmap, row.segments)
+    _copy_bits(row.again, bitmap, row.segments)
     row.unsent, row.cursor = count_bits(row.pending, row.segments), 0
     row.important_left = count_common(row.important, row.pending, row.segments)
     if row.unsent > 0:
-        row.probes = 0
+        row.probes = row.twice = 0
         state.core[0].path_left = 0  # the next path: this one may be dead
         peer = state.peers[rank]
         peer.outgoing_lossy_until = peer.next_number + LOSSY_PACKETS
@@ -185,6 +188,8 @@ def on_stop(state: State, rank: int, header: Row, bitmap: int, size: int) -> Non
         return
     if row.state == SENDING:
         leave_queue(state, handle)
+    elif row.state == UNREADY:
+        state.operations[slot_of(handle)].to_come -= row.segments
     if row.missing != 0 and size * 8 >= row.segments:
         _copy_bits(row.missing, bitmap, row.segments)
         keep_missing(row, state.core[0].segment_bytes)

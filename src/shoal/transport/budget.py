@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from shoal.compiled import compiled
 from shoal.transport.congestion import EPOCH_US, fill_in_bursts
 from shoal.transport.credit import end_long_turns, under_way
+from shoal.transport.losses import forget_losses
 from shoal.transport.own_queue import longest_wait
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ def adapt_budget(state: State, now: int) -> None:
         # with less to send than was granted, a round shows nothing of what more would do
         if 2 * min(core.round_packets, granted) >= core.budget:
             _set_budget(core)
+            if core.full == 1.0:
+                forget_losses(state)
         _begin_round(core, granted)
         end_long_turns(state)
     took = max(FIRST_INTERVAL_US, core.interval_last - core.interval_first)

@@ -114,6 +114,7 @@ def _write_run(state: State, number: int) -> int:
     _count_sent(state.counters[box.rank], slot, row, segments)
     clear_run(row.pending, first, segments)
     row.unsent, row.cursor = row.unsent - segments, first + segments
+    operation.queued -= segments
     if row.unsent == 0:
         leave_queue(state, handle)
         row.state = DONE

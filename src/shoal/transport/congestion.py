@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import compiled
+from shoal.transport.losses import note_judged, note_lost, note_not_lost
 from shoal.transport.replay import has_seen
 from shoal.transport.tables import NEAR
 from shoal.transport.wire import unwrap
@@ -76,6 +77,8 @@ def move_end(core: Row, peer: Row, seen: NDArray[np.uint64], end: int) -> None:
     for number in range(peer.judged, known):
         if not has_seen(seen, number) and peer.known < NEAR:
             core.interval_lost += 1
+            note_lost(peer, number)
+    note_judged(peer, max(0, known - peer.judged))
     peer.judged = max(peer.judged, known)
     peer.reordering = max(
         LEAST_REORDERING, peer.reordering * (1.0 - REORDERING_FORGOTTEN * (end - peer.end))
@@ -88,6 +91,7 @@ def note_overtaken(core: Row, peer: Row, number: int) -> None:
     """Note that a packet arrived after later ones, so that it is not lost after all."""
     if number < peer.judged and peer.known < NEAR:
         core.interval_lost -= 1
+        note_not_lost(peer)
     peer.reordering = max(peer.reordering, min(float(peer.end - number), MOST_REORDERING))
 
 

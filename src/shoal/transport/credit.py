@@ -54,9 +54,28 @@ def note_expected(core: Row, peer: Row, segments: int) -> None:
 def note_settled(core: Row, peer: Row, segments: int) -> None:
     """Note that a peer owes `segments` less: they are here, or no longer wanted."""
     peer.expecting -= segments
-    if peer.expecting == 0 and segments > 0 and peer.known < NEAR:
-        core.receiving_peers -= 1
-        _end_turn(core, peer)
+    if peer.expecting == 0 and segments > 0:
+        peer.spare = 0
+        if peer.known < NEAR:
+            core.receiving_peers -= 1
+            _end_turn(core, peer)
+
+
+@compiled
+def owe_parity(peer: Row, row: Row, parities: int) -> None:
+    """Grant credit for so many packets of a message that is expected besides its segments."""
+    peer.expecting += parities - row.parity_owed
+    row.parity_owed = parities
+
+
+@compiled
+def spare_parity(peer: Row, row: Row) -> None:
+    """Note that a message is done: what its sender sends besides may come, and is not waited for.
+
+    It takes numbers from what others of the sender's messages were granted.
+    """
+    peer.spare += row.parity_owed
+    row.parity_owed = 0
 
 
 @compiled
@@ -106,7 +125,7 @@ def extend_grant(core: Row, peer: Row) -> bool:
     if peer.expecting == 0:
         return False
     share = min(max(1, _share_of(core, peer)), LARGEST_CREDIT)
-    peer.grant = max(peer.grant, peer.end + min(share, peer.expecting))
+    peer.grant = max(peer.grant, peer.end + min(share, peer.expecting + peer.spare))
     news = _worth_telling(core, peer, share) if peer.expecting > share else 1
     return bool(peer.grant - peer.grant_sent >= news and not peer.feedback_due)
 

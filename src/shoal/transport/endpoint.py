@@ -20,6 +20,7 @@ from shoal.transport.congestion import LEAST_REORDERING, MOST_REORDERING
 from shoal.transport.credit import LARGEST_CREDIT
 from shoal.transport.operations import cancel_operation, post_operation
 from shoal.transport.own_queue import LEAST_BYTES
+from shoal.transport.parity import parity_pool
 from shoal.transport.tables import IN_MEMORY, NEAR, NEVER, Counter, State, new_state
 from shoal.transport.wire import segment_bytes_for
 
@@ -53,6 +54,7 @@ class TransportConfig:
     paths: int = 1
     spray_unit: int = 44
     largest_batch: int = 44
+    parity: bool = True
 
 
 class Endpoint:
@@ -84,6 +86,7 @@ class Endpoint:
         self.state.peers["reordering"] = MOST_REORDERING if config.paths > 1 else LEAST_REORDERING
         core["own_limit"], core["held_at"], core["look_at"] = LEAST_BYTES, NEVER, NEVER
         core["paused_at"] = NEVER
+        core["parity"], self._parity = config.parity, parity_pool(core, config.segment_bytes)
         rates.start(self.state, config.rate_bytes_per_us)
         self._free = list(range(len(self.state.operations)))
         self._running: dict[int, MessageTables] = {}

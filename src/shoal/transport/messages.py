@@ -275,7 +275,7 @@ class MessageTables:
 
     def _lay_out_bitmaps(self, *, tagged: bool) -> NDArray[np.uint64]:
         """Give every message its bitmaps, and every counted gate its counts."""
-        each = 3 if self.keeps_missing else 2
+        each = 4 if self.keeps_missing else 3
         out_words = words_for(self.outgoing["segments"].astype(np.int64))
         in_words = words_for(self.incoming["segments"].astype(np.int64))
         counted = [
@@ -292,11 +292,12 @@ class MessageTables:
             places, [len(out_words), len(out_words) + len(in_words)]
         )
         self.outgoing["pending"], self.incoming["seen"] = out_places, in_places
+        self.outgoing["again"] = out_places + 16 * out_words
         if tagged:
             free = self.outgoing["gate"] < 0
             self.outgoing["important"][free] = (out_places + 8 * out_words)[free]
         if self.keeps_missing:
-            self.outgoing["missing"] = out_places + 16 * out_words
+            self.outgoing["missing"] = out_places + 24 * out_words
         self.gates["counts"][counted] = count_places
         for leading, place in zip(rows, count_places, strict=True):
             self.incoming["counts"][leading] = place

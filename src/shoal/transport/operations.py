@@ -7,9 +7,17 @@ from numpy import uint8
 from shoal.compiled import I4, I8, U2, compiled, entry, rows_at
 from shoal.transport.agreement import agree_with, keep_refusals, say_ready_to
 from shoal.transport.bitmap import clear_bits, count_bits, count_common, fill_bits, set_bit
-from shoal.transport.credit import first_grant, note_expected, note_settled
+from shoal.transport.credit import (
+    first_grant,
+    note_expected,
+    note_settled,
+    owe_parity,
+    spare_parity,
+)
 from shoal.transport.forms import finish_sum, widening
 from shoal.transport.holes import DIVIDE_BY_COUNT, divide_by_counts
+from shoal.transport.losses import FAILURES, losses, may_receive_more, parity_code
+from shoal.transport.parity import forget_parity, parities_of
 from shoal.transport.recent_keys import place_of, recalls, remember
 from shoal.transport.tables import (
     BLOCKED,
@@ -127,6 +135,7 @@ def _expect_messages(state: State, slot: int) -> None:
     for index in range(operation.incoming_count):
         row = incoming[index]
         row.received, row.first_at, row.last_at, row.asked = 0, 0, 0, 0
+        row.parities, row.parity_first, row.parity_owed, row.heard = 0, -1, 0, 0
         schedule_answer(operation, index, NEVER)
         if row.saved != 0:
             rows_at(row.saved, 1, I8)[0] = 0
@@ -136,11 +145,32 @@ def _expect_messages(state: State, slot: int) -> None:
         if row.size > 0:
             row.state = EXPECTED
             operation.remaining += 1
-            note_expected(state.core[0], state.peers[row.peer], row.segments)
+            _expect(state.core[0], state.peers[row.peer], row)
         else:
             row.state = DONE
             if row.gate >= 0:
                 gates[row.gate].remaining -= 1
+
+
+@compiled
+def _expect(core: Row, peer: Row, row: Row) -> None:
+    """Note that an incoming message is owed, with the parities that its sender will want to send.
+
+    Its first packet says how many these are.
+    """
+    note_expected(core, peer, row.segments)
+    if may_receive_more(core, peer, row):
+        code = parity_code(row.segments, losses(peer), FAILURES)
+        owe_parity(peer, row, parities_of(row.segments, code))
+
+
+@compiled
+def _settle(core: Row, peer: Row, row: Row) -> None:
+    """Note that what is missing of an incoming message, and its parities, are no longer wanted."""
+    owed = count_bits(row.seen, row.segments) + row.parity_owed
+    spare_parity(peer, row)
+    forget_parity(core, row)
+    note_settled(core, peer, owed)
 
 
 @compiled
@@ -173,18 +203,21 @@ def _line_up_messages(state: State, slot: int) -> None:
         if row.kept_used != 0:
             rows_at(row.kept_used, 1, I8)[0] = 0
         row.unsent, row.probes, row.passes = row.segments, 0, 0
+        row.parity_code = row.parity_left = row.twice = row.hurried = 0
         row.cursor = first_segment(row, operation.iteration)
         row.important_left = count_common(row.important, row.pending, row.segments)
         row.next = -1
         schedule_probe(operation, index, NEVER)
         if row.peer != previous:
             previous = row.peer
+            operation.receivers += 1
             ready = uint8(_take_early_ready(state, slot, previous))
         row.ready = ready
         if row.size == 0:
             row.state = DONE
             continue
         operation.remaining += 1
+        operation.to_come += row.segments
         row.state = UNREADY if row.gate < 0 else BLOCKED
         if row.state == UNREADY and row.ready:
             start_sending(state, slot, index)
@@ -219,7 +252,10 @@ def start_sending(state: State, slot: int, index: int) -> None:
     """Put an outgoing message into its peer's queue: by layer class, then in order of posting."""
     operation = state.operations[slot]
     row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
+    if row.state == UNREADY:
+        operation.to_come -= row.segments
     row.state = SENDING
+    operation.queued += row.unsent
     schedule_probe(operation, index, NEVER)
     peer = state.peers[row.peer]
     handle = handle_of(slot, index)
@@ -302,6 +338,7 @@ def _goes_before(state: State, layer_class: int, order: int, passes: int, handle
 def leave_queue(state: State, handle: int) -> None:
     """Take an outgoing message out of its peer's queue."""
     row = outgoing_at(state, handle)
+    state.operations[slot_of(handle)].queued -= row.unsent
     peer = state.peers[row.peer]
     if peer.queue == handle:
         peer.queue = row.next
@@ -348,9 +385,7 @@ def incoming_done(state: State, slot: int, index: int) -> None:
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     row.state = DONE
     schedule_answer(operation, index, NEVER)
-    if row.received < row.size:
-        missing = count_bits(row.seen, row.segments)
-        note_settled(state.core[0], state.peers[row.peer], missing)
+    _settle(state.core[0], state.peers[row.peer], row)
     if row.saved != 0:  # what it was allowed to lack less what it does
         rows_at(row.saved, 1, I8)[0] += row.received - row.target
     if row.gate >= 0:
@@ -407,8 +442,7 @@ def cancel_operation(state: State, slot: int) -> None:
     for index in range(operation.incoming_count):
         row = incoming[index]
         if row.state == EXPECTED:
-            missing = count_bits(row.seen, row.segments)
-            note_settled(state.core[0], state.peers[row.peer], missing)
+            _settle(state.core[0], state.peers[row.peer], row)
     if operation.misfit != 0:
         keep_refusals(state, slot)
     operation.active = 0

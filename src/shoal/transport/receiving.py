@@ -17,7 +17,7 @@ from shoal.transport.answers import (
     on_ready,
     on_stop,
 )
-from shoal.transport.bitmap import clear_run, set_run
+from shoal.transport.bitmap import clear_run, count_bits, set_run
 from shoal.transport.congestion import move_end, note_delay, note_forgiven, note_gap, note_overtaken
 from shoal.transport.control_queue import (
     queue_control,
@@ -33,9 +33,11 @@ from shoal.transport.credit import (
     line_up,
     next_turn,
     note_settled,
+    owe_parity,
     takes_turns,
 )
 from shoal.transport.forms import put
+from shoal.transport.losses import losses, may_receive_more
 from shoal.transport.operations import (
     find_operation,
     incoming_done,
@@ -43,6 +45,19 @@ from shoal.transport.operations import (
     row_of,
     schedule_answer,
     schedule_probe,
+)
+from shoal.transport.parity import (
+    CODE_SHIFT,
+    PARITY,
+    blocks_of,
+    get_ready,
+    missing_of,
+    nth_missing,
+    parities_of,
+    rebuilt,
+    solve,
+    take_in_parity,
+    take_in_segment,
 )
 from shoal.transport.replay import accept_number, accept_run, advance
 from shoal.transport.round_trips import LONGEST_GRACE_US
@@ -97,6 +112,7 @@ _BITMAPS = int(Counter.BITMAPS)
 _STOPS = int(Counter.STOPS)
 _EARLY = int(Counter.EARLY)
 _IMPORTANT_RECEIVED = int(Counter.IMPORTANT_RECEIVED)
+_REBUILT = int(Counter.REBUILT)
 
 CONGESTION_MARK = 3
 """The ECN bits as a switch sets them."""
@@ -218,12 +234,23 @@ def _find_place(state: State, rank: int, header: Row, payload: int, count: int, 
         state.counters[rank, _MISPLACED] += count
         return False
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
-    fitting = _fitting(row, state.core[0].segment_bytes, header, count)
+    is_parity = header.offset & PARITY != 0
+    if is_parity:
+        fitting = _fitting_parities(row, state.core[0].segment_bytes, header, count)
+    else:
+        fitting = _fitting(row, state.core[0].segment_bytes, header, count)
     state.counters[rank, _MISPLACED] += count - fitting
     if row.behind >= 0 and still_needed(state, operation, row.behind, now):
         state.counters[rank, _EARLY] += fitting
     elif fitting > 0:
-        _deliver(state, slot, index, header, payload, fitting, now)
+        if not row.heard:
+            _hear_first(state, row, header)
+        if is_parity:
+            _use_parity(state, slot, index, header, payload, fitting, now)
+        else:
+            _deliver(state, slot, index, header, payload, fitting, now)
+        if header.flags & LAST:
+            _on_last(state, slot, index, now)
     return bool(row.state != DONE and not header.flags & LAST)
 
 
@@ -250,6 +277,28 @@ def _fitting(row: Row, segment_bytes: int, header: Row, count: int) -> int:
         return max(0, min(count, row.size // segment_bytes - segment))
     rest = row.size - segment * segment_bytes
     return 1 if rest < segment_bytes and header.length == rest else 0
+
+
+@compiled
+def _fitting_parities(row: Row, segment_bytes: int, header: Row, count: int) -> int:
+    """Return how many of `count` packets of parity the message has, as it is cut here."""
+    length, code = min(segment_bytes, row.size), header.flags >> CODE_SHIFT
+    at = int(header.offset) & (PARITY - 1)
+    if length == 0 or header.length != length or at % length != 0:
+        return 0
+    if row.heard and code != row.parity_code:
+        return 0
+    return max(0, min(count, parities_of(row.segments, code) - at // length))
+
+
+@compiled
+def _hear_first(state: State, row: Row, header: Row) -> None:
+    """Learn from the first packet of a message how much parity it has."""
+    core, peer = state.core[0], state.peers[row.peer]
+    row.heard, row.parity_code = 1, header.flags >> CODE_SHIFT
+    owe_parity(peer, row, parities_of(row.segments, row.parity_code))
+    if row.mode == ADD and row.parity_code > 0:
+        get_ready(core, row)
 
 
 @compiled
@@ -304,7 +353,7 @@ def _deliver(
     counters = state.counters[row.peer]
     stop_early = _stops_early(core, state.peers[row.peer])
     first, length = int(header.offset) // core.segment_bytes, int(header.length)
-    stops, done = 0, 0
+    done = 0
     while done < count and row.state != DONE:
         lacks = _wanted(row, stop_early) - row.received
         wanted = min(count - done, max(1, -(-lacks // max(1, length))))
@@ -315,23 +364,92 @@ def _deliver(
             done += 1
             continue
         _place(core, state.peers[row.peer], row, first + done, payload, fresh, length)
+        if row.parity_first > 0 and row.mode == ADD:
+            for each in range(fresh):
+                at = payload + each * (HEADER_BYTES + length)
+                take_in_segment(core, row, first + done + each, at, length)
         counters[_RECEIVED_BYTES] += fresh * length
         payload += fresh * (HEADER_BYTES + length)
         done += fresh
         if row.first_at == 0:
             row.first_at = now
         row.last_at = now
+        if row.parities != 0:
+            _rebuild(state, row)
         if row.received >= _wanted(row, stop_early):
-            _queue_stop(state, row.peer, operation, row)
-            incoming_done(state, slot, index)
-            stops = 1
-    counters[_LATE if operation.active else _STALE] += count - done
-    note_forgiven(core, state.peers[row.peer], count - done)
-    if header.flags & LAST and stops == 0:
-        if row.state == DONE:
-            _queue_stop(state, row.peer, operation, row)
-        else:
-            _on_question(state, slot, index, now)
+            _finish(state, slot, index, header)
+    _note_late(state, operation, row, count - done)
+
+
+@compiled
+def _note_late(state: State, operation: Row, row: Row, count: int) -> None:
+    """Note packets of a message that was done."""
+    peer = state.peers[row.peer]
+    state.counters[row.peer, _LATE if operation.active else _STALE] += count
+    note_forgiven(state.core[0], peer, count)
+    peer.spare = max(0, peer.spare - count)
+
+
+@compiled
+def _use_parity(
+    state: State, slot: int, index: int, header: Row, payload: int, count: int, now: int
+) -> None:
+    """Take in parities, and put together what they suffice for; see if that is enough."""
+    core, operation = state.core[0], state.operations[slot]
+    row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
+    peer, length = state.peers[row.peer], int(header.length)
+    first = (int(header.offset) & (PARITY - 1)) // length
+    if row.state == DONE:
+        _note_late(state, operation, row, count)
+        return
+    owe_parity(peer, row, max(0, int(row.parity_owed) - count))
+    for each in range(count):
+        if not take_in_parity(core, row, first + each, payload + each * (HEADER_BYTES + length)):
+            state.counters[row.peer, _REPEATED] += 1
+    if row.first_at == 0:
+        row.first_at = now
+    row.last_at = now
+    _rebuild(state, row)
+    if row.received == row.size:
+        _finish(state, slot, index, header)
+
+
+@compiled
+def _rebuild(state: State, row: Row) -> None:
+    """Put together what is missing of a message's blocks whose parities suffice for it."""
+    core, peer, counters = state.core[0], state.peers[row.peer], state.counters[row.peer]
+    for block in range(blocks_of(row.segments)):
+        missing = missing_of(row, block)
+        if missing == 0:
+            continue
+        solve(core, row, block, missing)
+        for number in range(missing):
+            segment = nth_missing(row, block, 0)
+            length = min(core.segment_bytes, row.size - segment * core.segment_bytes)
+            _place(core, peer, row, segment, rebuilt(core, row, block, number), 1, length)
+            counters[_RECEIVED_BYTES] += length
+        counters[_REBUILT] += missing
+
+
+@compiled
+def _finish(state: State, slot: int, index: int, header: Row) -> None:
+    """Stop a message of which enough is here; the packet that ends it is answered already."""
+    operation = state.operations[slot]
+    row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
+    if not header.flags & LAST:
+        _queue_stop(state, row.peer, operation, row)
+    incoming_done(state, slot, index)
+
+
+@compiled
+def _on_last(state: State, slot: int, index: int, now: int) -> None:
+    """Answer what the last packet of a pass asks."""
+    operation = state.operations[slot]
+    row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
+    if row.state == DONE:
+        _queue_stop(state, row.peer, operation, row)
+    else:
+        _on_question(state, slot, index, now)
 
 
 @compiled
@@ -442,6 +560,8 @@ def answer(state: State, slot: int, index: int) -> None:
         return
     schedule_answer(operation, index, NEVER)
     row.asked = 0
+    if losses(peer) != 0 and may_receive_more(state.core[0], peer, row):
+        _grant_twice(state.core[0], peer, row)
     state.counters[row.peer, _BITMAPS] += 1
     queue_control(
         state,
@@ -453,6 +573,13 @@ def answer(state: State, slot: int, index: int) -> None:
         row.seen,
         row.segments,
     )
+
+
+@compiled
+def _grant_twice(core: Row, peer: Row, row: Row) -> None:
+    """Grant credit for sending what is missing of a message twice, as senders do in a hurry."""
+    owe_parity(peer, row, max(int(row.parity_owed), count_bits(row.seen, row.segments)))
+    extend_grant(core, peer)  # the answer takes it along
 
 
 @compiled

@@ -16,17 +16,30 @@ LARGEST_WAIT_US: Final = 200_000
 """The microseconds after which the next question is asked at the latest, however long nothing is
 heard."""
 
+LONG_US: Final = 8_000.0
+"""The round trip, in microseconds, from which more is sent than what gets lost asks for. Shorter
+ones wait in queues rather than on the way: there what is sent besides costs as much as asking."""
+
 _SMALLEST_WAIT_US = 2_000
 _UNKNOWN_WAIT_US = 5_000
 _DEVIATIONS = 4
 _DEVIATIONS_IF_LOSSY = 1
 _UNDOUBLED_IF_LOSSY = 3
+_HURRIED = 4
 _LONGEST_ROUND_TRIP_US = 60_000_000
+
+
+@compiled
+def is_long(peer: Row) -> bool:
+    """Return whether answers take so long that it pays not to need any; also if none has come."""
+    return bool(peer.smoothed_rtt == 0 or peer.smoothed_rtt >= LONG_US)
 
 
 @compiled
 def has_lately_missed(peer: Row) -> bool:
     """Return whether something that was sent to this peer got lost not many packets ago."""
+    if peer.losses != 0 and is_long(peer):
+        return True
     return bool(peer.next_number < peer.outgoing_lossy_until)
 
 
@@ -45,6 +58,20 @@ def probe_wait(peer: Row, probes: int) -> int:
     if peer.smoothed_rtt > 0:
         wait = int(peer.smoothed_rtt + deviations * peer.rtt_variation)
     return min(max(wait, _SMALLEST_WAIT_US) << min(doublings, 6), LARGEST_WAIT_US)
+
+
+@compiled
+def answer_wait(peer: Row, row: Row) -> int:
+    """Return the same for what is missing of a message.
+
+    Where packets get lost it is asked for once more before it can come, and some more times if the
+    operation waits for it: question and answer may get lost, and several of them together.
+    """
+    wait = probe_wait(peer, row.probes)
+    often = _HURRIED - 1 if row.hurried else 1
+    if peer.losses != 0 and is_long(peer) and row.probes < often:
+        return max(wait // _HURRIED, _SMALLEST_WAIT_US)
+    return wait
 
 
 @compiled

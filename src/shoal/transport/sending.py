@@ -12,11 +12,12 @@ from typing import Final
 import numpy as np
 
 from shoal.compiled import U8, compiled, copy_bytes, rows_at
-from shoal.transport.bitmap import clear_bit, next_bit, test_bit
+from shoal.transport.bitmap import clear_bit, count_bits, count_common, next_bit, test_bit
 from shoal.transport.congestion import says_shallow
 from shoal.transport.control_queue import queue_control, queue_slots
 from shoal.transport.credit import takes_turns
 from shoal.transport.forms import take
+from shoal.transport.losses import code_for, losses, may_add, most_parities, rounds_left
 from shoal.transport.mailboxes import post_packet
 from shoal.transport.operations import (
     begin_after_this_rank,
@@ -31,13 +32,14 @@ from shoal.transport.operations import (
     slot_of,
 )
 from shoal.transport.own_queue import may_send, note_pause, packets_at_once, wait_ahead
+from shoal.transport.parity import CODE_SHIFT, PARITY, encode, parities_of
 from shoal.transport.rates import (
     allowed_packets,
     note_sent,
     report_interval,
     waits_for_reports,
 )
-from shoal.transport.round_trips import credit_wait, has_lately_missed, probe_wait
+from shoal.transport.round_trips import answer_wait, credit_wait, has_lately_missed
 from shoal.transport.tables import (
     ASKING,
     IN_MEMORY,
@@ -60,7 +62,9 @@ from shoal.transport.wire import (
     HEADER_BYTES,
     IMPORTANT,
     LAST,
+    MISFIT,
     PROBE,
+    READY,
     REPORT,
     SHALLOW,
     TURNS,
@@ -102,6 +106,10 @@ _SENT_AGAIN = int(Counter.SENT_AGAIN)
 _CONTROL_SENT = int(Counter.CONTROL_SENT)
 _PROBES = int(Counter.PROBES)
 _IMPORTANT_SENT = int(Counter.IMPORTANT_SENT)
+_PARITY_SENT = int(Counter.PARITY_SENT)
+
+_DOUBTFUL: Final = 0.5
+"""Round trips by which a message may turn out to have less left than it seemed to have."""
 
 
 @compiled
@@ -140,7 +148,10 @@ def next_batch(
             room = min(
                 allowed, packets_at_once(core), capacity // (HEADER_BYTES + core.segment_bytes)
             )
-            _write_batch(state, rank, room, memory, pieces, clock)
+            if outgoing_at(state, state.peers[rank].queue).unsent > 0:
+                _write_batch(state, rank, room, memory, pieces, clock)
+            else:
+                _write_parity(state, rank, room, memory, pieces, clock)
             return _describe(state, rank, now, transmit)
     begin_after_this_rank(state)
     note_pause(core, now)
@@ -205,7 +216,8 @@ def _next_control(state: State, memory: int, pieces: int, clock: int, transmit: 
         size = FEEDBACK_BYTES + bitmap_bytes
         header = _header(core, peer, memory, row.kind, size, clock)
         header.stream, header.iteration, header.message = row.stream, row.iteration, row.message
-        header.offset = row.agreement
+        is_agreement = row.kind == READY or row.kind == MISFIT
+        header.offset = row.agreement if is_agreement else losses(peer)
         turns, shallow = takes_turns(core, peer), says_shallow(core)
         header.flags = (TURNS if turns else 0) | (SHALLOW if shallow else 0)
         _write_feedback(peer, memory + HEADER_BYTES, clock)
@@ -285,14 +297,17 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
     operation = state.operations[slot_of(handle)]
     if core.paths > 1:
         room = min(room, _left_on_path(core))
-    core.batch_packets = core.batch_bytes = 0
+    core.batch_packets = core.batch_bytes = core.batch_parities = 0
     interval = report_interval(core, peer)
+    if row.passes == 0 and row.unsent == row.segments:
+        row.parity_code = _first_code(core, peer, operation, row)
     important_only = core.importance_tags and row.important != 0 and row.important_left > 0
     importance = row.important == 0 or important_only
     flags = (IMPORTANT if importance else 0) | (AGAIN if row.passes else 0)
-    flags |= WAITED if core.waiting > 0 else 0
+    flags |= row.parity_code << CODE_SHIFT | (WAITED if core.waiting > 0 else 0)
     segment_bytes, cursor, at = core.segment_bytes, row.cursor, memory
     parts = rows_at(pieces, room * PIECES, PIECE)
+    ends = False
     to_begin = cursor > 0  # what lies before the cursor comes after the end
     while core.batch_packets < room:
         segment = next_bit(row.pending, row.segments, cursor)
@@ -311,7 +326,11 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
         header.message, header.offset = row.message, offset
         clear_bit(row.pending, segment)
         row.unsent -= 1
-        is_last = LAST if row.unsent == 0 else 0
+        operation.queued -= 1
+        ends = row.unsent == 0
+        if ends:
+            _go_on(core, peer, operation, row)
+        is_last = LAST if _is_over(row) else 0
         is_report = REPORT if interval > 0 and peer.next_number % interval == 0 else 0
         header.flags = flags | is_last | is_report
         place = PIECES * core.batch_packets
@@ -322,11 +341,84 @@ def _write_batch(state: State, rank: int, room: int, memory: int, pieces: int, c
         peer.next_number += 1
         core.batch_packets += 1
         core.batch_bytes += HEADER_BYTES + length
-        if length < segment_bytes:
+        if length < segment_bytes or ends:
             break
     core.batch_important = importance
     core.path_left -= core.batch_packets
-    row.cursor = cursor
+    row.cursor = 0 if ends else cursor
+
+
+@compiled
+def _first_code(core: Row, peer: Row, operation: Row, row: Row) -> int:
+    """Return the code of how much parity a message may need, of which nothing has been sent.
+
+    Others go to other receivers at the same time: they will have left when this one has.
+    """
+    if row.rotates or not may_add(core, peer):
+        return 0
+    following = operation.receivers * row.segments
+    rounds = rounds_left(core, peer, operation, following, row.segments)
+    return code_for(peer, row.segments, rounds - _DOUBTFUL)
+
+
+@compiled
+def _go_on(core: Row, peer: Row, operation: Row, row: Row) -> None:
+    """Decide what follows the last segment of a pass where an answer would come too late.
+
+    The message's parity the first time; then what was sent again is sent once more.
+    """
+    if not may_add(core, peer):
+        return
+    rounds = rounds_left(core, peer, operation, 0, row.segments)
+    row.hurried = rounds < 1.0
+    if row.passes == 0:
+        code = min(code_for(peer, row.segments, rounds), int(row.parity_code))
+        row.parity_count = min(parities_of(row.segments, code), most_parities(peer))
+        row.parity_left = row.parity_count
+    elif row.hurried and not row.twice and not row.rotates:
+        row.twice = 1
+        copy_bytes(row.pending, row.again, (row.segments + 7) // 8)
+        row.unsent = count_bits(row.pending, row.segments)
+        row.important_left = count_common(row.important, row.pending, row.segments)
+        operation.queued += row.unsent
+
+
+@compiled
+def _is_over(row: Row) -> bool:
+    """Return whether a pass over a message has sent all that it is to send."""
+    return bool(row.unsent == 0 and row.parity_left == 0)
+
+
+@compiled
+def _write_parity(state: State, rank: int, room: int, memory: int, pieces: int, clock: int) -> None:
+    """Write up to `room` packets of the parity that is left of the first message in the queue."""
+    core, peer = state.core[0], state.peers[rank]
+    row = outgoing_at(state, peer.queue)
+    operation = state.operations[slot_of(peer.queue)]
+    if core.paths > 1:
+        room = min(room, _left_on_path(core))
+    count, length = min(room, int(row.parity_left)), int(min(core.segment_bytes, row.size))
+    flags = (IMPORTANT if row.important == 0 else 0) | (WAITED if core.waiting > 0 else 0)
+    flags |= row.parity_code << CODE_SHIFT
+    interval, at = report_interval(core, peer), memory
+    parts = rows_at(pieces, room * PIECES, PIECE)
+    for packet in range(count):
+        index = row.parity_count - row.parity_left
+        row.parity_left -= 1
+        header = _header(core, peer, at, DATA, length, clock)
+        header.stream, header.iteration = operation.stream, operation.iteration
+        header.message, header.offset = row.message, PARITY | index * length
+        is_report = REPORT if interval > 0 and peer.next_number % interval == 0 else 0
+        header.flags = flags | is_report | (LAST if _is_over(row) else 0)
+        parts[PIECES * packet].address, parts[PIECES * packet].length = at, HEADER_BYTES
+        parts[PIECES * packet + 1].address = encode(core, row, index, at + HEADER_BYTES)
+        parts[PIECES * packet + 1].length = length
+        at += HEADER_BYTES + length
+        peer.next_number += 1
+    core.batch_packets = core.batch_parities = count
+    core.batch_bytes = count * (HEADER_BYTES + length)
+    core.batch_important = row.important == 0
+    core.path_left -= count
 
 
 @compiled
@@ -378,18 +470,19 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
         row.important_left -= core.batch_packets
         if row.important_left <= 0:
             row.cursor = first_segment(row, state.operations[slot_of(handle)].iteration)
-    if row.unsent == 0:
+    is_over = _is_over(row)
+    if is_over:
         leave_queue(state, handle)
         row.state = ASKING
         row.pass_end = peer.next_number
         row.passes = min(row.passes + 1, 255)
-        probe_at = now + wait_ahead(core) + probe_wait(peer, row.probes)
+        probe_at = now + wait_ahead(core) + answer_wait(peer, row)
         schedule_probe(state.operations[slot_of(handle)], index_of(handle), probe_at)
         core.timer_at = min(core.timer_at, probe_at)
         if has_lately_missed(peer):
             _ask_again(state, rank, handle)
     transmit.peer, transmit.path, transmit.packets = rank, core.path, core.batch_packets
-    transmit.packet_bytes = HEADER_BYTES + core.segment_bytes
+    transmit.packet_bytes = HEADER_BYTES + min(core.segment_bytes, row.size)
     transmit.pieces, transmit.is_data = PIECES, 1
     transmit.tos = class_tos(core, row.layer_class)
     if core.batch_important or not core.importance_tags:
@@ -397,7 +490,8 @@ def _describe(state: State, rank: int, now: int, transmit: Row) -> bool:
     counters[_SENT] += core.batch_packets
     counters[SENT_BY_TAG + (int(transmit.tos) >> 5)] += core.batch_packets
     counters[_SENT_BYTES] += core.batch_bytes - core.batch_packets * HEADER_BYTES
-    if row.passes > (1 if row.unsent == 0 else 0):
+    counters[_PARITY_SENT] += core.batch_parities
+    if row.passes > (1 if is_over else 0):
         counters[_SENT_AGAIN] += core.batch_packets
     if core.batch_important:
         counters[_IMPORTANT_SENT] += core.batch_packets

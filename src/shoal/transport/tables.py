@@ -53,6 +53,7 @@ OUTGOING: Final = np.dtype(
         ("pending", "<i8"),  # address of the bitmap of segments to send
         ("important", "<i8"),  # address of the bitmap of important segments; 0: all are
         ("missing", "<i8"),  # address of the bitmap of undelivered segments; 0: nobody asks
+        ("again", "<i8"),  # address of the bitmap of segments that were missing when last asked
         ("kept", "<i8"),  # address for what the shard's held, in memory's type; 0: not kept
         ("kept_used", "<i8"),  # address of how many segments the shard keeps there (int64)
         ("kept_room", "<i4"),  # segments
@@ -75,6 +76,12 @@ OUTGOING: Final = np.dtype(
         ("passes", "u1"),  # how often all of `pending` has been sent
         ("form", "u1"),  # of the elements, in memory and on the wire
         ("rotates", "u1"),  # whether to begin at another segment in every iteration
+        ("parity_code", "u1"),  # how many parities each block may have, `parity.rows_of`
+        ("parity_count", "u1"),  # how many are sent
+        ("parity_left", "u1"),  # of them, those still to be sent
+        ("twice", "u1"),  # whether this pass goes over its segments for the second time
+        ("hurried", "u1"),  # whether the rest leaves before an answer to the latest pass comes
+        ("pad", "u1", (3,)),
     ],
     align=True,
 )
@@ -91,6 +98,9 @@ INCOMING: Final = np.dtype(
         ("saved", "<i8"),  # address of what its shard has left (int64); 0: may lose none
         ("first_at", "<i8"),  # when its first segment came; 0: none yet
         ("last_at", "<i8"),  # when the latest one came that was not there
+        ("parities", "<i8"),  # bitmap of the parities that have come
+        ("parity_first", "<i4"),  # slot of the first; -1: they have none
+        ("parity_owed", "<i4"),  # packets granted to its sender besides its segments
         ("peer", "<i4"),
         ("segments", "<i4"),
         ("gate", "<i4"),  # that it leads to; -1: none
@@ -100,7 +110,9 @@ INCOMING: Final = np.dtype(
         ("state", "u1"),
         ("form", "u1"),
         ("asked", "u1"),  # whether the sender has finished a pass
-        ("pad", "u1", (6,)),
+        ("parity_code", "u1"),  # how many parities each block has, once a packet has come
+        ("heard", "u1"),  # whether one has
+        ("pad", "u1", (4,)),
     ],
     align=True,
 )
@@ -141,12 +153,15 @@ OPERATION: Final = np.dtype(
         ("incoming_count", "<i4"),
         ("gate_count", "<i4"),
         ("remaining", "<i4"),  # messages not done
+        ("receivers", "<i4"),  # ranks that messages go to
+        ("queued", "<i4"),  # segments of messages in peers' queues that are still to be sent
+        ("to_come", "<i4"),  # segments of messages that have not been in any yet
         ("agreed", "<u4"),  # what all who take part in it must agree on, as a number
         ("misfit", "<i4"),  # 1 + a rank that does something else; 0: none has been heard of
         ("order", "<i8"),  # of posting
         ("active", "u1"),
         ("keeps_missing", "u1"),  # whether STOPs must say what was missing
-        ("pad", "u1", (2,)),
+        ("pad", "u1", (6,)),
     ],
     align=True,
 )
@@ -215,7 +230,15 @@ PEER: Final = np.dtype(
         ("previous_rtt", "<f8"),
         ("rtt_slope", "<f8"),
         ("increases", "<i8"),
-        ("pad2", "u1", (8,)),
+        ("losses", "<u4"),  # on the way to it, as it says: `losses.losses`
+        # As a receiver from it:
+        ("spare", "<i4"),  # packets that it may still send of messages that are done
+        # Another one ends here.
+        ("known_lately", "<f8"),  # packets that have come or are lost, the older the less
+        ("lost_lately", "<f8"),  # of them, those that are lost
+        ("bunches", "<f8"),  # and in how many bunches
+        ("last_lost", "<i8"),
+        ("pad2", "u1", (32,)),
     ],
     align=True,
 )
@@ -238,8 +261,9 @@ CORE: Final = np.dtype(
         ("stop_early", "u1"),
         ("batch_packets", "<i4"),  # of the batch being written
         ("batch_bytes", "<i4"),
+        ("batch_parities", "<i4"),
         ("batch_important", "u1"),
-        ("pad2", "u1", (7,)),
+        ("pad2", "u1", (3,)),
         ("control_head", "<i8"),
         ("control_tail", "<i8"),
         ("event_head", "<i8"),
@@ -296,6 +320,11 @@ CORE: Final = np.dtype(
         ("delay_target", "<f8"),
         ("tolerated_loss", "<f8"),
         ("near_share", "<f8"),  # packets that each rank of this host may have under way besides
+        ("parity_at", "<i8"),  # address of the memory for parity
+        ("parity_free", "<i8"),  # address of the bitmap of its slots that are free
+        ("parity_slots", "<i4"),
+        ("parity", "u1"),  # whether to send any
+        ("pad3", "u1", (3,)),
         ("post", "<i8"),  # address of its mailboxes with ranks of this host (POST); 0: none
     ],
     align=True,
@@ -375,6 +404,10 @@ class Counter(IntEnum):
     """READYs, and answers to ours, that speak of another operation than this rank's."""
     BY_MEMORY_BYTES = 26
     """Payload, of that sent, that was left in memory which the peer reads."""
+    PARITY_SENT = 27
+    """Data packets sent that bear parity."""
+    REBUILT = 28
+    """Segments put together from parity."""
 
 
 CLASSES: Final = 8

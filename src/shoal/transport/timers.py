@@ -13,7 +13,7 @@ from shoal.transport.agreement import say_ready_to
 from shoal.transport.control_queue import queue_control
 from shoal.transport.operations import outgoing_at, schedule_probe, slot_of
 from shoal.transport.receiving import answer
-from shoal.transport.round_trips import LARGEST_WAIT_US, credit_wait, probe_wait
+from shoal.transport.round_trips import LARGEST_WAIT_US, answer_wait, credit_wait
 from shoal.transport.tables import EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
 from shoal.transport.wire import CREDIT_PROBE, PROBE
 
@@ -86,7 +86,7 @@ def _ask(state: State, slot: int, index: int, now: int) -> None:
     operation = state.operations[slot]
     row = rows_at(operation.outgoing, operation.outgoing_count, OUTGOING)[index]
     row.probes += 1
-    schedule_probe(operation, index, now + probe_wait(state.peers[row.peer], row.probes))
+    schedule_probe(operation, index, now + answer_wait(state.peers[row.peer], row))
     state.counters[row.peer, _PROBES] += 1
     queue_control(state, PROBE, row.peer, operation.stream, operation.iteration, row.message, 0, 0)
 

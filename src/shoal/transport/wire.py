@@ -62,7 +62,7 @@ HEADER: Final = np.dtype(
         ("iteration", "<u4"),  # which operation of the stream
         ("message", "<u2"),  # which message of the operation between these two
         ("source", "<u2"),  # the sender's rank
-        ("offset", "<u4"),  # DATA: of the first payload byte within the message
+        ("offset", "<u4"),  # DATA: of the first payload byte within the message, or what parity
     ]
 )
 FEEDBACK_BLOCK: Final = np.dtype(

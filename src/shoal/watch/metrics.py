@@ -75,6 +75,16 @@ _OF_PEERS: Final = (
         _field("sent_again_packets"),
     ),
     _Metric(
+        "parity_packets",
+        "Packets sent that bear parity, from which receivers rebuild what got lost.",
+        _field("parity_packets"),
+    ),
+    _Metric(
+        "rebuilt_packets",
+        "Data packets that got lost and were rebuilt from parity.",
+        _field("rebuilt_packets"),
+    ),
+    _Metric(
         "refused_packets",
         "Data packets that this machine's kernel did not take for sending.",
         _field("refused_packets"),

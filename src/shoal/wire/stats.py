@@ -58,6 +58,8 @@ class Traffic:
     sent_packets: int
     sent_bytes: int
     sent_again_packets: int
+    parity_packets: int
+    """Packets sent that bear parity, and no part of a message itself."""
     refused_packets: int
     """Packets sent that this machine did not take."""
     important_sent_packets: int
@@ -65,11 +67,13 @@ class Traffic:
     received_packets: int
     placed_bytes: int
     """What was put in its place: neither repeated nor late."""
+    rebuilt_packets: int
+    """Packets that were lost and have been put together from parity."""
     important_received_packets: int
     received_packets_by_class: tuple[int, ...]
     """Packets received, by the tags that they arrived with: a network may change them."""
     unused_packets: int
-    """Packets received that were there already or no longer wanted."""
+    """Packets received that were there already or no longer wanted; most parity among them."""
     rejected_packets: int
     """Datagrams that are replayed, cut off, forged or out of place."""
     known_packets: int
@@ -273,10 +277,12 @@ _COLUMNS: Final = {
     "sent_packets": [Counter.SENT],
     "sent_bytes": [Counter.SENT_BYTES],
     "sent_again_packets": [Counter.SENT_AGAIN],
+    "parity_packets": [Counter.PARITY_SENT],
     "refused_packets": [Counter.REFUSED],
     "important_sent_packets": [Counter.IMPORTANT_SENT],
     "received_packets": [Counter.RECEIVED],
     "placed_bytes": [Counter.RECEIVED_BYTES],
+    "rebuilt_packets": [Counter.REBUILT],
     "important_received_packets": [Counter.IMPORTANT_RECEIVED],
     "unused_packets": [
         Counter.REPEATED,

@@ -10,6 +10,7 @@ import numpy as np
 from shoal.transport import tables
 from shoal.transport.credit import HAS_ONE, KEEPS_ONE, WAITS
 from shoal.transport.operations import handle_of, index_of, slot_of
+from shoal.transport.parity import parities_of
 from shoal.transport.rates import FIXED, TIMELY
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def check_consistency(endpoint: Endpoint) -> None:
     """Fail unless the tables agree with each other: queues, bitmaps, counts and gates."""
     state = endpoint.state
     owed = np.zeros(len(state.peers), np.int64)
+    slots = 0
     sending: dict[int, int] = {}
     segment_bytes = int(state.core["segment_bytes"][0])
     for slot in np.flatnonzero(state.operations["active"]):
@@ -126,6 +128,9 @@ def check_consistency(endpoint: Endpoint) -> None:
         times = [_times(row, "probe_times", outgoing), _times(row, "answer_times", incoming)]
         assert row["due_at"] <= min(np.concatenate(times), default=tables.NEVER)
         gates = memory_at(int(row["gates"]), int(row["gate_count"]), tables.GATE)
+        assert row["queued"] == outgoing["unsent"][outgoing["state"] == tables.SENDING].sum()
+        unsent = np.isin(outgoing["state"], (tables.BLOCKED, tables.UNREADY))
+        assert row["to_come"] == outgoing["segments"][unsent].sum()
         open_rows = (outgoing["state"] != tables.DONE).sum() + (
             incoming["state"] != tables.DONE
         ).sum()
@@ -137,7 +142,10 @@ def check_consistency(endpoint: Endpoint) -> None:
         for each in incoming:
             missing = _bits(int(each["seen"]), int(each["segments"]))
             if each["state"] == tables.EXPECTED:
-                owed[each["peer"]] += missing.sum()
+                owed[each["peer"]] += missing.sum() + each["parity_owed"]
+            assert each["state"] == tables.EXPECTED or each["parity_first"] < 0
+            if each["parity_first"] > 0:
+                slots += parities_of(int(each["segments"]), int(each["parity_code"]))
             sizes = np.full(int(each["segments"]), segment_bytes)
             sizes[-1:] = int(each["size"]) - segment_bytes * (int(each["segments"]) - 1)
             assert each["received"] == sizes[~missing].sum()
@@ -153,6 +161,15 @@ def check_consistency(endpoint: Endpoint) -> None:
     assert state.core["receiving_peers"][0] == ((owed > 0) & far).sum()
     check_turns(state)
     assert _queued(state) == sending
+    assert free_slots(endpoint) == int(state.core["parity_slots"][0]) - slots
+
+
+def free_slots(endpoint: Endpoint) -> int:
+    """Return how many slots for parity are free."""
+    core = endpoint.state.core[0]
+    words = memory_at(int(core["parity_free"]), -(-int(core["parity_slots"]) // 64), np.dtype("u8"))
+    flags = np.unpackbits(words.view(np.uint8), bitorder="little")
+    return int(flags[: core["parity_slots"]].sum())
 
 
 def check_turns(state: tables.State) -> None:
@@ -185,7 +202,8 @@ def _check_outgoing(out: np.void) -> None:
         assert pending.all()
     if out["state"] == tables.SENDING:
         wraps = out["rotates"] or out["important"]
-        assert pending[int(out["cursor"]) :].any() or (wraps and pending.any())
+        rest = pending[int(out["cursor"]) :].any() or (wraps and pending.any())
+        assert rest or out["parity_left"] > 0
     if out["state"] == tables.ASKING:
         assert not pending.any()
     if out["state"] == tables.UNREADY:

@@ -32,6 +32,7 @@ from shoal.transport.forms import (
 )
 from shoal.transport.holes import DIVIDE_BY_COUNT, ERROR_FEEDBACK
 from shoal.transport.messages import MessageTables, Receiving, Sending
+from shoal.transport.parity import PARITY
 from shoal.transport.receiving import on_datagrams
 from shoal.transport.tables import ADD, WRITE, Counter, State, new_state
 from thoroughness import examples
@@ -100,6 +101,16 @@ REFUSALS = {
     "a whole message as one segment": (data(136), 0, Counter.MISPLACED),
     "a last segment too long": (data(64, offset=128), 0, Counter.MISPLACED),
     "an empty segment": (data(0), 0, Counter.MISPLACED),
+    "parity of a message that has none": (data(offset=PARITY), 0, Counter.MISPLACED),
+    "a parity too many": (data(offset=PARITY + 64, flags=1 << 5), 0, Counter.MISPLACED),
+    "parity between two": (data(offset=PARITY + 4, flags=7 << 5), 0, Counter.MISPLACED),
+    "parity too short": (data(60, offset=PARITY, flags=7 << 5), 0, Counter.MISPLACED),
+    "parity too long": (data(80, offset=PARITY, flags=7 << 5), 0, Counter.MISPLACED),
+    "the last parity there can be": (
+        data(offset=0xFFFFFFC0, flags=7 << 5),
+        0,
+        Counter.MISPLACED,
+    ),
     "kind 0": (
         header(0, session=tag(0, 1), length=24) + feedback(),
         0,
@@ -406,7 +417,8 @@ def made_up(target: Target, count: int) -> tuple[NDArray[np.uint8], NDArray[np.i
     fields["iteration"] = pick(random, count, [*iterations, *target.finished[-3:]], 1 << 32)
     fields["message"] = pick(random, count, [0, 0, 0, 1, 1, 2, 3], 1 << 16)
     fields["source"] = source
-    fields["offset"] = pick(random, count, np.arange(6) * SEGMENT, 1 << 32)
+    offsets = np.arange(6) * SEGMENT
+    fields["offset"] = pick(random, count, [*offsets, *offsets, *(PARITY + offsets)], 1 << 32)
     honest = (kind == wire.READY) & (random.random(count) < 0.99)
     agreed = target.agreements(fields["iteration"], known)
     fields["offset"] = np.where(honest, agreed, fields["offset"])

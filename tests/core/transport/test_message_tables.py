@@ -157,7 +157,7 @@ def test_messages_may_be_given_as_rows(sending: list[Sending], receiving: list[R
                 row[name] = getattr(message, name)
     one = MessageTables(WORLD, SEGMENT, FLOAT32, sending=sending, receiving=receiving, gates=gates)
     other = MessageTables(WORLD, SEGMENT, FLOAT32, sending=rows[0], receiving=rows[1], gates=gates)
-    addresses = {"pending", "seen", "saved"}
+    addresses = {"pending", "again", "seen", "saved"}
     for left, right in ((one.outgoing, other.outgoing), (one.incoming, other.incoming)):
         for name in set(left.dtype.names or ()) - addresses:
             assert (left[name] == right[name]).all()

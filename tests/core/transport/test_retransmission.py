@@ -69,7 +69,7 @@ def test_each_segment_is_sent_once_and_once_more_for_every_loss(
     budget: int,
 ) -> None:
     faults = Faults(delay_us=delay_us, duplication=duplication)
-    config = TransportConfig(segment_bytes=16, budget_packets=budget)
+    config = TransportConfig(segment_bytes=16, budget_packets=budget, parity=False)
     link, (sender, receiver) = joined(2, config, faults=faults, seed=seed, limit_us=600_000_000)
     link.drop = lambda each: link.random.random() < (loss if each.is_data else control_loss)
     sent, lost = count_segments(link, 16)
@@ -106,7 +106,8 @@ def test_important_segments_go_first_and_first_again() -> None:
                 (int(datagram.header["offset"]) // 16, bool(flags & wire.IMPORTANT), datagram.tos)
             )
 
-    link, _ = joined(2, TransportConfig(segment_bytes=16, largest_batch=4), watch=note)
+    config = TransportConfig(segment_bytes=16, largest_batch=4, parity=False)
+    link, _ = joined(2, config, watch=note)
     link.drop = lambda each: each.is_data and len(order) in (2, 3, 20, 30)
     transfer = Transfer(link, 0, 1, np.ones(4 * 60, np.float32), important=important, layer_class=2)
     transfer.post()
@@ -179,7 +180,7 @@ def test_on_a_network_that_reorders_answers_wait_for_the_stragglers(reorder_us: 
 
 def test_questions_do_not_overtake_data_that_wait_in_a_switch() -> None:
     classes = (15_000, *(0,) * 7)
-    config = TransportConfig(segment_bytes=16, budget_packets=20)
+    config = TransportConfig(segment_bytes=16, budget_packets=20, parity=False)
     link, (sender, receiver) = joined(2, config, faults=Faults(class_delay_us=classes))
     tags: set[tuple[int, int]] = set()
     link.watch = lambda each: tags.add((each.kind, each.tos))

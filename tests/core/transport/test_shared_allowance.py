@@ -207,7 +207,7 @@ def test_later_messages_may_lack_what_earlier_ones_did_not(
     link.run()
     case.check()
     assert endpoints[1].counts()[Counter.SENT] == 80 + repaired
-    assert endpoints[RECEIVER].counts()[Counter.BITMAPS] == (1 if repaired else 0)
+    assert (endpoints[RECEIVER].counts()[Counter.BITMAPS] > 0) == bool(repaired)
     assert case.missing_by_shard() == [0 if repaired else len(lost) / 80]
 
 

@@ -39,6 +39,10 @@ DATA_0_TO_1 = bytes.fromhex(
 LAST_0_TO_1 = bytes.fromhex(
     "11 03 0400 01 00a55e 01000000 04030201 07000000 01000000 0000 0000 10000000 0000a040"
 )
+PARITY_0_TO_1 = bytes.fromhex(
+    "11 23 1000 01 00a55e 02000000 04030201 07000000 01000000 0000 0000 00000080"
+    "0000207f 00000040 00004040 00008040"
+)
 PROBE_0_TO_1 = bytes.fromhex(
     "13 00 1800 01 00a55e 02000000 04030201 07000000 01000000 0000 0000 00000000"
     "00000000 00000000 00000000 00000000 00000000 ffffffff"
@@ -71,6 +75,7 @@ VECTORS = {
     "READY": READY_1_TO_0,
     "DATA": DATA_0_TO_1,
     "DATA, the last of its pass": LAST_0_TO_1,
+    "DATA, the parity of both if there is one": PARITY_0_TO_1,
     "PROBE": PROBE_0_TO_1,
     "BITMAP": BITMAP_1_TO_0,
     "STOP": STOP_1_TO_0,
@@ -130,6 +135,19 @@ def test_data_is_read_so() -> None:
     assert transfer.received.tolist() == [1, 2, 3, 4, 5]
     assert written(link.endpoints[1]) == [STOP_1_TO_0]
     assert link.slots[1] == dict.fromkeys(link.endpoints[1].finished(), transfer.receiver_ticket)
+
+
+def test_parity_is_written_and_read_so() -> None:
+    link, transfer = posted()
+    link.hand(0, READY_1_TO_0)
+    peer = link.endpoints[0].state.peers[1]
+    peer["losses"], peer["smoothed_rtt"], peer["granted"] = 256 << 16 | 66, 1e6, 3
+    first, _, parity, _ = written(link.endpoints[0])
+    assert first == DATA_0_TO_1[:1] + b"\x22" + DATA_0_TO_1[2:]
+    assert parity == PARITY_0_TO_1
+    link.hand(1, first)
+    link.hand(1, parity)
+    assert transfer.received.tolist() == [1, 2, 3, 4, 5]
 
 
 def test_probe_is_written_so() -> None:
