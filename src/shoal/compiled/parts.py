@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import llvmlite.binding as _llvm
+from numba.core import funcdesc as _funcdesc
 from numba.core import typed_passes as _typed_passes
 from numba.core.codegen import JITCodeLibrary as _JITCodeLibrary
 from numba.core.compiler_machinery import register_pass as _register_pass
@@ -32,6 +34,7 @@ llvm: Any = _llvm
 Library: Any = _JITCodeLibrary
 NativeLowering: Any = _typed_passes.NativeLowering
 register_pass: Any = _register_pass
+mangle: Any = _funcdesc.default_mangler
 
 _ARITHMETIC: Final[dict[str, Any]] = _numbers.int_add_impl.__globals__
 """The names of the module of numba that writes sums and products; some versions have two."""
@@ -92,6 +95,12 @@ class Whole(Library):  # type: ignore[misc]  # as above
         self._linking_libraries = list(_closure(self._linking_libraries))
         super().finalize()
 
+    def _verify_declare_only_symbols(self) -> None:
+        """Raise `RuntimeError` if something calls what no part has: it would be at address 0."""
+        for each in self._final_module.functions:
+            if each.is_declaration and each.name.startswith("_Z"):
+                raise RuntimeError(f"nothing that was linked has {each.name}")
+
     def _optimize_final_module(self) -> None:
         super()._optimize_final_module()
         if sum(isinstance(each, Part) for each in self._linking_libraries) <= _FEW:
@@ -131,6 +140,25 @@ def _integers_that_wrap() -> Iterator[None]:
         _ARITHMETIC[_FLAGS] = usual
 
 
+@contextlib.contextmanager
+def _names_for_all_processes(context: Any) -> Iterator[None]:
+    """Let the functions that numba writes meanwhile be named by what their types are.
+
+    Usually the name of one that takes a record says as the how manyth type this process came upon
+    it; that of a part is in other parts' files.
+    """
+
+    def name_of(function: str, types: Any, *, abi_tags: Any = (), uid: Any = None) -> Any:
+        digest = hashlib.sha256(repr(tuple(types)).encode()).hexdigest()[:16]
+        return mangle(function, (), abi_tags=(*abi_tags, digest), uid=uid)
+
+    context.mangler = name_of
+    try:
+        yield
+    finally:
+        del context.mangler  # the class's, as usual
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class PartLowering(NativeLowering):  # type: ignore[misc]  # as above
     """Writes a function's code as a part, which cannot be run."""
@@ -142,10 +170,10 @@ class PartLowering(NativeLowering):  # type: ignore[misc]  # as above
         function = state.func_id.func
         state.library = Part(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.origin = function, state.args
-        if is_named(function):
-            state.func_id.unique_id = 0  # one name in all processes
         state.flags.no_compile = True
-        with _integers_that_wrap():
+        with _integers_that_wrap(), _names_for_all_processes(state.targetctx):
+            if is_named(function):
+                state.func_id.unique_id = 0
             super().run_pass(state)
         key = object()
         state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])

@@ -1,29 +1,25 @@
 """What a datagram does: its checks, its place, and what is answered.
 
 The receiver's half of the bounded-loss transport (docs/papers.md, 1.5): distinct bytes are
-counted; a message is done when enough have come, and its sender is told to STOP; a sender that has
-sent everything and heard nothing asks, and is told exactly which segments are missing. The messages
-of a shard share what may be missing: one that lacked less than its part leaves the rest to others.
+counted; a message is done when enough have come, and its sender is told to STOP. The messages of a
+shard share what may be missing: one that lacked less than its part leaves the rest to others.
 """
 
 from __future__ import annotations
 
-from shoal.compiled import I8, U2, compiled, rows_at
+from shoal.compiled import U2, compiled, rows_at
 from shoal.transport.answers import (
-    LOSSY_PACKETS,
     on_bitmap,
     on_feedback,
     on_misfit,
     on_ready,
     on_stop,
 )
-from shoal.transport.bitmap import clear_run, count_bits, set_run
+from shoal.transport.bitmap import clear_run, set_run
 from shoal.transport.congestion import move_end, note_delay, note_forgiven, note_gap, note_overtaken
 from shoal.transport.control_queue import (
-    queue_control,
     queue_feedback,
     queue_stop_again,
-    remember_stop,
 )
 from shoal.transport.credit import (
     LARGEST_CREDIT,
@@ -36,14 +32,13 @@ from shoal.transport.credit import (
     owe_parity,
     takes_turns,
 )
+from shoal.transport.enough import on_question, queue_stop, stops_early, wanted_of
 from shoal.transport.forms import put
-from shoal.transport.losses import losses, may_receive_more
 from shoal.transport.operations import (
     find_operation,
     incoming_done,
     is_finished,
     row_of,
-    schedule_answer,
     schedule_probe,
 )
 from shoal.transport.parity import (
@@ -66,7 +61,6 @@ from shoal.transport.tables import (
     ASKING,
     DONE,
     INCOMING,
-    NEVER,
     OUTGOING,
     RECEIVED_BY_TAG,
     Counter,
@@ -108,7 +102,6 @@ _OTHER_VERSION = int(Counter.OTHER_VERSION)
 _FOREIGN = int(Counter.FOREIGN)
 _MISPLACED = int(Counter.MISPLACED)
 _UNKNOWN_KIND = int(Counter.UNKNOWN_KIND)
-_BITMAPS = int(Counter.BITMAPS)
 _STOPS = int(Counter.STOPS)
 _EARLY = int(Counter.EARLY)
 _IMPORTANT_RECEIVED = int(Counter.IMPORTANT_RECEIVED)
@@ -351,11 +344,11 @@ def _deliver(
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     counters = state.counters[row.peer]
-    stop_early = _stops_early(core, state.peers[row.peer])
+    stop_early = stops_early(core, state.peers[row.peer])
     first, length = int(header.offset) // core.segment_bytes, int(header.length)
     done = 0
     while done < count and row.state != DONE:
-        lacks = _wanted(row, stop_early) - row.received
+        lacks = wanted_of(row, stop_early) - row.received
         wanted = min(count - done, max(1, -(-lacks // max(1, length))))
         fresh = set_run(row.seen, first + done, wanted)
         if fresh == 0:
@@ -376,7 +369,7 @@ def _deliver(
         row.last_at = now
         if row.parities != 0:
             _rebuild(state, row)
-        if row.received >= _wanted(row, stop_early):
+        if row.received >= wanted_of(row, stop_early):
             _finish(state, slot, index, header)
     _note_late(state, operation, row, count - done)
 
@@ -437,7 +430,7 @@ def _finish(state: State, slot: int, index: int, header: Row) -> None:
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     if not header.flags & LAST:
-        _queue_stop(state, row.peer, operation, row)
+        queue_stop(state, row.peer, operation, row)
     incoming_done(state, slot, index)
 
 
@@ -447,40 +440,9 @@ def _on_last(state: State, slot: int, index: int, now: int) -> None:
     operation = state.operations[slot]
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     if row.state == DONE:
-        _queue_stop(state, row.peer, operation, row)
+        queue_stop(state, row.peer, operation, row)
     else:
-        _on_question(state, slot, index, now)
-
-
-@compiled
-def _stops_early(core: Row, peer: Row) -> bool:
-    """Return whether to stop messages of a peer at their bounds, before all of them has been sent.
-
-    Where packets get lost, what may be missing is kept for them: most of what a STOP would save is
-    on its way already.
-    """
-    return bool(core.stop_early and peer.end >= peer.lossy_until)
-
-
-@compiled
-def _wanted(row: Row, stop_early: bool) -> int:
-    """Return how many bytes of a message must be here for it to be done.
-
-    All, or what the bound asks for: `stop_early` stops as soon as that is reached, as published;
-    otherwise a message that is still being sent goes on, so that only what the network lost is
-    missing. Once all of it has been sent, what others of its shard have saved counts too. Nothing
-    is borrowed from those to come: an early message is repaired while they are under way, a late
-    one when nothing else is.
-    """
-    if row.asked:
-        return int(row.target - _saved(row))
-    return int(row.target if stop_early else row.size)
-
-
-@compiled
-def _saved(row: Row) -> int:
-    """Return how many bytes fewer were missing of a shard's other messages than might have been."""
-    return int(rows_at(row.saved, 1, I8)[0]) if row.saved != 0 else 0
+        on_question(state, slot, index, now)
 
 
 @compiled
@@ -523,83 +485,6 @@ def count_unknown(state: State, rank: int, stream: int, iteration: int, count: i
     state.counters[rank, _STALE] += count
     note_forgiven(state.core[0], state.peers[rank], count)
     return True
-
-
-@compiled
-def _on_question(state: State, slot: int, index: int, now: int) -> None:
-    """Answer a sender that has sent all of a message: STOP, or what is missing.
-
-    On a network that reorders, packets sent before the question may still be on their way: then
-    the answer waits as long as packets have been seen to lag behind others of their class. The
-    question is of its message's class, and so behind its data wherever classes have queues.
-    """
-    operation = state.operations[slot]
-    row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
-    peer = state.peers[row.peer]
-    row.asked = 1
-    grace = min(int(peer.lateness * 1.25), LONGEST_GRACE_US)
-    answer_at = rows_at(operation.answer_times, operation.incoming_count, I8)[index]
-    if grace < 50 or answer_at <= now:
-        answer(state, slot, index)
-    elif now + grace < answer_at:
-        schedule_answer(operation, index, now + grace)
-        state.core[0].timer_at = min(state.core[0].timer_at, now + grace)
-
-
-@compiled
-def answer(state: State, slot: int, index: int) -> None:
-    """Tell the sender of an incoming message to stop, or which segments are missing."""
-    operation = state.operations[slot]
-    row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
-    peer = state.peers[row.peer]
-    if row.received < row.size:
-        peer.lossy_until = peer.end + LOSSY_PACKETS
-    if row.received >= _wanted(row, _stops_early(state.core[0], peer)):
-        _queue_stop(state, row.peer, operation, row)
-        incoming_done(state, slot, index)
-        return
-    schedule_answer(operation, index, NEVER)
-    row.asked = 0
-    if losses(peer) != 0 and may_receive_more(state.core[0], peer, row):
-        _grant_twice(state.core[0], peer, row)
-    state.counters[row.peer, _BITMAPS] += 1
-    queue_control(
-        state,
-        BITMAP,
-        row.peer,
-        operation.stream,
-        operation.iteration,
-        row.message,
-        row.seen,
-        row.segments,
-    )
-
-
-@compiled
-def _grant_twice(core: Row, peer: Row, row: Row) -> None:
-    """Grant credit for sending what is missing of a message twice, as senders do in a hurry."""
-    owe_parity(peer, row, max(int(row.parity_owed), count_bits(row.seen, row.segments)))
-    extend_grant(core, peer)  # the answer takes it along
-
-
-@compiled
-def _queue_stop(state: State, rank: int, operation: Row, row: Row) -> None:
-    state.counters[rank, _STOPS] += 1
-    bits = row.segments if row.received < row.size else 0
-    if bits > 0:
-        remember_stop(
-            state, rank, operation.stream, operation.iteration, row.message, row.seen, bits
-        )
-    queue_control(
-        state,
-        STOP,
-        rank,
-        operation.stream,
-        operation.iteration,
-        row.message,
-        row.seen if bits else 0,
-        bits,
-    )
 
 
 @compiled
@@ -661,6 +546,6 @@ def _on_probe(state: State, rank: int, header: Row, arrived: int, tos: int, now:
         return
     row = rows_at(operation.incoming, operation.incoming_count, INCOMING)[index]
     if row.state == DONE:
-        _queue_stop(state, rank, operation, row)
+        queue_stop(state, rank, operation, row)
     elif header.kind & 15 == PROBE:
-        _on_question(state, slot, index, now)
+        on_question(state, slot, index, now)

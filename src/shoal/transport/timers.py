@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from shoal.compiled import I4, I8, compiled, rows_at
 from shoal.transport.agreement import say_ready_to
 from shoal.transport.control_queue import queue_control
+from shoal.transport.enough import answer
 from shoal.transport.operations import outgoing_at, schedule_probe, slot_of
-from shoal.transport.receiving import answer
 from shoal.transport.round_trips import LARGEST_WAIT_US, answer_wait, credit_wait
 from shoal.transport.tables import EXPECTED, INCOMING, NEVER, OUTGOING, Counter, State
 from shoal.transport.wire import CREDIT_PROBE, PROBE
