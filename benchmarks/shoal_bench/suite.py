@@ -22,6 +22,7 @@ from shoal_bench import (
     group_average,
     incast,
     large_exchange,
+    long_ways,
     loopback,
     overlap,
     peer_step,
@@ -119,6 +120,9 @@ TRANSPORT_SECTIONS = (
         shaped.measure_loss,
         quick_s=50,
         full_s=2_600,
+    ),
+    _of(
+        long_ways, "all-reduce with loss where answers take long, on a lab", quick_s=160, full_s=600
     ),
     _of(incast, "many hosts push to one through a small buffer", quick_s=80, full_s=240),
     _of(overlap, "steps that go on behind the next forward pass", quick_s=50, full_s=120),

@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -81,11 +81,13 @@ class EmulatedWorker:
 
 
 @contextlib.contextmanager
-def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[EmulatedWorker]:
-    """Be on this rank's host. Collective."""
+def on_host(
+    context: WorkerContext, hosts: list[Host], settings: Mapping[str, str] | None = None
+) -> Iterator[EmulatedWorker]:
+    """Be on this rank's host, with these settings of the transport. Collective."""
     session = context.session
     host = hosts[session.rank]
-    variables = {"GLOO_SOCKET_IFNAME": INTERFACE, "SHOAL_BIND": host.address}
+    variables = {"GLOO_SOCKET_IFNAME": INTERFACE, "SHOAL_BIND": host.address, **(settings or {})}
     with inside(host.path), patch.dict(os.environ, variables):
         gloo = dist.new_group(backend="gloo", timeout=timedelta(seconds=DEADLINE_S))
         assert isinstance(gloo, dist.ProcessGroup)
@@ -103,14 +105,19 @@ def on_host(context: WorkerContext, hosts: list[Host]) -> Iterator[EmulatedWorke
 
 
 def all_reduce_rounds(
-    context: WorkerContext, hosts: list[Host], num_bytes: int, contenders: list[Contender]
+    context: WorkerContext,
+    hosts: list[Host],
+    num_bytes: int,
+    contenders: list[Contender],
+    settings: Mapping[str, str] | None = None,
 ) -> list[Turns]:
     """Sum a buffer of `num_bytes` again and again; return this rank's times. A task for the pool.
 
+    `settings` are variables that the transport reads.
     Raises `AssertionError` if a sum is wrong or more is missing than the bound allows.
     """
     buffer = torch.empty(num_bytes // 4)
-    with on_host(context, hosts) as worker:
+    with on_host(context, hosts, settings) as worker:
 
         def once(contender: Contender) -> None:
             if contender.name == GLOO:

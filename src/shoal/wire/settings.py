@@ -12,6 +12,7 @@
 | SHOAL_SPRAY | packets that go one path before the next is chosen | 44 |
 | SHOAL_RATE_CONTROL | credit, fixed, dctcp or timely | credit |
 | SHOAL_RATE | to each rank: what `fixed` keeps to and `timely` begins with | 1 Gbit/s |
+| SHOAL_PARITY | 0: what got lost is always asked for | 1: parity follows where that pays |
 | SHOAL_TAGS | what packets say to switches: both, layers, importance or none | both |
 | SHOAL_ALL_REDUCE | auto, direct, ring or hierarchical (of LOCAL_WORLD_SIZE, if set) | auto |
 | SHOAL_LOSS_BOUND | torch backend: share of each contribution to a sum that may get lost | 0 |
@@ -106,6 +107,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
             layer_tags=tags in ("both", "layers"),
             importance_tags=tags in ("both", "importance"),
             stop_early=stop_early,
+            parity=_choice(given, "SHOAL_PARITY", ("1", "0")) == "1",
         ),
         sums=SumOptions(
             loss_bound=_share(given, "SHOAL_LOSS_BOUND"),
