@@ -322,7 +322,7 @@ def test_what_may_get_lost_gets_no_parity() -> None:
 
 
 def test_only_what_has_no_time_to_be_asked_for_gets_parity() -> None:
-    """Of messages that take many round trips together the last ones do."""
+    """Only the last messages have parity where all together take many round trips."""
     _, sender, _ = lossy_way()
     peer, core = sender.state.peers[1], sender.state.core[0]
     core["arrivals"] = 10.0  # packets per millisecond
@@ -339,7 +339,7 @@ def test_only_what_has_no_time_to_be_asked_for_gets_parity() -> None:
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.03, 0.1])
 @pytest.mark.parametrize("segments", [1, 44, 132, 364, 1_024])
 def test_as_many_parities_as_the_loss_calls_for(share: float, segments: int) -> None:
-    """Those that fail seldom enough, by chance in a million messages, and not one step more."""
+    """As many parities are sent as make a failure rare, and one step fewer would not."""
     blocks = parity.blocks_of(segments)
     code = losses.parity_code(segments, 256 << 16 | round(share * 65536), 1e-2)
     rows, fewer = parity.rows_of(code), parity.rows_of(max(0, code - 1))
