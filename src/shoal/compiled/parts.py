@@ -144,8 +144,8 @@ def _integers_that_wrap() -> Iterator[None]:
 def _names_for_all_processes(context: Any) -> Iterator[None]:
     """Let the functions that numba writes meanwhile be named by what their types are.
 
-    Usually the name of one that takes a record says as the how manyth type this process came upon
-    it; that of a part is in other parts' files.
+    Otherwise numba names a record by a number that counts the types of this process. Files of parts
+    name the parts that they call, so another process must come to the same name.
     """
 
     def name_of(function: str, types: Any, *, abi_tags: Any = (), uid: Any = None) -> Any:
