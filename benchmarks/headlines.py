@@ -36,6 +36,9 @@ _SCENARIOS: Final = {
     "incast": "switches with tiny buffers",
     "gray-failure": "one link loses more and more",
     "delay": "10 ms between hosts",
+    "wan": "20 Mbit/s, 30 ms, 0.5 % of packets get lost",
+    "two-sites": "10 Mbit/s and 40 ms between two halves",
+    "network-bound": "nothing; the model has 4 million parameters",
 }
 """What is wrong in each scenario. One that is missing here is shown by its name."""
 _CONTENDERS: Final = {

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from shoal.lab import HOST_QUEUE_BYTES
 from shoal.scenario import ClusterSpec, Flow, LinkEvent
-from shoal.switching import Link, Materials, Port, Topology, host_names, leaf_spine, star
+from shoal.switching import Link, Materials, Port, Topology, host_names, join, leaf_spine, star
 
 if TYPE_CHECKING:
     from shoal_bench.cluster.task import Task, Training
@@ -30,6 +32,12 @@ LONG_DELAY_S: Final = 5e-3
 OVERSUBSCRIPTION: Final = 4
 LEAVES: Final = 2
 SPINES: Final = 2
+NEAR: Final = Link(DELAY_S)
+WAN: Final = Link(15e-3, jitter_s=1e-3)
+"""A cable of hosts that are 30 ms from each other, give or take a millisecond or two."""
+SITES: Final = 2
+BETWEEN_SITES: Final = 10_000_000, 40e-3
+"""The rate, bits per second, and the delay, seconds, of the cable that joins two sites."""
 
 SLOW: Final = 1
 """The worker, or the host, that is slow where one is."""
@@ -61,6 +69,12 @@ class ClusterScenario:
     """What the best peer's time to the target is to be at least, in times of Shoal's best mode."""
     in_quick: bool = True
     """Whether `--quick` measures it unless asked otherwise."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Task` that this scenario sets in place of the suite."""
+
+    def task_of(self, suite: Task) -> Task:
+        """Return what is trained in this scenario, where others train what `suite` says."""
+        return msgspec.structs.replace(suite, **self.changes)
 
     def factors_of(self, workers: int) -> tuple[float, ...]:
         """Return all workers' factors by rank."""
@@ -70,13 +84,17 @@ class ClusterScenario:
 # ---- networks ----------------------------------------------------------------------------------
 
 
+def _access_ports(task: Training, buffer: int = BUFFER_BYTES) -> tuple[Port, Port]:
+    """Return the port through which a host sends, and the one through which it is sent to."""
+    rate = task.megabits * 1_000_000
+    return Port(rate, limit_bytes=HOST_QUEUE_BYTES), Port(rate, limit_bytes=buffer)
+
+
 def _star(
-    task: Task, *, buffer: int = BUFFER_BYTES, delay_s: float = DELAY_S, others: int = 0
+    task: Task, *, buffer: int = BUFFER_BYTES, link: Link = NEAR, others: int = 0
 ) -> Topology:
     """Return the workers' hosts, and `others` behind them, around one switch."""
-    rate = task.megabits * 1_000_000
-    access = Port(rate, limit_bytes=HOST_QUEUE_BYTES), Port(rate, limit_bytes=buffer)
-    return star(host_names(task.workers + others), Materials(*access, Link(delay_s)))
+    return star(host_names(task.workers + others), Materials(*_access_ports(task, buffer), link))
 
 
 def _towards(topology: Topology, hosts: Sequence[int]) -> tuple[int, ...]:
@@ -124,13 +142,7 @@ def oversubscribed(task: Training) -> ClusterSpec:
     rate = task.megabits * 1_000_000
     per_leaf = task.workers // LEAVES
     trunk = rate * per_leaf // (OVERSUBSCRIPTION * SPINES)
-    materials = Materials(
-        Port(rate, limit_bytes=HOST_QUEUE_BYTES),
-        Port(rate, limit_bytes=BUFFER_BYTES),
-        Link(DELAY_S),
-        Port(trunk, limit_bytes=BUFFER_BYTES),
-        Link(DELAY_S),
-    )
+    materials = Materials(*_access_ports(task), NEAR, Port(trunk, limit_bytes=BUFFER_BYTES), NEAR)
     return ClusterSpec(leaf_spine(host_names(task.workers), LEAVES, SPINES, materials))
 
 
@@ -150,7 +162,25 @@ def _gray(task: Task) -> ClusterSpec:
 
 
 def _delay(task: Task) -> ClusterSpec:
-    return ClusterSpec(_star(task, delay_s=LONG_DELAY_S))
+    return ClusterSpec(_star(task, link=Link(LONG_DELAY_S)))
+
+
+def _wan(task: Task) -> ClusterSpec:
+    topology = _star(task, link=WAN)
+    cables = _towards(topology, range(task.workers))
+    return ClusterSpec(topology, events=(LinkEvent(0.0, cables, link=(("loss", 0.005),)),))
+
+
+def _two_sites(task: Task) -> ClusterSpec:
+    """Half of the hosts around each of two switches, joined by one slow cable."""
+    hosts, each = host_names(task.workers), task.workers // SITES
+    sites = [f"site{site}" for site in range(SITES)]
+    rate, delay_s = BETWEEN_SITES
+    materials = Materials(
+        *_access_ports(task), NEAR, Port(rate, limit_bytes=BUFFER_BYTES), Link(delay_s)
+    )
+    access = [(host, sites[place // each]) for place, host in enumerate(hosts)]
+    return ClusterSpec(join(hosts, sites, [*access, (sites[0], sites[1])], materials))
 
 
 SCENARIOS: Final = (
@@ -199,5 +229,39 @@ SCENARIOS: Final = (
         in_quick=False,
     ),
     ClusterScenario("delay", "10 ms from host to host", _delay),
+    ClusterScenario(
+        "wan",
+        "links of 20 Mbit/s, 30 ms from host to host, 0.5 % random loss",
+        _wan,
+        target=MUCH_FASTER,
+        in_quick=False,
+        changes={"megabits": 20, "seconds": 120.0},
+    ),
+    ClusterScenario(
+        "two-sites",
+        "two halves joined by 10 Mbit/s and 40 ms",
+        _two_sites,
+        target=MUCH_FASTER,
+        in_quick=False,
+        changes={"seconds": 120.0},
+    ),
+    ClusterScenario(
+        "network-bound",
+        "a model of 4 million parameters on a clean network",
+        _clean,
+        in_quick=False,
+        changes={
+            "dataset": "fashion-mnist",
+            "model": "mlp:1056x4",
+            "batch_size": 32,
+            "workers": 4,
+            "megabits": 100,
+            "compute_ms": 400.0,
+            "seconds": 150.0,
+            "target_loss": 0.9,
+            "looks": 40,
+            "judged_samples": 1024,
+        },
+    ),
 )
 """All scenarios, in the order in which they are measured."""

@@ -57,6 +57,7 @@ class SuitePlan:
     """What is to be measured."""
 
     task: Task
+    """What is trained in scenarios that do not set something else."""
     repeats: int
     scenarios: tuple[ClusterScenario, ...]
     contenders: tuple[Contender, ...]
@@ -64,7 +65,7 @@ class SuitePlan:
     def jobs(self) -> list[SuitePart]:
         """Return all jobs in their order."""
         return [
-            SuitePart(scenario, contender, repeat, self.task)
+            SuitePart(scenario, contender, repeat, scenario.task_of(self.task))
             for repeat in range(self.repeats)
             for scenario in self.scenarios
             for contender in self.contenders
@@ -184,7 +185,8 @@ def with_rows(file: ClusterFile) -> ClusterFile:
         for scenario in SCENARIOS:
             entries = entries_of(chosen, scenario.name, sides)
             made += rows_of(scenario, entries, task.target_loss)
-        rows += of_section(BENCH, [*made, *rows_of_ripples(chosen)], quick=task == _QUICK)
+        is_quick = any(task == scenario.task_of(_QUICK) for scenario in SCENARIOS)
+        rows += of_section(BENCH, [*made, *rows_of_ripples(chosen)], quick=is_quick)
     sentences = dict.fromkeys(
         f"{outcome.key.scenario}: {outcome.key.contender}: {outcome.skipped or outcome.failed}"
         for outcome in file.outcomes

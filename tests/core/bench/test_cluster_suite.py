@@ -317,6 +317,25 @@ def test_what_quick_leaves_out_changes_no_sides() -> None:
     assert sum(job.seconds(quick=True) for job in plan.jobs()) < 15 * 60
 
 
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_scenario_trains_its_own_task_on_its_own_network(quick: bool) -> None:
+    suite = make_plan(quick=quick).task
+    for job in make_plan(quick=quick, only=[each.name for each in SCENARIOS]).jobs():
+        changes = job.scenario.changes
+        assert all(getattr(job.task, name) == value for name, value in changes.items())
+        assert (job.task == suite) == (not changes)
+        assert job.scenario.build(job.task).topology.hosts >= job.task.workers
+
+
+def test_sites_are_joined_by_one_cable_that_half_of_all_pairs_share() -> None:
+    (job, *_) = make_plan(quick=False, only=["two-sites"]).jobs()
+    topology = job.scenario.build(job.task).topology
+    trunks = [cable for cable in topology.cables if cable.source < 0 and cable.target < 0]
+    assert [(cable.port.rate, cable.link.delay_s) for cable in trunks] == 2 * [(10_000_000, 0.04)]
+    of_site = [cable.target for cable in topology.cables if cable.source >= 0]
+    assert [of_site.count(site) for site in sorted(set(of_site))] == [4, 4]
+
+
 def test_names_are_unique() -> None:
     names = [each.name for each in (*SCENARIOS, *CONTENDERS)]
     assert len(set(names)) == len(names)
