@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shoal.compiled import compiled
-from shoal.transport.congestion import EPOCH_US, fill_in_bursts
+from shoal.transport.congestion import fill_in_bursts, find_shallow
 from shoal.transport.credit import end_long_turns, under_way
 from shoal.transport.losses import forget_losses
 from shoal.transport.own_queue import longest_wait
@@ -200,7 +200,7 @@ def _lost_to_a_full_port(core: Row) -> float:
     """Return which share of the round's packets a full port has lost, and remember that."""
     lost = max(0.0, core.round_lost) / max(1.0, core.round_arrived + core.round_lost)
     if lost > 0 and fill_in_bursts(core) and core.forgiving < FORGOTTEN:
-        core.found_until = core.shallow_until = core.interval_last + EPOCH_US
+        find_shallow(core)
     if lost > core.tolerated_loss:
         core.full = 1.0
         return float(lost)

@@ -43,6 +43,11 @@ MOST_REORDERING: Final = 128.0
 REORDERING_FORGOTTEN: Final = 0.0002
 """Share of the overtaking expected that is forgotten with every packet that comes in order."""
 
+FIRST_BELIEF_US: Final = 500_000
+"""How long ports are taken for shallow that seem so for the first time. By chance, other losses
+follow long queues, too, and sums then take up to half as long again: that is over soon. What comes
+back not long after its end is believed twice as long each time, up to `EPOCH_US`."""
+
 HEARD_US: Final = 50_000
 HEARD_ROUNDS: Final = 4.0
 """The time, in microseconds, and the number of round trips, whichever takes longer, for which a
@@ -160,6 +165,17 @@ def fill_in_bursts(core: Row) -> bool:
     with many others had to wait for them.
     """
     return bool(core.high_gaps > max(HIGH_GAPS, core.high_between + MORE_HIGH_GAPS))
+
+
+@compiled
+def find_shallow(core: Row) -> None:
+    """Take ports for shallow, the longer the more often they have lately seemed so."""
+    since = int(core.interval_last) - int(core.found_until)
+    if since >= core.belief:
+        core.belief = FIRST_BELIEF_US
+    elif since >= 0:
+        core.belief = min(2 * int(core.belief), EPOCH_US)
+    core.found_until = core.shallow_until = core.interval_last + core.belief
 
 
 @compiled

@@ -296,6 +296,7 @@ CORE: Final = np.dtype(
         ("between_high", "<i8"),  # and those of them that exceeded it
         ("shallow_until", "<i8"),  # until when ports are taken for shallow, by this host's clock
         ("found_until", "<i8"),  # the same where this rank has found so itself, and tells others
+        ("belief", "<i8"),  # how long that was at the last find, microseconds; 0: none yet
         ("forgiving", "<f8"),  # 1 where a message may lose some, less the more rounds ago that was
         ("interval_packets", "<i8"),
         ("interval_lost", "<i8"),

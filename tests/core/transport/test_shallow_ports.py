@@ -9,7 +9,15 @@ from shoal.sim.transports.bounded_loss_network import BoundedLossNetwork
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
 from shoal.transport.budget import SHALLOW_BUDGET, SMALLEST_BUDGET, SMALLEST_IN_SUMS
-from shoal.transport.congestion import EPOCH_US, HEARD_US, fill_in_bursts, note_delay, note_gap
+from shoal.transport.congestion import (
+    EPOCH_US,
+    FIRST_BELIEF_US,
+    HEARD_US,
+    fill_in_bursts,
+    find_shallow,
+    note_delay,
+    note_gap,
+)
 from shoal.transport.endpoint import Endpoint, TransportConfig
 from shoal.transport.tables import Counter
 from thoroughness import seldom
@@ -70,7 +78,24 @@ def test_who_only_hears_of_shallow_ports_soon_forgets_it() -> None:
     for endpoint, until in zip(endpoints, found, strict=True):
         core = endpoint.state.core
         ahead = int(core["shallow_until"][0] - core["interval_last"][0])
-        assert 0 < ahead <= (EPOCH_US if until else HEARD_US + 1_000)
+        assert 0 < ahead <= (FIRST_BELIEF_US if until else HEARD_US + 1_000)
+
+
+def test_what_comes_back_soon_is_believed_longer_and_what_does_not_is_new() -> None:
+    core = Endpoint(0, 2, TransportConfig()).state.core[0]
+
+    def belief_when_found_at(now: int) -> int:
+        core["interval_last"] = now
+        find_shallow(core)
+        assert core["shallow_until"] == core["found_until"]
+        return int(core["found_until"]) - now
+
+    now = 1_000_000_000
+    assert belief_when_found_at(now) == FIRST_BELIEF_US
+    assert belief_when_found_at(now + 1) == FIRST_BELIEF_US  # still the same
+    believed = [belief_when_found_at(int(core["found_until"]) + 1) for _ in range(6)]
+    assert believed == [2 * FIRST_BELIEF_US << k for k in range(4)] + 2 * [EPOCH_US]
+    assert belief_when_found_at(int(core["found_until"]) + EPOCH_US) == FIRST_BELIEF_US
 
 
 @pytest.mark.parametrize(
