@@ -84,7 +84,7 @@ class ClusterScenario:
 # ---- networks ----------------------------------------------------------------------------------
 
 
-def _access_ports(task: Training, buffer: int = BUFFER_BYTES) -> tuple[Port, Port]:
+def access_ports(task: Training, buffer: int = BUFFER_BYTES) -> tuple[Port, Port]:
     """Return the port through which a host sends, and the one through which it is sent to."""
     rate = task.megabits * 1_000_000
     return Port(rate, limit_bytes=HOST_QUEUE_BYTES), Port(rate, limit_bytes=buffer)
@@ -94,7 +94,7 @@ def _star(
     task: Task, *, buffer: int = BUFFER_BYTES, link: Link = NEAR, others: int = 0
 ) -> Topology:
     """Return the workers' hosts, and `others` behind them, around one switch."""
-    return star(host_names(task.workers + others), Materials(*_access_ports(task, buffer), link))
+    return star(host_names(task.workers + others), Materials(*access_ports(task, buffer), link))
 
 
 def _towards(topology: Topology, hosts: Sequence[int]) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ def oversubscribed(task: Training) -> ClusterSpec:
     rate = task.megabits * 1_000_000
     per_leaf = task.workers // LEAVES
     trunk = rate * per_leaf // (OVERSUBSCRIPTION * SPINES)
-    materials = Materials(*_access_ports(task), NEAR, Port(trunk, limit_bytes=BUFFER_BYTES), NEAR)
+    materials = Materials(*access_ports(task), NEAR, Port(trunk, limit_bytes=BUFFER_BYTES), NEAR)
     return ClusterSpec(leaf_spine(host_names(task.workers), LEAVES, SPINES, materials))
 
 
@@ -177,7 +177,7 @@ def _two_sites(task: Task) -> ClusterSpec:
     sites = [f"site{site}" for site in range(SITES)]
     rate, delay_s = BETWEEN_SITES
     materials = Materials(
-        *_access_ports(task), NEAR, Port(rate, limit_bytes=BUFFER_BYTES), Link(delay_s)
+        *access_ports(task), NEAR, Port(rate, limit_bytes=BUFFER_BYTES), Link(delay_s)
     )
     access = [(host, sites[place // each]) for place, host in enumerate(hosts)]
     return ClusterSpec(join(hosts, sites, [*access, (sites[0], sites[1])], materials))

@@ -22,7 +22,7 @@ from shoal_bench.cluster.outcome import Figures, Key, Outcome
 from shoal_bench.cluster.scenarios import SCENARIOS, SHALLOW_BYTES, oversubscribed
 from shoal_bench.cluster.suite import run_parts
 from shoal_bench.cluster.task import Task
-from shoal_bench.cluster.trials import dlcp, ds_sync, ripples
+from shoal_bench.cluster.trials import dlcp, ds_sync, hidden, ripples
 from shoal_bench.cluster.trials.figures import Trial, TrialFigures, TrialKey
 from shoal_bench.cluster.trials.networks import MIDDLE_CLASS
 from shoal_bench.cluster.trials.ripples import rows_of_ripples
@@ -277,6 +277,19 @@ def test_a_mechanism_is_held_against_all_on_and_against_all_off() -> None:
     assert row_of(rows, "dlcp-bursts: spraying alone", metric).ratio == 1.25
     metric = "step time p99, all off / all on"
     assert row_of(rows, "dlcp-bursts: all on", metric).target is None  # asked for under incast
+
+
+def test_what_hides_is_held_against_the_whole_model_over_the_same_transport() -> None:
+    overs = ("shoal", "gloo")
+    names = [hidden.name_of(each, over) for over in overs for each in ("none", "layers")]
+    found = [figures(value) for value in (300.0, 200.0, 500.0, 400.0)]
+    rows = rows_of_trials(
+        [trial("hidden-pushes", name, made) for name, made in zip(names, found, strict=True)]
+    )
+    for over, ratio, met in zip(overs, (1.5, 1.25), (True, None), strict=True):
+        layers, whole = (hidden.name_of(each, over) for each in ("layers", "none"))
+        row = row_of(rows, f"hidden-pushes: {layers}", f"step time mean, {whole} / {layers}")
+        assert (row.ratio, row.met) == (ratio, met)
 
 
 def test_losses_are_told_by_importance_class_and_color() -> None:

@@ -23,7 +23,7 @@ from shoal.switching import (
     join,
     star,
 )
-from shoal_bench.cluster.scenarios import DELAY_S, LEAVES, SHALLOW_BYTES, SPINES
+from shoal_bench.cluster.scenarios import DELAY_S, LEAVES, NEAR, SHALLOW_BYTES, SPINES, access_ports
 
 if TYPE_CHECKING:
     from shoal_bench.cluster.trials.work import Work
@@ -61,6 +61,11 @@ class Switches:
     def queues(self) -> tuple[int, ...]:
         """The queue of each DSCP."""
         return CLASS_SELECTORS if self.queueing else (0,) * DSCPS
+
+
+def plain_star(work: Work) -> ClusterSpec:
+    """Return hosts around a switch with ordinary ports."""
+    return ClusterSpec(star(host_names(work.workers), Materials(*access_ports(work), NEAR)))
 
 
 def shallow_star(switches: Switches, work: Work) -> ClusterSpec:

@@ -6,13 +6,13 @@ them, and ratios are of trials of one repeat.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from shoal_bench.cluster.trials import dlcp, ds_sync
+from shoal_bench.cluster.trials import dlcp, ds_sync, hidden
 from shoal_bench.cluster.trials.figures import TrialKey
 from shoal_bench.cluster.trials.work import Work
 
@@ -36,6 +36,10 @@ _WORK: Final = Work(
 _STEP_S: Final = 0.6
 """The approximate seconds that a step takes."""
 
+_EVEN: Final = {"model": "mlp:704x5", "megabits": 400, "layer_ms": 125.0}
+"""What makes the bytes of a step at one server (8 MB from and to each of seven hosts) take about as
+long as its computing."""
+
 
 class Variants(Protocol):
     """Makes a case's variants."""
@@ -57,21 +61,26 @@ class StudyCase:
     quick_steps: int | None
     """The steps of a quick look; None: none is taken."""
     repeats: int
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Work` that this case sets in place of the usual."""
+    step_s: float = _STEP_S
+    """The approximate seconds that a step takes."""
 
     def work(self, *, quick: bool) -> Work:
         """Return what is trained."""
         steps = self.quick_steps if quick and self.quick_steps is not None else self.steps
-        return msgspec.structs.replace(_WORK, steps=steps)
+        return msgspec.structs.replace(_WORK, steps=steps, **self.changes)
 
 
-DLCP, DS_SYNC = "dlcp", "ds-sync"
-STUDIES: Final = (DLCP, DS_SYNC)
+DLCP, DS_SYNC, HIDDEN = "dlcp", "ds-sync", "hidden"
+STUDIES: Final = (DLCP, DS_SYNC, HIDDEN)
 """What `--only` may name."""
 
 _STAR: Final = "7 to 1 at every port, ports that hold ten packets"
 _BURSTS: Final = "two leaves and two spines, bursts of others' traffic"
 _ENDS: Final = "all on, all off, until all is learnt"
 _NARROW: Final = "two leaves behind trunks of a quarter of their rate"
+_SERVER: Final = "one server of eight workers, with whatever pushes and pulls hide behind"
 _LEARNT: Final = 100
 """Steps after which the model's accuracy changes by one image in 359 at most, in 200 more."""
 
@@ -88,6 +97,7 @@ CASES: Final = (
         )
     ),
     StudyCase(DS_SYNC, "ds-sync-oversubscribed", _NARROW, ds_sync.variants, 23, 8, 1),
+    StudyCase(HIDDEN, "hidden-pushes", _SERVER, hidden.PUSHES, 23, 8, 1, _EVEN, 4.0),
 )
 """The cases in the order in which they are measured."""
 
@@ -112,7 +122,7 @@ class TrialPart:
 
     def seconds(self, *, quick: bool) -> float:
         """Return about how long it takes."""
-        return self.key.work.steps * _STEP_S + _OVERHEAD_S
+        return self.key.work.steps * self.case.step_s + _OVERHEAD_S
 
 
 def make_trials(

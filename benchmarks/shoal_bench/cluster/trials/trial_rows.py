@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shoal_bench.cluster.outcome_rows import BENCH
-from shoal_bench.cluster.trials import dlcp, ds_sync
+from shoal_bench.cluster.trials import dlcp, ds_sync, hidden
 from shoal_bench.rows import Row, Target, at_least, at_most, comparison, figure, of_section
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ QUICK_STEPS: Final = 20
 FASTER: Final = at_least(2.0)
 AS_GOOD: Final = at_most(0.5)
 DIVIDED: Final = at_least(1.5)
+HIDDEN: Final = at_least(1.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def rows_of_trials(trials: Iterable[Trial]) -> list[Row]:
             if (trial.key.case, trial.key.work) == (case, work) and trial.figures is not None:
                 found.setdefault(trial.key.variant, {})[trial.key.repeat] = trial.figures
         runs = Runs(case, found)
-        made = _ratios_of_dlcp(runs) if case.startswith("dlcp") else _ratios_of_ds_sync(runs)
+        made = _ratios_of(runs)
         for variant, by_repeat in found.items():
             made += _own_rows(f"{case}, {variant}", list(by_repeat.values()))
         rows += of_section(BENCH, made, quick=work.steps < QUICK_STEPS)
@@ -59,6 +60,13 @@ def rows_of_trials(trials: Iterable[Trial]) -> list[Row]:
 
 
 # ---- ratios ------------------------------------------------------------------------------------
+
+
+def _ratios_of(runs: Runs) -> list[Row]:
+    """Return the ratios of the study that a case is of."""
+    study = runs.case.partition("-")[0]
+    ratios = {"dlcp": _ratios_of_dlcp, "ds": _ratios_of_ds_sync, "hidden": _ratios_of_hidden}
+    return ratios[study](runs)
 
 
 def _ratios_of_dlcp(runs: Runs) -> list[Row]:
@@ -93,6 +101,18 @@ def _ratios_of_ds_sync(runs: Runs) -> list[Row]:
             rows += _mean_ratio(runs, aware, ds_sync.name_of(way, over), target)
     lossy, exact, tcp = (ds_sync.name_of(ds_sync.AWARE, over) for over in reversed(ds_sync.OVERS))
     return [*rows, *_mean_ratio(runs, lossy, exact), *_mean_ratio(runs, lossy, tcp)]
+
+
+def _ratios_of_hidden(runs: Runs) -> list[Row]:
+    """Return how much longer steps take whose exchanges begin after backward and are waited for."""
+    rows: list[Row] = []
+    for over in ("shoal", "gloo"):
+        whole = hidden.name_of(hidden.WHOLE, over)
+        for overlap in dict.fromkeys(each for some in hidden.HIDDEN.values() for each in some):
+            is_best = over == "shoal" and overlap == "layers"
+            ours = hidden.name_of(overlap, over)
+            rows += _mean_ratio(runs, ours, whole, HIDDEN if is_best else None)
+    return rows
 
 
 def _faster(runs: Runs, ours: str, theirs: str, target: Target | None = None) -> list[Row]:
