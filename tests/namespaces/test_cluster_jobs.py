@@ -42,6 +42,7 @@ TASK = Task(
     megabits=50,
     looks=10,
     judged_samples=300,
+    padding="layers",
 )
 MOST_STEPS = TASK.seconds * 1000 / TASK.compute_ms
 CLOSE = 0.2

@@ -28,8 +28,9 @@ import torch
 from shoal.errors import ResourceError
 from shoal.lab import INTERFACE, address_of, inside, launcher_variables
 from shoal.workloads import load_dataset, loss_of
+from shoal_bench.cluster.pace import Pace, layers_of
 from shoal_bench.cluster.records import Recorder
-from shoal_bench.cluster.task import Pace, Task, Training, vector_of
+from shoal_bench.cluster.task import Task, Training, vector_of
 from shoal_bench.peers.pooled import PooledLibrary, Seat
 
 if TYPE_CHECKING:
@@ -118,17 +119,16 @@ def train(rank: int, job: TrainingAssignment, connection: Connection) -> None:
         loop = job.library.loop(seat, model)
         recorder = _recorder(rank, job, model)
         data = task.batches_of(dataset, rank, job.seed)
-        pace = Pace(task.compute_ms / 1000 * job.factors[rank])
+        compute_s = task.compute_ms / 1000 * job.factors[rank]
+        Pace(model, compute_s / len(layers_of(model)) / 3)
         connection.send("ready")
         start = connection.recv()
         threading.Thread(target=_answer, args=(connection, loop.says), daemon=True).start()
         time.sleep(max(0.0, start - time.monotonic()))
         recorder.add_model(0.0, vector_of(model))
         while (elapsed_s := time.monotonic() - start) < task.seconds:
-            pace.begin()
             loop.zero_grad()
             loss = loss_of(loop.model, *next(data), dataset.task)
-            pace.pad()
             loss.backward()
             loop.update()
             elapsed_s = time.monotonic() - start

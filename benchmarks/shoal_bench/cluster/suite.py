@@ -46,6 +46,7 @@ _FULL: Final = Task(
     seconds=60.0,
     target_loss=2.55,
     megabits=50,
+    padding="layers",
 )
 _QUICK: Final = msgspec.structs.replace(
     _FULL, workers=4, compute_ms=50.0, seconds=3.0, target_loss=2.85, megabits=100, looks=30

@@ -1,16 +1,14 @@
 """What is trained: one small real job, the same for every contender, and how a model is judged.
 
-The machine has fewer cores than the cluster has workers, so that compute is padded by sleeping: a
-step's forward pass lasts until the compute time is over, before anything can be sent. What is real
-is the training, and every byte that is exchanged for it.
+The machine has fewer cores than the cluster has workers, so that compute is padded by sleeping in
+every layer. What is real is the training, and every byte that is exchanged for it.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import torch
@@ -57,6 +55,10 @@ class Task(Training, frozen=True, kw_only=True):
     compute_ms: float
     """Compute of an ordinary worker per step."""
 
+    padding: Literal["once", "layers"] = "once"
+    """The places where computing sleeps: every layer, forward and backward. Older outcomes slept
+    once, in between, so that no exchange could hide behind backward."""
+
     seconds: float
     """Length of the training."""
 
@@ -76,24 +78,6 @@ class Task(Training, frozen=True, kw_only=True):
         """Return the model's recipe, with what this task overrides."""
         recipe = default_recipe(self.dataset, self.model)
         return replace(recipe, batch_size=self.batch_size or recipe.batch_size)
-
-
-class Pace:
-    """Makes a step's compute last as long as it would on the machine that the worker stands for."""
-
-    def __init__(self, compute_s: float) -> None:
-        self._compute_s = compute_s
-        self._began = 0.0
-
-    def begin(self) -> None:
-        """Note that a step begins."""
-        self._began = time.monotonic()
-
-    def pad(self) -> None:
-        """Sleep for what is left of the compute time; call it between forward and backward."""
-        left = self._began + self._compute_s - time.monotonic()
-        if left > 0:
-            time.sleep(left)
 
 
 class Judge:

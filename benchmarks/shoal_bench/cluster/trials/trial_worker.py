@@ -13,9 +13,10 @@ import numpy as np
 from shoal.session import current_session
 from shoal.workloads import load_dataset
 from shoal_bench.cluster.job_worker import Assignment
+from shoal_bench.cluster.pace import Pace, layers_of
 from shoal_bench.cluster.task import vector_of
 from shoal_bench.cluster.trials.traffic import Sent, sent_of
-from shoal_bench.cluster.trials.work import Work, pace
+from shoal_bench.cluster.trials.work import Work
 from shoal_bench.perceptron import training_step
 
 if TYPE_CHECKING:
@@ -59,15 +60,15 @@ def run_steps(rank: int, job: TrialJob, connection: Connection) -> None:
             current_session().pretend_hosts(job.workers_per_host)
         model = work.model_for(dataset, job.seed)
         record, start = StepRecord(), float("inf")
-        layers = sum(any(True for _ in m.parameters(recurse=False)) for m in model.modules())
+        last = len(layers_of(model)) - 1
 
         def on_forward(number: int) -> None:
-            for which, times in ((0, record.fronts), (layers - 1, record.backs)):
+            for which, times in ((0, record.fronts), (last, record.backs)):
                 if number == which:
                     times.append(time.monotonic() - start)
 
-        pace(model, work.layer_ms / 1000, on_forward)
         loop = job.library.loop(seat, model)
+        Pace(model, work.layer_ms / 1000, on_forward)
         data = work.batches_of(dataset, rank, job.seed)
         connection.send("ready")
         start = connection.recv()
