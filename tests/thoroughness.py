@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+
+ONE_OF_EACH: Final = ("all-reduce", "ds-sync", "ripples", "ad-psgd", "ps-asp")
+"""A strategy of each family: those of one family share their course and its executors."""
 
 _IS_ALL = os.environ.get("SHOAL_TEST_ALL") == "1"
 _SHARE = 8

@@ -161,7 +161,7 @@ def both(text: str, seeds: int, **strategy: Any) -> tuple[float, float, float, f
             for sync, options in (("all-reduce", {}), ("ds-sync", {}), ("ripples", IN_THREES))
             for carrier in (EXACT, BOUNDED, CUBIC)
         ],
-        often=[("all-reduce", {}, BOUNDED), ("ds-sync", {}, EXACT), ("ripples", IN_THREES, CUBIC)],
+        often=[("ds-sync", {}, BOUNDED), ("ripples", IN_THREES, CUBIC)],
     ),
 )
 def test_jobs_take_about_what_packets_take(

@@ -17,6 +17,7 @@ from shoal.scenario.training_spec import Scenario, StrategySpec
 from shoal.sim.training.simulation import check, simulate
 from shoal.switching.settings import Port
 from shoal.switching.topology import host_names, leaf_spine
+from thoroughness import seldom
 
 if TYPE_CHECKING:
     from shoal.sim.training.outcome import Outcome
@@ -57,10 +58,14 @@ def test_a_thousand_workers_take_what_a_hand_works_out(
 
 @pytest.mark.parametrize(
     "where",
-    [pytest.param(cluster(8), marks=pytest.mark.long), cluster(4, workers=4), RACKS],
+    seldom([cluster(8), cluster(4, workers=4), RACKS], often=[cluster(4, workers=4)]),
 )
 @pytest.mark.parametrize(
-    "changes", [{}, {"layers": 3}, {"message_cost_s": 1e-4, "server_cost_s": 0.003}]
+    "changes",
+    seldom(
+        [{}, {"layers": 3}, {"message_cost_s": 1e-4, "server_cost_s": 0.003}],
+        often=[{}, {"message_cost_s": 1e-4, "server_cost_s": 0.003}],
+    ),
 )
 @pytest.mark.parametrize(
     ("name", "options"),

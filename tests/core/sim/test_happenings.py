@@ -160,7 +160,7 @@ def test_waiting_long_for_a_link_that_recovers_is_no_standstill() -> None:
     assert seconds(cluster) == pytest.approx(400 + 0.8, abs=0.5)
 
 
-@pytest.mark.parametrize("seed", [2**31, 2**32 + 5, 2**63 - 1])
+@pytest.mark.parametrize("seed", seldom([2**31, 2**32 + 5, 2**63 - 1], often=[2**63 - 1]))
 @pytest.mark.parametrize("transport", ["", "cubic"])
 def test_seeds_may_be_large(seed: int, transport: str) -> None:
     materials = Materials(Port(RATE), Port(RATE, limit_bytes=64_000), Link(loss=0.001))

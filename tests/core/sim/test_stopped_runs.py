@@ -16,7 +16,7 @@ from shoal.sim.training.model import FORWARD
 from shoal.sim.training.simulation import check, simulate
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, star
-from thoroughness import seldom
+from thoroughness import ONE_OF_EACH, seldom
 
 RATE = 1_000_000_000
 CLUSTER = ClusterSpec(star(host_names(4), Materials(Port(RATE), Port(RATE), Link(delay_s=1e-5))))
@@ -36,7 +36,7 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("name", SIMULATED)
+@pytest.mark.parametrize("name", seldom(SIMULATED, often=ONE_OF_EACH))
 @pytest.mark.parametrize("steps", seldom([9, 30], often=[9]))
 def test_shares_are_of_the_time_of_the_steps_that_were_made(
     name: str, steps: int, monkeypatch: pytest.MonkeyPatch
@@ -95,7 +95,7 @@ def test_who_awaits_layers_of_the_slowest_counts(
     assert out.compute_share * 4 * out.seconds == pytest.approx(computed, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", SIMULATED)
+@pytest.mark.parametrize("name", seldom(SIMULATED, often=ONE_OF_EACH))
 def test_what_takes_longer_than_time_can_count_is_said(name: str) -> None:
     """It ended before the last step as if it had been the last."""
     whole = replace(job(slow=3.0), compute_s=400_000.0, steps=10)

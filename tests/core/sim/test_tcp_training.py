@@ -19,6 +19,7 @@ from shoal.switching.settings import Link, Port, Profile, Queue
 from shoal.switching.tables import QUEUES
 from shoal.switching.topology import Materials, host_names, star
 from shoal_bench.sim_transports import measure
+from thoroughness import ONE_OF_EACH, seldom
 
 MARKED = Port(GIGABIT, (Queue(capable=Profile(60_000, 60_000)),) * QUEUES)
 CLUSTER = ClusterSpec(
@@ -33,7 +34,7 @@ def packets_of(cluster: ClusterSpec, **options: object) -> PacketNetwork:
     return PacketNetwork(cluster.topology, transport, local_rate=JOB.local_rate, seed=cluster.seed)
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
+@pytest.mark.parametrize("name", seldom(STRATEGIES, often=ONE_OF_EACH))
 def test_strategies_train_over_packets(name: str) -> None:
     network = packets_of(CLUSTER)
     out = simulate(CLUSTER, JOB, StrategySpec(name), network=network)

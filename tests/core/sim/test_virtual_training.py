@@ -21,7 +21,7 @@ from shoal.strategies import STRATEGIES
 from shoal.switching.settings import Link, Port
 from shoal.switching.topology import Materials, host_names, leaf_spine, star
 from shoal.transport.forms import FLOAT32_AS_FLOAT16
-from thoroughness import seldom
+from thoroughness import ONE_OF_EACH, seldom
 
 if TYPE_CHECKING:
     from shoal.sim.training.outcome import Outcome
@@ -199,14 +199,23 @@ def test_pairs_of_ad_psgd_average_what_they_were_and_keep_what_they_learn_meanwh
     assert not [each for each in calls if each[0] == "average" and not each[2].get("copies")]
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
+@pytest.mark.parametrize("name", seldom(STRATEGIES, often=ONE_OF_EACH))
 def test_every_worker_makes_its_steps_and_the_same_seed_the_same_run(name: str) -> None:
     see_that_runs_are_whole(name)
 
 
 @pytest.mark.parametrize(
     ("name", "overlap"),
-    [*OVERLAPPED.items(), *((name, "next-forward") for name in [*OVERLAPPED, "all-reduce"])],
+    seldom(
+        [*OVERLAPPED.items(), *((name, "next-forward") for name in [*OVERLAPPED, "all-reduce"])],
+        often=[
+            ("ds-sync", "next-steps"),
+            ("ripples", "next-steps"),
+            ("ds-sync", "next-forward"),
+            ("ripples", "next-forward"),
+            ("all-reduce", "next-forward"),
+        ],
+    ),
 )
 def test_so_it_is_where_computing_goes_on(name: str, overlap: str) -> None:
     see_that_runs_are_whole(name, overlap=overlap)
