@@ -93,4 +93,5 @@ def test_groups_aware_of_racks_put_less_on_the_spines_than_a_ring() -> None:
     for way in (ds_sync.RING, ds_sync.AWARE):
         figures = figures_of(chosen[ds_sync.name_of(way, "p = 0")])
         through[way] = sum(each.sent_bytes for spine in figures.to_spines for each in spine)
-    assert through[ds_sync.AWARE] < through[ds_sync.RING] / 2
+    # half of the rounds stay in racks; the first model and the last mean cross in both
+    assert through[ds_sync.AWARE] < 0.75 * through[ds_sync.RING]
