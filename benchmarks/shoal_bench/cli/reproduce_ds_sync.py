@@ -107,7 +107,7 @@ def _accuracy_table(accuracies: Sequence[Accuracy]) -> Table:
     table = table_of(
         "Learning: metric of the mean model and of rank 0's after as many steps, mean (deviation)",
         (
-            *("job", "workers", "network", "strategy", "steps"),
+            *("job", "workers", "network", "strategy", "steps", "rate"),
             *("mean model", "rank 0", "seeds", "steps to it"),
         ),
         words=4,
@@ -119,6 +119,7 @@ def _accuracy_table(accuracies: Sequence[Accuracy]) -> Table:
             "flat" if each.lesson.network == "4" else each.lesson.network,
             "BSP" if each.lesson.strategy == "ring all-reduce" else each.lesson.strategy,
             "" if each.lesson.times == 1 else f"{each.lesson.times}x",
+            "" if each.lesson.rate == 1 else f"{each.lesson.rate}x",
             with_deviation(each.final, ".4f"),
             with_deviation(each.final_rank0, ".4f"),
             str(each.final.count),

@@ -42,6 +42,12 @@ RING, HIERARCHICAL, SSP, ASP, GRID, TOPOLOGY, STATEFUL = (
 LONGER: Final = 4
 """Times as many steps: whether the accuracies of BSP and DS-Sync meet later."""
 SCALES: Final = ("64", "256", "1024")
+RATES: Final = (2, 4, 8, 16)
+"""Times the recipe's learning rate, tried with Adam. It divides gradients by their own size, which
+noise makes larger on one worker than in the mean of all: so DS-Sync, which averages what Adam has
+made of them, takes shorter steps than BSP at the same rate, and bears a higher one."""
+RATED: Final = "flat"
+"""The network on which they are tried: what is learnt depends on none."""
 MANY_SEEDS: Final = 3
 """Repeats with 16 workers, as the paper's; with 4 it made five."""
 _MOST_SERVED: Final = 64
@@ -66,6 +72,8 @@ class Lesson:
     strategy: str
     times: int = 1
     """How many times as many steps are made as the job has."""
+    rate: int = 1
+    """How many times the recipe's learning rate is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,10 @@ def reproduce(
 
 
 def lessons(job: PaperJob, networks: Sequence[str], *, longer: bool) -> list[Lesson]:
-    """Return what has to be learnt: with 4 workers, also for `longer`, with 16 on `networks`."""
+    """Return what has to be learnt: with 4 workers, also for `longer`, with 16 on `networks`.
+
+    `longer` also tries other learning rates, where the network is there that they are tried on.
+    """
     found = [Lesson(job.name, "4", each) for each in (RING, GRID, STATEFUL, SSP, ASP)]
     if longer:
         found += [Lesson(job.name, "4", each, LONGER) for each in (RING, GRID)]
@@ -151,6 +162,8 @@ def lessons(job: PaperJob, networks: Sequence[str], *, longer: bool) -> list[Les
         racks = _has_racks(scenario_of(job.name, network))
         first = (TOPOLOGY,) if racks else (RING, GRID)
         found += [Lesson(job.name, network, each) for each in (*first, SSP, ASP)]
+    if longer and RATED in networks and job.learnt.recipe.optimizer == "adam":
+        found += [Lesson(job.name, RATED, s, rate=r) for s in (RING, GRID) for r in RATES]
     return found
 
 
@@ -160,12 +173,16 @@ def learning_runs(job: PaperJob, lesson: Lesson, seeds: Sequence[int]) -> list[R
     strategy = next(each for each in job_of(whole).strategies if each.name == lesson.strategy)
     steps = lesson.times * (job.learnt.steps if lesson.network == "4" else job.steps_of_16)
     longer = f", {lesson.times} times the steps" if lesson.times > 1 else ""
+    longer += f", {lesson.rate} times the learning rate" if lesson.rate > 1 else ""
     return [
         Run(
             f"{lesson.job} learns on {lesson.network}, {lesson.strategy}{longer}, seed {seed}",
             learn,
             seeded(whole, seed)
-            | {"strategy": strategy, "learnt": replace(job.learnt, steps=steps)},
+            | {
+                "strategy": strategy,
+                "learnt": replace(job.learnt, steps=steps, rate=lesson.rate),
+            },
             weight=4 * steps * whole.cluster.topology.hosts / 400,
         )
         for seed in seeds

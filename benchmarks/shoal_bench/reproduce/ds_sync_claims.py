@@ -12,6 +12,7 @@ from shoal_bench.reproduce.ds_sync import (
     BLIND,
     GRID,
     HIERARCHICAL,
+    RATED,
     RING,
     SSP,
     TOPOLOGY,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 BASELINES: Final = (RING, HIERARCHICAL, SSP, ASP)
 LAID_OUT: Final = (RING, HIERARCHICAL)
 """Baselines that would be laid out by racks where racks are known."""
+MOST_STEPS: Final = 1.1
+"""The most steps to the target that count as many, over BSP's."""
 NOT_JUDGED: Final = "not judged"
 PAPER_BEST: Final = "up to 94 % better end-to-end time"
 LEAST_FACTOR: Final = 1.94
@@ -39,6 +42,7 @@ def claims(
     learnt = {lesson.times for lesson in accuracies}
     return [
         *(_same_accuracy(job, accuracies, times) for times in sorted(learnt) for job in jobs),
+        *(claim for job in jobs for claim in _as_many_steps(job, accuracies)),
         *(_best_improvement(timings, baseline) for baseline in BASELINES),
         *(claim for baseline in LAID_OUT for claim in _over_the_blind(timings, baseline)),
     ]
@@ -66,6 +70,33 @@ def _same_accuracy(job: PaperJob, accuracies: Mapping[Lesson, Accuracy], times: 
         "equal" if is_equal else "better" if is_better else "worse",
         job.differs,
     )
+
+
+def _as_many_steps(job: PaperJob, accuracies: Mapping[Lesson, Accuracy]) -> list[Claim]:
+    """Compare the steps to the target, both at their best learning rates; none if one was tried."""
+    steps = {
+        strategy: {
+            lesson.rate: found.steps_to_target.mean
+            for lesson, found in accuracies.items()
+            if (lesson.job, lesson.network, lesson.strategy) == (job.name, RATED, strategy)
+            and found.steps_to_target is not None
+        }
+        for strategy in (RING, GRID)
+    }
+    if any(len(found) < 2 for found in steps.values()):
+        return []
+    (everyone, theirs), (ours, mine) = (
+        min((made, rate) for rate, made in steps[strategy].items()) for strategy in (RING, GRID)
+    )
+    return [
+        Claim(
+            f"{job.name}, 16 workers: steps to the target, DS-Sync / BSP at their best rates",
+            "about 1",
+            f"{ours / everyone:.2f} ({ours:.0f} at {mine}x, {everyone:.0f} at {theirs}x the rate)",
+            verdict(ours <= MOST_STEPS * everyone),
+            job.differs,
+        )
+    ]
 
 
 def _best_improvement(timings: Sequence[Timing], baseline: str) -> Claim:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shoal.scenario import ClusterSpec, StrategySpec, TrainingSpec
+    from shoal.workloads import Recipe
 
 
 CIFAR10: Final = ("cifar10", "cifar10-jpeg")
@@ -65,6 +66,14 @@ class Learnt:
     """Test samples of each look."""
     until_target: bool = True
     """Whether a run is over at the target, or after all its steps."""
+    rate: int = 1
+    """How many times the recipe's learning rate is used."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the model is trained."""
+        usual = default_recipe(self.dataset, self.model)
+        return replace(usual, learning_rate=self.rate * usual.learning_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,7 @@ def learn(
     replicas = Replicas(
         dataset,
         learnt.model,
-        default_recipe(learnt.dataset, learnt.model),
+        learnt.recipe,
         cluster.topology.hosts * cluster.workers,
         seed=cluster.seed,
         look_s=training.compute_s / learnt.looks_per_step,
