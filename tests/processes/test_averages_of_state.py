@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 
 import shoal  # noqa: E402
 from shoal.strategies import make_strategy  # noqa: E402
+from shoal.workloads import step_scale  # noqa: E402
 
 if TYPE_CHECKING:
     from worker_processes import RunWorkers
@@ -60,6 +61,63 @@ def train(sync: str, inner_name: str, options: dict[str, Any], skips: bool) -> l
         )
     optimizer.finish()
     return [each.tolist() for each in seen]
+
+
+def train_with_scaled_steps(rate: float) -> list[list[float]]:
+    """Return the parameters after each step, of two workers that average after each."""
+    rank = shoal.init(deadline_s=20).rank
+    model, inner = made("adam")
+    optimizer = shoal.DistributedOptimizer(inner, model, shoal.DSSync(scale_adam=True))
+    seen = []
+    for step in range(2 * STEPS):
+        for group in inner.param_groups:
+            group["lr"] = rate / (1 + step)  # as schedulers do
+        optimizer.zero_grad()
+        model(inputs_of(rank, step)).square().mean().backward()
+        optimizer.step()
+        assert inner.param_groups[0]["lr"] == rate / (1 + step)
+        seen.append(torch.cat([p.detach().flatten() for p in model.parameters()]).tolist())
+    optimizer.finish()
+    return seen
+
+
+def test_every_worker_makes_steps_of_the_mean_and_averages_what_they_come_to(
+    run_workers: RunWorkers,
+) -> None:
+    rate = 0.05
+    results = run_workers(train_with_scaled_steps, 2, rate)
+    assert results[0] == results[1]
+    replicas, scales = [made("adam") for _ in range(2)], set()
+    for step in range(2 * STEPS):
+        for rank, (model, optimizer) in enumerate(replicas):
+            optimizer.zero_grad()
+            model(inputs_of(rank, step)).square().mean().backward()
+            (group,) = optimizer.param_groups
+            scale = step_scale(group, optimizer.state, 2)
+            group["lr"] = scale * rate / (1 + step)
+            optimizer.step()
+            scales.add(scale)
+        with torch.no_grad():
+            for each in zip(*(model.parameters() for model, _ in replicas), strict=True):
+                mean = torch.stack(list(each)).mean(dim=0)
+                for parameter in each:
+                    parameter.copy_(mean)
+        expected = torch.cat([p.detach().flatten() for p in replicas[0][0].parameters()])
+        torch.testing.assert_close(torch.tensor(results[0][step]), expected)
+    assert max(scales) > 1.05, "it was told from nothing that steps are too short"
+
+
+def sgd_with_scaled_steps() -> str:
+    shoal.init(deadline_s=20)
+    model, inner = made("sgd")
+    with pytest.raises(shoal.UsageError) as refused:
+        shoal.DistributedOptimizer(inner, model, shoal.DSSync(scale_adam=True))
+    return str(refused.value)
+
+
+def test_other_steps_than_adam_s_are_not_scaled(run_workers: RunWorkers) -> None:
+    sentence, _ = run_workers(sgd_with_scaled_steps, 2)
+    assert sentence == "scale_adam is for Adam, AdamW, NAdam, RAdam, not for SGD."
 
 
 def in_one_process(workers: int, inner_name: str, skips: bool) -> list[torch.Tensor]:

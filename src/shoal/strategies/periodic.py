@@ -36,8 +36,9 @@ class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
     What that has changed is added at the end of the first step at which it is known, and waited for
     at the end of the step after which the next average is due: a worker has one under way at most.
     With `average_state` the local optimizer's state is averaged with them (docs/papers.md, 2.9: an
-    ablation), which waits like the parameters. Raises `UsageError` for an interval below 1, an
-    unknown word, and state while computing goes on.
+    ablation), which waits like the parameters. With `scale_adam` steps by Adam are as long as the
+    mean gradient of all workers would make them (`workloads.adam_steps`). Raises `UsageError` for
+    an interval below 1, an unknown word, and state while computing goes on.
     """
 
     family: ClassVar[Family] = Family.MEANS
@@ -46,6 +47,7 @@ class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
     interval: int = 1
     overlap: AveragingOverlap = "none"
     average_state: bool = False
+    scale_adam: bool = False
 
     def __post_init__(self) -> None:
         if self.overlap not in get_args(AveragingOverlap):
@@ -57,6 +59,7 @@ class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
         interval = whole_number(self.interval, "The interval between synchronizations", low=1)
         force_setattr(self, "interval", interval)
         flag(self.average_state, "average_state")
+        flag(self.scale_adam, "scale_adam")
         if self.average_state and self.overlap != "none":
             raise UsageError(
                 "average_state is for overlap='none': averages of parameters alone can be hidden."

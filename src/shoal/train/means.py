@@ -9,7 +9,7 @@ Carries out the courses by schedule and by generator (`strategies.scheduled`,
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -38,6 +38,7 @@ from shoal.train.executor import AbstractExecutor
 from shoal.train.group_requests import GroupRequests
 from shoal.train.model_use import ModelUse
 from shoal.train.piece_means import PieceMeans, sequence_of
+from shoal.workloads import check_scalable, steps_of_the_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +74,8 @@ class MeansExecutor(AbstractExecutor):
             self._means = PieceMeans(replica, self._channel)
             if definition.overlap == "next-forward":
                 self._awaited = AwaitedPieces(replica, self._means.pieces, self._take_in_piece)
+        if definition.scale_adam:
+            check_scalable(replica.optimizer)
         self.carry_out(self.course.begin())
 
     def do(self, act: Act) -> object:
@@ -109,7 +112,12 @@ class MeansExecutor(AbstractExecutor):
         """Apply the local update, after the last mean of all parameters is there."""
         if self._awaited is not None:
             self._awaited.settle()  # what neither forward nor backward came to
-        super().update()
+        with (
+            steps_of_the_mean(self.replica.optimizer, len(self.view))
+            if self._definition.scale_adam
+            else nullcontext()
+        ):
+            super().update()
 
     def _average_model(self, mean: Mean) -> None:
         self._count(mean)

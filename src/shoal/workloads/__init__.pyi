@@ -1,3 +1,6 @@
+from shoal.workloads.adam_steps import check_scalable as check_scalable
+from shoal.workloads.adam_steps import step_scale as step_scale
+from shoal.workloads.adam_steps import steps_of_the_mean as steps_of_the_mean
 from shoal.workloads.averaged_tensors import averaged_state as averaged_state
 from shoal.workloads.averaged_tensors import has_mean as has_mean
 from shoal.workloads.averaged_tensors import is_wide_float as is_wide_float

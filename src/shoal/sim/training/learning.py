@@ -70,8 +70,11 @@ class AbstractLearner(ABC):
         return 0.0
 
     @abstractmethod
-    def update(self, rank: int) -> None:
-        """Let a worker compute a gradient on its next batch and update its own replica by it."""
+    def update(self, rank: int, scale_for: int = 1) -> None:
+        """Let a worker compute a gradient on its next batch and update its own replica by it.
+
+        By Adam's step as the mean gradient of `scale_for` workers would make it.
+        """
 
     @abstractmethod
     def average(
@@ -179,7 +182,7 @@ class AbstractLearner(ABC):
 class NothingLearned(AbstractLearner):
     """A learner that learns nothing, for runs of which only the time counts."""
 
-    def update(self, rank: int) -> None:
+    def update(self, rank: int, scale_for: int = 1) -> None:
         """Do nothing, as all of this does."""
 
     def average(

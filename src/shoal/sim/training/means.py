@@ -108,7 +108,8 @@ class MeansExecutor(AbstractExecutor):
                     yield from before.forward(rank, step)
                     share = REST
                 yield world.computes(rank, step, share) + lead
-                world.learner.update(rank)
+                scale_for = world.size if self._definition.scale_adam else 1
+                world.learner.update(rank, scale_for)
                 if act is None:
                     return
             if lead:

@@ -20,12 +20,14 @@ from shoal.transport import FLOAT32, FLOAT32_AS_BFLOAT16, FLOAT32_AS_FLOAT16
 from shoal.workloads import (
     averaged_state,
     batches,
+    check_scalable,
     evaluate,
     loss_of,
     make_model,
     make_optimizer,
     meets,
     model_elements,
+    steps_of_the_mean,
 )
 
 if TYPE_CHECKING:
@@ -146,10 +148,16 @@ class Replicas(AbstractLearner):
             "learning", tuple(Layer(name, count, count / self._trained) for name, count in layers)
         )
 
-    def update(self, rank: int) -> None:
+    def update(self, rank: int, scale_for: int = 1) -> None:
         """Compute a gradient and make a local step."""
         self.compute_gradient(rank)
-        self._optimizers[rank].step()
+        optimizer = self._optimizers[rank]
+        if scale_for > 1:
+            check_scalable(optimizer)
+            with steps_of_the_mean(optimizer, scale_for):
+                optimizer.step()
+        else:
+            optimizer.step()
         self._updates[rank] += 1
 
     def compute_gradient(self, rank: int) -> None:
