@@ -272,6 +272,27 @@ def stopping_early(run: Run) -> Iterator[float]:
         yield loss
 
 
+def reading_aliases(run: Run) -> Iterator[float]:
+    """Reads what the parameters' memory holds by ways that torch does not ask about."""
+    model = run[0]
+    aliases = [*(p.data for p in model.parameters()), *model.state_dict().values()]
+    array = model.first.weight.detach().numpy()
+    traced = torch.jit.trace(model.late, torch.ones(1, 8))
+    for _ in plain(run):
+        yield float(sum(each.double().sum() for each in aliases))
+        yield float(array.sum())
+        with torch.no_grad():
+            yield float(traced(torch.ones(1, 8)).sum())
+
+
+def writing_to_aliases(run: Run) -> Iterator[float]:
+    aliases = [p.data for p in run[0].parameters()]
+    for loss in plain(run):
+        for each in aliases:
+            each.clamp_(-0.2, 0.2)
+        yield loss
+
+
 def compiled(run: Run) -> Iterator[float]:
     """Not among SCRIPTS: loading torch's compiler takes a while."""
     yield from plain((torch.compile(run[0], backend="aot_eager"), *run[1:]))
@@ -297,6 +318,8 @@ SCRIPTS: list[Callable[[Run], Iterator[float]]] = [
     looking_at_gradients,
     stepping_twice,
     hooked,
+    reading_aliases,
+    writing_to_aliases,
     stopping_early,
 ]
 
@@ -417,6 +440,8 @@ OFTEN = [
     averaging_parameters,
     evaluating,
     saving,
+    reading_aliases,
+    writing_to_aliases,
     stopping_early,
 ]
 OTHERS = [script for script in SCRIPTS if script not in OFTEN]

@@ -4,8 +4,9 @@ With `overlap="next-forward"` `step()` returns with an average or a pull under w
 whose tensors are in a piece waits, before its next forward pass, for that piece; so does whatever
 else touches one of its tensors (`train.awaited_tensors`), its next gradient, and the next step. The
 result is bit for bit that of waiting in `step()`: nothing is added to a parameter meanwhile. What
-is under way lies beside the model until it is taken in, so what torch cannot observe reads
-parameters as they were before. Knows neither what is under way nor how to wait for it.
+is under way lies beside the model until it is taken in. So nothing is put off while somebody else
+holds the memory of a tensor (`train.other_holders`), who would read it as it was before. Knows
+neither what is under way nor how to wait for it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from shoal.carriers import unasked
 from shoal.train.awaited_tensors import await_values, check_can_await, release
 from shoal.train.layer_hooks import LayerHooks
+from shoal.train.other_holders import OtherHolders
 
 if TYPE_CHECKING:
     from shoal.train.model_pieces import Piece
@@ -33,10 +35,8 @@ class AwaitedPieces:
     def __init__(
         self, replica: Replica, pieces: Sequence[Piece], take_in: Callable[[int], object]
     ) -> None:
-        for name, tensor in (
-            *replica.model.named_parameters(),
-            *replica.model.named_buffers(),
-        ):
+        named = [*replica.model.named_parameters(), *replica.model.named_buffers()]
+        for name, tensor in named:
             check_can_await(tensor, name)
         self._replica, self._pieces, self._take_in = replica, pieces, take_in
         self._open: set[int] = set()
@@ -53,11 +53,18 @@ class AwaitedPieces:
             self.settle,
             self._settle_rest,
         )
+        self._others = OtherHolders(each for each in named if id(each[1]) in pieces_of)
         replica.flat.before_access = self.settle
 
     def begin(self) -> None:
-        """Let every piece be awaited: all are under way, and those before have been settled."""
+        """Let every piece be awaited: all are under way, and those before have been settled.
+
+        Where others could read a tensor without asking, all are waited for here.
+        """
         self._open = set(range(len(self._pieces)))
+        if self._others.have_come():
+            self.settle()
+            return
         for number, piece in enumerate(self._pieces):
             arrive = self._hooks.wait_for([number])
             for tensor in piece.tensors:

@@ -26,6 +26,7 @@ from shoal.errors import UsageError
 from shoal.train.awaited_tensors import await_values, check_can_await, release
 from shoal.train.bare_steps import BareSteps
 from shoal.train.layer_hooks import LayerHooks
+from shoal.train.other_holders import OtherHolders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -53,8 +54,10 @@ class LayerwiseUpdates:
         stepping: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._buckets, self._optimizer, self._stepping = buckets, optimizer, stepping
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        named = [*model.named_parameters(), *model.named_buffers()]
+        for name, tensor in named:
             check_can_await(tensor, name)
+        self._others = OtherHolders(named)
         self._open: set[int] = set()
         """Buckets whose exchange is under way."""
         self._is_owed = False
@@ -120,6 +123,8 @@ class LayerwiseUpdates:
         buckets, optimizer = self._buckets, self._optimizer
         if _has_step_hooks(optimizer):
             return False  # they want to run once per step
+        if self._others.have_come():
+            return False  # they read parameters without asking
         with unasked():  # looking needs no values
             for index, parameter in enumerate(buckets.parameters):
                 expected = buckets.views[index] if index in buckets.ready else None
