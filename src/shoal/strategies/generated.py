@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from msgspec.structs import force_setattr
 
+from shoal.errors import UsageError
 from shoal.strategies.acts import CHANGED, AskGroup, Begin, JoinGroups, LeaveGroups, Mean
 from shoal.strategies.periodic import AbstractPeriodicCourse, PeriodicAveraging
 
@@ -36,6 +37,11 @@ class GeneratedAveraging(PeriodicAveraging, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.overlap == "layers":
+            raise UsageError(
+                "overlap='layers' is for averages by a schedule: a generator says whom a worker"
+                " averages with when that asks, after its step."
+            )
         config = self.config  # refuses switches that there are not
         for name in self.__struct_fields__:
             if name in config.__slots__:

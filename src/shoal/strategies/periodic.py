@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from shoal.membership import View
     from shoal.strategies.acts import Acts
 
-AveragingOverlap = Literal["none", "next-forward", "next-steps"]
-"""What an average of parameters hides behind: nothing, the next forward pass, layer by layer and
-with the same result, or the steps until the next one is due."""
+AveragingOverlap = Literal["none", "next-forward", "layers", "next-steps"]
+"""What an average of parameters hides behind: nothing; the next forward pass, layer by layer and
+with the same result; that and the backward pass, where nobody changes gradients after it; or the
+steps until the next one is due."""
 
 
 class PeriodicAveraging(AbstractDefinition, frozen=True, kw_only=True):
     """Every `interval` local steps an average is due; under `overlap` computing goes on meanwhile.
 
     With "next-forward" each layer waits for its part of the average when the next forward pass
-    gets there, and the result is that of "none". With "next-steps" a copy of the model is averaged.
+    gets there, and the result is that of "none". With "layers" each is also updated, and its
+    average begins, as soon as backward has its gradients; clipping and gradient scalers, which
+    change them before the step, are refused. With "next-steps" a copy of the model is averaged.
     What that has changed is added at the end of the first step at which it is known, and waited for
     at the end of the step after which the next average is due: a worker has one under way at most.
     With `average_state` the local optimizer's state is averaged with them (docs/papers.md, 2.9: an

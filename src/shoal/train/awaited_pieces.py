@@ -53,7 +53,7 @@ class AwaitedPieces:
             self.settle,
             self._settle_rest,
         )
-        self._others = OtherHolders(each for each in named if id(each[1]) in pieces_of)
+        self.others = OtherHolders(each for each in named if id(each[1]) in pieces_of)
         replica.flat.before_access = self.settle
 
     def begin(self) -> None:
@@ -62,7 +62,7 @@ class AwaitedPieces:
         Where others could read a tensor without asking, all are waited for here.
         """
         self._open = set(range(len(self._pieces)))
-        if self._others.have_come():
+        if self.others.have_come():
             self.settle()
             return
         for number, piece in enumerate(self._pieces):

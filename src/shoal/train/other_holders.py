@@ -31,7 +31,8 @@ class OtherHolders:
     """
 
     def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        self._tensors = [(name, tensor, _holders_of_memory(tensor)) for name, tensor in tensors]
+        self._names = {id(tensor): (name, tensor) for name, tensor in tensors}
+        self._usual = {key: _count_holders(tensor)[1] for key, (_, tensor) in self._names.items()}
         self._nodes: dict[int, object] = {}
         """The nodes that add up gradients: each holds its tensor, and without a hold on it would
         come and go with every graph."""
@@ -39,8 +40,8 @@ class OtherHolders:
 
     def have_come(self) -> bool:
         """Return whether there are any now; the first time the log says of which tensor."""
-        for name, tensor, usual in self._tensors:
-            if self._are_more(tensor, usual):
+        for name, tensor in self._names.values():
+            if self.hold(tensor):
                 if not self._has_warned:
                     self._has_warned = True
                     _log.warning(
@@ -53,14 +54,15 @@ class OtherHolders:
                 return True
         return False
 
-    def _are_more(self, tensor: Tensor, usual: int) -> bool:
-        with unasked():  # looking needs no values
-            if tensor.requires_grad and id(tensor) not in self._nodes:
-                self._nodes[id(tensor)] = get_gradient_edge(tensor).node
-            of_tensor, of_memory = count_holders(tensor)
-        return of_tensor > 1 + (id(tensor) in self._nodes) or of_memory > usual
+    def hold(self, tensor: Tensor) -> bool:
+        """Return whether any of them holds `tensor`, one of those given, or its memory."""
+        key = id(tensor)
+        if tensor.requires_grad and key not in self._nodes:
+            self._nodes[key] = get_gradient_edge(tensor).node
+        of_tensor, of_memory = _count_holders(tensor)
+        return of_tensor > 1 + (key in self._nodes) or of_memory > self._usual[key]
 
 
-def _holders_of_memory(tensor: Tensor) -> int:
-    _, of_memory = count_holders(tensor)
-    return of_memory
+def _count_holders(tensor: Tensor) -> tuple[int, int]:
+    with unasked():  # looking needs no values
+        return count_holders(tensor)
