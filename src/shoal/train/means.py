@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
-from shoal.carriers import reserve_channels
+from shoal.carriers import reserve_channels, unasked
 from shoal.errors import DeadlineExceeded, ViewChanging
 from shoal.strategies import (
     ROUNDS_PER_BLOCK,
@@ -135,7 +135,7 @@ class MeansExecutor(AbstractExecutor):
         del set_to_none
         if self._early is not None:
             self._early.check_unused()
-        return nullcontext()
+        return nullcontext() if self._awaited is None else unasked()  # clearing needs no values
 
     def _average_model(self, mean: Mean) -> None:
         self._count(mean)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from shoal.carriers import in_profile, reserve_channels
+from shoal.carriers import in_profile, reserve_channels, unasked
 from shoal.errors import UsageError
 from shoal.strategies import Act, Exchange, Pulled
 from shoal.trace import SpanKind
@@ -151,7 +151,7 @@ class ServersExecutor(AbstractExecutor):
         del set_to_none
         if self._early is not None:
             self._early.check_unused()
-        return nullcontext()
+        return nullcontext() if self._awaited is None else unasked()  # clearing needs no values
 
     def _push_early(self, piece: int) -> None:
         """Push one piece, in the backward pass that has completed its gradients."""
