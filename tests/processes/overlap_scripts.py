@@ -356,6 +356,17 @@ def looking_at_a_parameter_before_a_step(run: Run) -> Iterator[float]:
         run[1].step()
 
 
+def moving_a_frozen_layer_before_a_step(run: Run) -> Iterator[float]:
+    for step in range(STEPS):
+        run[1].zero_grad()
+        loss = loss_of(run, step)
+        loss.backward()
+        with torch.no_grad():
+            run[0].frozen.weight.lerp_(run[0].branches[0].weight, 0.1)
+        run[1].step()
+        yield loss.item()
+
+
 def saving_before_a_step(run: Run) -> Iterator[float]:
     for step in range(STEPS):
         run[1].zero_grad()

@@ -139,6 +139,7 @@ REFUSED = {
 
 ALSO_REFUSED = {
     "looking_at_a_parameter_before_a_step": "what it has changed) was touched",
+    "moving_a_frozen_layer_before_a_step": "what it has changed) was touched",
     "saving_before_a_step": "between its use and step()",
 }
 """What averages refuse, which change parameters before `step()`."""

@@ -6,8 +6,8 @@ next forward pass: nothing but the piece's own update is written while backward 
 notices if it still needs what that has changed. Pieces begin in one order on all workers, for gloo
 serves a few at a time.
 
-Until `step()` whatever touches a gradient that has been used, or a parameter that has been updated,
-is refused. A piece whose memory somebody else holds (an alias, a graph that backward has not come
+Until `step()` whatever touches a gradient that has been used, or a parameter of such a piece, is
+refused. A piece whose memory somebody else holds (an alias, a graph that backward has not come
 through) is left to `step()`, and with it those that would follow. So are all pieces where the
 optimizer has step hooks, which count steps.
 """
@@ -119,8 +119,8 @@ class EarlyMeans:
         with self._replica.noting():
             self._means.begin([number])
         self._num_begun += 1
-        for parameter in members:
-            await_values(parameter, refuse)
+        for tensor in self._means.pieces[number].tensors:  # what is written now would be lost
+            await_values(tensor, refuse)
 
     def _by_group(self, parameters: list[Tensor]) -> dict[int, list[Tensor]]:
         """Return `parameters` by their groups' numbers, in order."""
@@ -146,8 +146,8 @@ class EarlyMeans:
         begun = self._order[: self._num_begun]
         updated = {id(p) for number in begun for p in self._members[number]}
         for number in begun:
-            for parameter in self._members[number]:
-                release(parameter)
+            for tensor in self._means.pieces[number].tensors:
+                release(tensor)
         if not updated:
             self._reset()
             update()
