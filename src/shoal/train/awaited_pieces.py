@@ -12,6 +12,7 @@ neither what is under way nor how to wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from threading import RLock
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,6 +42,8 @@ class AwaitedPieces:
         self._replica, self._pieces, self._take_in = replica, pieces, take_in
         self._open: set[int] = set()
         """The pieces whose newer values are not the model's yet."""
+        self._settling = RLock()
+        """Held while pieces are taken in: each once, though a model may serve in other threads."""
         pieces_of: dict[int, list[int]] = {}
         for number, piece in enumerate(pieces):
             for tensor in piece.tensors:
@@ -74,9 +77,10 @@ class AwaitedPieces:
         """Take in pieces (default: all) that are under way."""
         if not self._open:
             return
-        wanted = sorted(self._open if numbers is None else self._open.intersection(numbers))
-        with torch.inference_mode(False), unasked():  # what is awaited is written to
-            for number in wanted:
+        # What is awaited is written to.
+        with self._settling, torch.inference_mode(False), unasked():
+            wanted = self._open if numbers is None else self._open.intersection(numbers)
+            for number in sorted(wanted):
                 if number in self._open:
                     self._settle_one(number)
 

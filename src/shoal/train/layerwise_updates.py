@@ -16,6 +16,7 @@ without torch's Python interface is refused.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,6 +58,8 @@ class LayerwiseUpdates:
         self._others = OtherHolders(named)
         self._open: set[int] = set()
         """Buckets whose exchange is under way."""
+        self._settling = RLock()
+        """Held while buckets are settled: each once, though a model may serve in other threads."""
         self._is_owed = False
         """Whether `step` has been called for them, so that they are to be updated too."""
         self._is_cleared = False
@@ -138,10 +141,10 @@ class LayerwiseUpdates:
         """Wait for buckets (default: all), and update their parameters if that is owed."""
         if not self._open:
             return
-        wanted = sorted(self._open if numbers is None else self._open.intersection(numbers))
         # Updates are no part of whatever made them necessary: a forward pass, an evaluation.
-        with torch.inference_mode(False), torch.no_grad():
-            for number in wanted:
+        with self._settling, torch.inference_mode(False), torch.no_grad():
+            wanted = self._open if numbers is None else self._open.intersection(numbers)
+            for number in sorted(wanted):
                 if number in self._open:
                     self._settle_one(number)
 
