@@ -293,11 +293,23 @@ def closing(run: Run) -> Iterator[float]:
         yield run[1].step(closure).item()
 
 
-def keeping_graphs(run: Run) -> Iterator[float]:
-    """Goes through a part of each graph twice, and keeps a use of a weight behind autograd."""
+def using_a_weight_behind_autograd(run: Run) -> Iterator[float]:
+    """Backward comes to that use last, when the weight's own gradient is complete."""
+    model = run[0]
     for step in range(STEPS):
         run[1].zero_grad()
-        loss = loss_of(run, step) + run[0].late(run[0].first.weight.data.sum(1)).sum()
+        early = linear(model.scale, model.outside.weight.data[:, :FEATURES]).sum()
+        loss = loss_of(run, step) + early
+        loss.backward()
+        run[1].step()
+        yield loss.item()
+
+
+def keeping_graphs(run: Run) -> Iterator[float]:
+    """Goes through a part of each graph twice."""
+    for step in range(STEPS):
+        run[1].zero_grad()
+        loss = loss_of(run, step)
         torch.autograd.grad(loss, [run[0].late.bias], retain_graph=True)
         loss.backward(retain_graph=True)
         run[1].step()
@@ -398,6 +410,7 @@ SCRIPTS: list[Callable[[Run], Iterator[float]]] = [
     reading_aliases,
     writing_to_aliases,
     closing,
+    using_a_weight_behind_autograd,
     keeping_graphs,
     stopping_early,
 ]

@@ -75,6 +75,7 @@ GROUPS = {
         "averaging_parameters",
         "saving",
         "reading_aliases",
+        "using_a_weight_behind_autograd",
         "keeping_graphs",
     ],
     "second": [
