@@ -56,7 +56,12 @@ class AwaitedPieces:
             self.settle,
             self._settle_rest,
         )
-        self.others = OtherHolders(each for each in named if id(each[1]) in pieces_of)
+        names = {id(tensor): name for name, tensor in named}
+        self.others = OtherHolders(
+            (names.get(id(tensor), "a tensor of the model"), tensor)
+            for piece in pieces
+            for tensor in piece.tensors
+        )
         replica.flat.before_access = self.settle
 
     def begin(self) -> None:

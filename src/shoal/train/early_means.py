@@ -111,15 +111,15 @@ class EarlyMeans:
         self._mean, self._options = mean, self._steps.options()
 
     def _begin_early(self, number: int) -> None:
-        members = self._members[number]
-        if any(self._awaited.others.hold(parameter) for parameter in members):
+        tensors = tuple(self._means.pieces[number].tensors)
+        if any(self._awaited.others.hold(tensor) for tensor in tensors):
             self._is_stopped = True
             return
-        self._steps.step(self._by_group(members), self._options)
+        self._steps.step(self._by_group(self._members[number]), self._options)
         with self._replica.noting():
             self._means.begin([number])
         self._num_begun += 1
-        for tensor in self._means.pieces[number].tensors:  # what is written now would be lost
+        for tensor in tensors:  # what is written now would be lost
             await_values(tensor, refuse)
 
     def _by_group(self, parameters: list[Tensor]) -> dict[int, list[Tensor]]:

@@ -32,7 +32,7 @@ class OtherHolders:
 
     def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         self._names = {id(tensor): (name, tensor) for name, tensor in tensors}
-        self._usual = {key: _count_holders(tensor)[1] for key, (_, tensor) in self._names.items()}
+        self._usual = {key: count_holders(tensor)[1] for key, (_, tensor) in self._names.items()}
         self._nodes: dict[int, object] = {}
         """The nodes that add up gradients: each holds its tensor, and without a hold on it would
         come and go with every graph."""
@@ -57,12 +57,8 @@ class OtherHolders:
     def hold(self, tensor: Tensor) -> bool:
         """Return whether any of them holds `tensor`, one of those given, or its memory."""
         key = id(tensor)
-        if tensor.requires_grad and key not in self._nodes:
-            self._nodes[key] = get_gradient_edge(tensor).node
-        of_tensor, of_memory = _count_holders(tensor)
+        with unasked():  # looking needs no values
+            if tensor.requires_grad and key not in self._nodes:
+                self._nodes[key] = get_gradient_edge(tensor).node
+            of_tensor, of_memory = count_holders(tensor)
         return of_tensor > 1 + (key in self._nodes) or of_memory > self._usual[key]
-
-
-def _count_holders(tensor: Tensor) -> tuple[int, int]:
-    with unasked():  # looking needs no values
-        return count_holders(tensor)

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
+from shoal.train.awaited_tensors import await_values  # noqa: E402
 from shoal.train.flat_parameters import FlatParameters  # noqa: E402
 from shoal.train.other_holders import OtherHolders  # noqa: E402
 
@@ -70,3 +71,14 @@ def test_training_holds_nothing() -> None:
         torch.save(model.state_dict(), "/dev/null")
         assert not others.have_come()
         del loss
+
+
+def test_looking_waits_for_nothing() -> None:
+    model, others = make()
+
+    def arrive() -> None:
+        pytest.fail("looking needs no values")
+
+    for parameter in model.parameters():
+        await_values(parameter, arrive, guards_gradient=True)
+    assert not others.have_come()
