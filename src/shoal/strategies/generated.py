@@ -4,8 +4,7 @@ Luo et al., ASPLOS 2020 (Ripples/Prague); docs/papers.md, 3.2 and 3.4. One step 
 ask the generator for a group, average parameters within it. The generator answers when all members
 of the group have arrived, so the exchange itself never waits for a worker that still computes:
 asking when backward begins costs 5 to 7 % of all steps beside a worker that is five times slower
-(docs/group-generator.md).
-After a restart groups are formed afresh.
+(docs/group-generator.md). After a restart groups are formed afresh.
 """
 
 from __future__ import annotations
